@@ -115,7 +115,8 @@ def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, 
     made["gpuPools"][0].update(size=nodes, maxPods=MOST_PODS)
     made["systemPool"].update(size=system_nodes(models + -(-models // TWICE_EVERY)), maxPods=MOST_PODS)
     made["smoke"] = {**made.get("smoke", {}), "where": "none"}
-    made["acceptance"] = {"when": "by-command"}  # pods of all nodes at once keep processors busy
+    # Its pods, of all nodes at once, would keep two processors busy for long.
+    made["acceptance"] = {"when": "by-command"}
     return made
 
 

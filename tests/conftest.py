@@ -34,6 +34,7 @@ LONGEST = (
     "tests/test_bed/oci_plugin/test_oci_engine.py",
     *SHARED,
     f"{END_TO_END}/test_behind_gateway.py",
+    f"{END_TO_END}/test_scaled_stack.py",
     f"{END_TO_END}/test_own_model.py",
     f"{END_TO_END}/test_created_under_load.py",
     f"{END_TO_END}/test_tuning_loop.py",

@@ -159,6 +159,48 @@ class Trace:
         return f"trace:{self.name}"
 
 
+@dataclass(frozen=True)
+class RateProfile:
+    """A load that changes: requests per second at moments in seconds, ascending from 0, and on a line between them."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def duration_s(self) -> float:
+        """How long it lasts."""
+        return self.points[-1][0]
+
+    @property
+    def peak_per_s(self) -> float:
+        """Its highest rate."""
+        return max(rate for _, rate in self.points)
+
+    def rate_per_s(self, at_s: float) -> float:
+        """Requests per second at a moment; before the first and after the last those of the first and the last."""
+        for (from_s, low), (to_s, high) in itertools.pairwise(self.points):
+            if at_s < to_s:
+                return low + (high - low) * max(0.0, at_s - from_s) / (to_s - from_s)
+        return self.points[-1][1]
+
+    def faster(self, factor: float) -> "RateProfile":
+        """The same rates in so much less time."""
+        return RateProfile(self.name, tuple((at_s / factor, rate) for at_s, rate in self.points))
+
+    def trace(self, seed: int = 0) -> Trace:
+        """Requests of independent users at these rates: of those at the highest rate, each is kept with the share that
+        its moment has of it.
+        """
+        random, peak, at_s, entries = Random(seed), self.peak_per_s, 0.0, list[TraceEntry]()  # noqa: S311 - load
+        while peak > 0:
+            at_s += random.expovariate(peak)
+            if at_s >= self.duration_s:
+                break
+            if random.random() * peak < self.rate_per_s(at_s):
+                entries.append(TraceEntry(at_s))
+        return Trace(tuple(entries), self.name)
+
+
 OpenLoop = ConstantRate | PoissonRate | Trace
 LoadShape = ClosedLoop | OpenLoop
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from llmd_oke import planning
+from llmd_oke.catalogue.serving import scaling
 from llmd_oke.cli import console, options
 from llmd_oke.cli.check import plan_document, show_plan
 from llmd_oke.cli.extensions import Rehearsals
@@ -22,9 +23,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_rehearsal import rehearsal
+from llmd_rehearsal.autoscaling import ScalingTime, keda_parts
 from llmd_rehearsal.cluster_plan import SIMULATED, SIMULATED_PLUGIN, programs_in_pods
 from llmd_rehearsal.engine_project import DEPLOYED
-from llmd_rehearsal.inventory import IN_TESTS, ReleaseChoice
+from llmd_rehearsal.inventory import IN_TESTS, WATCHING, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import Program, ensure
@@ -46,6 +48,9 @@ DEFAULT_STACK = "rehearsal"
 _OPERATING = {"preview": "previewing an update of", "destroy": "destroying"}
 
 _REAL = ("pulumi", "kube-apiserver")
+
+_ASK_PROMETHEUS = frozenset(("status", "support"))
+"""Commands with the option `--prometheus`."""
 
 
 def changes_text(result: Mapping[str, Any]) -> str:
@@ -91,6 +96,7 @@ def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None
         "simulated": list(prepared.simulated(update["placeholders"])),
         "time_scale": prepared.time_scale.scale,
         "time_scale_because": prepared.time_scale.because,
+        "scaling": scaling_text(prepared.scaling_time) if prepared.scaling_time else None,
         "update": dict(update),
         "smoke": [json.loads(path.read_text()) for path in summaries],
         "report": str(report) if report else None,
@@ -132,11 +138,14 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     real = [
         f"{name} {programs[name].version}" for name in (*_REAL, *(programs_in_pods(prepared.plan) if routed else ()))
     ]
+    real += [f"{name} {programs[name].version}" for name in WATCHING if name in programs]
     real += [f"Kubernetes plug-in {prepared.plugin.version}"] if prepared.plugin.is_real else []
     yield "real", ", ".join(real)
     picker = ", in which endpoint pickers read servers too" if scale > 1 else ""
     pace = "" if scale == 1 else f"; model time is wall time / {scale:g}{picker}"
     start = "" if prepared.startup_s is None else f"; servers take {prepared.startup_s:g} s to start"
+    if time := prepared.scaling_time:
+        yield "scaling", scaling_text(time)
     yield "simulated", f"{', '.join(prepared.simulated({}))}{pace}{start}"
     if placeholders:  # images without a program, by the last part of their names
         names = ", ".join(image.rsplit("/", 1)[-1] for image in placeholders)
@@ -147,6 +156,13 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     if report:
         yield "report", str(report)
     yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"
+
+
+def scaling_text(time: ScalingTime) -> str:
+    """What scales servers, and how that differs from a real stack."""
+    program, stack = keda_parts().definitions.version, scaling().definitions.version
+    other = "" if program == stack else f" (real stacks ask for {stack}, whose ScaledObject is the one that is defined)"
+    return f"KEDA {program}{other} and Kubernetes' own HPA controller, by the rehearsal's Prometheus; {time}"
 
 
 def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":
@@ -169,7 +185,8 @@ def run_inside(
 ) -> int:
     """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
 
-    A command that measures is told what is not real. An interruptible one ends by itself after Ctrl-C.
+    A command that measures is told what is not real, and one that asks Prometheus where the rehearsal's own is: the API
+    server passes on to pods alone. An interruptible one ends by itself after Ctrl-C.
 
     Raises:
         KitError: the stack isn't rehearsed, or its rehearsal isn't up.
@@ -181,7 +198,11 @@ def run_inside(
     real = rehearsal.running_settings(project, stack).plugin is PluginChoice.REAL
     parts = (*SIMULATED, *([] if real else [SIMULATED_PLUGIN]))
     simulated = [word for part in parts for word in ("--simulated", part) if measures]
-    argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated]
+    from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL  # noqa: PLC0415 - it loads lightkube
+
+    asked = command[0] in _ASK_PROMETHEUS and "--prometheus" not in command and rehearsal.has_prometheus(project, stack)
+    prometheus = ["--prometheus", PROMETHEUS_URL] if asked else []
+    argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated, *prometheus]
     environment = console.inherited_environment()
     return rehearsal.run_command(project, stack, argv, env=environment, interruptible=interruptible)
 
@@ -275,6 +296,16 @@ TimeScale = Annotated[
     ),
 ]
 
+ScalingSpeed = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds of scaling by load (KEDA, HorizontalPodAutoscalers, Prometheus) in one of wall time; 1 is real "
+        "time. If left out, a running rehearsal keeps its own; another has 15.",
+        min=1,
+        max=100,
+    ),
+]
+
 Benchmark = Annotated[
     bool,
     typer.Option(
@@ -295,6 +326,7 @@ def rehearse(
     benchmark: Benchmark = True,
     fault: Faults = None,
     plugin: Plugin = PluginChoice.AUTO,
+    scaling_speed: ScalingSpeed = None,
 ) -> None:
     """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
     if context.invoked_subcommand is not None:
@@ -303,7 +335,7 @@ def rehearse(
     faults = [parse_rule(text) for text in fault or []]
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
-    settings = Settings(time_scale=time_scale, plugin=plugin, startup_s=startup_seconds)
+    settings = Settings(time_scale=time_scale, plugin=plugin, startup_s=startup_seconds, scaling_speed=scaling_speed)
     prepared = rehearsal.prepare(project, stack, settings, progress)
     _tell_release(prepared, progress)
     if not as_json:

@@ -18,11 +18,12 @@ from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
 
 from llmd_rehearsal import control_plane
 from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
+from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts, preinstalled_scaling
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import journal_file
 from llmd_rehearsal.gateway import gateway_parts, preinstalled_objects, simulated_gateway
-from llmd_rehearsal.inventory import BEHIND_GATEWAY, IN_PODS, WATCHING
+from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import Program
@@ -46,6 +47,12 @@ POD_NETWORK = f"{control_plane.NODE_ADDRESS}/16"
 SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
 """The fact that tells how long simulated servers take to start, and its value where nobody asked for a time."""
 
+SCALING_SPEED = "scaling_speed"
+"""The fact that tells how fast scaling goes; there where something is scaled."""
+
+_PROMETHEUS_RESTARTS = 5
+"""A StatefulSet starts it again without end."""
+
 SYSTEM_NODE = NodeConfig(
     name="system-0",
     capacity={"cpu": "128", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"},
@@ -58,8 +65,7 @@ SIMULATED = ("nodes and their GPUs", "vLLM")
 
 SIMULATED_PLUGIN = "Kubernetes plug-in of Pulumi"
 SIMULATED_OCI = "OCI and its plug-in of Pulumi"
-SIMULATED_SCALING = "scaling by load (ScaledObjects are accepted, and nothing acts on them)"
-SIMULATED_NODE_SCALING = "the cluster autoscaler (its add-on is accepted, and nothing adds or takes nodes)"
+SIMULATED_NODE_SCALING = "the cluster autoscaler (a stand-in, which changes the sizes of OCI's pools)"
 SIMULATED_MONITORING = (
     "the Prometheus operator and exporters of nodes and GPUs (Prometheus itself is real; times of its rules are "
     f"{RULE_TIME_SCALE:.3g} of their own)"
@@ -78,6 +84,7 @@ def local_cluster_spec(
     *,
     plugin: KubernetesPlugin,
     startup_s: float | None = None,
+    scaling_time: ScalingTime | None = None,
 ) -> ClusterSpec:
     """The processes of the local cluster of a plan. Writes keys and the agent's config into the state folder.
 
@@ -94,8 +101,10 @@ def local_cluster_spec(
         pod_environment: what Python programs in pods are told beside their own variables.
         plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
         startup_s: wall seconds that each simulated vLLM takes to start; None for the default of its process.
+        scaling_time: how times of scaling pass; None where nothing is scaled.
     """
-    control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes))
+    scaling_flags = _scaling_flags(scaling_time) if scaling_time else ()
+    control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes), scaling_flags)
     authority, scales = control.pki.authority.certificate, (time_scale, probe_time_scale)
     agent = _agent_config(state, plan, programs, authority, scales, pod_environment or {})
     agent_text = agent.model_dump_json(indent=2)
@@ -106,8 +115,8 @@ def local_cluster_spec(
             *control.processes,
             _simulator(project, plan, time_scale, startup_s),
             _outside(project, control.pki),
-            *_plugins(state, project, programs["helm"], plugin),
-            *(_prometheus(state, programs["prometheus"]) if plan.monitoring else []),
+            *_plugins(state, project, programs["helm"], plugin, 1 / scaling_time.speed if scaling_time else 1.0),
+            *(_prometheus(state, programs["prometheus"], scaling_time) if _has_prometheus(plan) else []),
             ProcessSpec(
                 "agent",
                 (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(agent_file)),
@@ -126,6 +135,7 @@ def local_cluster_spec(
             "time_scale": str(time_scale),
             "probe_time_scale": str(probe_time_scale),
             SECONDS_TO_START: USUAL if startup_s is None else str(startup_s),
+            **({SCALING_SPEED: str(scaling_time.speed)} if scaling_time else {}),
         },
     )
 
@@ -146,7 +156,7 @@ def _agent_config(
         programs={name: programs[name] for name in programs_in_pods(plan)},
         nodes=tuple(_nodes(plan)),
         definitions=tuple(item for crds in preinstalled_definitions(plan) for item in crd_manifests(crds)),
-        objects=tuple(preinstalled_objects(plan)),
+        objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan)),
         simulator_url=SIMULATOR_URL,
         control_port=NODE_CONTROL_PORT,
         pod_network=IPv4Interface(POD_NETWORK),
@@ -219,8 +229,13 @@ def _outside(project: Path, keys: Pki) -> ProcessSpec:
     return ProcessSpec("outside", argv, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS))
 
 
-def _plugins(state: Path, project: Path, helm: Path, plugin: KubernetesPlugin) -> list[ProcessSpec]:
-    """The stand-in plug-ins. Both install charts with Helm, and find those of modules in the user's cache."""
+def _plugins(
+    state: Path, project: Path, helm: Path, plugin: KubernetesPlugin, autoscaler_time_scale: float
+) -> list[ProcessSpec]:
+    """The stand-in plug-ins. Both install charts with Helm, and find those of modules in the user's cache.
+
+    `autoscaler_time_scale` is wall seconds for one of the cluster autoscaler's.
+    """
     charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm))
     oci = (
         *(sys.executable, "-m", "llmd_rehearsal.oci_plugin", "--port", str(OCI_PLUGIN_PORT)),
@@ -228,6 +243,7 @@ def _plugins(state: Path, project: Path, helm: Path, plugin: KubernetesPlugin) -
         *("--kubeconfig", str(state / "kubeconfig.yaml"), "--journal", str(journal_file(state))),
         *("--faults", str(state / OCI_FAULTS_FILE), "--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}"),
         *("--etcd", control_plane.ETCD, "--rest-port", str(OCI_REST_PORT), *tool),
+        *("--autoscaler-time-scale", str(autoscaler_time_scale)),
     )
     stand_ins = [ProcessSpec("oci-plugin", oci, env=charts, readiness=TcpReady(OCI_PLUGIN_PORT))]
     if not plugin.is_real:
@@ -238,17 +254,28 @@ def _plugins(state: Path, project: Path, helm: Path, plugin: KubernetesPlugin) -
 
 
 def further_programs(plan: Plan) -> tuple[str, ...]:
-    """What this stack needs beside the programs of every rehearsal: those of a Gateway, and Prometheus."""
-    return (*(BEHIND_GATEWAY if plan.gateway else ()), *(WATCHING if plan.monitoring else ()))
+    """What this stack needs beside the programs of every rehearsal: those of a Gateway, Prometheus, and KEDA."""
+    return (*programs_in_pods(plan)[len(IN_PODS) :], *(WATCHING if _has_prometheus(plan) else ()))
 
 
 def programs_in_pods(plan: Plan) -> tuple[str, ...]:
     """The real programs that run in pods of a stack's cluster."""
-    return (*IN_PODS, *(BEHIND_GATEWAY if plan.gateway else ()))
+    return (*IN_PODS, *(BEHIND_GATEWAY if plan.gateway else ()), *(FOLLOWING if is_scaled(plan) else ()))
 
 
-def _prometheus(state: Path, program: Path) -> list[ProcessSpec]:
-    """The real Prometheus, and what writes its files. Its address is 127.0.0.1, inside the local cluster."""
+def _has_prometheus(plan: Plan) -> bool:
+    """Whether Prometheus runs: what is scaled needs one too."""
+    return plan.monitoring is not None or is_scaled(plan)
+
+
+def _scaling_flags(time: ScalingTime) -> tuple[str, ...]:
+    """The HPA controller's, for times that pass so."""
+    flags = {"sync-period": time.sync_period_s, "downscale-stabilization": time.stabilization_s}
+    return tuple(f"--horizontal-pod-autoscaler-{name}={seconds:g}s" for name, seconds in flags.items())
+
+
+def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[ProcessSpec]:
+    """The real Prometheus, and what writes its files. It listens inside the local cluster alone."""
     from llmd_rehearsal import prometheus_operator  # noqa: PLC0415 - most rehearsals do without, and it loads lightkube
 
     folder = state / "prometheus"
@@ -257,32 +284,29 @@ def _prometheus(state: Path, program: Path) -> list[ProcessSpec]:
     config.write_text("{}")
     argv = (
         *(str(program), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"),
-        f"--web.listen-address=127.0.0.1:{prometheus_operator.PROMETHEUS_PORT}",
+        f"--web.listen-address=0.0.0.0:{prometheus_operator.PROMETHEUS_PORT}",
         *("--web.enable-lifecycle", "--storage.tsdb.retention.size=256MB", "--log.level=warn"),
     )
     kubeconfig = ("--kubeconfig", str(state / "kubeconfig.yaml"))
     operator = (sys.executable, "-m", "llmd_rehearsal.prometheus_operator", *kubeconfig, "--folder", str(folder))
     operator += ("--faults", str(state / OCI_FAULTS_FILE))
+    interval = ("--interval", f"{time.scrape_interval_s:g}") if time else ()
     ready = HttpReady(f"{prometheus_operator.PROMETHEUS_URL}/-/ready")
+    environment = {"GOMAXPROCS": "1", "GOMEMLIMIT": "200MiB"}
     return [
-        ProcessSpec("prometheus", argv, env={"GOMAXPROCS": "1", "GOMEMLIMIT": "200MiB"}, readiness=ready),
-        ProcessSpec("prometheus-operator", operator, after=("kube-apiserver", "prometheus")),
+        ProcessSpec("prometheus", argv, env=environment, readiness=ready, restarts=_PROMETHEUS_RESTARTS),
+        ProcessSpec("prometheus-operator", (*operator, *interval), after=("kube-apiserver", "prometheus")),
     ]
-
-
-def is_scaled(plan: Plan) -> bool:
-    """Whether the stack has ScaledObjects."""
-    return any(model.scaling is not None for model in plan.models)
 
 
 def preinstalled_definitions(plan: Plan) -> tuple[Crds, ...]:
     """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled, those of the Gateway
-    API, where models are behind a Gateway, and those of the Prometheus operator, where it is watched.
+    API, where models are behind a Gateway, and those of the Prometheus operator, where there is one.
     """
     return (
-        *([scaling().definitions] if is_scaled(plan) else []),
+        *([scaling().definitions, keda_parts().definitions] if is_scaled(plan) else []),
         *(gateway_parts().definitions if plan.gateway else ()),
-        *([monitoring().definitions] if plan.monitoring else []),
+        *([monitoring().definitions] if _has_prometheus(plan) else []),
     )
 
 
@@ -301,8 +325,7 @@ def simulated(
         *([] if plugin.is_real else [SIMULATED_PLUGIN]),
         *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
         *simulated_gateway(plan),
-        *([SIMULATED_SCALING] if is_scaled(plan) else []),
-        *([SIMULATED_MONITORING] if plan.monitoring else []),
+        *([SIMULATED_MONITORING] if _has_prometheus(plan) else []),
         *([SIMULATED_NODE_SCALING] if plan.created and plan.created.autoscaler else []),
         *([SIMULATED_WEIGHTS] if has_weights else []),
         *(f"times of {repository} (bounds: a role of it has no figures for this GPU)" for repository in bounds),

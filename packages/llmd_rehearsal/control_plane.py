@@ -72,6 +72,7 @@ _NOT_NEEDED_CONTROLLERS = (
 _VALIDITY = timedelta(days=3650)
 _MARGIN = timedelta(days=1)
 _ADMINISTRATORS = "system:masters"
+_FRONT_PROXY = "front-proxy-client"
 
 API_SERVER_NAMES = (
     "localhost",
@@ -129,6 +130,11 @@ class Pki:
         return self.pair("kube-scheduler")
 
     @property
+    def front_proxy(self) -> KeyPair:
+        """What the API server shows to servers of further APIs, such as KEDA's of metrics."""
+        return self.pair("front-proxy")
+
+    @property
     def outside(self) -> KeyPair:
         """What stand-ins for hosts outside the cluster show."""
         return self.pair("outside")
@@ -152,12 +158,19 @@ class ControlPlane:
     processes: tuple[ProcessSpec, ...]
 
 
-def prepare(state: Path, programs: Mapping[str, Path], lost_node_scale: float = 1.0, nodes: int = 0) -> ControlPlane:
+def prepare(
+    state: Path,
+    programs: Mapping[str, Path],
+    lost_node_scale: float = 1.0,
+    nodes: int = 0,
+    scaling_flags: Sequence[str] = (),
+) -> ControlPlane:
     """Write keys, certificates and kubeconfigs into the state folder and lay out the processes.
 
     `programs` gives the path of each of `PROGRAMS`. A running local cluster of this folder is not disturbed.
     `lost_node_scale` is wall seconds for a second that pods stay on a node which doesn't answer. Heartbeats are
-    waited for longer where `nodes`, how many there will be, are many.
+    waited for longer where `nodes`, how many there will be, are many. `scaling_flags` are the controller manager's for
+    HorizontalPodAutoscalers.
     """
     data = state / "etcd"
     keys = prepare_pki(state / "pki", source_hosts().hosts)
@@ -170,6 +183,7 @@ def prepare(state: Path, programs: Mapping[str, Path], lost_node_scale: float = 
             keys,
             _write_kubeconfig(state / "pki/kube-controller-manager.yaml", keys.controller_manager, authority),
             max(LOST_NODE_GRACE_S, round(_GRACE_S_PER_NODE * nodes)),
+            scaling_flags,
         ),
         _scheduler(
             programs["kube-scheduler"], _write_kubeconfig(state / "pki/kube-scheduler.yaml", keys.scheduler, authority)
@@ -208,6 +222,13 @@ def _api_server(program: Path, keys: Pki, lost_node_toleration_s: int) -> Proces
         f"--service-cluster-ip-range={SERVICE_NETWORK}",
         "--authorization-mode=RBAC",
         f"--client-ca-file={keys.authority.certificate}",
+        f"--requestheader-client-ca-file={keys.authority.certificate}",
+        f"--requestheader-allowed-names={_FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={keys.front_proxy.certificate}",
+        f"--proxy-client-key-file={keys.front_proxy.key}",
         f"--tls-cert-file={keys.api_server.certificate}",
         f"--tls-private-key-file={keys.api_server.key}",
         f"--service-account-issuer={_ISSUER}",
@@ -230,7 +251,9 @@ def _api_server(program: Path, keys: Pki, lost_node_toleration_s: int) -> Proces
     )
 
 
-def _controller_manager(program: Path, keys: Pki, kubeconfig: Path, lost_node_grace_s: int) -> ProcessSpec:
+def _controller_manager(
+    program: Path, keys: Pki, kubeconfig: Path, lost_node_grace_s: int, scaling_flags: Sequence[str]
+) -> ProcessSpec:
     argv = (
         str(program),
         f"--kubeconfig={kubeconfig}",
@@ -239,6 +262,7 @@ def _controller_manager(program: Path, keys: Pki, kubeconfig: Path, lost_node_gr
         f"--service-account-private-key-file={keys.service_accounts.key}",
         "--use-service-account-credentials=false",
         f"--node-monitor-grace-period={lost_node_grace_s}s",
+        *scaling_flags,
         *_MANY_REQUESTS,
         *_ALONE,
     )
@@ -297,7 +321,8 @@ def prepare_pki(folder: Path, outside_names: Sequence[str] = ("outside.invalid",
     `outside_names` are the hosts outside the cluster that a local cluster answers for.
     """
     pki = Pki(folder)
-    pairs = (pki.authority, pki.api_server, pki.outside, pki.admin, pki.controller_manager, pki.scheduler)
+    clients = (pki.admin, pki.controller_manager, pki.scheduler, pki.front_proxy)
+    pairs = (pki.authority, pki.api_server, pki.outside, *clients)
     files = [path for pair in (*pairs, pki.service_accounts) for path in (pair.certificate, pair.key)]
     if not all(path.is_file() for path in files) or _ends_within_a_day(pki.authority.certificate):
         folder.mkdir(parents=True, exist_ok=True)
@@ -315,6 +340,7 @@ def _generate(pki: Pki, outside_names: Sequence[str]) -> None:
     _sign_client(authority, pki.admin, "kubernetes-admin", [_ADMINISTRATORS])
     _sign_client(authority, pki.controller_manager, "system:kube-controller-manager", [_ADMINISTRATORS])
     _sign_client(authority, pki.scheduler, "system:kube-scheduler", [])
+    _sign_client(authority, pki.front_proxy, _FRONT_PROXY, [])
     _sign_server(authority, pki.api_server, "kube-apiserver", API_SERVER_NAMES, API_SERVER_ADDRESSES)
     _sign_server(authority, pki.outside, "outside", outside_names, ())
     key = ec.generate_private_key(ec.SECP256R1())

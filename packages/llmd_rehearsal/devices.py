@@ -187,7 +187,7 @@ def _fits(obj: Obj, need: ObjectNeed, device: str, node: NodeFacts) -> bool:
         named
         and equal
         and (not need.selects_node_by or _selects(_at(obj, need.selects_node_by), node))
-        and (not need.tolerates_by or _tolerates(_at(obj, need.tolerates_by) or (), node.taints))
+        and (not need.tolerates_by or tolerates(_at(obj, need.tolerates_by) or (), node.taints))
         and (not need.names_device_by or f"{need.device_prefix}{_at(obj, need.names_device_by)}" == device)
     )
 
@@ -196,7 +196,8 @@ def _selects(selector: Any, node: NodeFacts) -> bool:
     return isinstance(selector, Mapping) and cast("Obj", selector).items() <= node.labels.items()
 
 
-def _tolerates(tolerations: Sequence[Obj], taints: Sequence[Obj]) -> bool:
+def tolerates(tolerations: Sequence[Obj], taints: Sequence[Obj]) -> bool:
+    """Whether a pod with these tolerations may come to a node with these taints."""
     hard = [taint for taint in taints if taint["effect"] != "PreferNoSchedule"]
     return all(any(_covers(toleration, taint) for toleration in tolerations) for taint in hard)
 

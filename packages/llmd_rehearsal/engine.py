@@ -115,12 +115,13 @@ def run(
     unprotect: bool = False,
     replace: "Operation | None" = None,
     parallel: int = PARALLEL,
+    prelude: Callable[[], None] | None = None,
 ) -> EngineResult:
     """Runs one operation (`up`, `preview`, `refresh`, `destroy`, `drift`, `replace`) to its end.
 
     `modules` are those that the program will need; they are loaded while the engine starts. Without `unprotect`,
     `destroy` refuses what is protected. `replace` is that operation, which launches nodes
-    anew. An update works on `parallel` resources at the same time.
+    anew. An update works on `parallel` resources at the same time. `prelude` runs inside the program before it.
 
     Raises:
         KitError: a stand-in does not answer, something is protected, or the operation failed; says why in the engine's
@@ -132,7 +133,7 @@ def run(
     loading = _start_loading(modules)
     reporter = EventReporter(progress, is_preview=operation == "preview")
     steps = StepRecorder(reporter.hear)
-    workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading))
+    workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading, prelude))
     checkpoint = checkpoint_file(project.parent, stack)
     remove_unfinished_locks(checkpoint)
     if copy := mend(checkpoint):
@@ -182,8 +183,10 @@ def _start_loading(modules: Sequence[str]) -> threading.Thread:
     return thread
 
 
-def _program(project: Path, loading: threading.Thread) -> None:
+def _program(project: Path, loading: threading.Thread, prelude: Callable[[], None] | None) -> None:
     loading.join()
+    if prelude is not None:
+        prelude()
     runpy.run_path(str(project / "__main__.py"), run_name="__main__")
 
 
@@ -386,6 +389,20 @@ def count_images(pods: Iterable[Pod]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
+def _prelude(arguments: argparse.Namespace) -> Callable[[], None] | None:
+    """What has the program declare ScaledObjects with the times of a rehearsal, where one says them."""
+    if arguments.scaling_speed is None:
+        return None
+
+    def prelude() -> None:
+        from llmd_rehearsal.autoscaling import ScalingTime  # noqa: PLC0415 - the program's modules are loaded first
+        from llmd_rehearsal.scaled_objects import rehearse_scaled_objects  # noqa: PLC0415
+
+        rehearse_scaled_objects(ScalingTime(arguments.scaling_speed, arguments.time_scale))
+
+    return prelude
+
+
 def _replacement(arguments: argparse.Namespace) -> Operation:
     from llmd_rehearsal.engine_nodes import replace_rehearsed_nodes  # noqa: PLC0415 - the others do without its modules
 
@@ -427,6 +444,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--drain-limit", type=float)
     parser.add_argument("--force", action="store_true")
+    parser.add_argument("--scaling-speed", type=float)
+    parser.add_argument("--time-scale", type=float, default=1.0)
     parser.add_argument("operation", choices=_OPERATIONS)
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -444,6 +463,7 @@ def main() -> None:
                 unprotect=arguments.unprotect,
                 replace=_replacement(arguments) if arguments.operation == "replace" else None,
                 parallel=1 if arguments.one_at_a_time else PARALLEL,
+                prelude=_prelude(arguments),
             )
     except KitError as error:
         arguments.result.write_text(json.dumps({"error": error.message, "remedy": error.remedy}))

@@ -21,9 +21,12 @@ BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
 """Further ones in pods, for stacks with a Gateway."""
 
 WATCHING = ("prometheus",)
-"""For stacks with monitoring alone."""
+"""For stacks with monitoring or scaling alone."""
 
-IN_TESTS = ("actionlint", "llm-d-inference-sim", "promtool", *BEHIND_GATEWAY, *WATCHING)
+FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
+"""Further ones in pods, for stacks with scaling."""
+
+IN_TESTS = ("actionlint", "llm-d-inference-sim", "promtool", *BEHIND_GATEWAY, *WATCHING, *FOLLOWING)
 HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 
 

@@ -323,7 +323,8 @@ def build_programs(name: str, build: Build, progress: Progress) -> None:
             _compile(go, name, build, folder, progress)
             for program, file in files.items():
                 file.parent.mkdir(parents=True, exist_ok=True)
-                (folder / program).replace(file)
+                built = build.packages[program].rpartition("/")[2] if len(build.packages) > 1 else program
+                (folder / built).replace(file)
 
 
 def _find_go(module: str) -> Path:
@@ -332,7 +333,7 @@ def _find_go(module: str) -> Path:
 
 
 def _compile(go: Path, name: str, build: Build, folder: Path, progress: Progress) -> None:
-    """Run one `go build`; several programs get the names of their packages, which are those that they have here.
+    """Run one `go build`; several programs get the names of their packages, a single one its own.
 
     It is ended, with the compilers that it started, when this is left early.
     """

@@ -39,8 +39,8 @@ EXPORTERS_PORT = 9307
 PROMETHEUS_URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 CONFIG_FILE, RULES_FILE = "prometheus.yml", "rules.yml"
 
-_INTERVAL = "1s"
-"""In place of the monitors' own, for five scrapes in the window that most rules have."""
+INTERVAL_S = 1.0
+"""In place of the monitors' own, unless another is asked for: five scrapes in the window that most rules have."""
 
 _DURATION = re.compile(r"(?<=\[)(?P<number>[0-9]+)(?P<unit>[smh])(?=\])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600}
@@ -128,20 +128,27 @@ def _plain(key: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in key)
 
 
-def config(jobs: Sequence[Tree], folder: Path) -> Tree:
+def config(jobs: Sequence[Tree], folder: Path, interval_s: float) -> Tree:
     """Prometheus' own file."""
-    times = {"scrape_interval": _INTERVAL, "scrape_timeout": _INTERVAL, "evaluation_interval": _INTERVAL}
+    interval = duration(interval_s)
+    times = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
     return {"global": times, "rule_files": [str(folder / RULES_FILE)], "scrape_configs": list(jobs)}
 
 
-def rule_file(rules: Iterable[Tree]) -> Tree:
+def rule_file(rules: Iterable[Tree], interval_s: float = INTERVAL_S) -> Tree:
     """All groups of rules, in the rhythm of a rehearsal: their times are `RULE_TIME_SCALE` of their own."""
+    interval = duration(interval_s)
     groups = [group for rule in rules for group in rule["spec"]["groups"]]
     return {
         "groups": [
-            {**group, "interval": _INTERVAL, "rules": [_scaled(rule) for rule in group["rules"]]} for group in groups
+            {**group, "interval": interval, "rules": [_scaled(rule) for rule in group["rules"]]} for group in groups
         ]
     }
+
+
+def duration(seconds: float) -> str:
+    """As Prometheus writes it."""
+    return f"{round(seconds * 1000)}ms"
 
 
 def _scaled(rule: Tree) -> Tree:
@@ -263,11 +270,12 @@ def _objects(client: Client, kind: str) -> list[Tree]:
     return [item.to_dict() for item in client.list(resource, namespace="*")]
 
 
-def _once(client: Client, folder: Path, kubeconfig: Path, faults: Faults) -> None:
+def _once(client: Client, folder: Path, kubeconfig: Path, faults: Faults, interval_s: float) -> None:
     nodes = dict(_nodes(client.list(Node), faults))
     _Exporters.text = exposition(nodes, _restarts(client.list(Pod, namespace="*")), time.monotonic())
     jobs = scrape_configs(_objects(client, "PodMonitor"), _objects(client, "ServiceMonitor"), kubeconfig)
-    files = {CONFIG_FILE: config(jobs, folder), RULES_FILE: rule_file(_objects(client, "PrometheusRule"))}
+    rules = rule_file(_objects(client, "PrometheusRule"), interval_s)
+    files = {CONFIG_FILE: config(jobs, folder, interval_s), RULES_FILE: rules}
     texts = {name: yaml.safe_dump(tree, sort_keys=True) for name, tree in files.items()}
     if any(not (folder / name).is_file() or (folder / name).read_text() != text for name, text in texts.items()):
         for name, text in texts.items():
@@ -281,6 +289,7 @@ def main() -> int:
     parser.add_argument("--kubeconfig", type=Path, required=True, help="of the local cluster")
     parser.add_argument("--folder", type=Path, required=True, help="where Prometheus reads its files")
     parser.add_argument("--faults", type=Path, required=True, help="which nodes have a fault; need not be there")
+    parser.add_argument("--interval", type=float, default=INTERVAL_S, help="seconds between two scrapes")
     arguments = parser.parse_args()
     faults = Faults(arguments.faults)
     client = Client(config=KubeConfig.from_file(arguments.kubeconfig).get(), trust_env=False)
@@ -288,7 +297,7 @@ def main() -> int:
     threading.Thread(target=exporters.serve_forever, daemon=True).start()
     while True:
         try:
-            _once(client, arguments.folder, arguments.kubeconfig, faults)
+            _once(client, arguments.folder, arguments.kubeconfig, faults, arguments.interval)
         except (ApiError, httpx2.HTTPError, OSError, Refusal) as error:
             sys.stderr.write(f"{json.dumps(str(error))}\n")
         time.sleep(_POLL_S)

@@ -26,9 +26,11 @@ from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 
 from llmd_rehearsal import cluster_plan, time_scale
+from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts
 from llmd_rehearsal.cluster_plan import (
     OCI_FAULTS_FILE,
     PLUGIN_PORTS,
+    SCALING_SPEED,
     SECONDS_TO_START,
     USUAL,
     further_programs,
@@ -71,12 +73,15 @@ class Settings:
     `startup_s` is the wall time that each simulated server takes to start; None is about a second.
 
     Where `time_scale` is None, a rehearsal that runs keeps its own, and another gets one that suits stack and machine.
+    `scaling_speed` are seconds of scaling by load in one of wall time; None is that of the rehearsal that runs, or else
+    the usual one.
     """
 
     time_scale: float | None = None
     probe_time_scale: float = 0.1
     plugin: PluginChoice = PluginChoice.AUTO
     startup_s: float | None = None
+    scaling_speed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,7 @@ class Prepared:
     time_scale: TimeScale
     probe_time_scale: float
     startup_s: float | None
+    scaling_time: ScalingTime | None
 
     @property
     def router(self) -> str:
@@ -147,6 +153,12 @@ def phase(project: Path, stack: str) -> str:
     return record.phase if record else "gone"
 
 
+def has_prometheus(project: Path, stack: str) -> bool:
+    """Whether a Prometheus runs in a stack's cluster."""
+    record = LocalCluster(rehearsal_folder(project, stack)).status()
+    return record is not None and "prometheus" in record.processes
+
+
 def restarts(project: Path, stack: str) -> dict[str, int]:
     """The processes of a stack's cluster that ended on their own and were started again, with how often."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
@@ -169,6 +181,7 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
         fetch_charts(progress)
     fetch_definitions(preinstalled_definitions(plan), progress)
     rehearsed = planning.plan(with_router(config.load(project, stack), inventory.release.used.name))
+    scale = _time_scale(project, stack, rehearsed, settings)
     prepared = Prepared(
         project=project,
         stack=stack,
@@ -176,11 +189,14 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
         plan=rehearsed,
         inventory=inventory,
         plugin=plugin,
-        time_scale=_time_scale(project, stack, rehearsed, settings),
+        time_scale=scale,
         probe_time_scale=settings.probe_time_scale,
         startup_s=settings.startup_s,
+        scaling_time=_scaling_time(project, stack, rehearsed, settings, scale.scale),
     )
     progress.step(str(prepared.time_scale))
+    if prepared.scaling_time is not None:
+        progress.step(str(prepared.scaling_time))
     _start(prepared, progress)
     return prepared
 
@@ -202,12 +218,20 @@ def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> Ti
     return TimeScale(running, f"the running rehearsal keeps its own; {other}")
 
 
+def _scaling_time(project: Path, stack: str, plan: Plan, settings: Settings, time_scale: float) -> ScalingTime | None:
+    """The settings' own speed, else that of the local cluster that runs, else the usual one."""
+    if not is_scaled(plan):
+        return None
+    running = running_settings(project, stack).scaling_speed if phase(project, stack) == "ready" else None
+    return ScalingTime(settings.scaling_speed or running or keda_parts().speed, time_scale)
+
+
 def running_settings(project: Path, stack: str) -> Settings:
     """The settings that a stack's cluster runs with; the defaults where there is none."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     if record is None:
         return Settings()
-    names = ("time_scale", "probe_time_scale")
+    names = ("time_scale", "probe_time_scale", SCALING_SPEED)
     scales = {name: float(record.facts[name]) for name in names if name in record.facts}
     plugin, _, _version = record.facts.get("kubernetes_plugin", PluginChoice.AUTO).partition(" ")
     start = record.facts.get(SECONDS_TO_START, USUAL)
@@ -230,6 +254,7 @@ def _start(prepared: Prepared, progress: Progress) -> None:
         variables,
         plugin=prepared.plugin,
         startup_s=prepared.startup_s,
+        scaling_time=prepared.scaling_time,
     )
     prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
 
@@ -257,6 +282,8 @@ def run_engine(
     with file_lock(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
         options = [word for target in targets for word in ("--target", target)]
         options += ["--unprotect"] if unprotect else []
+        if time := prepared.scaling_time:
+            options += ["--scaling-speed", str(time.speed), "--time-scale", str(time.time_scale)]
         options += [*more, *(["--one-at-a-time"] if operation == "up" and _is_upgrade(prepared) else [])]
         return _run_engine(prepared, operation, options, progress)
 

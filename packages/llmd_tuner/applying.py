@@ -27,16 +27,16 @@ class Threshold:
     """A key of the stack file's `scaling` with its value, and where the value is from."""
 
     key: str
-    value: int
+    value: float
     basis: str
 
 
 @dataclass(frozen=True)
-class RoleThreshold:
-    """How many servers a role has in a unit, and the threshold of each."""
+class RoleThresholds:
+    """How many servers a role has in a unit, and the thresholds of each."""
 
     replicas: int
-    threshold: Threshold
+    thresholds: tuple[Threshold, ...]
 
 
 @cache
@@ -45,21 +45,23 @@ def scaling_share() -> float:
     return required_entry("tuning", "scaling", ScalingShare).threshold_share
 
 
-def thresholds(question: Question, best: Deployment, tag: str) -> Mapping[str, RoleThreshold]:
+def thresholds(question: Question, best: Deployment, tag: str) -> Mapping[str, RoleThresholds]:
     """The thresholds of a deployment's roles, at the most that it carries within all targets.
 
     Prefill goes by prompt tokens per second, because its work is in proportion to them whatever their number; servers
-    that generate go by their requests, which are the batch that the target for ITL allows. `tag` says what the
-    forecast is: calibrated or a bound.
+    that generate go by their requests, which are the batch that the target for ITL allows, and by their KV cache, which
+    longer requests than the workload's fill sooner. `tag` says what the forecast is: calibrated or a bound.
     """
     (full,) = at_loads(question, best, [best.capacity_per_s])
     most = f"at {best.capacity_per_s:.1f} requests/s, the most within {question.targets}"
-    generating = RoleThreshold(best.decode, _threshold("requests", full.batch, f"{tag}: {full.batch:.1f} {most}"))
+    requests = _threshold("requests", full.batch, f"{tag}: {full.batch:.1f} {most}")
+    cache = Threshold("kvCacheUsage", scaling_share(), "a KV cache that is full has requests computed anew")
+    generating = RoleThresholds(best.decode, (requests, cache))
     if not best.prefill:
         return {"aggregated": generating}
     tokens_per_s = best.capacity_per_s * question.workload.input_tokens / (best.prefill * best.copies)
     prompts = _threshold("promptTokensPerS", tokens_per_s, f"{tag}: {tokens_per_s:.0f} {most}")
-    return {"prefill": RoleThreshold(best.prefill, prompts), "decode": generating}
+    return {"prefill": RoleThresholds(best.prefill, (prompts,)), "decode": generating}
 
 
 def _threshold(key: str, carried: float, basis: str) -> Threshold:
@@ -78,7 +80,7 @@ class StackFileChange:
     topology: str
     copies: int
     max_num_seqs: int
-    thresholds: Mapping[str, RoleThreshold] = field(default_factory=dict[str, RoleThreshold])
+    thresholds: Mapping[str, RoleThresholds] = field(default_factory=dict[str, RoleThresholds])
     add_scaling: bool = False
 
 
@@ -107,28 +109,29 @@ def apply_change(text: str, model: int, choice: StackFileChange) -> str:
     return yaml_files.dump(document, text)
 
 
-def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThreshold]) -> None:
+def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThresholds]) -> None:
     """Thresholds of the roles that there are now. Limits stay, as far as they enclose the topology; roles that are new
     may shrink in proportion, until the smaller of them has one server.
     """
-    smallest = min(role_threshold.replicas for role_threshold in thresholds.values())
+    smallest = min(role_thresholds.replicas for role_thresholds in thresholds.values())
     if entry.get("scaling") is None:
         _put(entry, "scaling", yaml_files.new_map({}), after="engine")
     scaling = entry["scaling"]
     for stale in {"prefill", "decode", "aggregated"} & scaling.keys() - thresholds.keys():
         del scaling[stale]
-    for role, role_threshold in thresholds.items():
+    for role, role_thresholds in thresholds.items():
         if scaling.get(role) is None:
-            least = round(role_threshold.replicas / smallest)
-            scaling[role] = yaml_files.new_map({"minReplicas": least, "maxReplicas": role_threshold.replicas})
+            least = round(role_thresholds.replicas / smallest)
+            scaling[role] = yaml_files.new_map({"minReplicas": least, "maxReplicas": role_thresholds.replicas})
         limits = scaling[role]
-        limits["minReplicas"] = min(limits.get("minReplicas", 1), role_threshold.replicas)
-        limits["maxReplicas"] = max(limits.get("maxReplicas", 1), role_threshold.replicas)
-        limits[role_threshold.threshold.key] = role_threshold.threshold.value
-        if not entry.fa.flow_style():
-            limits.fa.set_block_style()
-            scaling.fa.set_block_style()
-            limits.yaml_add_eol_comment(role_threshold.threshold.basis, role_threshold.threshold.key)
+        limits["minReplicas"] = min(limits.get("minReplicas", 1), role_thresholds.replicas)
+        limits["maxReplicas"] = max(limits.get("maxReplicas", 1), role_thresholds.replicas)
+        for threshold in role_thresholds.thresholds:
+            limits[threshold.key] = threshold.value
+            if not entry.fa.flow_style():
+                limits.fa.set_block_style()
+                scaling.fa.set_block_style()
+                limits.yaml_add_eol_comment(threshold.basis, threshold.key)
 
 
 def _put(entry: Any, key: str, value: object, after: str) -> None:

@@ -52,8 +52,24 @@ def test_scaled_objects_satisfy_their_definition(scaled):
 
 def test_each_threshold_is_a_trigger_of_its_own(scaled):
     thresholds = {name: trigger["metadata"]["threshold"] for name, trigger in triggers(scaled, DECODE).items()}
-    assert thresholds == {"requests": "40", "kv-cache-usage": "0.8"}
+    assert thresholds == {"requests": "40", "kv-cache-usage": "0.8", "prefill-prompt-tokens-per-s": "40000"}
     assert triggers(scaled, PREFILL)["prompt-tokens-per-s"]["metadata"]["threshold"] == "20000"
+
+
+def test_each_role_follows_the_load_of_the_other_in_the_proportion_of_the_topology(scaled):
+    """Of 8p-tp1-4d-tp2 there are two prefill servers for each decode server that its load asks for."""
+    other = triggers(scaled, PREFILL)["decode-requests"]["metadata"]
+    assert other["threshold"] == "20"
+    assert other["query"] == triggers(scaled, DECODE)["requests"]["metadata"]["query"]
+
+
+def test_a_role_that_is_scaled_alone_follows_its_own_load(varied):
+    assert set(triggers(varied(scaling={"prefill": SCALING["prefill"]}), PREFILL)) == {"prompt-tokens-per-s"}
+
+
+def test_prompts_that_wait_raise_what_prefill_servers_follow(scaled):
+    """vLLM counts the tokens of a prompt once it is computed, so that a rate stops at what the servers do."""
+    assert "vllm:num_requests_waiting" in triggers(scaled, PREFILL)["prompt-tokens-per-s"]["metadata"]["query"]
 
 
 def test_queries_add_up_the_servers_of_the_deployment_and_of_no_other(scaled):
@@ -83,10 +99,11 @@ def test_the_address_of_prometheus_and_the_windows_can_be_chosen(scaled, varied)
     assert told(scaled) == [scaling().prometheus, 0, 300]
 
 
-def test_servers_come_and_go_one_by_one(scaled):
-    behavior = spec(scaled, PREFILL)["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    assert behavior["scaleUp"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 180}]
-    assert behavior["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 300}]
+def test_servers_come_and_go_one_by_one_and_in_the_proportion_of_the_topology(scaled):
+    for name, pods in ((PREFILL, 2), (DECODE, 1)):
+        behavior = spec(scaled, name)["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        assert behavior["scaleUp"]["policies"] == [{"type": "Pods", "value": pods, "periodSeconds": 180}]
+        assert behavior["scaleDown"]["policies"] == [{"type": "Pods", "value": pods, "periodSeconds": 300}]
 
 
 def test_the_number_of_scaled_servers_is_left_alone_after_the_start(scaled):

@@ -99,7 +99,7 @@ class PrefillScaling(ServersScaling):
     """Prefill servers."""
 
     prompt_tokens_per_s: Threshold | None = None
-    """Prompt tokens that one server computes in a second."""
+    """Prompt tokens for one server in a second: those that it computes, and its queue, to be done in half a minute."""
 
 
 class DecodeScaling(ServersScaling):
@@ -114,7 +114,8 @@ class AggregatedScaling(PrefillScaling, DecodeScaling):
 
 
 class Scaling(Part):
-    """Servers come and go with the load, by KEDA, which must be in the cluster. They start as the topology says."""
+    """Servers come and go with the load, by KEDA, which must be in the cluster. They start as the topology says, and
+    where both prefill and decode are scaled they keep its proportion."""
 
     prometheus: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
     """Address of the Prometheus that has vLLM's metrics; the one of the llm-d guides if left out,

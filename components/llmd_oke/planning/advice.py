@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
+from llmd_oke.catalogue import Shape
 from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, NodeDisk, StackConfig
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.gateway import gateway_advice
@@ -51,7 +52,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_idle_nodes(plan),
         *_free_gpus(plan),
         *(item for i, model in enumerate(plan.config.models) for item in _engine(plan, model, f"models[{i}].engine")),
-        *(item for i, model in enumerate(plan.models) for item in _model(model, f"models[{i}]")),
+        *(item for i, model in enumerate(plan.models) for item in _model(model, plan.pools[0].shape, f"models[{i}]")),
     )
 
 
@@ -207,14 +208,14 @@ def _engine(plan: Plan, model: Model, path: str) -> Iterator[Advice]:
         yield Advice(f"{path}.blockSize", text)
 
 
-def _model(model: ModelPlan, path: str) -> Iterator[Advice]:
+def _model(model: ModelPlan, shape: Shape, path: str) -> Iterator[Advice]:
     if model.topology.disaggregated:
         yield from _disaggregation(model, path)
     else:
         yield from _aggregation(model, path)
     yield from _capacity(model, path)
     yield from _rollouts(model, path)
-    yield from scaling_advice(model, path)
+    yield from scaling_advice(model, shape, path)
 
 
 def _disaggregation(model: ModelPlan, path: str) -> Iterable[Advice]:

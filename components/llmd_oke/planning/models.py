@@ -23,6 +23,7 @@ from llmd_oke.catalogue.releases import AttentionBackend
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config import Engine, Model, Role, ServersScaling, StackConfig, Topology
 from llmd_oke.config.engine import engine_settings
+from llmd_oke.config.model import PrefillScaling
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, Node
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
@@ -137,8 +138,8 @@ def room_problems(config: StackConfig, models: Sequence[Model], nodes: Sequence[
                 yield from _too_many(config, models, nodes, model, role)
 
 
-def scaling_advice(model: ModelPlan, path: str) -> Iterator[Advice]:
-    """What can be scaled but may not pay."""
+def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Iterator[Advice]:
+    """What can be scaled but may not pay, and thresholds that the servers of the topology don't reach."""
     if model.scaling is None:
         return
     scaled = model.scaling.servers()
@@ -149,13 +150,8 @@ def scaling_advice(model: ModelPlan, path: str) -> Iterator[Advice]:
             f"{path}.scaling", f"only {role} servers are scaled: where {other} servers are too few, more don't help"
         )
     yield from _proportions(model, path)
-    for role, limits in scaled.items():
-        if role != "prefill" and (limits.requests or 0) > model.engine.max_num_seqs:
-            yield Advice(
-                f"{path}.scaling.{role}.requests",
-                f"servers are added only once requests wait: one server runs {model.engine.max_num_seqs} at a time"
-                " (engine.maxNumSeqs)",
-            )
+    for role in scaled:
+        yield from _out_of_reach(model, role, shape, f"{path}.scaling.{role}")
 
 
 def answer_changes(context: ModelContext) -> Iterator[AnswerChange]:
@@ -511,6 +507,36 @@ def _too_many(
 
 def _fits(config: StackConfig, models: Sequence[Model], nodes: Sequence[Node]) -> bool:
     return not place(servers(config, models), nodes)[1]
+
+
+def _out_of_reach(model: ModelPlan, role: Role, shape: catalogue.Shape, path: str) -> Iterator[Advice]:
+    """Thresholds beyond what a server of the role can do, by its settings, its memory and its GPUs' peak rate."""
+    servers = model.units[0].role(role)
+    if servers is None or servers.scaling is None:
+        return
+    limits, at_once = servers.scaling, model.engine.max_num_seqs
+    if role != "prefill" and (limits.requests or 0) > at_once:
+        yield Advice(
+            f"{path}.requests",
+            f"servers are added only once requests wait: one server runs {at_once} at a time (engine.maxNumSeqs)",
+        )
+    flops = shape.gpu.dense_tflops.of(model.model.weights.format) * 1e12 * servers.tensor_parallel_size
+    most_per_s = flops / (2e9 * model.model.work.prefill_parameters_billions)
+    if isinstance(limits, PrefillScaling) and (limits.prompt_tokens_per_s or 0) > most_per_s:
+        yield Advice(
+            f"{path}.promptTokensPerS",
+            f"servers are added only once prompts wait: one server computes at most {most_per_s:,.0f} tokens a second"
+            f" (bound: peak rate of {servers.tensor_parallel_size} {shape.gpu.product})",
+        )
+    tokens = at_once * (model.workload.input_tokens + model.workload.output_tokens + servers.memory.state_tokens)
+    share = tokens / max(servers.memory.key_value_tokens, 1)
+    alone = limits.thresholds().get("kv_cache_usage", 0.0) if len(limits.thresholds()) == 1 else 0.0
+    if alone > share:
+        yield Advice(
+            f"{path}.kvCacheUsage",
+            f"no server is ever added at this workload: {at_once} requests at a time (engine.maxNumSeqs) fill at most"
+            f" {share:.1%} of a server's KV cache",
+        )
 
 
 def _proportions(model: ModelPlan, path: str) -> Iterator[Advice]:

@@ -287,6 +287,7 @@ def declare_scaling(
             servers[role.role] = {
                 "min_replicas": role.scaling.min_replicas,
                 "max_replicas": role.scaling.max_replicas,
+                "share": role.replicas,
                 "requests": thresholds.get("requests"),
                 "prompt_tokens_per_s": thresholds.get("prompt_tokens_per_s"),
                 "kv_cache_usage": thresholds.get("kv_cache_usage"),

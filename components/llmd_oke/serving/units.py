@@ -4,6 +4,7 @@ Where servers come and go with the load, a KEDA ScaledObject for each Deployment
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
@@ -64,10 +65,13 @@ class ScaledServersArgs(TypedDict):
     """Servers that stay, whatever the load."""
     max_replicas: int
     """Servers at the highest load."""
+    share: NotRequired[int | None]
+    """Servers of this role in the proportion of all that say theirs: each of these follows the load of all others
+    too, so that the proportion stays. A role that says none follows its own load alone."""
     requests: NotRequired[float | None]
     """Requests, running and waiting."""
     prompt_tokens_per_s: NotRequired[float | None]
-    """Prompt tokens in a second."""
+    """Prompt tokens that arrive in a second, and those of the queue within half a minute."""
     kv_cache_usage: NotRequired[float | None]
     """Share of the KV cache that is in use."""
 
@@ -358,12 +362,17 @@ def network_annotations(shape: Shape, gpus: int) -> dict[str, str]:
 
 
 def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
-    """The ScaledObject of one role, with a trigger for each threshold: the one that asks for most servers decides."""
+    """The ScaledObject of one role, with a trigger for each threshold: the one that asks for most servers decides.
+
+    Roles of a proportion have each other's triggers, whose thresholds are in that proportion, and come and go in it.
+    """
     facts, servers = scaling(), args["servers"][role]
     deployment = f"{args['unit']}-{role}"
+    shares = [share for other in args["servers"].values() if (share := other.get("share"))]
+    at_once = math.ceil((servers.get("share") or 1) / min(shares, default=1))
     behavior = {
-        "scaleUp": _behavior(facts.scale_up, args.get("scale_up_window_s")),
-        "scaleDown": _behavior(facts.scale_down, args.get("scale_down_window_s")),
+        "scaleUp": _behavior(facts.scale_up, args.get("scale_up_window_s"), at_once),
+        "scaleDown": _behavior(facts.scale_down, args.get("scale_down_window_s"), at_once),
     }
     return {
         "apiVersion": "keda.sh/v1alpha1",
@@ -375,28 +384,49 @@ def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
             "maxReplicaCount": servers["max_replicas"],
             "pollingInterval": facts.polling_interval_s,
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
-            "triggers": _triggers(deployment, args, servers),
+            "triggers": _triggers(role, args),
         },
     }
 
 
-def _triggers(deployment: str, args: ModelScalingArgs, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    facts = scaling()
+def _triggers(role: str, args: ModelScalingArgs) -> list[dict[str, Any]]:
+    """Those of the role's own load, and of the other roles that it is in proportion to.
+
+    A load over its threshold is the servers that one role needs; over the threshold times its share and through this
+    role's, it is those that this role has for them. Following the other role's load and not its number, neither keeps
+    the other from going down.
+    """
+    facts, own = scaling(), args["servers"][role]
+    others = [other for other in args["servers"] if other != role and own.get("share")]
     return [
         {
             "type": "prometheus",
-            "name": name.replace("_", "-"),
+            "name": ("" if follows == role else f"{follows}-") + name.replace("_", "-"),
             "metricType": "AverageValue",
             "metadata": {
                 "serverAddress": args.get("prometheus") or facts.prometheus,
-                "query": _query(query, deployment, args["namespace"]),
-                "threshold": f"{servers[name]:.12g}",
+                "query": _query(query, f"{args['unit']}-{follows}", args["namespace"]),
+                "threshold": f"{threshold * proportion:.12g}",
                 "ignoreNullValues": "false",
             },
         }
+        for follows in (role, *others)
+        if (proportion := _proportion(own, args["servers"][follows]))
         for name, query in facts.queries.items()
-        if servers.get(name) is not None
+        if (threshold := _threshold(args["servers"][follows], name)) is not None
     ]
+
+
+def _proportion(own: ScaledServersArgs, other: ScaledServersArgs) -> float | None:
+    """Servers of another role for each of the own; None where the two are in none."""
+    if own is other:
+        return 1
+    share, other_share = own.get("share"), other.get("share")
+    return other_share / share if share and other_share else None
+
+
+def _threshold(servers: Mapping[str, Any], name: str) -> float | None:
+    return servers.get(name)
 
 
 def _query(query: str, deployment: str, namespace: pulumi.Input[str]) -> pulumi.Output[str]:
@@ -409,8 +439,8 @@ def _query(query: str, deployment: str, namespace: pulumi.Input[str]) -> pulumi.
     return pulumi.Output.from_input(namespace).apply(selected)
 
 
-def _behavior(pace: Pace, window_s: int | None) -> dict[str, Any]:
+def _behavior(pace: Pace, window_s: int | None, at_once: int) -> dict[str, Any]:
     return {
         "stabilizationWindowSeconds": pace.window_s if window_s is None else window_s,
-        "policies": [{"type": "Pods", "value": pace.pods, "periodSeconds": pace.period_s}],
+        "policies": [{"type": "Pods", "value": pace.pods * at_once, "periodSeconds": pace.period_s}],
     }

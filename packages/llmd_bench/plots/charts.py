@@ -4,7 +4,8 @@ Each legend entry says what its figures are.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from llmd_bench.plots.drawing import (
     line_style,
     log_scale,
     marker_face,
+    stacked_charts,
 )
 
 if TYPE_CHECKING:
@@ -88,6 +90,27 @@ def lines_svg(
         _draw_box(axes, box)
 
     return chart(draw, title=title, x_label=x_label, y_label=y_label)
+
+
+def steps_svg(panels: Mapping[str, Sequence[Series]], *, title: str, x_label: str) -> str:
+    """Values that stay until the next point, in plots over one x axis, by the label of their y axis. Series of one name
+    have one colour in all of them; the legend is that of the last plot.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+    names = list(dict.fromkeys(series.name for panel in reversed([*panels.values()]) for series in panel))
+    colours = dict(zip(names, cycle(COLOURS), strict=False))
+
+    def draw(axes: "Axes", panel: Sequence[Series]) -> None:
+        for series in panel:
+            x, y = [point.x for point in series.points], [point.y for point in series.points]
+            style, colour = line_style(series.basis), colours[series.name]
+            axes.step(x, y, where="post", color=colour, linestyle=style, label=series.legend)
+        axes.set_ylim(bottom=0)
+
+    draws = {y_label: partial(draw, panel=panel) for y_label, panel in panels.items()}
+    return stacked_charts(draws, title=title, x_label=x_label)
 
 
 def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) -> str:

@@ -1,7 +1,8 @@
 """One look for all charts: series, labels, colours for light and dark pages, SVG that is equal for equal input."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -120,6 +121,9 @@ if TYPE_CHECKING:
 SIZE_IN = (7.2, 4.3)
 """Width, and height without legend, at 72 points an inch: fits a page's column and a sheet of paper."""
 
+PANEL_IN = 2.1
+"""Height of each of several plots over one axis."""
+
 LEGEND_ROW_IN = 0.2
 
 INK = "#0a0b0c"
@@ -171,13 +175,7 @@ def chart(
     Raises:
         KitError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl  # noqa: PLC0415 - slow to import, and an extra
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise KitError("Charts need matplotlib, which is not installed.", "Install llmd-oke[analysis].") from error
-    with cast("Any", mpl).rc_context(_STYLE):
-        figure = Figure(figsize=SIZE_IN, dpi=72, layout="constrained")
+    with _figure(SIZE_IN[1]) as figure:
         axes = figure.add_subplot()
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
         draw(axes)
@@ -186,11 +184,40 @@ def chart(
         return _svg(figure)
 
 
+def stacked_charts(draws: "Mapping[str, Callable[[Axes], None]]", *, title: str, x_label: str) -> str:
+    """An SVG of several plots over one x axis, each by the label of its y axis. All have the legend of the last.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+    with _figure(PANEL_IN * len(draws)) as figure:
+        axes: Any = figure.subplots(len(draws), sharex=True, squeeze=False)[:, 0]
+        for panel, (y_label, draw) in zip(axes, draws.items(), strict=True):
+            panel.set(ylabel=y_label)
+            draw(panel)
+        axes[0].set(title=title)
+        axes[-1].set(xlabel=x_label)
+        _add_legend(figure, axes[-1])
+        return _svg(figure)
+
+
+@contextmanager
+def _figure(height_in: float) -> "Generator[Figure]":
+    """A figure in the kit's style, as long as it is drawn on. Raises KitError where matplotlib is not installed."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - slow to import, and an extra
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise KitError("Charts need matplotlib, which is not installed.", "Install llmd-oke[analysis].") from error
+    with cast("Any", mpl).rc_context(_STYLE):
+        yield Figure(figsize=(SIZE_IN[0], height_in), dpi=72, layout="constrained")
+
+
 def _add_legend(figure: "Figure", axes: "Axes") -> None:
     handles, names = axes.get_legend_handles_labels()
     if handles:
         columns = max(1, min(3, 108 // (max(map(len, names)) + 6)))
-        figure.set_figheight(SIZE_IN[1] + LEGEND_ROW_IN * math.ceil(len(names) / columns))
+        figure.set_figheight(figure.get_figheight() + LEGEND_ROW_IN * math.ceil(len(names) / columns))
         figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
 

@@ -21,6 +21,9 @@ def main() -> None:
     parser.add_argument("--faults", type=Path, help="file that says which requests fail")
     parser.add_argument("--nodes-url", help="control API of the agent that adds and removes nodes")
     parser.add_argument("--time-scale", type=float, default=DEFAULT_TIME_SCALE, help="wall seconds for one of OCI's")
+    parser.add_argument(
+        "--autoscaler-time-scale", type=float, default=1.0, help="wall seconds for one of the cluster autoscaler's"
+    )
     parser.add_argument("--helm", default="", help="path of Helm, which installs add-ons")
     parser.add_argument("--etcd", default="", help="address of etcd, whose objects go with an OKE cluster")
     parser.add_argument("--rest-port", type=int, help="the port on 127.0.0.1 where OCI's own API answers")
@@ -35,6 +38,7 @@ def main() -> None:
         helm=arguments.helm,
         etcd=arguments.etcd,
         rest_port=arguments.rest_port,
+        autoscaler_time_scale=arguments.autoscaler_time_scale,
     )
     serve_until_signal(lambda: start(arguments.port, options))
 

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import httpx2
@@ -62,23 +63,50 @@ class AgentNodes:
             raise WorkRequestFailed(f"the rehearsal's node agent refused: {response.status_code} {response.text}")
 
 
-class ClusterAddOns:
-    """The add-ons of the rehearsal's cluster. As in OKE, an add-on counts as active before it is there."""
+class AddOnController(Protocol):
+    """An add-on that acts on OCI itself and puts nothing into the cluster."""
 
-    def __init__(self, add_ons: AddOns, clock: Clock) -> None:
+    def configure(self, configurations: Mapping[str, str]) -> None:
+        """Begins to act by a configuration, or goes on by another one."""
+        ...
+
+    def remove(self) -> None:
+        """Acts no longer."""
+        ...
+
+
+class ClusterAddOns:
+    """The add-ons of the rehearsal's cluster. As in OKE, an add-on counts as active before it is there.
+
+    `controllers` are those that act themselves, by the add-on's name.
+    """
+
+    def __init__(
+        self,
+        add_ons: AddOns,
+        clock: Clock,
+        controllers: Mapping[str, AddOnController] = MappingProxyType({}),
+    ) -> None:
         self._add_ons = add_ons
         self._clock = clock
+        self._controllers = controllers
         self._lock = threading.Lock()
         self._desired: dict[str, Mapping[str, str]] = {}
 
     def install(self, name: str, configurations: Mapping[str, str]) -> None:
         """Begins to install an add-on, or to bring it to another configuration; what goes wrong is logged."""
+        if controller := self._controllers.get(name):
+            controller.configure(configurations)
+            return
         with self._lock:
             self._desired[name] = configurations
         threading.Thread(target=self._install, args=(name, configurations), name=f"add-on {name}", daemon=True).start()
 
     def remove(self, name: str) -> None:
         """Removes an add-on; one that isn't there is no error. Raises WorkRequestFailed where Helm can't."""
+        if controller := self._controllers.get(name):
+            controller.remove()
+            return
         with self._lock:
             self._desired.pop(name, None)
             try:
@@ -88,6 +116,8 @@ class ClusterAddOns:
 
     def cancel_all(self) -> None:
         """Waits for what is being installed and lets nothing else begin: the cluster goes, and its add-ons with it."""
+        for controller in self._controllers.values():
+            controller.remove()
         with self._lock:
             self._desired.clear()
 

@@ -12,13 +12,16 @@ from urllib.parse import urlsplit
 import yaml
 
 from llmd_rehearsal.add_ons import AddOns
+from llmd_rehearsal.kubernetes_plugin.client import Cluster, Unreachable, find_access, load
 from llmd_rehearsal.oci_plugin import bridge, functions
+from llmd_rehearsal.oci_plugin.cluster_autoscaler import ADD_ON, ApiClusterView, ClusterAutoscaler
 from llmd_rehearsal.oci_plugin.facts import DEFAULT_REGION, resource_of
 from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.oci_plugin.local_cluster import (
     ClusterAddOns,
     EtcdStore,
     NodeControl,
+    configurations_of,
     etcd_client,
 )
 from llmd_rehearsal.oci_plugin.nodes import Machines
@@ -53,6 +56,7 @@ class PluginOptions:
 
     `helm` is the path of Helm, which installs add-ons; without it they are known to OCI only. `etcd` is the address of
     the cluster's etcd, whose objects go with an OKE cluster. On `rest_port` OCI's own API answers too.
+    `autoscaler_time_scale` is wall seconds for one of the cluster autoscaler's.
     """
 
     kubeconfig: Path | None = None
@@ -63,6 +67,14 @@ class PluginOptions:
     helm: str = ""
     etcd: str = ""
     rest_port: int | None = None
+    autoscaler_time_scale: float = 1.0
+
+    def cluster(self) -> Cluster:
+        """A client of the cluster. Raises Unreachable where the kubeconfig names none."""
+        access = find_access(load(str(self.kubeconfig)))
+        if access is None:
+            raise Unreachable(str(self.kubeconfig), "it names no cluster")
+        return Cluster(access)
 
     def api_server(self) -> str:
         """The API server of the kubeconfig, as host:port."""
@@ -102,15 +114,21 @@ class OciServicer(PluginServicer):
         api = RestApi(self._records, machines, faults, self._clock)
         self._rest = None if options.rest_port is None else serve_rest(api, options.rest_port)
         add_ons = AddOns(options.kubeconfig, options.helm) if options.kubeconfig and options.helm else None
+        view = ApiClusterView(options.cluster)
+        self._autoscaler = ClusterAutoscaler(self._records, machines, view, options.autoscaler_time_scale)
+        controllers = {ADD_ON: self._autoscaler}
         self._operations = Operations(
             self._records,
             machines,
             faults,
             self._clock,
             options.api_server,
-            ClusterAddOns(add_ons, self._clock) if add_ons else None,
+            ClusterAddOns(add_ons, self._clock, controllers) if add_ons else None,
             EtcdStore(etcd_client(options.etcd)) if options.etcd else None,
         )
+        for record in self._records.all_of("Addon"):  # of a plug-in that ended while the cluster stayed
+            if add_ons and record.state.get("addonName") == ADD_ON:
+                self._autoscaler.configure(configurations_of(record.state))
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
 
@@ -128,6 +146,7 @@ class OciServicer(PluginServicer):
             self._rest.shutdown()
             self._rest.server_close()
         self._clock.cancel()
+        self._autoscaler.end()
         with self._lock:
             for session in self._sessions.values():
                 session.cancelled.set()

@@ -36,6 +36,27 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "topology": {"release": "llm-d-0.9.0", "models": [model(engine={"blockSize": 64})]},
 }
 
+RESIZE = """
+import sys, time, lightkube
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Pod
+client = lightkube.Client(KubeConfig.from_env(), namespace="llm-d", trust_env=False)
+count, limit_s = int(sys.argv[1]), time.monotonic() + 120
+role = "llm-d.ai/role"
+names = [item.metadata.name for item in client.list(Deployment) if role in (item.metadata.labels or {})]
+for name in names:
+    client.patch(Deployment, name, {"spec": {"replicas": count}})
+def settled():
+    pods = [pod for pod in client.list(Pod) if role in (pod.metadata.labels or {})]
+    ready = [client.get(Deployment, name).status.readyReplicas == count for name in names]
+    return len(pods) == len(names) * count and all(ready)
+while not settled():
+    assert time.monotonic() < limit_s, "the servers are not as many as asked for"
+    time.sleep(0.5)
+"""
+"""Gives each role another number of servers, as the HPA controller does, and waits until there are so many."""
+
 
 @dataclass
 class Load:
@@ -150,6 +171,23 @@ def test_killed_prefill_servers_take_only_requests_with_them_that_were_on_their_
 def test_no_request_fails_while_another_image_takes_the_place_of_the_old_one(project: Project, tmp_path: Path):
     assert_unnoticed(roll_out(project, "image", tmp_path))
     assert_own_pairs(project, 2)
+
+
+def resize(project: Project, servers: int) -> None:
+    """As many prefill as decode servers."""
+    own = (sys.executable, "-c", RESIZE, str(servers))
+    resized = project.command("rehearse", "run", "--stack", "rollouts", "--", *own)
+    assert resized.status == 0, resized.errors
+
+
+@pytest.mark.usefixtures("rollouts")
+def test_no_request_fails_while_servers_are_taken_away_and_come_back(project: Project, tmp_path: Path):
+    """Prefill and decode servers at once, as scaling by load takes them: they drain before they end."""
+    with loaded(project, "rollouts", tmp_path) as load:
+        resize(project, 1)
+        resize(project, 2)
+    print(f"taken away: {len(load.rows)} requests, {len(load.failures)} failed, gap {load.longest_gap_s:.1f} s")
+    assert_unnoticed(load)
 
 
 @pytest.mark.nightly

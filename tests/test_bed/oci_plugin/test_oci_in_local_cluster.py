@@ -41,7 +41,8 @@ def _spec(state: Path) -> ClusterSpec:
     agent = (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(state / "agent.json"))
     own = ("--port", str(PLUGIN_PORT), "--kubeconfig", str(control.kubeconfig))
     nodes = ("--nodes-url", f"http://127.0.0.1:{CONTROL_PORT}", "--journal", str(state / "oci" / "journal.jsonl"))
-    plugin = (sys.executable, "-m", "llmd_rehearsal.oci_plugin", *own, *nodes)
+    scaled = ("--helm", "/nowhere/helm", "--autoscaler-time-scale", "0.005")
+    plugin = (sys.executable, "-m", "llmd_rehearsal.oci_plugin", *own, *nodes, *scaled)
     return ClusterSpec(
         processes=(
             *control.processes,
@@ -68,7 +69,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     cluster.stop()
 
 
-def test_nodes_come_with_a_pool_and_go_with_it(cluster: LocalCluster):
+def test_nodes_come_with_a_pool_and_with_pods_and_go_with_them(cluster: LocalCluster):
     kubeconfig = cluster.folder.path / "kubeconfig.yaml"
     done = cluster.run_inside([sys.executable, str(HERE / "oci_cluster_client.py"), str(PLUGIN_PORT), str(kubeconfig)])
     assert done.returncode == 0, done.stderr
@@ -78,4 +79,9 @@ def test_nodes_come_with_a_pool_and_go_with_it(cluster: LocalCluster):
     assert first["metadata"]["labels"]["node.kubernetes.io/instance-type"] == "BM.GPU.MI300X.8"
     assert {"type": "Ready", "status": "True"}.items() <= first["status"]["conditions"][-1].items()
     assert str(control_plane.API_SERVER_PORT) in answers["server"]
+    assert len(answers["grown"]) == 4
+    (message,) = answers["told"]
+    assert message.endswith("3->4 (max: 4)}]")
+    assert len(answers["shrunk"]) == 3
+    assert "cloudProviderTarget" in answers["status"]["status"]
     assert answers["deleted"] == []

@@ -10,10 +10,10 @@ from lightkube.models.meta_v1 import Status
 from llmd_oke import config, planning
 from llmd_rehearsal import cluster_plan
 from llmd_rehearsal.agent import install_crds
+from llmd_rehearsal.autoscaling import ScalingTime
 from llmd_rehearsal.cluster_plan import (
     PLUGIN_PORTS,
     SIMULATED_NODE_SCALING,
-    SIMULATED_SCALING,
     local_cluster_spec,
     simulated,
 )
@@ -39,9 +39,13 @@ def _spec(
     stack: StackObject,
     plugin: KubernetesPlugin = STAND_IN,
     startup_s: float | None = None,
+    scaling_time: ScalingTime | None = None,
 ) -> ClusterSpec:
     created = planning.plan(config.validate(stack))
-    return local_cluster_spec(state, state, created, _Programs(), 1, 1, plugin=plugin, startup_s=startup_s)
+    scales = (1, 1)
+    return local_cluster_spec(
+        state, state, created, _Programs(), *scales, plugin=plugin, startup_s=startup_s, scaling_time=scaling_time
+    )
 
 
 def _nodes(state: Path) -> list[str]:
@@ -118,15 +122,18 @@ class Cluster:
         self.created.append(definition.metadata.name)
 
 
-def test_kedas_definition_is_there_where_something_is_scaled(scaled):
-    (definitions,) = cluster_plan.preinstalled_definitions(scaled)
-    assert list(definitions.files) == ["keda.sh_scaledobjects.yaml"]
-    assert cluster_plan.preinstalled_definitions(planned()) == ()
-
-
-def test_that_nothing_scales_is_told(scaled):
-    assert SIMULATED_SCALING in simulated(scaled, FOREIGN_STAND_IN)
-    assert SIMULATED_SCALING not in simulated(planned(), FOREIGN_STAND_IN)
+def test_the_speed_of_scaling_is_the_controllers_and_makes_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cluster_plan, "crd_manifests", lambda _crds: [])
+    stack_object = stack(
+        model("2p-tp1-2d-tp1", scaling={"decode": {"minReplicas": 1, "maxReplicas": 2, "requests": 9}})
+    )
+    usual, real = (_spec(tmp_path, stack_object, scaling_time=ScalingTime(speed)) for speed in (15, 1))
+    assert spec_differences(usual, real) == ["scaling speed 15 becomes 1"]
+    flags = {process.name: process.argv for process in usual.processes}
+    assert "--horizontal-pod-autoscaler-sync-period=1s" in flags["kube-controller-manager"]
+    assert flags["prometheus-operator"][-2:] == ("--interval", "2")
 
 
 def test_that_nothing_adds_nodes_is_told():

@@ -21,7 +21,7 @@ def certificate(pair):
     return x509.load_pem_x509_certificate(pair.certificate.read_bytes())
 
 
-@pytest.mark.parametrize("name", ["api_server", "admin", "controller_manager", "scheduler"])
+@pytest.mark.parametrize("name", ["api_server", "admin", "controller_manager", "scheduler", "front_proxy"])
 def test_every_certificate_is_signed_by_the_authority_for_its_own_key(keys, name):
     pair = getattr(keys, name)
     certificate(pair).verify_directly_issued_by(certificate(keys.authority))
@@ -42,6 +42,7 @@ def test_the_api_server_is_known_by_the_names_and_addresses_that_pods_use(keys):
         ("admin", "kubernetes-admin", ["system:masters"]),
         ("controller_manager", "system:kube-controller-manager", ["system:masters"]),
         ("scheduler", "system:kube-scheduler", []),
+        ("front_proxy", "front-proxy-client", []),
     ],
 )
 def test_users_and_groups_are_those_that_the_api_server_knows(keys, name, user, groups):
@@ -90,7 +91,7 @@ def test_the_api_server_waits_for_etcd_and_the_rest_for_the_api_server(prepared)
 def test_every_file_that_a_process_is_given_exists(prepared):
     inputs = [word.partition("=")[2] for process in prepared.processes for word in process.argv]
     files = [Path(value) for value in inputs if Path(value).suffix in {".crt", ".key", ".pub", ".yaml"}]
-    assert len(files) == 9
+    assert len(files) == 12
     assert all(file.is_file() for file in files)
 
 

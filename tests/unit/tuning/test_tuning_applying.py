@@ -8,7 +8,7 @@ from llmd_oke import config, planning
 from llmd_oke.config.yaml_files import difference
 from llmd_oke.config.yaml_files import plain as document_of
 from llmd_tuner import ranking
-from llmd_tuner.applying import RoleThreshold, StackFileChange, Threshold, apply_change, scaling_share, thresholds
+from llmd_tuner.applying import RoleThresholds, StackFileChange, Threshold, apply_change, scaling_share, thresholds
 from llmd_tuner.search import at_loads, search
 from tuning_for_tests import question
 
@@ -85,8 +85,8 @@ def test_what_was_applied_can_be_planned():
 
 
 SCALED = {
-    "prefill": RoleThreshold(10, Threshold("promptTokensPerS", 17828, "calibrated: p")),
-    "decode": RoleThreshold(3, Threshold("requests", 77, "calibrated: d")),
+    "prefill": RoleThresholds(10, (Threshold("promptTokensPerS", 17828, "calibrated: p"),)),
+    "decode": RoleThresholds(3, (Threshold("requests", 77, "calibrated: d"),)),
 }
 WITH_SCALING = FILE.replace(
     "          blockSize: 32\n",
@@ -134,7 +134,7 @@ def test_the_basis_of_a_threshold_is_a_comment_beside_it_and_other_comments_stay
 
 
 def test_roles_that_the_new_topology_lacks_are_no_longer_scaled():
-    alone = {"aggregated": RoleThreshold(4, Threshold("requests", 50, "calibrated: a"))}
+    alone = {"aggregated": RoleThresholds(4, (Threshold("requests", 50, "calibrated: a"),))}
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, topology="agg-tp2-4r", thresholds=alone))
     assert scaling_of(after) == {"aggregated": {"minReplicas": 1, "maxReplicas": 4, "requests": 50}}
 
@@ -164,11 +164,19 @@ def best(asked):
     return result
 
 
-def test_prefill_goes_by_prompt_tokens_and_decode_by_requests(asked, best):
+def keys(item):
+    return [threshold.key for threshold in item.thresholds]
+
+
+def values(result):
+    return {threshold.key: threshold.value for item in result.values() for threshold in item.thresholds}
+
+
+def test_prefill_goes_by_prompt_tokens_and_decode_by_requests_and_kv_cache(asked, best):
     result = thresholds(asked, best, "calibrated")
-    assert {role: (item.threshold.key, item.replicas) for role, item in result.items()} == {
-        "prefill": ("promptTokensPerS", best.prefill),
-        "decode": ("requests", best.decode),
+    assert {role: (keys(item), item.replicas) for role, item in result.items()} == {
+        "prefill": (["promptTokensPerS"], best.prefill),
+        "decode": (["requests", "kvCacheUsage"], best.decode),
     }
 
 
@@ -177,25 +185,26 @@ def test_thresholds_are_a_share_of_what_the_targets_allow(asked, best):
     (full,) = at_loads(asked, best, [best.capacity_per_s])
     assert full.feasible
     prompts = best.capacity_per_s * 4096 / best.prefill
-    assert result["prefill"].threshold.value == int(prompts * scaling_share())
-    assert result["decode"].threshold.value == int(full.batch * scaling_share())
+    assert values(result) == {
+        "promptTokensPerS": int(prompts * scaling_share()),
+        "requests": int(full.batch * scaling_share()),
+        "kvCacheUsage": scaling_share(),
+    }
 
 
 def test_copies_share_the_load(asked, best):
     two = replace(best, copies=2, capacity_per_s=2 * best.capacity_per_s)
-    one, both = thresholds(asked, best, ""), thresholds(asked, two, "")
-    assert {role: item.threshold.value for role, item in one.items()} == {
-        role: item.threshold.value for role, item in both.items()
-    }
+    assert values(thresholds(asked, best, "")) == values(thresholds(asked, two, ""))
 
 
 def test_aggregated_servers_go_by_requests(asked):
     aggregated = next(item for item in search(asked).deployments() if not item.prefill)
     result = thresholds(asked, aggregated, "calibrated")
-    assert {role: item.threshold.key for role, item in result.items()} == {"aggregated": "requests"}
+    assert {role: keys(item) for role, item in result.items()} == {"aggregated": ["requests", "kvCacheUsage"]}
 
 
 def test_each_threshold_says_where_it_is_from(asked, best):
     for item in thresholds(asked, best, "bound").values():
-        assert item.threshold.basis.startswith("bound: ")
-        assert item.threshold.basis.endswith("the most within ttft=2000,itl=25,qps=45, times 0.8")
+        assert item.thresholds[0].basis.startswith("bound: ")
+        assert all(threshold.basis for threshold in item.thresholds)
+        assert item.thresholds[0].basis.endswith("the most within ttft=2000,itl=25,qps=45, times 0.8")

@@ -1,0 +1,143 @@
+"""Scaling by load in a rehearsal: KEDA beside the HPA controller, the Prometheus that they ask, and how fast time goes.
+
+Windows of minutes would make a rehearsal last for hours, so all times of scaling go by one factor, the speed: those of
+ScaledObjects, the ranges of their queries, the HPA controller's own, and the interval of scrapes.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from llmd_oke.catalogue.releases import Crds
+from llmd_oke.catalogue.serving import scaling
+from llmd_oke.planning import Plan
+from llmd_oke.values import Entry, required_entry
+
+from llmd_rehearsal.control_plane import NODE_ADDRESS
+
+_SERVICE = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc(\..*)?")
+_RANGE = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_RATE = re.compile(r"\bi?rate\((?:[^()]|\([^()]*\))*\)")
+_HTTP_PORT = 80
+
+
+class KedaParts(Entry):
+    """`values/rehearsal/keda.yaml`: what a rehearsal puts into its cluster, and times at speed 1."""
+
+    definitions: Crds
+    speed: float
+    sync_period_s: float
+    stabilization_s: float
+    scrape_interval_s: float
+    objects: tuple[dict[str, Any], ...]
+
+
+@cache
+def keda_parts() -> KedaParts:
+    """KEDA's definitions and objects, and the usual speed."""
+    return required_entry("rehearsal", "keda", KedaParts)
+
+
+def is_scaled(plan: Plan) -> bool:
+    """Whether the stack has ScaledObjects."""
+    return any(model.scaling is not None for model in plan.models)
+
+
+@dataclass(frozen=True)
+class ScalingTime:
+    """How times of scaling pass: `speed` of their seconds in one of wall time. Rates per second of model time are
+    multiplied by `time_scale`, as in Prometheus they are those of wall time.
+    """
+
+    speed: float
+    time_scale: float = 1.0
+
+    @property
+    def sync_period_s(self) -> float:
+        """Wall seconds between two looks of the HPA controller at one object."""
+        return keda_parts().sync_period_s / self.speed
+
+    @property
+    def stabilization_s(self) -> float:
+        """Wall seconds that the HPA controller waits before it takes servers away, where an object doesn't say it."""
+        return keda_parts().stabilization_s / self.speed
+
+    @property
+    def scrape_interval_s(self) -> float:
+        """Wall seconds between two scrapes of a server."""
+        return keda_parts().scrape_interval_s / self.speed
+
+    def seconds(self, seconds: float) -> int:
+        """Wall seconds for some of scaling: whole ones, as KEDA and the HPA controller take no others, at least one."""
+        return max(1, round(seconds / self.speed)) if seconds else 0
+
+    def query(self, query: str) -> str:
+        """A query over as many scrapes as at speed 1, with rates per second of model time."""
+        if self.speed != 1:
+            query = _RANGE.sub(lambda match: f"[{self.seconds(int(match[1]) * _SECONDS[match[2]])}s]", query)
+        if self.time_scale != 1:
+            query = _RATE.sub(lambda match: f"({self.time_scale:g} * {match[0]})", query)
+        return query
+
+    def __str__(self) -> str:
+        if self.speed == 1:
+            return "times of scaling pass as set"
+        facts = scaling()
+        up, down = (self.seconds(pace.period_s) for pace in (facts.scale_up, facts.scale_down))
+        return (
+            f"times of scaling are divided by {self.speed:g}, in ScaledObjects too: polling every "
+            f"{facts.polling_interval_s} s becomes {self.seconds(facts.polling_interval_s)} s, periods of "
+            f"{facts.scale_up.period_s} and {facts.scale_down.period_s} s become {up} and {down} s"
+        )
+
+
+def service_of(url: str, namespace: str) -> re.Match[str] | None:
+    """The Service of the cluster that an address names, where a rehearsal can make it before the stack."""
+    match = _SERVICE.fullmatch(urlsplit(url).hostname or "")
+    return match if match and match["namespace"] != namespace and urlsplit(url).scheme == "http" else None
+
+
+def preinstalled_scaling(plan: Plan) -> list[dict[str, Any]]:
+    """What is in the cluster before a stack with scaling, or with monitoring: Services that lead to the rehearsal's
+    Prometheus, KEDA, and monitors of servers and routers where the stack has none of its own.
+    """
+    scaled = [model.scaling for model in plan.models if model.scaling]
+    urls = [
+        *([plan.monitoring.url] if plan.monitoring else []),
+        *(item.prometheus or scaling().prometheus for item in scaled),
+    ]
+    objects = list(_prometheus_services(dict.fromkeys(urls), plan.namespace))
+    if scaled:
+        objects += keda_parts().objects
+        objects += [] if plan.monitoring else _monitors(plan)
+    return objects
+
+
+def _prometheus_services(urls: Mapping[str, None], own_namespace: str) -> Iterator[dict[str, Any]]:
+    from llmd_rehearsal.prometheus_operator import PROMETHEUS_PORT  # noqa: PLC0415 - it loads lightkube
+
+    services = {(match["namespace"], match["name"]): url for url in urls if (match := service_of(url, own_namespace))}
+    for namespace in dict.fromkeys(namespace for namespace, _ in services):
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    for (namespace, name), url in services.items():
+        metadata = {"name": name, "namespace": namespace}
+        port = {"name": "web", "port": urlsplit(url).port or _HTTP_PORT, "targetPort": PROMETHEUS_PORT}
+        endpoint = {"addresses": [{"ip": NODE_ADDRESS}], "ports": [{"name": "web", "port": PROMETHEUS_PORT}]}
+        yield {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [port]}}
+        yield {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": [endpoint]}
+
+
+def _monitors(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Those that a stack with monitoring declares, in KEDA's namespace: the stack's own comes with the stack."""
+    from llmd_oke.program.models import unit_name  # noqa: PLC0415 - it loads Pulumi, as the next does
+    from llmd_oke.serving.monitoring import monitoring_manifests  # noqa: PLC0415
+
+    routers = [unit_name(plan, model, unit) for model in plan.models if model.routed for unit in model.units]
+    namespace: str = keda_parts().objects[0]["metadata"]["name"]
+    for manifest in monitoring_manifests({"namespace": plan.namespace, "routers": routers}):
+        if manifest["kind"] in {"PodMonitor", "ServiceMonitor"}:
+            yield {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}

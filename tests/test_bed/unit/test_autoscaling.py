@@ -1,0 +1,135 @@
+"""What a rehearsed stack with scaling has, and how fast its times pass."""
+
+from typing import Any, cast
+
+import pulumi
+import pytest
+from llmd_oke.planning import Plan
+from llmd_rehearsal.autoscaling import ScalingTime, keda_parts, preinstalled_scaling
+from llmd_rehearsal.cluster_plan import further_programs, preinstalled_definitions, simulated
+from llmd_rehearsal.inventory import FOLLOWING, WATCHING
+from llmd_rehearsal.plugins import KubernetesPlugin
+from llmd_rehearsal.programs import program_definition
+from llmd_rehearsal.scaled_objects import PROMETHEUS, rehearsed_spec
+from stack_files import model, plan
+
+DECODE = {"minReplicas": 2, "maxReplicas": 6, "requests": 40}
+SERVICE = "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090"
+USUAL = ScalingTime(15)
+
+
+def scaled(monitoring: str = "none", **scaling: Any) -> Plan:
+    return plan(model(scaling={"decode": DECODE, **scaling}), monitoring=monitoring)
+
+
+def objects(planned: Plan) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(item["kind"], item["metadata"]["name"]): item for item in preinstalled_scaling(planned)}
+
+
+def test_a_stack_without_scaling_has_nothing_of_it() -> None:
+    assert preinstalled_scaling(plan()) == []
+    assert not {*FOLLOWING, *WATCHING} & {*further_programs(plan())}
+
+
+def test_a_scaled_stack_has_keda_and_a_prometheus_without_monitoring_too() -> None:
+    made = objects(scaled())
+    assert {*FOLLOWING, *WATCHING} <= {*further_programs(scaled())}
+    assert ("APIService", "v1beta1.external.metrics.k8s.io") in made
+    assert ("PodMonitor", "llmd-oke-model-servers") in made
+    assert any(name.endswith("-epp-monitor") for kind, name in made if kind == "ServiceMonitor")
+    assert "PodMonitor" not in {kind for kind, _ in objects(scaled("existing"))}
+
+
+def test_the_service_that_the_stack_names_leads_to_the_rehearsals_prometheus() -> None:
+    made = objects(scaled(prometheus="http://thanos.metrics.svc:10902"))
+    assert made["Service", "thanos"]["metadata"]["namespace"] == "metrics"
+    assert made["Service", "thanos"]["spec"]["ports"][0]["port"] == 10902
+    assert made["Endpoints", "thanos"]["subsets"][0]["ports"][0]["port"] == 9090
+    assert ("Namespace", "metrics") in made
+
+
+def test_keda_is_defined_as_stacks_ask_for_it_beside_its_own_other_kinds() -> None:
+    first, second, _ = preinstalled_definitions(scaled())
+    assert list(first.files) == ["keda.sh_scaledobjects.yaml"]
+    assert "keda.sh_scaledjobs.yaml" in second.files
+    assert "keda.sh_scaledobjects.yaml" not in second.files
+
+
+def test_scaling_is_not_said_to_be_simulated_but_prometheus_operator_is() -> None:
+    told = " ".join(simulated(scaled(), KubernetesPlugin("4.30.0")))
+    assert "Prometheus operator" in told
+    assert "scaling" not in told
+
+
+async def known(value: Any) -> Any:
+    """The value, with outputs that are known."""
+    if isinstance(value, pulumi.Output):
+        return await cast("Any", value).future()
+    if isinstance(value, dict):
+        return {key: await known(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [await known(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def spec(query: str = "q", server: str = SERVICE) -> dict[str, Any]:
+    policies = [{"type": "Pods", "value": 1, "periodSeconds": 180}]
+    behavior = {"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}}
+    return {
+        "minReplicaCount": 2,
+        "pollingInterval": 15,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+        "triggers": [{"type": "prometheus", "metadata": {"query": query, "serverAddress": server, "threshold": "40"}}],
+    }
+
+
+async def rehearsed(time: ScalingTime = USUAL, **parts: str) -> dict[str, Any]:
+    return await known(rehearsed_spec(spec(**parts), time, "llm-d"))
+
+
+async def test_times_of_a_scaled_object_are_divided_and_nothing_else_is() -> None:
+    done = await rehearsed()
+    assert (done["pollingInterval"], done["minReplicaCount"]) == (1, 2)
+    up = done["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleUp"]
+    assert up == {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 12}]}
+    assert done["triggers"][0]["metadata"] == spec()["triggers"][0]["metadata"]
+
+
+async def test_at_speed_one_a_scaled_object_is_as_declared() -> None:
+    assert await rehearsed(ScalingTime(1), query="sum(rate(x[2m]))") == spec("sum(rate(x[2m]))")
+
+
+@pytest.mark.parametrize(
+    ("time", "query", "expected"),
+    [
+        (USUAL, 'rate(x{pod=~"a-[a-z0-9]+"}[2m])', 'rate(x{pod=~"a-[a-z0-9]+"}[8s])'),
+        (USUAL, "max_over_time(x[10s])", "max_over_time(x[1s])"),
+        (ScalingTime(15, 4), "a + sum(rate(x[2m])) / 2", "a + sum((4 * rate(x[8s]))) / 2"),
+        (ScalingTime(15, 4), "sum(running)", "sum(running)"),
+    ],
+)
+def test_queries_go_over_as_many_scrapes_and_count_in_model_time(time: ScalingTime, query: str, expected: str) -> None:
+    assert time.query(query) == expected
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (SERVICE, SERVICE),
+        ("https://prometheus.example.com", PROMETHEUS),
+        ("http://prometheus.llm-d.svc:9090", PROMETHEUS),
+    ],
+)
+async def test_a_prometheus_that_no_service_can_stand_for_is_the_rehearsals(server: str, expected: str) -> None:
+    done = await rehearsed(server=server)
+    assert done["triggers"][0]["metadata"]["serverAddress"] == expected
+
+
+def test_the_rehearsed_keda_is_the_one_that_can_be_built() -> None:
+    versions = {program_definition(name).version for name in FOLLOWING}
+    assert versions == {keda_parts().definitions.version}
+
+
+def test_the_speed_is_told_with_what_becomes_of_the_usual_times() -> None:
+    assert "15 s becomes 1 s" in str(USUAL)
+    assert str(ScalingTime(1)) == "times of scaling pass as set"
