@@ -5,24 +5,19 @@ ScaledObjects, the ranges of their queries, the HPA controller's own, and the in
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from llmd_oke.catalogue.releases import Crds
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.planning import Plan
 from llmd_oke.values import Entry, required_entry
 
-from llmd_rehearsal.control_plane import NODE_ADDRESS
-
-_SERVICE = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc(\..*)?")
 _RANGE = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RATE = re.compile(r"\bi?rate\((?:[^()]|\([^()]*\))*\)")
-_HTTP_PORT = 80
 
 
 class KedaParts(Entry):
@@ -95,40 +90,13 @@ class ScalingTime:
         )
 
 
-def service_of(url: str, namespace: str) -> re.Match[str] | None:
-    """The Service of the cluster that an address names, where a rehearsal can make it before the stack."""
-    match = _SERVICE.fullmatch(urlsplit(url).hostname or "")
-    return match if match and match["namespace"] != namespace and urlsplit(url).scheme == "http" else None
-
-
 def preinstalled_scaling(plan: Plan) -> list[dict[str, Any]]:
-    """What is in the cluster before a stack with scaling, or with monitoring: Services that lead to the rehearsal's
-    Prometheus, KEDA, and monitors of servers and routers where the stack has none of its own.
+    """What is in the cluster before a stack with scaling: KEDA, and monitors of servers and routers where the stack has
+    none of its own.
     """
-    scaled = [model.scaling for model in plan.models if model.scaling]
-    urls = [
-        *([plan.monitoring.url] if plan.monitoring else []),
-        *(item.prometheus or scaling().prometheus for item in scaled),
-    ]
-    objects = list(_prometheus_services(dict.fromkeys(urls), plan.namespace))
-    if scaled:
-        objects += keda_parts().objects
-        objects += [] if plan.monitoring else _monitors(plan)
-    return objects
-
-
-def _prometheus_services(urls: Mapping[str, None], own_namespace: str) -> Iterator[dict[str, Any]]:
-    from llmd_rehearsal.prometheus_operator import PROMETHEUS_PORT  # noqa: PLC0415 - it loads lightkube
-
-    services = {(match["namespace"], match["name"]): url for url in urls if (match := service_of(url, own_namespace))}
-    for namespace in dict.fromkeys(namespace for namespace, _ in services):
-        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-    for (namespace, name), url in services.items():
-        metadata = {"name": name, "namespace": namespace}
-        port = {"name": "web", "port": urlsplit(url).port or _HTTP_PORT, "targetPort": PROMETHEUS_PORT}
-        endpoint = {"addresses": [{"ip": NODE_ADDRESS}], "ports": [{"name": "web", "port": PROMETHEUS_PORT}]}
-        yield {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [port]}}
-        yield {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": [endpoint]}
+    if not is_scaled(plan):
+        return []
+    return [*keda_parts().objects, *([] if plan.monitoring else _monitors(plan))]
 
 
 def _monitors(plan: Plan) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pulumi
 
-from llmd_rehearsal.autoscaling import ScalingTime, service_of
+from llmd_rehearsal.autoscaling import ScalingTime
 from llmd_rehearsal.control_plane import NODE_ADDRESS
 from llmd_rehearsal.prometheus_operator import PROMETHEUS_PORT
 
@@ -19,24 +19,22 @@ _TIMES = frozenset(
 """Fields of a ScaledObject that are seconds."""
 
 
-def rehearsed_spec(spec: Mapping[str, Any], time: ScalingTime, namespace: pulumi.Input[str]) -> dict[str, Any]:
-    """A ScaledObject's spec with times as they pass in a rehearsal. A Prometheus that is no Service of the cluster, or
-    one in the models' own `namespace`, is the rehearsal's own.
-    """
-    return {key: _rehearsed(key, value, time, namespace) for key, value in spec.items()}
+def rehearsed_spec(spec: Mapping[str, Any], time: ScalingTime) -> dict[str, Any]:
+    """A ScaledObject's spec with times as they pass in a rehearsal, and the rehearsal's Prometheus."""
+    return {key: _rehearsed(key, value, time) for key, value in spec.items()}
 
 
-def _rehearsed(key: str, value: Any, time: ScalingTime, namespace: pulumi.Input[str]) -> Any:
+def _rehearsed(key: str, value: Any, time: ScalingTime) -> Any:
     if isinstance(value, Mapping):
-        return rehearsed_spec(cast("Mapping[str, Any]", value), time, namespace)
+        return rehearsed_spec(cast("Mapping[str, Any]", value), time)
     if isinstance(value, list):
-        return [_rehearsed(key, item, time, namespace) for item in cast("list[Any]", value)]
+        return [_rehearsed(key, item, time) for item in cast("list[Any]", value)]
     if key in _TIMES:
         return time.seconds(value)
     if key == "query":
         return pulumi.Output.from_input(value).apply(time.query)
     if key == "serverAddress":
-        return pulumi.Output.all(value, namespace).apply(lambda pair: pair[0] if service_of(*pair) else PROMETHEUS)
+        return PROMETHEUS
     return value
 
 
@@ -47,7 +45,7 @@ def rehearse_scaled_objects(time: ScalingTime) -> None:
         if args.type_ != SCALED_OBJECT:
             return None
         props = cast("dict[str, Any]", args.props)
-        spec = rehearsed_spec(props["spec"], time, props["metadata"]["namespace"])
+        spec = rehearsed_spec(props["spec"], time)
         return pulumi.ResourceTransformationResult({**props, "spec": spec}, args.opts)
 
     pulumi.runtime.register_stack_transformation(transform)

@@ -14,7 +14,6 @@ from llmd_rehearsal.scaled_objects import PROMETHEUS, rehearsed_spec
 from stack_files import model, plan
 
 DECODE = {"minReplicas": 2, "maxReplicas": 6, "requests": 40}
-SERVICE = "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090"
 USUAL = ScalingTime(15)
 
 
@@ -38,14 +37,6 @@ def test_a_scaled_stack_has_keda_and_a_prometheus_without_monitoring_too() -> No
     assert ("PodMonitor", "llmd-oke-model-servers") in made
     assert any(name.endswith("-epp-monitor") for kind, name in made if kind == "ServiceMonitor")
     assert "PodMonitor" not in {kind for kind, _ in objects(scaled("existing"))}
-
-
-def test_the_service_that_the_stack_names_leads_to_the_rehearsals_prometheus() -> None:
-    made = objects(scaled(prometheus="http://thanos.metrics.svc:10902"))
-    assert made["Service", "thanos"]["metadata"]["namespace"] == "metrics"
-    assert made["Service", "thanos"]["spec"]["ports"][0]["port"] == 10902
-    assert made["Endpoints", "thanos"]["subsets"][0]["ports"][0]["port"] == 9090
-    assert ("Namespace", "metrics") in made
 
 
 def test_keda_is_defined_as_stacks_ask_for_it_beside_its_own_other_kinds() -> None:
@@ -72,7 +63,7 @@ async def known(value: Any) -> Any:
     return value
 
 
-def spec(query: str = "q", server: str = SERVICE) -> dict[str, Any]:
+def spec(query: str = "q", server: str = PROMETHEUS) -> dict[str, Any]:
     policies = [{"type": "Pods", "value": 1, "periodSeconds": 180}]
     behavior = {"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}}
     return {
@@ -84,7 +75,7 @@ def spec(query: str = "q", server: str = SERVICE) -> dict[str, Any]:
 
 
 async def rehearsed(time: ScalingTime = USUAL, **parts: str) -> dict[str, Any]:
-    return await known(rehearsed_spec(spec(**parts), time, "llm-d"))
+    return await known(rehearsed_spec(spec(**parts), time))
 
 
 async def test_times_of_a_scaled_object_are_divided_and_nothing_else_is() -> None:
@@ -112,17 +103,9 @@ def test_queries_go_over_as_many_scrapes_and_count_in_model_time(time: ScalingTi
     assert time.query(query) == expected
 
 
-@pytest.mark.parametrize(
-    ("server", "expected"),
-    [
-        (SERVICE, SERVICE),
-        ("https://prometheus.example.com", PROMETHEUS),
-        ("http://prometheus.llm-d.svc:9090", PROMETHEUS),
-    ],
-)
-async def test_a_prometheus_that_no_service_can_stand_for_is_the_rehearsals(server: str, expected: str) -> None:
-    done = await rehearsed(server=server)
-    assert done["triggers"][0]["metadata"]["serverAddress"] == expected
+async def test_every_prometheus_is_the_rehearsals() -> None:
+    done = await rehearsed(server="https://prometheus.example.com")
+    assert done["triggers"][0]["metadata"]["serverAddress"] == PROMETHEUS
 
 
 def test_the_rehearsed_keda_is_the_one_that_can_be_built() -> None:
