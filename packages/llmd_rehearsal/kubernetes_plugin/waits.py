@@ -232,10 +232,11 @@ class Waiter:
         wait = WAITS.get(kind_of_object(live).id)
         if wait is None or not wait.checked_on_read or is_annotated_true(live, SKIP_AWAIT):
             return
-        related = self._related((*wait.watched, *wait.evidence), live)
-        readiness = wait.condition(Observation(live, related=related, quiet_s=self.limits.settle_s, settle_s=0))
-        if not readiness.ready:
-            raise NotReady(live, f"Resource '{name_of(live)}' was created but failed to initialize", readiness.reasons)
+        related = self._related(wait.watched, live)
+        observation = Observation(live, related=related, quiet_s=self.limits.settle_s, settle_s=0)
+        if not wait.condition(observation).ready:
+            reasons = self._explained(wait, observation).reasons
+            raise NotReady(live, f"Resource '{name_of(live)}' was created but failed to initialize", reasons)
 
     def until_gone(self, obj: JsonObject, inputs: JsonObject, timeout_s: float) -> None:
         """Returns once the object is gone. Raises NotReady."""
