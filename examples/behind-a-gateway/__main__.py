@@ -1,0 +1,10 @@
+"""The kit's program; what is this project's own lies in `stacks/`."""
+
+import pulumi
+from llmd_oke.program import program
+from llmd_pods.errors import KitError
+
+try:
+    program()
+except KitError as error:
+    raise pulumi.RunError(str(error)) from None  # the kit's own words, without a traceback
