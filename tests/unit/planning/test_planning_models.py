@@ -561,7 +561,7 @@ def test_a_threshold_beyond_the_peak_rate_of_the_gpus_is_told():
     assert text.startswith("servers are added only once prompts wait: one server computes at most 143,626 tokens")
 
 
-def test_a_share_of_the_kv_cache_that_no_batch_fills_is_told_where_nothing_else_scales():
+def test_a_share_of_the_kv_cache_that_no_batch_fills_is_told_if_alone():
     (text,) = advised({**BOTH, "decode": {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}})
     assert text.startswith("no server is ever added at this workload: 256 requests at a time")
     assert advised({**BOTH, "decode": {**DECODE, "kvCacheUsage": 0.8}}) == []
