@@ -78,3 +78,15 @@ def test_nothing_but_the_api_of_servers_is_let_through(project: Project, created
     assert created.status == 0
     status, _ = ask(project, "http://llama.llm-d.svc.cluster.local/metrics", {})
     assert status == 404
+
+
+def test_an_update_moves_the_models_to_a_gateway_that_somebody_else_made(project: Project, created: Ended):
+    assert created.status == 0
+    gateway = {"mode": "existing", "provider": "istio", "name": "shared", "namespace": "gateways"}
+    project.write(STACK, models=MODELS, gateway=gateway)
+    moved = project.rehearse(STACK)
+    assert moved.status == 0, moved.errors
+    shared = "http://shared.envoy-gateway-system.svc.cluster.local/v1/completions"
+    for host, served_name in (("llama.example.com", LLAMA), ("other.example.com", GPT)):
+        status, text = ask(project, shared, completion(served_name), f"host: {host}")
+        assert (status, json.loads(text)["model"]) == (200, served_name)
