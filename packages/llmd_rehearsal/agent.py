@@ -47,7 +47,7 @@ from llmd_rehearsal.pods.pod_worker import PodRunner
 from llmd_rehearsal.pods.probes import ProbeCount
 from llmd_rehearsal.pods.status import EventRecorder
 from llmd_rehearsal.services import Address, DnsName, ServiceNetwork
-from llmd_rehearsal.watches import Store
+from llmd_rehearsal.watches import Store, status_code
 
 _log = logging.getLogger(__name__)
 READY = "node agent ready"
@@ -221,10 +221,10 @@ async def install_objects(client: AsyncClient, objects: Iterable[Mapping[str, An
             try:
                 await client.create(resource)
                 break
-            except ApiError as error:
-                if error.status.code == CONFLICT:
+            except httpx2.HTTPStatusError as error:
+                if status_code(error) == CONFLICT:
                     break
-                if error.status.code != NOT_FOUND:
+                if status_code(error) != NOT_FOUND:
                     raise
                 await asyncio.sleep(_ESTABLISHED_PAUSE_S)
         else:

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.nodes import REQUESTS_AT_ONCE
+from llmd_rehearsal.watches import status_code
 
 _log = logging.getLogger(__name__)
 
@@ -332,8 +333,8 @@ class DeviceProvider:
         listing = self._client.list(kind, namespace="*") if is_namespaced else self._client.list(kind)
         try:
             return [item.to_dict() async for item in listing]
-        except (ApiError, httpx2.HTTPStatusError) as error:
-            if _code(error) == NOT_FOUND:
+        except httpx2.HTTPStatusError as error:
+            if status_code(error) == NOT_FOUND:
                 return []
             raise
 
@@ -353,14 +354,9 @@ class DeviceProvider:
     async def _quietly(request: Any, expected: set[int]) -> None:
         try:
             await request
-        except (ApiError, httpx2.HTTPStatusError) as error:
-            if _code(error) not in expected:
+        except httpx2.HTTPStatusError as error:
+            if status_code(error) not in expected:
                 raise
-
-
-def _code(error: ApiError | httpx2.HTTPStatusError) -> int | None:
-    """The status code; where a whole API group isn't served, the answer is no object of Kubernetes'."""
-    return error.status.code if isinstance(error, ApiError) else error.response.status_code
 
 
 def _attachment(network: Mapping[str, Any]) -> dict[str, Any]:

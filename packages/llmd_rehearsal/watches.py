@@ -125,6 +125,11 @@ class Store(Generic[Kind]):
             subscriber(thing, exists)
 
 
+def status_code(error: httpx2.HTTPStatusError) -> int | None:
+    """The status code of a refusal; where an API group isn't served yet, the answer is no object of Kubernetes'."""
+    return error.status.code if isinstance(error, ApiError) else error.response.status_code
+
+
 def _key(thing: object) -> tuple[str, str]:
     meta = metadata(thing)
     return meta.namespace or "", meta.name or ""

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import httpx2
 import pytest
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
 from llmd_oke import config, planning
-from llmd_rehearsal import cluster_plan
-from llmd_rehearsal.agent import install_crds
+from llmd_rehearsal import agent, cluster_plan
+from llmd_rehearsal.agent import install_crds, install_objects
 from llmd_rehearsal.autoscaling import ScalingTime
 from llmd_rehearsal.cluster_plan import (
     PLUGIN_PORTS,
@@ -153,6 +154,25 @@ async def test_definitions_are_made_unless_they_are_there():
 async def test_a_cluster_that_refuses_them_is_told_of():
     with pytest.raises(ApiError):
         await install_crds(cast("Any", Cluster(403)), [DEFINITION])
+
+
+async def test_objects_wait_for_an_api_group_that_is_not_served_yet(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(agent, "_ESTABLISHED_PAUSE_S", 0)
+    request = httpx2.Request("POST", "https://10.244.0.1:6443/apis/g/v1/ks")
+    pending: list[httpx2.HTTPStatusError] = [
+        httpx2.HTTPStatusError("no", request=request, response=httpx2.Response(404, text="404 page not found")),
+        ApiError(status=Status(code=404, message="no")),
+    ]
+    cluster = Cluster()
+
+    async def create(resource: Any) -> None:
+        if pending:
+            raise pending.pop(0)
+        cluster.created.append(resource.metadata.name)
+
+    monkeypatch.setattr(cluster, "create", create)
+    await install_objects(cast("Any", cluster), [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}])
+    assert cluster.created == ["n"]
 
 
 def test_stacks_without_scaling_keep_the_name_of_what_they_deploy(scaled):
