@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _BUFFER = memoryview(bytearray(256 * 1024))  # shared: it's filled and emptied w
 _TTL_S = 5  # CoreDNS's own default for cluster names
 _DNS_PORT = 53
 _GATHER_S = 0.005
+_SHARE = 4
+"""How many times as long as its last look a change waits at most: hundreds of Services change all the time."""
 _log = logging.getLogger(__name__)
 
 
@@ -521,10 +524,12 @@ class ServiceNetwork:
         """Follow changes until cancelled."""
         while True:
             self._dirty.clear()
+            began_s = time.monotonic()
             self._proxy.apply(forwardings(self._services, self._slices) | self._fixed)
             self._zone = {**dns_names(self._services, self._slices, self._domain), **self._outside}
+            took_s = time.monotonic() - began_s
             await self._dirty.wait()
-            await asyncio.sleep(_GATHER_S)
+            await asyncio.sleep(max(_GATHER_S, _SHARE * took_s))
 
     def close(self) -> None:
         """Close all sockets."""

@@ -28,6 +28,8 @@ from llmd_rehearsal.watches import Store, identity
 
 _log = logging.getLogger(__name__)
 _GATHER_S = 0.02
+_SHARE = 4
+"""How many times as long as its last look a change waits at most."""
 _NETLINK_NETFILTER = 12
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _NF_TABLES = 10
@@ -91,7 +93,7 @@ class NetworkPolicyFilter:
             await asyncio.to_thread(self._apply, dict(self._networks.by_address))
             took_s = time.monotonic() - began_s
             await self._dirty.wait()
-            await asyncio.sleep(max(_GATHER_S, took_s))
+            await asyncio.sleep(max(_GATHER_S, _SHARE * took_s))
 
     def _apply(self, networks: Mapping[str, Path]) -> None:
         """Change what differs. Networks that are gone took their filters with them.

@@ -232,7 +232,7 @@ class PodSandbox:
         self.facts = facts
 
     def touch(self) -> None:
-        """Say that a ConfigMap or Secret of the pod's namespace has changed."""
+        """Say that a ConfigMap or Secret with files of the pod's volumes has changed."""
         self._changed.set()
         if self._files is not None:
             self._files.touch()

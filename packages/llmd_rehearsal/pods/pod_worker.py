@@ -28,6 +28,7 @@ from llmd_rehearsal.pods.status import (
     initial_records,
     pod_status,
 )
+from llmd_rehearsal.pods.volumes import source_names
 from llmd_rehearsal.watches import Store, identity, spec_of
 
 _log = logging.getLogger(__name__)
@@ -70,12 +71,13 @@ class PodRunner:
         if not exists:
             self._lost(pod_id.uid)
             return
-        for other in [worker.identity for worker in self._workers.values()]:
-            if other.uid != pod_id.uid and (other.namespace, other.name) == (pod_id.namespace, pod_id.name):
-                self._lost(other.uid)
         if pod_id.uid in self._workers:
             self._workers[pod_id.uid].update(pod)
-        elif self._context.fleet.runs(spec_of(pod).nodeName):
+            return
+        for other in [worker.identity for worker in self._workers.values()]:
+            if (other.namespace, other.name) == (pod_id.namespace, pod_id.name):
+                self._lost(other.uid)
+        if self._context.fleet.runs(spec_of(pod).nodeName):
             self._take(pod)
 
     def _take(self, pod: Pod) -> None:
@@ -91,9 +93,9 @@ class PodRunner:
             self._spawn(worker.terminate(min(_LOST_GRACE_S, worker.grace_s)))
 
     def _source_changed(self, source: ConfigMap | Secret, exists: bool) -> None:  # noqa: ARG002
-        namespace = metadata(source).namespace
+        changed = identity(source)
         for worker in self._workers.values():
-            if worker.identity.namespace == namespace:
+            if worker.identity.namespace == changed.namespace and changed.name in worker.sources:
                 worker.touch()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -108,6 +110,7 @@ class PodWorker:
     def __init__(self, context: AgentContext, pod: Pod) -> None:
         self.pod = pod
         self.identity = identity(pod)
+        self.sources = source_names(pod)
         self._context = context
         self._sandbox = PodSandbox(context, pod)
         self._start = datetime.now(UTC)
@@ -136,7 +139,7 @@ class PodWorker:
             self._begin_end(DEFAULT_GRACE_S if grace is None else grace, delete=True)
 
     def touch(self) -> None:
-        """Say that a ConfigMap or Secret of the pod's namespace has changed."""
+        """Say that one of the pod's `sources` has changed."""
         self._sandbox.touch()
 
     async def terminate(self, grace_s: float) -> None:

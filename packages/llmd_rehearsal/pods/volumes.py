@@ -63,6 +63,16 @@ def token_requests(pod: Pod) -> set[TokenRequest]:
     return {_token_request(projection) for projection in projections if projection.serviceAccountToken}
 
 
+def source_names(pod: Pod) -> frozenset[str]:
+    """Give the names of the ConfigMaps and Secrets whose files the pod's volumes have."""
+    volumes = spec_of(pod).volumes or []
+    projections = [part for volume in volumes for part in _projections(volume)]
+    config_maps = [source.configMap.name for source in (*volumes, *projections) if source.configMap]
+    secrets = [volume.secret.secretName for volume in volumes if volume.secret]
+    projected = [part.secret.name for part in projections if part.secret]
+    return frozenset(filter(None, (*config_maps, *secrets, *projected)))
+
+
 def has_files(volume: Volume) -> bool:
     """Say whether the volume's files come from the API (see `files`), rather than being a folder of its own."""
     return bool(volume.configMap or volume.secret or volume.downwardAPI or volume.projected)

@@ -56,6 +56,13 @@ def test_the_service_account_volume_has_token_certificate_and_namespace() -> Non
     }
 
 
+def test_a_pod_has_files_of_what_its_volumes_name() -> None:
+    settings, keys = {"configMap": {"name": "settings"}}, {"secret": {"secretName": "keys"}}
+    both = {"sources": [{"configMap": {"name": "more"}}, {"secret": {"name": "other-keys"}}]}
+    pod = make_pod(volumes=[{"name": str(i), **body} for i, body in enumerate([settings, keys, {"projected": both}])])
+    assert volumes.source_names(pod) == {"settings", "keys", "more", "other-keys"}
+
+
 @pytest.mark.parametrize(
     "source",
     [
