@@ -28,6 +28,7 @@ from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.resources.core_v1 import Pod
 from llmd_oke.operations import drift, guards
+from llmd_oke.operations.backend import remove_unfinished
 from llmd_oke.operations.locks import file_lock
 from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
 from llmd_oke.operations.previews import Change, of_document
@@ -135,7 +136,7 @@ def run(
     steps = StepRecorder(reporter.hear)
     workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading, prelude))
     checkpoint = checkpoint_file(project.parent, stack)
-    remove_unfinished_locks(checkpoint)
+    remove_unfinished(checkpoint.parents[2])
     if copy := mend(checkpoint):
         progress.step(f"the stack's state was not whole, as where its disk was full: going on from {copy.name}")
     opened = automation.Stack.select if checkpoint.is_file() else automation.Stack.create_or_select
@@ -338,16 +339,6 @@ def _import_recovered(stack: automation.Stack, requests: Sequence[Mapping[str, A
         stack.import_stack(state)
     if urns := recovery.urns:
         stack.refresh(target=list(urns), color="never")
-
-
-def remove_unfinished_locks(checkpoint: Path) -> None:
-    """Removes locks that an engine could not write to its end, as on a full disk: engines can't read them, and refuse
-    every operation with `unexpected end of JSON input` (seen with Pulumi 3.250). No other engine may run meanwhile.
-    """
-    locks = checkpoint.parents[2] / "locks"
-    for lock in locks.rglob("*.json*"):
-        if lock.suffix == ".tmp" or not lock.stat().st_size:
-            lock.unlink()
 
 
 def needs_refresh(checkpoint: Path) -> bool:

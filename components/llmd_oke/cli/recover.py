@@ -13,7 +13,7 @@ from llmd_oke.access.addresses import region_of
 from llmd_oke.access.oci_client import OciClient
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import CreateCluster, StackConfig, load, project_name, settings
-from llmd_oke.operations import recovery
+from llmd_oke.operations import backend, recovery
 from llmd_oke.operations.preflight import Tenancy
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery, State
@@ -50,7 +50,7 @@ def recover(
     config = load(project, stack)
     pulumi = pulumi_cli(project, stack, aside=as_json)
     client, choices = client_for(project, stack), _choices(take or [])
-    if unlock and pulumi.unlock():
+    if unlock and backend.unlock(pulumi):
         raise KitError("The stack's lock can't be taken away.", "`pulumi cancel` said why.")
     settled = recovery.recover(pulumi, console.progress(), client, choices) if yes else None
     state: State = pulumi.export().get("deployment") or {}

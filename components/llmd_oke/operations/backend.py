@@ -6,6 +6,7 @@ Each lack is met with the command that ends it, or, where somebody sits at a ter
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from llmd_pods.errors import KitError
@@ -47,6 +48,34 @@ def require_stack(pulumi: PulumiCli, terminal: Terminal | None = None) -> None:
         return
     provider: Mapping[str, Any] = deployment.get("secrets_providers") or {}
     _require_passphrase(str(provider.get("type", "")), terminal, new=False)
+
+
+def unlock(pulumi: PulumiCli) -> int:
+    """Takes away the lock of an engine that was killed, and from a backend of files what it did not write to its end.
+
+    No other engine may run meanwhile. The answer is the CLI's exit code.
+
+    Raises:
+        KitError: nobody is signed in, or the backend doesn't answer.
+    """
+    scheme, _, folder = pulumi.backend_url().partition("://")
+    if scheme == "file":
+        remove_unfinished(Path(folder.partition("?")[0]).expanduser() / ".pulumi")
+    return pulumi.unlock()
+
+
+def remove_unfinished(state: Path) -> None:
+    """Removes what an engine that was killed, or whose disk was full, did not write to its end.
+
+    Engines can't read it: an empty lock has them refuse every operation with `unexpected end of JSON input`, an empty
+    `.attrs` (the content type of the file beside it, which need not be there) with `EOF`, both seen with Pulumi 3.250.
+
+    Args:
+        state: the folder `.pulumi` of a backend of files.
+    """
+    for file in (*state.rglob("*.attrs"), *(state / "locks").rglob("*.json*")):
+        if file.suffix == ".tmp" or not file.stat().st_size:
+            file.unlink()
 
 
 def _require_passphrase(provider: str, terminal: Terminal | None, *, new: bool) -> None:

@@ -278,7 +278,10 @@ class PulumiCli:
         try:
             return of(json.loads(ended.output))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise KitError(f"The stack's {what} can't be read:\n{(ended.errors or ended.output).strip()}") from error
+            reason = (ended.errors or ended.output).strip()
+            unfinished = reason.endswith(("EOF", "unexpected end of JSON input"))
+            remedy = f"If no other engine runs: llmd-oke recover --stack {self.stack} --yes --unlock"
+            raise KitError(f"The stack's {what} can't be read:\n{reason}", remedy if unfinished else None) from error
 
     def backend_url(self) -> str:
         """The address of the state backend that the CLI is signed in to; `https://...` for Pulumi Cloud.

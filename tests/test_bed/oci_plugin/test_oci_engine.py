@@ -16,7 +16,7 @@ from typing import Any
 import pulumi
 import pytest
 from listening import Listener
-from llmd_oke.operations import drift, nodes, recovery
+from llmd_oke.operations import backend, drift, nodes, recovery
 from llmd_oke.operations.nodes import ReplaceOptions, launched_nodes, replace_nodes
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.updates import is_gone_after_failure
@@ -101,8 +101,8 @@ class Kit:
         self._as_the_engine(monkeypatch)
         cli = cli_of(self._stack(**inputs), Path(str(self.options.work_dir)), lambda _: None)
         find = recovery.in_oci(lambda: oci_client(self.rest_url))
+        assert backend.unlock(cli) == 0
         foreseen = list(recovery.look(cli.export()["deployment"], find).lines())
-        assert cli.unlock() == 0
         done = recovery.recover(cli, Listener(), lambda: oci_client(self.rest_url))
         return foreseen, list(done.lines())
 

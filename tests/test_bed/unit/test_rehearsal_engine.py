@@ -13,7 +13,7 @@ from llmd_oke.operations.objects import SIMULATED_ANNOTATION
 from llmd_oke.operations.recovery import Pending
 from llmd_pods.errors import KitError
 from llmd_rehearsal.cluster_plan import SIMULATED, simulated
-from llmd_rehearsal.engine import count_images, journal_finder, needs_refresh, remove_unfinished_locks
+from llmd_rehearsal.engine import count_images, journal_finder, needs_refresh
 from llmd_rehearsal.engine_project import latest, mend
 from llmd_rehearsal.plugins import KubernetesPlugin
 
@@ -72,16 +72,6 @@ def test_a_state_is_wrong_where_it_has_what_oci_took_back(tmp_path: Path, latest
 
 def test_a_stack_that_was_never_made_has_nothing_wrong(tmp_path: Path) -> None:
     assert not needs_refresh(tmp_path / "stack.json")
-
-
-def test_a_lock_that_a_full_disk_left_unfinished_goes_and_a_whole_one_stays(tmp_path: Path) -> None:
-    locks = tmp_path / ".pulumi" / "locks" / "organization" / "llmd-oke" / "s"
-    locks.mkdir(parents=True)
-    (locks / "1.json.18ea5aede4e025a6.tmp").touch()
-    (locks / "2.json").touch()
-    (locks / "3.json").write_text("{}")
-    remove_unfinished_locks(tmp_path / ".pulumi" / "stacks" / "llmd-oke" / "s.json")
-    assert [lock.name for lock in locks.iterdir()] == ["3.json"]
 
 
 def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_newest_whole_copy(tmp_path: Path) -> None:
