@@ -25,6 +25,7 @@ from llmd_rehearsal.pods.status import (
     Role,
     StatusWriter,
     delete_object,
+    gather_s,
     initial_records,
     pod_status,
 )
@@ -117,7 +118,9 @@ class PodWorker:
         self._records = initial_records(pod)
         self._workers: dict[str, ContainerWorker] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._writer = StatusWriter(context.client, self.identity, self._status)
+        self._writer = StatusWriter(
+            context.client, self.identity, self._status, lambda: gather_s(context.probes.running)
+        )
         self._title = f"pod {self.identity.namespace}/{self.identity.name}"
         self._writing = start_task(self._writer.run(), f"{self._title}: status")
         self._living = start_task(self._live(), self._title)

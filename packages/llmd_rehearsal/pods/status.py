@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -21,9 +22,11 @@ from llmd_rehearsal.watches import ObjectIdentity, identity, is_sidecar, spec_of
 
 _log = logging.getLogger(__name__)
 _OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
-_GATHER_S = 0.01
+_GATHER_S, _LONGEST_GATHER_S = 0.01, 2.0
+_FEW_PROBES, _PROBES_PER_S = 100, 400.0
 _RETRY_S = 0.5
 _MISSING = 404
+_ENDED = {"Succeeded", "Failed"}
 _SOURCE = "rehearsal-node-agent"
 
 
@@ -259,11 +262,25 @@ def _restarts_so_far(pod: Pod) -> dict[str, int]:
     return {container.name: container.restartCount + (1 if container.containerID else 0) for container in statuses}
 
 
-class StatusWriter:
-    """The one owner of a pod's status."""
+def gather_s(probes: int) -> float:
+    """Give the seconds for which changes of a status are gathered, with so many `probes` on this machine.
 
-    def __init__(self, client: AsyncClient, pod: ObjectIdentity, compute: Callable[[], dict[str, Any]]) -> None:
-        self._client = client
+    Whoever follows a namespace's pods, as each endpoint picker does, reads every one that is written.
+    """
+    return min(max(_GATHER_S, (probes - _FEW_PROBES) / _PROBES_PER_S), _LONGEST_GATHER_S)
+
+
+class StatusWriter:
+    """The one owner of a pod's status. What turns readiness, or ends the pod, is written at once."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        pod: ObjectIdentity,
+        compute: Callable[[], dict[str, Any]],
+        gather_s: Callable[[], float] = lambda: _GATHER_S,
+    ) -> None:
+        self._client, self._gather_s = client, gather_s
         self._pod = pod
         self._compute = compute
         self._dirty = asyncio.Event()
@@ -283,11 +300,27 @@ class StatusWriter:
         """Send changes until cancelled."""
         while True:
             await self._dirty.wait()
-            await asyncio.sleep(_GATHER_S)
-            self._dirty.clear()
+            await self._gather()
             if not await self.send():
                 self._dirty.set()
                 await asyncio.sleep(_RETRY_S)
+
+    async def _gather(self) -> None:
+        clock = asyncio.get_running_loop().time
+        end_s = clock() + self._gather_s()
+        while True:
+            await asyncio.sleep(_GATHER_S)
+            self._dirty.clear()
+            left_s = end_s - clock()
+            if left_s <= 0 or self._is_urgent():
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._dirty.wait(), left_s)
+
+    def _is_urgent(self) -> bool:
+        status = self._compute()
+        was_ready = self._sent is not None and _says_ready(self._sent)
+        return _says_ready(status) is not was_ready or status["phase"] in _ENDED
 
     async def send(self) -> bool:
         """Send the status now, unless the server has it; False when that failed and is worth another try."""

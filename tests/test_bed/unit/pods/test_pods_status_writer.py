@@ -1,0 +1,60 @@
+"""When a pod's status is written."""
+
+import asyncio
+from typing import Any, cast
+
+from lightkube.core.async_client import AsyncClient
+from llmd_rehearsal.pods.status import StatusWriter, gather_s
+from llmd_rehearsal.watches import ObjectIdentity
+
+LIMIT_S = 10
+
+
+class Pod:
+    """A pod whose status changes, and the API server that it is written to."""
+
+    def __init__(self, gathered_s: float) -> None:
+        self.ready, self.phase = False, "Pending"
+        self.written: list[tuple[bool, str]] = []
+        self.writes = asyncio.Event()
+        client = cast("AsyncClient", self)
+        self.writer = StatusWriter(client, ObjectIdentity("n", "p", "u"), self.status, lambda: gathered_s)
+
+    def status(self) -> dict[str, Any]:
+        return {"phase": self.phase, "conditions": [{"type": "Ready", "status": str(self.ready)}]}
+
+    async def patch(self, *_: object, **__: object) -> None:
+        self.written.append((self.ready, self.phase))
+        self.writes.set()
+
+    async def written_after(self, **changes: object) -> list[tuple[bool, str]]:
+        """What was written until the next write after these changes."""
+        self.__dict__.update(changes)
+        self.writer.changed()
+        async with asyncio.timeout(LIMIT_S):
+            await self.writes.wait()
+        self.writes.clear()
+        return self.written
+
+
+async def test_what_turns_readiness_or_ends_a_pod_is_written_at_once_and_with_it_what_was_gathered():
+    pod = Pod(gathered_s=10 * LIMIT_S)
+    running = asyncio.create_task(pod.writer.run())
+    pod.writer.changed()
+    pod.phase = "Running"
+    pod.writer.changed()
+    assert await pod.written_after(ready=True) == [(True, "Running")]
+    assert await pod.written_after(ready=False) == [(True, "Running"), (False, "Running")]
+    assert await pod.written_after(phase="Succeeded") == [(True, "Running"), (False, "Running"), (False, "Succeeded")]
+    running.cancel()
+
+
+async def test_other_changes_are_written_once_they_are_gathered():
+    pod = Pod(gathered_s=0.02)
+    running = asyncio.create_task(pod.writer.run())
+    assert await pod.written_after(phase="Running") == [(False, "Running")]
+    running.cancel()
+
+
+def test_changes_are_gathered_for_longer_the_more_a_machine_runs():
+    assert [gather_s(probes) for probes in (0, 100, 500, 5000)] == [0.01, 0.01, 1.0, 2.0]
