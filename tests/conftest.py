@@ -35,8 +35,6 @@ LONGEST = (
     *SHARED,
     f"{END_TO_END}/test_behind_gateway.py",
     f"{END_TO_END}/test_scaled_stack.py",
-    f"{END_TO_END}/test_own_model.py",
-    f"{END_TO_END}/test_created_under_load.py",
     f"{END_TO_END}/test_tuning_loop.py",
     f"{END_TO_END}/test_smoke_job.py",
     f"{END_TO_END}/test_engine_kills.py",

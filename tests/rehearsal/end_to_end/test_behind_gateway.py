@@ -80,6 +80,7 @@ def test_nothing_but_the_api_of_servers_is_let_through(project: Project, created
     assert status == 404
 
 
+@pytest.mark.nightly
 def test_an_update_moves_the_models_to_a_gateway_that_somebody_else_made(project: Project, created: Ended):
     assert created.status == 0
     gateway = {"mode": "existing", "provider": "istio", "name": "shared", "namespace": "gateways"}

@@ -10,7 +10,7 @@ from test_created_cluster import BASE, CLUSTER, POOL
 from test_rollouts import loaded, rehearse
 from user_project import Project, model
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 STARTUP_S = 2
 NODES = """
@@ -46,9 +46,7 @@ def gpu_nodes(project: Project, stack: str) -> dict[str, list[Any]]:
     return json.loads(listed.output)
 
 
-@pytest.mark.parametrize(
-    "launch", ["compute-cluster-instances", pytest.param("cluster-network", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("launch", ["compute-cluster-instances", "cluster-network"])
 def test_nodes_are_drained_and_replaced_one_after_the_other_while_requests_flow(
     project: Project, tmp_path: Path, launch: str
 ) -> None:
@@ -72,7 +70,6 @@ def test_nodes_are_drained_and_replaced_one_after_the_other_while_requests_flow(
     project.command("rehearse", "down", "--stack", launch)
 
 
-@pytest.mark.nightly
 def test_no_request_is_lost_while_kubernetes_is_upgraded(project: Project, tmp_path: Path) -> None:
     """Nodes keep their version until they are replaced; what is upgraded serves nobody."""
     stack = "upgraded-under-load"

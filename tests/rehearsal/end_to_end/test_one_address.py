@@ -1,8 +1,9 @@
-"""Three models on one set of nodes, with servers of different sizes and kinds, behind one front door with a certificate
-and keys: each benchmarked, loaded by `bench`, one copy drained meanwhile.
+"""Three models, one of them the project's own, on one set of nodes, with servers of different sizes and kinds, behind one
+front door with a certificate and keys: each benchmarked, loaded by `bench`, one copy drained meanwhile.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,17 +12,17 @@ from typing import Any
 
 import pytest
 from llmd_pods.records import RequestRecord, read_lines
-from user_project import TIME_SCALE, Ended, Project, model
+from user_project import ROOT, TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 STACK = "door"
 ADDRESS = "https://front-door.llm-d.svc.cluster.local"
-GPT, LLAMA = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
+GPT, LLAMA, OWN = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "acme/support-8b"
 COPIES, AGGREGATED, LARGE = "2 x 1p-tp1-1d-tp1", "agg-tp1-1r", "1p-tp2-1d-tp4"
 MODELS = [
     model(topology="1p-tp1-1d-tp1", copies=2),
-    model(topology=AGGREGATED, name="gpt-agg"),
+    model(topology=AGGREGATED, model="support-8b", name="support"),
     model(topology=LARGE, model="llama-3.3-70b-instruct-fp8-dynamic", name="llama"),
 ]
 POOLS = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
@@ -34,7 +35,7 @@ def write(project: Project, first: int, second: int) -> None:
         "host": "llm.example.com",
         "tls": {"kind": "issuer", "name": "internal"},
         "authentication": {"kind": "api-keys"},
-        "weights": {"gpt-oss-120b-0": first, "gpt-oss-120b-1": second, "gpt-agg": 0},
+        "weights": {"gpt-oss-120b-0": first, "gpt-oss-120b-1": second},
     }
     project.write(STACK, models=MODELS, gpuPools=POOLS, frontDoor=door)
 
@@ -73,6 +74,7 @@ class Door:
 
 @pytest.fixture(scope="module")
 def created(project: Project) -> Ended:
+    shutil.copytree(ROOT / "examples" / "own-model" / "values", project.folder / "values", dirs_exist_ok=True)
     write(project, 50, 50)
     return project.command(*REHEARSE)
 
@@ -135,14 +137,14 @@ def test_each_model_says_whether_its_latencies_are_calibrated_or_bounds(
     created: Ended, smoke: dict[str, dict[str, Any]]
 ):
     numbers = {name: summary["provenance"]["numbers"] for name, summary in smoke.items()}
-    assert numbers == {COPIES: "calibrated", AGGREGATED: "calibrated", LARGE: "bound"}
-    words = [text for text in created.document["simulated"] if "bounds" in text]
-    assert words == [f"times of {LLAMA} (bounds: a role of it has no figures for this GPU)"]
-    assert all(set(words) <= set(summary["provenance"]["simulated"]) for summary in smoke.values())
+    assert numbers == {COPIES: "calibrated", AGGREGATED: "bound", LARGE: "bound"}
+    words = {text for text in created.document["simulated"] if "bounds" in text}
+    assert words == {f"times of {name} (bounds: a role of it has no figures for this GPU)" for name in (LLAMA, OWN)}
+    assert all(words <= set(summary["provenance"]["simulated"]) for summary in smoke.values())
 
 
 def test_each_model_answers_at_the_one_address(door: Door):
-    for name in (GPT, LLAMA):
+    for name in (GPT, LLAMA, OWN):
         status, document = door.ask(name, door.key)
         assert (status, document["model"]) == (200, name)
 

@@ -7,7 +7,7 @@ import pytest
 from project_entries import write_entry
 from user_project import ROOT, TIME_SCALE, Project, model
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 
 def test_a_model_of_the_projects_own_is_deployed_and_serves(project: Project, tmp_path: Path) -> None:

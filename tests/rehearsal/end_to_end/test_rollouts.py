@@ -180,6 +180,7 @@ def resize(project: Project, servers: int) -> None:
     assert resized.status == 0, resized.errors
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("rollouts")
 def test_no_request_fails_while_servers_are_taken_away_and_come_back(project: Project, tmp_path: Path):
     """Prefill and decode servers at once, as scaling by load takes them: they drain before they end."""
@@ -199,6 +200,7 @@ def test_no_request_fails_while_blocks_and_then_the_topology_change(project: Pro
     assert_own_pairs(project, 2)  # a change of topology is none of version
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("rollouts")
 def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(project: Project, tmp_path: Path):
     """Whatever it had done by then."""
@@ -219,6 +221,7 @@ def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(project: 
     project.command("rehearse", "down", "--stack", "rollouts")
 
 
+@pytest.mark.nightly
 def test_on_full_nodes_units_are_updated_one_after_the_other_and_the_others_answer(
     project: Project, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from llmd_rehearsal.inventory import FOLLOWING, WATCHING
 from llmd_rehearsal.programs import locate
 from user_project import Project, model
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 STACK = "scaled-pair"
 ADDRESS = "http://gpt-oss-120b.llm-d.svc.cluster.local"
