@@ -86,8 +86,8 @@ class Growth:
     def ratios(self) -> tuple[float, float]:
         """How the update's time and memory grow from the smallest stack to the largest, in how the stack does.
 
-        1 is linear in its models and nodes. Its resources grow by less than these, as some 130 of them (network, rights,
-        operators) are there once, and take next to no time.
+        1 is linear in its models and nodes. Its resources grow by less than these, as some 130 of them (network,
+        rights, operators) are there once, and take next to no time.
         """
         first, last = self.costs[0], self.costs[-1]
         size = min(last.models / first.models, last.nodes / first.nodes)

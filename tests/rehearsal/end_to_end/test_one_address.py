@@ -1,5 +1,5 @@
-"""Three models, one of them the project's own, on one set of nodes, with servers of different sizes and kinds, behind one
-front door with a certificate and keys: each benchmarked, loaded by `bench`, one copy drained meanwhile.
+"""Three models, one of them the project's own, on one set of nodes, with servers of different sizes and kinds, behind
+one front door with a certificate and keys: each benchmarked, loaded by `bench`, one copy drained meanwhile.
 """
 
 import json
