@@ -37,7 +37,7 @@ class Pod:
         return self.written
 
 
-async def test_what_turns_readiness_or_ends_a_pod_is_written_at_once_and_with_it_what_was_gathered():
+async def test_what_turns_readiness_or_ends_a_pod_is_written_at_once():
     pod = Pod(gathered_s=10 * LIMIT_S)
     running = asyncio.create_task(pod.writer.run())
     pod.writer.changed()
