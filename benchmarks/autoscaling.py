@@ -28,6 +28,7 @@ from autoscaling_load import ROLES, Answer, Look, Order
 from llmd_bench.plots.charts import steps_svg
 from llmd_bench.plots.drawing import Point, Series
 from llmd_pods.errors import KitError
+from llmd_pods.progress import PlainProgress, Progress
 from llmd_pods.row import Basis
 from llmd_pods.workload import RateProfile
 from llmd_tuner.applying import RoleThresholds, thresholds
@@ -281,8 +282,11 @@ def stack_of(scene: Scene, *, scaled: bool) -> dict[str, Any]:
 class AutoscalingBenchmark:
     """A project with one rehearsed stack, and profiles that are sent to it."""
 
-    def __init__(self, source: Path, folder: Path, scene: Scene, speed: float, time_scale: float) -> None:
+    def __init__(
+        self, source: Path, folder: Path, scene: Scene, speed: float, time_scale: float, progress: Progress
+    ) -> None:
         self.folder, self.scene, self.speed, self.time_scale = folder, scene, speed, time_scale
+        self.progress = progress
         (folder / "stacks").mkdir(parents=True)
         for name in ("Pulumi.yaml", "__main__.py"):
             shutil.copyfile(source / name, folder / name)
@@ -307,6 +311,7 @@ class AutoscalingBenchmark:
 
     def deploy(self, *, scaled: bool) -> None:
         """Rehearses the stack, or updates it."""
+        self.progress.step(f"deploying servers that are {'scaled by load' if scaled else 'as many as the peak needs'}")
         document = {"config": {"llmd-oke:stack": stack_of(self.scene, scaled=scaled)}}
         (self.folder / "stacks" / f"Pulumi.{STACK}.yaml").write_text(yaml.safe_dump(document))
         times = ("--time-scale", f"{self.time_scale:g}", "--scaling-speed", f"{self.speed:g}")
@@ -316,6 +321,7 @@ class AutoscalingBenchmark:
     def run(self, profile: RateProfile, way: str) -> Run:
         """Sends a profile, and measures what it was answered by."""
         whole = with_lead(profile, LEAD_S).faster(self.speed * self.time_scale)
+        self.progress.step(f"{profile.name}, {way}: {whole.duration_s * self.time_scale:.0f} s of load")
         order = Order(
             f"http://{MODEL}.llm-d.svc.cluster.local",
             known_model(MODEL).repository,
@@ -429,7 +435,12 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         benchmark = AutoscalingBenchmark(
-            given.project, Path(folder) / "project", asked, given.scaling_speed, given.time_scale
+            given.project,
+            Path(folder) / "project",
+            asked,
+            given.scaling_speed,
+            given.time_scale,
+            PlainProgress(sys.stderr),
         )
         try:
             runs = {profile.name: _compared(benchmark, profile, asked) for profile in profiles}
