@@ -18,6 +18,15 @@ KUSTOMIZATION = "kustomization.yaml"
 
 _ARGO_CD = "argocd.argoproj.io"
 _FIRST = ("apiVersion", "kind", "metadata")
+_READ_BY_OTHERS = frozenset(
+    {
+        *("Namespace", "CustomResourceDefinition", "PriorityClass", "NetworkPolicy", "ConfigMap"),
+        *("PersistentVolume", "PersistentVolumeClaim", "StorageClass"),
+        *("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
+    }
+)
+"""Kinds that pods of their own wave may need to start; Argo CD orders the kinds of a wave likewise by itself."""
+
 _AMBIGUOUS = re.compile(r"[-+.]?\d.*|[yYnN]")
 _NO_FILE_NAME = re.compile(r"[^a-z0-9.-]")
 _OCI = "oci://"
@@ -41,10 +50,11 @@ def files(rendering: Rendering, *, argo_cd: bool = False) -> dict[str, str]:
         name = _file_name(item, digits)
         if name in result:
             raise KitError(f"There are two objects {item.kind} {item.name}.", "Give the models other names.")
-        result[name] = dump(_for_argo_cd(item) if argo_cd else item.manifest)
+        later = any(chart.wave < item.wave for chart in rendering.charts)
+        result[name] = dump(_for_argo_cd(item, after_charts=later) if argo_cd else item.manifest)
     for chart in rendering.charts:
         if argo_cd:
-            result[f"{chart.wave:0{digits}d}-application-{chart.name}.yaml"] = dump(_application(chart))
+            result[f"{chart.wave:0{digits}d}b-application-{chart.name}.yaml"] = dump(_application(chart))
     resources = sorted(result)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -108,15 +118,20 @@ _Dumper.add_representer(str, _text)
 
 
 def _file_name(item: RenderedObject, digits: int) -> str:
-    parts = (f"{item.wave:0{digits}d}", item.kind, item.namespace, item.name)
+    step = "a" if item.kind in _READ_BY_OTHERS else "b"
+    parts = (f"{item.wave:0{digits}d}{step}", item.kind, item.namespace, item.name)
     return f"{_NO_FILE_NAME.sub('_', '-'.join(part for part in parts if part).lower())}.yaml"
 
 
-def _for_argo_cd(item: RenderedObject) -> dict[str, Any]:
+def _for_argo_cd(item: RenderedObject, *, after_charts: bool) -> dict[str, Any]:
     """The object with its sync wave. Objects are too large for the annotation that a client-side apply makes, and what
-    is replaced by something of another name goes last.
+    is replaced by something of another name goes last. A sync begins with a dry run of all objects, for which those of
+    kinds that a chart of the same sync defines come too early.
     """
     options = ["ServerSideApply=true", "PruneLast=true", *(["Prune=false"] if item.outlives else [])]
+    group = item.manifest["apiVersion"].rpartition("/")[0]
+    if after_charts and "." in group and not group.endswith(".k8s.io"):
+        options.append("SkipDryRunOnMissingResource=true")
     own = {f"{_ARGO_CD}/sync-wave": str(item.wave), f"{_ARGO_CD}/sync-options": ",".join(options)}
     metadata = item.manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), **own}

@@ -113,7 +113,8 @@ def _route_problems(behind: dict[int, Model]) -> Iterator[Problem]:
     for i, model in behind.items():
         route = model.router.route
         for host in route.hosts or (None,):
-            key = (host, tuple(sorted((name.lower(), value) for name, value in route.headers.items())), route.path)
+            headers = tuple(sorted((name.lower(), value) for name, value in route.headers.items()))
+            key = (host, headers, route.path.rstrip("/"))  # a prefix means the same with and without its last slash
             if (other := first.setdefault(key, i)) != i:
                 why = f"the same requests are for models[{other}] already"
                 yield Problem(f"models[{i}].router.route", _words(route), "hosts or headers of its own", why)

@@ -26,7 +26,7 @@ from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_pods.completions import Api, Target, address_of
-from llmd_pods.deployment import ServerPods, stability
+from llmd_pods.deployment import HttpEndpoint, ServerPods, stability
 from llmd_pods.errors import KitError
 from llmd_pods.notation import read_conversations, read_length, read_prefix, read_shapes, read_trim
 from llmd_pods.records import RequestRecord, as_line, write_file
@@ -42,6 +42,7 @@ from llmd_tuner.cli.results import show_rejected
 from llmd_tuner.cli.smoke import circumstances
 
 if TYPE_CHECKING:
+    from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
     from llmd_tuner.experiments.deployed.load import LoadOptions as PodLoadOptions
 
 REQUEST_TIMEOUT_S = 300.0
@@ -95,7 +96,12 @@ Tool = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the manifests of the Job, and create nothing.")]
 Gpu = Annotated[str | None, typer.Option(help="GPU behind --url, for rows.")]
 Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs behind --url, for rows.")]
-Certificates = Annotated[Path | None, typer.Option(exists=True, help="Authority that signed for --url (PEM).")]
+Certificates = Annotated[
+    Path | None, typer.Option(exists=True, help="Authority that signed for --url, or for the Gateway (PEM).")
+]
+ThroughGateway = Annotated[
+    bool, typer.Option("--through-gateway", help="Send requests to the Gateway's own address, as its clients do.")
+]
 Output = Annotated[Path | None, typer.Option(help="File for all requests (JSON Lines), written as they end.")]
 Rows = Annotated[Path | None, typer.Option(help="File for a row per stage (JSON Lines, CSV).")]
 
@@ -111,6 +117,7 @@ class TargetOptions:
     gpu: Gpu = None
     gpus: Gpus = None
     certificates: Certificates = None
+    through_gateway: ThroughGateway = False
 
 
 @dataclass(frozen=True)
@@ -209,7 +216,7 @@ def bench(
 
     A stage of which not all could be sent is tried again once; if that falls short too, it has no row, and the exit
     code is 1, as it is where no request succeeded. Ctrl-C ends the run and keeps what was measured until then: rows of
-    whole stages, and all requests. A token for --url is taken from LLMD_OKE_BENCH_TOKEN.
+    whole stages, and all requests. A token for --url or --through-gateway is taken from LLMD_OKE_BENCH_TOKEN.
     """
     if sender.pods:
         unfit = {
@@ -218,6 +225,7 @@ def bench(
             "--rows": output.rows,
             "--json": output.as_json,
             "--api": target.api != "completions",
+            "--through-gateway": target.through_gateway,
         }
         if names := [name for name, value in unfit.items() if value]:
             message = f"{', '.join(names)}: not for a load that pods send."
@@ -229,10 +237,13 @@ def bench(
     if sender.dry_run:
         raise KitError("--dry-run prints a Job, and this load is sent from here.", "Give --in-cluster too, or --tool.")
     if target.url and not target.stack:
+        if target.through_gateway:
+            raise KitError("--through-gateway is for a stack's model.", "Leave it out: --url is an address already.")
         loaded = target_of_url(target)
     else:
         stack = _required_stack(target)
-        loaded = target_of_stack(output.project, stack, target.model, target.api, output.reports)
+        way = _gateway_way(target) if target.through_gateway else None
+        loaded = target_of_stack(output.project, stack, target.model, target.api, output.reports, way)
     run_here(loaded, load, clock, sender.processes, output)
 
 
@@ -267,8 +278,25 @@ class BenchTarget:
     servers: Callable[[], ServerPods] = _no_servers
 
 
-def target_of_stack(project: Path, stack: str, name: str | None, api: Api, reports: Path | None) -> BenchTarget:
-    """A model of a deployed stack, with the way to it from here.
+Way = Callable[["ClusterAccess", Plan, ModelPlan], HttpEndpoint]
+"""How a model of a stack is reached."""
+
+
+def _service_way(access: "ClusterAccess", plan: Plan, model: ModelPlan) -> HttpEndpoint:
+    return access.service(plan.namespace, model.name)
+
+
+def _gateway_way(target: TargetOptions) -> Way:
+    from llmd_tuner.experiments.deployed.gateway import way_through_gateway  # noqa: PLC0415
+
+    verify, token = _authority(target.certificates) if target.certificates else True, _token()
+    return lambda access, plan, model: way_through_gateway(access, plan, model, verify, token)
+
+
+def target_of_stack(
+    project: Path, stack: str, name: str | None, api: Api, reports: Path | None, way_to: Way | None = None
+) -> BenchTarget:
+    """A model of a deployed stack, with the way to it from here: its Service's, or `way_to`.
 
     Raises:
         KitError: the stack has no such model, or it is not there.
@@ -281,7 +309,7 @@ def target_of_stack(project: Path, stack: str, name: str | None, api: Api, repor
     plan = planning.plan_stack_file(project, stack)
     model = choose_model(plan.models, name)
     access = ClusterAccess(plan.kubeconfig_context)
-    way = access.service(plan.namespace, model.name)
+    way = (way_to or _service_way)(access, plan, model)
     if access.expires(way):
         console.errors().print(f"[magenta]note[/] {SIGNED_IN_ONCE}", soft_wrap=True)
     folder = new_folder(reports or project / "reports", stack)

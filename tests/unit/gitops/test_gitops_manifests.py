@@ -25,6 +25,10 @@ def config_map(name: str, wave: int = 0, **changes: Any) -> RenderedObject:
     return RenderedObject(wave, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, **changes)
 
 
+def manifest(kind: str, wave: int, api_version: str = "v1") -> RenderedObject:
+    return RenderedObject(wave, {"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}})
+
+
 def rendering(*objects: RenderedObject, charts: tuple[ChartRelease, ...] = ()) -> Rendering:
     return Rendering("prod", objects, charts, (), ())
 
@@ -49,20 +53,26 @@ def test_yaml_says_what_the_object_says(value: dict[str, Any]):
 
 def test_files_are_in_the_order_of_waves_and_kustomize_keeps_it():
     written = files(rendering(config_map("a", 1), config_map("b", 0)))
-    assert list(written) == [KUSTOMIZATION, "00-configmap-llm-d-b.yaml", "01-configmap-llm-d-a.yaml"]
+    assert list(written) == [KUSTOMIZATION, "00a-configmap-llm-d-b.yaml", "01a-configmap-llm-d-a.yaml"]
     kustomization = yaml.safe_load(written[KUSTOMIZATION])
     assert kustomization["sortOptions"] == {"order": "fifo"}
     assert kustomization["resources"] == list(written)[1:]
 
 
+def test_what_pods_need_comes_before_the_pods_of_its_wave():
+    kinds = ["Deployment", "Job", "DaemonSet", "ServiceAccount", "RoleBinding", "ConfigMap", "NetworkPolicy", "Role"]
+    written = list(files(rendering(*(manifest(kind, 1) for kind in kinds))))[1:]
+    assert {name.split("-")[1] for name in written[:5]} == {kind.lower() for kind in kinds[3:]}
+
+
 def test_files_of_more_than_a_hundred_waves_are_in_order_too():
     names = list(files(rendering(config_map("a", 9), config_map("b", 11), config_map("c", 100))))[1:]
-    assert names == ["009-configmap-llm-d-a.yaml", "011-configmap-llm-d-b.yaml", "100-configmap-llm-d-c.yaml"]
+    assert names == ["009a-configmap-llm-d-a.yaml", "011a-configmap-llm-d-b.yaml", "100a-configmap-llm-d-c.yaml"]
 
 
 def test_argo_cd_gets_waves_and_keeps_what_outlives_the_stack():
     written = files(rendering(config_map("a", 3, outlives=True)), argo_cd=True)
-    annotations = yaml.safe_load(written["03-configmap-llm-d-a.yaml"])["metadata"]["annotations"]
+    annotations = yaml.safe_load(written["03a-configmap-llm-d-a.yaml"])["metadata"]["annotations"]
     assert annotations == {
         "own": "1",
         "argocd.argoproj.io/sync-wave": "3",
@@ -70,9 +80,28 @@ def test_argo_cd_gets_waves_and_keeps_what_outlives_the_stack():
     }
 
 
+DRY_RUN = "SkipDryRunOnMissingResource=true"
+
+
+@pytest.mark.parametrize(
+    ("api_version", "wave", "skipped"),
+    [
+        ("amd.com/v1alpha1", 2, True),
+        ("amd.com/v1alpha1", 1, False),
+        ("rbac.authorization.k8s.io/v1", 2, False),
+        ("apps/v1", 2, False),
+        ("v1", 2, False),
+    ],
+)
+def test_kinds_that_a_chart_of_the_same_sync_defines_have_no_dry_run(api_version: str, wave: int, skipped: bool):
+    written = files(rendering(manifest("Thing", wave, api_version), charts=(CHART,)), argo_cd=True)
+    metadata = yaml.safe_load(written[f"0{wave}b-thing-a.yaml"])["metadata"]
+    assert (DRY_RUN in metadata["annotations"]["argocd.argoproj.io/sync-options"].split(",")) == skipped
+
+
 def test_an_objects_name_never_leaves_the_folder():
     (_, name) = files(rendering(config_map("../a/b:c")))
-    assert name == "00-configmap-llm-d-.._a_b_c.yaml"
+    assert name == "00a-configmap-llm-d-.._a_b_c.yaml"
 
 
 def test_two_objects_of_one_name_are_refused():
@@ -91,7 +120,7 @@ def test_a_chart_is_a_file_of_values_and_a_command():
 
 
 def test_a_chart_is_an_application_of_argo_cd():
-    application = yaml.safe_load(files(rendering(charts=(CHART,)), argo_cd=True)["01-application-cert-manager.yaml"])
+    application = yaml.safe_load(files(rendering(charts=(CHART,)), argo_cd=True)["01b-application-cert-manager.yaml"])
     assert application["spec"]["source"] == {
         "repoURL": "quay.io/jetstack/charts",
         "chart": "cert-manager",

@@ -114,6 +114,12 @@ def test_names_of_headers_are_compared_without_case():
     assert "models[1].router.route" in both
 
 
+def test_prefixes_of_paths_are_compared_without_their_last_slash():
+    first, second = ({"hosts": ["a.example.com"], "path": path} for path in ("/v1", "/v1/"))
+    both = refused(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
+    assert "models[0] already" in both["models[1].router.route"]
+
+
 def test_what_a_provider_needs_to_know_pools_is_advice():
     texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
     assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in texts[0]
