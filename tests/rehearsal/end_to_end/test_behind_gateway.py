@@ -1,6 +1,7 @@
 """Two models behind a Gateway: Envoy Gateway, the real Envoys that it configures, and the real endpoint pickers."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -72,6 +73,17 @@ def test_each_model_has_an_address_of_its_own_inside_the_cluster(project: Projec
     for name, served_name in (("gpt-oss-120b", GPT), ("llama", LLAMA)):
         status, text = ask(project, f"http://{name}.llm-d.svc.cluster.local/v1/completions", completion(served_name))
         assert (status, json.loads(text)["model"]) == (200, served_name)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-120b", "llama"])
+def test_a_load_goes_through_the_gateways_own_address(project: Project, created: Ended, name: str):
+    assert created.status == 0
+    bench = (sys.executable, "-m", "llmd_oke", "bench", "--stack", STACK, "--model", name, "--through-gateway")
+    load = ("--shape", "closed:1", "--requests", "2", "--input-tokens", "64", "--output-tokens", "4", "--json")
+    done = project.command("rehearse", "run", "--stack", STACK, "--", *bench, *load)
+    assert done.status == 0, done.errors
+    (stage,) = done.document["stages"]
+    assert (stage["requests"], stage["failures"]) == (2, [])
 
 
 def test_nothing_but_the_api_of_servers_is_let_through(project: Project, created: Ended):
