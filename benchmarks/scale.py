@@ -84,23 +84,22 @@ class Growth:
 
     @property
     def ratios(self) -> tuple[float, float]:
-        """How the update's time and memory grow from the smallest stack to the largest, in how the stack does.
-
-        1 is linear in its models and nodes. Its resources grow by less than these, as some 130 of them (network,
-        rights, operators) are there once, and take next to no time.
-        """
+        """What a resource of the largest stack costs in those of the smallest: of the update's time, and of memory."""
         first, last = self.costs[0], self.costs[-1]
-        size = min(last.models / first.models, last.nodes / first.nodes)
-        return last.update_s / first.update_s / size, last.memory_mib / first.memory_mib / size
+        return last.update_s_per_100 / first.update_s_per_100, last.memory_mib_per_100 / first.memory_mib_per_100
 
     @property
-    def per_resource(self) -> float:
-        """What a resource of the largest stack takes of the update's time, in one of the smallest."""
-        return self.costs[-1].update_s_per_100 / self.costs[0].update_s_per_100
+    def by_size(self) -> float:
+        """How the update's time grows in how models and nodes do, of which 1 is linear.
+
+        Resources grow by less than these, as some 130 of them (network, rights, operators) are there once.
+        """
+        first, last = self.costs[0], self.costs[-1]
+        return last.update_s / first.update_s / min(last.models / first.models, last.nodes / first.nodes)
 
     @property
     def within_limits(self) -> bool:
-        """Whether both grow as the stack does at most, but for what runs of one program differ by."""
+        """Whether both grow as the stack does at most."""
         return max(self.ratios) <= GROWTH_LIMIT
 
     def as_json(self) -> dict[str, object]:
@@ -111,7 +110,7 @@ class Growth:
             "stacks": [asdict(cost) for cost in self.costs],
             "update_growth": time_ratio,
             "memory_growth": memory_ratio,
-            "update_per_resource": round(self.per_resource, 3),
+            "update_growth_by_size": round(self.by_size, 3),
             "limit": GROWTH_LIMIT,
         }
 
@@ -234,9 +233,9 @@ def _shown(growth: Growth) -> str:
             f"{names}{'again':>10} {'memory':>12} {'per 100':>12}",
             *map(_row, growth.costs),
             "memory of the largest: " + ", ".join(f"{name} {mib:.0f} MiB" for name, mib in programs),
-            f"for each time that the stack grows, the update's time grows by {time_ratio:.2f} and memory by"
-            f" {memory_ratio:.2f}; limit {GROWTH_LIMIT}",
-            f"a resource of the largest takes {growth.per_resource:.2f} of the time of one of the smallest",
+            f"a resource of the largest takes {time_ratio:.2f} of the time and {memory_ratio:.2f} of the memory of one"
+            f" of the smallest; limit {GROWTH_LIMIT}",
+            f"by models and nodes, the update's time grows by {growth.by_size:.2f} of what is linear",
         ]
     )
 
@@ -253,7 +252,7 @@ def _end(_signal: int, _frame: object) -> None:
 
 
 def main() -> None:
-    """Measures what the command line asks for; ends with 1 where time or memory grows by more than the stack does."""
+    """Measures what the command line asks for; ends with 1 where a resource costs more in a larger stack."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench-scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

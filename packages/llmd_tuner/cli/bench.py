@@ -242,7 +242,7 @@ def bench(
         loaded = target_of_url(target)
     else:
         stack = _required_stack(target)
-        way = _gateway_way(target) if target.through_gateway else None
+        way = _gateway_way(target) if target.through_gateway else _service_way
         loaded = target_of_stack(output.project, stack, target.model, target.api, output.reports, way)
     run_here(loaded, load, clock, sender.processes, output)
 
@@ -294,7 +294,7 @@ def _gateway_way(target: TargetOptions) -> Way:
 
 
 def target_of_stack(
-    project: Path, stack: str, name: str | None, api: Api, reports: Path | None, way_to: Way | None = None
+    project: Path, stack: str, name: str | None, api: Api, reports: Path | None, way_to: Way = _service_way
 ) -> BenchTarget:
     """A model of a deployed stack, with the way to it from here: its Service's, or `way_to`.
 
@@ -309,7 +309,7 @@ def target_of_stack(
     plan = planning.plan_stack_file(project, stack)
     model = choose_model(plan.models, name)
     access = ClusterAccess(plan.kubeconfig_context)
-    way = (way_to or _service_way)(access, plan, model)
+    way = way_to(access, plan, model)
     if access.expires(way):
         console.errors().print(f"[magenta]note[/] {SIGNED_IN_ONCE}", soft_wrap=True)
     folder = new_folder(reports or project / "reports", stack)
