@@ -121,6 +121,11 @@ class ContainerWorker:
         self._ending: asyncio.Task[None] | None = None
         self._turn: Turn | None = None
 
+    @property
+    def time_scale(self) -> float:
+        """Wall seconds for a second of the container's own time; 1 where nothing runs."""
+        return self._container.time_scale if self._container else 1.0
+
     async def run(self) -> None:
         """Run until the container is over."""
         recent = 0
@@ -230,7 +235,10 @@ class ContainerWorker:
     async def _before_stop(self, container: Container, grace_s: float) -> None:
         hook = self._model.lifecycle.preStop if self._model.lifecycle else None
         if hook and hook.sleep:
-            await asyncio.sleep(pre_stop_sleep_s(hook.sleep.seconds, self._options.time_scale))
+            slept_s = pre_stop_sleep_s(hook.sleep.seconds, self._options.time_scale)
+            await asyncio.sleep(slept_s)
+            if container.time_scale > 1:  # its requests need so much longer, too; without any, it need not wait
+                await container.finish_work(hook.sleep.seconds * container.time_scale - slept_s)
         elif hook and container.probed:
             question = Probe(exec=hook.exec, httpGet=hook.httpGet)
             await run_probe(question, self._model, container, self._options.address, grace_s)

@@ -26,6 +26,7 @@ _STAND_BACK_ATTEMPTS = 400
 _LONG_POLL_S = 30
 _START_LIMIT_S = 30
 _POLL_TRIES = 3
+_WORK_PAUSE_S = 0.5
 _LOST = 137
 _OK, _CREATED, _NO_CONTENT = 200, 201, 204
 DEFAULT_PATH = "/dev/termination-log"
@@ -54,6 +55,11 @@ class Container(Protocol):
         """Whether a program of its own is started for it."""
         ...
 
+    @property
+    def time_scale(self) -> float:
+        """Wall seconds for a second of its own time: above 1 where its requests take longer than on real machines."""
+        ...
+
     async def start(self) -> None:
         """Start; OSError or KitError when it can't be."""
         ...
@@ -64,6 +70,10 @@ class Container(Protocol):
 
     async def stop(self, grace_s: float) -> None:
         """End it: politely first, by force after the grace period. Returns when it has ended."""
+        ...
+
+    async def finish_work(self, limit_s: float) -> None:
+        """Wait until no server that it works with has a request left, at most so long."""
         ...
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
@@ -103,6 +113,7 @@ class PlaceholderContainer:
 
     probed = False
     own_program = False
+    time_scale = 1.0
 
     def __init__(self, *, completes: bool) -> None:
         self._end_event = asyncio.Event()
@@ -121,6 +132,9 @@ class PlaceholderContainer:
     async def stop(self, grace_s: float) -> None:  # noqa: ARG002
         """End it."""
         self._end_event.set()
+
+    async def finish_work(self, limit_s: float) -> None:
+        """Do nothing."""
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:  # noqa: ARG002
         """Do nothing, successfully."""
@@ -144,6 +158,7 @@ class ProcessContainer:
 
     probed = True
     own_program = True
+    time_scale = 1.0
 
     def __init__(self, spec: ProcessContainerSpec) -> None:
         self._spec = spec
@@ -174,6 +189,9 @@ class ProcessContainer:
         except TimeoutError:
             self._signal_program(signal.SIGKILL)
             await process.wait()
+
+    async def finish_work(self, limit_s: float) -> None:
+        """Do nothing: what work a program has isn't known here."""
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
         """Run a command beside the program."""
@@ -228,6 +246,7 @@ class SimulatorSpec:
     image: str
     log: Path
     mounts: Sequence[Mount] = ()
+    time_scale: float = 1.0
 
 
 def simulator_client(url: str) -> httpx2.AsyncClient:
@@ -246,6 +265,7 @@ class SimulatorContainer:
         self._client = client
         self._id = uuid4().hex
         self.identity = f"simulator://{self._id}"
+        self.time_scale = spec.time_scale
 
     async def start(self) -> None:
         """Ask for the server; StartError when the simulator refuses or isn't there."""
@@ -289,6 +309,16 @@ class SimulatorContainer:
         """End the server; running requests may end within the grace period."""
         await self._fetch_log()
         await self._forget(grace_s)
+
+    async def finish_work(self, limit_s: float) -> None:
+        """Wait until no simulated server has a request or a KV cache that others may fetch, at most so long.
+
+        A sidecar may still wait for another server's prefill before it asks this one: so all of them count.
+        """
+        with suppress(TimeoutError, httpx2.HTTPError):
+            async with asyncio.timeout(limit_s):
+                while not (await self._client.get("/healthz")).json()["at_rest"]:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(_WORK_PAUSE_S)
 
     async def _poll(self) -> httpx2.Response:
         limits = httpx2.Timeout(_LONG_POLL_S + 10)

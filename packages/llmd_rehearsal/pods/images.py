@@ -252,7 +252,8 @@ class ContainerFactory:
         argv = resolve_argv(model.command, model.args, entry.entrypoint, entry.arguments, environment)
         if self._simulator is not None and entry.simulator is not None:
             image = model.image or ""
-            spec = SimulatorSpec(context.network, argv, environment, image, context.log, context.mounts)
+            scale = self._time_scale
+            spec = SimulatorSpec(context.network, argv, environment, image, context.log, context.mounts, scale)
             return SimulatorContainer(spec, self._simulator)
         if entry.python is not None:
             mounts = self._python.mounts(packages=entry.python == "packages")

@@ -139,7 +139,8 @@ class PodWorker:
         meta = metadata(pod)
         if meta.deletionTimestamp is not None and self._end is None:
             grace = meta.deletionGracePeriodSeconds
-            self._begin_end(DEFAULT_GRACE_S if grace is None else grace, delete=True)
+            slowest = max((1.0, *(worker.time_scale for worker in self._workers.values())))
+            self._begin_end((DEFAULT_GRACE_S if grace is None else grace) * slowest, delete=True)
 
     def touch(self) -> None:
         """Say that one of the pod's `sources` has changed."""

@@ -53,6 +53,11 @@ class Engine:
         """Nothing runs, waits or is received."""
         return not (self._scheduler.running or self._scheduler.waiting or self._arriving or self._receiving)
 
+    @property
+    def at_rest(self) -> bool:
+        """Idle, and no other server may still come for a KV cache."""
+        return self.idle and (self._handover is None or self._handover.holds_none)
+
     def submit(self, sequence: Sequence) -> None:
         """A request arrives. It queues after the overhead of a prefill, where there is a prefill to do."""
         if sequence.remote is not None or not self._prefills:

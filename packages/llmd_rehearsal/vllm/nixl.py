@@ -235,6 +235,11 @@ class Handover:
         """The KV cache of that finished prefill waits to be pulled."""
         return request_id in self._held
 
+    @property
+    def holds_none(self) -> bool:
+        """No KV cache waits to be pulled."""
+        return not self._held
+
     def claim(self, sequence: Sequence) -> None:
         """Keep the holder of a sequence's KV cache from giving it up while the sequence waits."""
         if sequence.remote is not None:

@@ -121,6 +121,11 @@ class SimulatedServer:
         """Everything that it wrote, or the last of it."""
         return "".join(f"{line}\n" for line in self._log)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether it has no request, and no KV cache that another server may fetch."""
+        return self.state is not State.RUNNING or self._parts is None or self._parts.engine.at_rest
+
     def start(self) -> None:
         """Begin to load."""
         self._starting = asyncio.create_task(self._start(), name=f"vllm {self.container.id}")
@@ -313,6 +318,7 @@ class Control:
         lag = self._simulation.clock.lag
         return web.json_response({
             "servers": sum(server.state is not State.EXITED for server in self._servers.values()),
+            "at_rest": all(server.at_rest for server in self._servers.values()),
             "time_scale": self._simulation.clock.scale,
             "lag_s": lag.recent_s,
             "steps": lag.steps,

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import httpx2
 import pytest
 from lightkube.models.core_v1 import Container as ContainerModel
-from lightkube.models.core_v1 import ExecAction, Probe
+from lightkube.models.core_v1 import ExecAction, Lifecycle, LifecycleHandler, Probe, SleepAction
 from llmd_rehearsal.pods import containers
 from llmd_rehearsal.pods.container_worker import BackOff, ContainerOptions, ContainerWorker, Starts, pre_stop_sleep_s
 from llmd_rehearsal.pods.containers import (
@@ -128,7 +129,9 @@ class ScriptedContainer:
     own_program = True
     identity = "scripted://1"
 
-    def __init__(self, code: int | None, answers: asyncio.Event | None = None) -> None:
+    def __init__(self, code: int | None, answers: asyncio.Event | None = None, time_scale: float = 1.0) -> None:
+        self.time_scale = time_scale
+        self.waited_s: list[float] = []
         self._answers = answers or asyncio.Event()
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if code is not None:
@@ -143,6 +146,9 @@ class ScriptedContainer:
         if not self._ended.done():
             self._ended.set_result(143)
 
+    async def finish_work(self, limit_s: float) -> None:
+        self.waited_s.append(limit_s)
+
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
         return (0 if self._answers.is_set() else 1), ""
 
@@ -155,7 +161,7 @@ class Watched:
         self.waits = asyncio.Event()
         self._codes = iter(codes)
         self.record = ContainerRecord("c", "x", Role.MAIN)
-        options = ContainerOptions(
+        options = self.options = ContainerOptions(
             make=self._make,
             restarts=restarts,
             termination_message=lambda code: f"ended with {code}",
@@ -388,3 +394,43 @@ def test_a_pre_stop_sleep_is_scaled_but_leaves_clients_time_to_notice(
     seconds: float, time_scale: float, wall_s: float
 ) -> None:
     assert pre_stop_sleep_s(seconds, time_scale) == wall_s
+
+
+@pytest.mark.parametrize(
+    ("time_scale", "waited_s"), [(0.5, []), (1.0, []), (3.0, [30.0])], ids=["faster", "real time", "slower"]
+)
+async def test_servers_that_take_longer_for_requests_have_longer_for_them_before_their_end(
+    time_scale: float, waited_s: list[float]
+) -> None:
+    container = ScriptedContainer(None, time_scale=time_scale)
+    watched = Watched([], restarts=lambda _code: False)
+    hook = ContainerModel(name="c", lifecycle=Lifecycle(preStop=LifecycleHandler(sleep=SleepAction(15))))
+    options = replace(watched.options, make=lambda: container, time_scale=0.0)
+    worker = ContainerWorker(hook, watched.record, options)
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(worker.started.wait(), 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmd_rehearsal.pods.container_worker.pre_stop_sleep_s", lambda seconds, time_scale: 0.0)
+        await worker.stop(60.0)
+    await asyncio.wait_for(running, 5)
+    assert [seconds - 15 for seconds in container.waited_s] == waited_s
+    assert worker.time_scale == 1.0
+
+
+async def test_a_slow_server_goes_once_no_server_has_work_left(tmp_path: Path) -> None:
+    answers = iter([False, True])
+
+    def at_rest(_request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json={"at_rest": next(answers)})
+
+    spec = SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log", time_scale=3.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmd_rehearsal.pods.containers._WORK_PAUSE_S", 0.0)
+        await asyncio.wait_for(SimulatorContainer(spec, simulator(at_rest)).finish_work(60.0), 5)
+    assert next(answers, None) is None
+
+
+async def test_a_slow_server_that_never_rests_goes_after_its_time(tmp_path: Path) -> None:
+    spec = SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log", time_scale=3.0)
+    client = simulator(lambda _request: httpx2.Response(200, json={"at_rest": False}))
+    await asyncio.wait_for(SimulatorContainer(spec, client).finish_work(0.01), 5)

@@ -200,6 +200,18 @@ async def test_health_of_the_process_tells_its_lag(control, run):
     assert health.keys() >= {"lag_s", "steps", "late_steps", "slipped_s"}
 
 
+async def test_servers_are_at_rest_but_for_requests(control, run, client):
+    await run("--shutdown-timeout", "0")
+    assert (await (await control.get("/healthz")).json())["at_rest"]
+    started = asyncio.Event()
+    streaming = asyncio.create_task(stream_to_the_end(client, started))
+    await started.wait()
+    assert not (await (await control.get("/healthz")).json())["at_rest"]
+    await control.delete("/servers/one?grace_s=0")
+    await asyncio.gather(streaming, return_exceptions=True)
+    assert (await (await control.get("/healthz")).json())["at_rest"]
+
+
 NIXL = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 

@@ -64,8 +64,11 @@ def test_a_prefill_is_held_until_it_is_pulled_or_expires(pair, clock):
     clock.run(until_s=28)
     assert prefill.engine.holds(filled.sequence.request_id)
     assert prefill.metrics.cache_usage > 0
+    assert prefill.engine.idle
+    assert not prefill.engine.at_rest
     clock.run(until_s=40)
     assert not prefill.engine.holds(filled.sequence.request_id)
+    assert prefill.engine.at_rest
     assert prefill.metrics.cache_usage == 0.0
     assert prefill.metrics.expired_transfers == 1
 
