@@ -7,6 +7,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
+from llmd_oke.serving.monitoring import ModelMonitoringArgs, monitoring_manifests
 from llmd_oke.testing import Rendered
 from render_support import SHARED_DATA, selects
 from stack_files import created_stack
@@ -96,6 +98,25 @@ def test_rules_have_the_targets_of_the_models(watched: Rendered) -> None:
     recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
     (target,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:slo_ttft_seconds"]
     assert (target["expr"], target["labels"]["llmd_oke_model"]) == ("vector(2)", "gpt-oss-120b")
+
+
+def test_the_price_of_a_gpu_is_a_series_beside_the_targets(watched: Rendered) -> None:
+    recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
+    (price,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:gpu_usd_per_hour"]
+    assert (price["expr"], price["labels"]) == ("vector(6)", {"namespace": "llm-d"})
+
+
+@pytest.mark.parametrize("version", ["v0.7.1", "v0.10.0"])
+def test_rules_go_by_the_names_of_the_endpoint_picker(version: str) -> None:
+    args: ModelMonitoringArgs = {"namespace": "llm-d", "disaggregated": True, "endpoint_picker": version}
+    recordings, _ = monitoring_manifests(args)[-1]["spec"]["groups"]
+    (share,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:decode_only:share5m"]
+    assert share["expr"].count(endpoint_picker(version).metrics.decisions) == 2
+
+
+def test_without_a_price_there_are_no_costs() -> None:
+    manifests = monitoring_manifests({"namespace": "llm-d"})
+    assert "usd" not in json.dumps(manifests).lower()
 
 
 def test_a_stack_without_prefill_servers_has_no_rules_of_them(varied: Vary) -> None:

@@ -59,10 +59,13 @@ class KnownLimit(Entry):
 
 
 class Metrics(Entry):
-    """Names of counters: routing decisions and requests."""
+    """What a version calls its counters of routing decisions and requests, and its gauge of the servers that are
+    ready; None where it has no such gauge.
+    """
 
     decisions: str
     requests: str
+    ready_servers: str | None = None
 
 
 class EndpointPickerVersion(Entry):

@@ -1,19 +1,21 @@
 """What monitoring is made of: metrics with their sources, rules, alerts, dashboards, and where Prometheus is."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from llmd_oke.catalogue.endpoint_pickers import Metrics
 from llmd_oke.catalogue.releases import Crds
 from llmd_oke.values import Entry, follows_project, required_entry
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 
-Need = Literal["disaggregated", "rdma", "slo", "leader"]
-"""What a stack must have for a rule to mean anything: prefill servers, RDMA, a target for the time to first token, or
-routers with several endpoint pickers, of which one leads.
+Need = Literal["disaggregated", "rdma", "slo", "leader", "price"]
+"""What a stack must have for a rule to mean anything: prefill servers, RDMA, a target for the time to first token,
+routers with several endpoint pickers, of which one leads, or a price of its GPUs.
 """
 
 _SUFFIXES = ("_bucket", "_sum", "_count")
@@ -128,6 +130,61 @@ def rules() -> Rules:
 def dashboards() -> tuple[Dashboard, ...]:
     """All dashboards."""
     return required_entry("monitoring", "dashboards", Dashboards).dashboards
+
+
+@dataclass(frozen=True)
+class Watch:
+    """All rules and dashboards with the names that an endpoint picker gives its metrics.
+
+    `lacking` names the rules and panels that are left out, because it has no such metric.
+    """
+
+    recordings: tuple[Recording, ...]
+    alerts: tuple[Alert, ...]
+    dashboards: tuple[Dashboard, ...]
+    lacking: tuple[str, ...]
+
+
+def watch(picker: Metrics) -> Watch:
+    """Rules and dashboards of a release, by the metrics of its endpoint picker."""
+    names = {"<decisions>": picker.decisions, "<ready_servers>": picker.ready_servers}
+    unknown = [placeholder for placeholder, name in names.items() if name is None]
+
+    def lacks(expressions: Iterable[str]) -> bool:
+        return any(placeholder in expression for expression in expressions for placeholder in unknown)
+
+    def named(expression: str) -> str:
+        for placeholder, name in names.items():
+            expression = expression.replace(placeholder, name or placeholder)
+        return expression
+
+    def shown(panel: Panel) -> Panel:
+        return panel.model_copy(update={"queries": {legend: named(text) for legend, text in panel.queries.items()}})
+
+    rows, boards = rules(), dashboards()
+    return Watch(
+        tuple(
+            row.model_copy(update={"expression": named(row.expression)})
+            for row in rows.recordings
+            if not lacks([row.expression])
+        ),
+        tuple(
+            row.model_copy(update={"expression": named(row.expression)})
+            for row in rows.alerts
+            if not lacks([row.expression])
+        ),
+        tuple(
+            board.model_copy(
+                update={"panels": tuple(shown(panel) for panel in board.panels if not lacks(panel.queries.values()))}
+            )
+            for board in boards
+        ),
+        (
+            *(f"recording {row.record}" for row in rows.recordings if lacks([row.expression])),
+            *(f"alert {row.alert}" for row in rows.alerts if lacks([row.expression])),
+            *(f'panel "{p.title}"' for board in boards for p in board.panels if lacks(p.queries.values())),
+        ),
+    )
 
 
 def metric_names(expression: str) -> Iterator[str]:

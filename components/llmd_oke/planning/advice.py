@@ -9,6 +9,7 @@ from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, 
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.models import has_kv_connector, scaling_advice
+from llmd_oke.planning.monitoring import monitoring_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Plan, Server
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES
@@ -45,6 +46,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_oci_metrics(plan),
         *_network_policies(plan),
         *gateway_advice(plan),
+        *monitoring_advice(plan),
         *_cache_of_scaled_nodes(plan),
         *vocabulary_advice(plan),
         *revision_advice(plan),

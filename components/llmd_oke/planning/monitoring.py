@@ -1,21 +1,22 @@
 """How a stack is watched: where its Prometheus is, what it watches for, and what of that can't be."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 from llmd_pods.errors import Problem
 
 from llmd_oke.catalogue.monitoring import monitoring as facts
+from llmd_oke.catalogue.monitoring import watch
 from llmd_oke.config import StackConfig
 from llmd_oke.planning.network import control_plane_cidrs
-from llmd_oke.planning.plan import MonitoringPlan
+from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, Pool
 
 OPERATOR = "kube-prometheus-stack"
 """The entry of `values/operators` that `monitoring: install` installs."""
 
 
-def monitoring(config: StackConfig) -> MonitoringPlan | None:
-    """How a stack is watched; None where it isn't."""
+def monitoring(config: StackConfig, pools: Sequence[Pool]) -> MonitoringPlan | None:
+    """How a stack with these pools is watched; None where it isn't."""
     if config.monitoring == "none":
         return None
     return MonitoringPlan(
@@ -28,7 +29,16 @@ def monitoring(config: StackConfig) -> MonitoringPlan | None:
             for model in config.models
             if model.slo is not None and model.slo.ttft_ms is not None
         },
+        usd_per_gpu_hour=pools[0].shape.price_usd_per_gpu_hour if pools else None,
     )
+
+
+def monitoring_advice(plan: Plan) -> Iterator[Advice]:
+    """Which rules and panels there are not, because the release has no such metric."""
+    picker = plan.release.endpoint_picker.dialect
+    if plan.monitoring is not None and (lacking := watch(picker.metrics).lacking):
+        why = f"endpoint picker {picker.version} has no metric for it (values/endpoint-pickers)"
+        yield Advice("monitoring", f"left out: {', '.join(lacking)}; {why}")
 
 
 def monitoring_problems(config: StackConfig) -> Iterator[Problem]:

@@ -476,7 +476,8 @@ class PoolAcceptance:
 @dataclass(frozen=True)
 class MonitoringPlan:
     """How a stack is watched. `url` is the Prometheus as pods of the cluster reach it, `labels` what monitors and rules
-    carry, `slo_ttft_s` the targets for the time to first token in seconds by the models' names.
+    carry, `slo_ttft_s` the targets for the time to first token in seconds by the models' names, `usd_per_gpu_hour` the
+    list price of a GPU; None where there are none.
     """
 
     install: bool
@@ -484,6 +485,7 @@ class MonitoringPlan:
     labels: Mapping[str, str]
     disaggregated: bool
     slo_ttft_s: Mapping[str, float]
+    usd_per_gpu_hour: float | None = None
 
 
 @dataclass(frozen=True)

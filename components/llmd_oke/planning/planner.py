@@ -124,7 +124,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         front_door=front_door(config),
         gateway=gateway(config),
         acceptance=pool_acceptance(config, pools, nodes),
-        monitoring=monitoring(config),
+        monitoring=monitoring(config, pools),
         advice=(),
         project_entries=(),
     )

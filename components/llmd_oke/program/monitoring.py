@@ -45,6 +45,8 @@ def declare_monitoring(
             "rdma": plan.rdma,
             "leader": plan.release.router.replicas > 1,
             "slo_ttft_s": dict(watched.slo_ttft_s) or None,
+            "usd_per_gpu_hour": watched.usd_per_gpu_hour,
+            "endpoint_picker": plan.release.endpoint_picker.program.version,
             "labels": dict(watched.labels) or None,
         },
         after(opts, namespace),

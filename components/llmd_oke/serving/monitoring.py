@@ -12,7 +12,9 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.catalogue.monitoring import Dashboard, Need, Panel, dashboards, monitoring, rules
+from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
+from llmd_oke.catalogue.monitoring import Dashboard, Need, Panel, Watch, monitoring, watch
+from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.objects import PART_OF, Manifest, inputs, when_declared
 from llmd_oke.serving import envoy, labels
 from llmd_oke.serving.manifests import NAMESPACE_S, declare, timeouts
@@ -43,6 +45,10 @@ class ModelMonitoringArgs(TypedDict):
     """Whether routers have several endpoint pickers, of which one leads."""
     slo_ttft_s: NotRequired[dict[str, float] | None]
     """Targets for the time to first token in seconds, by the names of models."""
+    usd_per_gpu_hour: NotRequired[float | None]
+    """List price of a GPU for an hour, in US dollars; without it nothing is said of costs."""
+    endpoint_picker: NotRequired[str | None]
+    """Version of the endpoint picker (v0.10.0), whose names rules go by; that of the newest release if left out."""
     labels: NotRequired[dict[str, str] | None]
     """Labels of monitors and rules, where the Prometheus takes only those that have them."""
 
@@ -73,7 +79,7 @@ def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
         *(_router(unit, args) for unit in args.get("routers") or ()),
         *_envoys(args),
         _gpu_exporters(args),
-        *(_dashboard(dashboard, args) for dashboard in dashboards()),
+        *(_dashboard(dashboard, args) for dashboard in _watch(args).dashboards),
         _rules(args),
     ]
 
@@ -154,7 +160,8 @@ def _pod_monitor(
 def _rules(args: ModelMonitoringArgs) -> Manifest:
     def spec(namespace: str) -> dict[str, Any]:
         units, targets = args.get("routers") or (), args.get("slo_ttft_s") or {}
-        return {"groups": rule_groups(namespace, _needs_met(args), units, targets)}
+        price, needs = args.get("usd_per_gpu_hour"), _needs_met(args)
+        return {"groups": rule_groups(_watch(args), namespace, needs, units, targets, price)}
 
     namespace = args["namespace"]
     value = spec(namespace) if isinstance(namespace, str) else pulumi.Output.from_input(namespace).apply(spec)
@@ -168,30 +175,41 @@ def _needs_met(args: ModelMonitoringArgs) -> frozenset[Need]:
         "rdma": disaggregated and (args.get("rdma") or False),
         "slo": bool(args.get("slo_ttft_s")),
         "leader": args.get("leader") or False,
+        "price": args.get("usd_per_gpu_hour") is not None,
     }
     return frozenset(need for need, met in needs.items() if met)
 
 
+def _watch(args: ModelMonitoringArgs) -> Watch:
+    version = args.get("endpoint_picker")
+    picker = endpoint_picker(version) if version else newest_release().endpoint_picker.dialect
+    return watch(picker.metrics)
+
+
 def rule_groups(
-    namespace: str, needs: frozenset[Need], units: Sequence[str], slo_ttft_s: Mapping[str, float]
+    facts: Watch,
+    namespace: str,
+    needs: frozenset[Need],
+    units: Sequence[str],
+    slo_ttft_s: Mapping[str, float],
+    usd_per_gpu_hour: float | None = None,
 ) -> list[dict[str, Any]]:
     """The groups of rules of a stack, as Prometheus' own rule files have them.
 
     Args:
+        facts: the rules of the stack's release.
         namespace: of the models.
         needs: what the stack has; rules that need something else are left out.
         units: those that have a router; rules of a unit are there once for each.
         slo_ttft_s: targets for the time to first token in seconds, by the names of models.
+        usd_per_gpu_hour: list price of a GPU.
     """
-    facts = rules()
-    targets = [
-        {
-            "record": "llmd_oke:slo_ttft_seconds",
-            "expr": f"vector({target_s:g})",
-            "labels": {"namespace": namespace, "llmd_oke_model": model},
-        }
+    figures = [
+        _figure("llmd_oke:slo_ttft_seconds", target_s, {"namespace": namespace, "llmd_oke_model": model})
         for model, target_s in slo_ttft_s.items()
     ]
+    if usd_per_gpu_hour is not None:
+        figures.append(_figure("llmd_oke:gpu_usd_per_hour", usd_per_gpu_hour, {"namespace": namespace}))
     recordings = [
         {"record": row.record, "expr": in_namespace(row.expression, namespace)}
         for row in facts.recordings
@@ -210,9 +228,13 @@ def rule_groups(
         for expression in _of_units(in_namespace(row.expression, namespace), units)
     ]
     return [
-        {"name": f"{NAME}-{namespace}-recordings", "interval": "30s", "rules": [*targets, *recordings]},
+        {"name": f"{NAME}-{namespace}-recordings", "interval": "30s", "rules": [*figures, *recordings]},
         {"name": f"{NAME}-{namespace}-alerts", "interval": "30s", "rules": alerts},
     ]
+
+
+def _figure(record: str, value: float, labels: Mapping[str, str]) -> dict[str, Any]:
+    return {"record": record, "expr": f"vector({value:g})", "labels": dict(labels)}
 
 
 def _of_units(expression: str, units: Sequence[str]) -> list[str]:

@@ -11,17 +11,22 @@ import pytest
 from llmd_bench.plots.charts import lines_svg
 from llmd_bench.plots.drawing import Point, Series
 from llmd_bench.plots.page import Section, page
-from llmd_oke.catalogue.monitoring import Panel, dashboards, programs, rules
+from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
+from llmd_oke.catalogue.monitoring import Panel, programs, rules, watch
 from llmd_oke.serving.monitoring import in_namespace
 from llmd_pods.row import Basis
 from llmd_rehearsal.inventory import WATCHING
-from llmd_rehearsal.programs import locate
+from llmd_rehearsal.programs import locate, program_definition
 from user_project import Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 STACK, NAMESPACE = "watched", "llm-d"
 MOST_MEMORY_BYTES = 300e6
+PICKER = endpoint_picker(program_definition("epp").version or "").metrics
+"""Of the endpoint picker that rehearsals build."""
+
+DASHBOARDS = watch(PICKER).dashboards
 SAMPLES_S = 90
 """Longest that Prometheus may take to have two samples of everything."""
 
@@ -51,14 +56,15 @@ print(json.dumps({"panels": drawn, "series": known, "rules": rules, "memory": [o
 
 def panels() -> list[str]:
     """The queries of all panels."""
-    texts = [query for board in dashboards() for panel in board.panels for query in panel.queries.values()]
+    texts = [query for board in DASHBOARDS for panel in board.panels for query in panel.queries.values()]
     return [in_namespace(text, NAMESPACE) for text in texts]
 
 
 def metrics() -> list[str]:
     """All metrics of the table, as series."""
     rows = [(name, kind) for program in programs().values() for name, kind in program.metrics.items()]
-    return [f"{name}_count" if kind == "histogram" else name for name, kind in rows]
+    series = [f"{name}_count" if kind == "histogram" else name for name, kind in rows]
+    return [*series, PICKER.decisions, str(PICKER.ready_servers)]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +100,7 @@ def test_panels_are_drawn_from_what_prometheus_answers(answers: dict[str, Any], 
     """`LLMD_OKE_PANELS` names a file to keep the page in."""
     sections = [
         Section(f"{board.title}: {panel.title}", svg=picture(answers["panels"], panel))
-        for board in dashboards()
+        for board in DASHBOARDS
         for panel in board.panels
     ]
     file = Path(os.environ.get("LLMD_OKE_PANELS") or project.folder / "panels.html")
@@ -122,7 +128,7 @@ def test_every_rule_is_evaluated_and_nothing_fires_in_a_sound_stack(answers: dic
     rows = [rule for group in answers["rules"] for rule in group["rules"]]
     of_all = {row.record: row.needs for row in rules().recordings} | {row.alert: row.needs for row in rules().alerts}
     expected = {name for name, need in of_all.items() if need in {None, "disaggregated", "rdma", "slo"}}
-    assert {rule["name"] for rule in rows} == {*expected, "llmd_oke:slo_ttft_seconds"}
+    assert {rule["name"] for rule in rows} == {*expected, "llmd_oke:slo_ttft_seconds", "llmd_oke:gpu_usd_per_hour"}
     assert [(rule["name"], rule["lastError"]) for rule in rows if rule["health"] != "ok"] == []
     assert [rule["name"] for rule in rows if rule.get("state") == "firing"] == []
 

@@ -2,7 +2,10 @@
 
 NAMESPACE = "llm-d"
 POD = 'namespace="llm-d",llmd_oke_model="gpt",llmd_oke_unit="gpt"'
-DECISIONS = 'llm_d_inference_scheduler_disagg_decision_total{namespace="llm-d",service="gpt-epp",decision_type='
+PICKER = "v0.10.0"
+"""The endpoint picker whose metrics these are."""
+
+DECISIONS = 'llm_d_epp_disagg_decision_total{namespace="llm-d",service="gpt-epp",decision_type='
 TRANSFERS = f"{{{POD}}}"
 PREFILL, DECODE = f'{{{POD},llm_d_ai_role="prefill"}}', f'{{{POD},llm_d_ai_role="decode"}}'
 GPU = '{hostname="node",gpu_id="0"}'
@@ -91,11 +94,11 @@ SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "StackNotScraped": (
         {
             f"vllm:num_requests_running{DECODE}": "0x10",
-            'inference_pool_ready_pods{namespace="llm-d",service="gpt-epp"}': "4x60",
+            'llm_d_epp_ready_endpoints{namespace="llm-d",service="gpt-epp"}': "4x60",
         },
         {
             f"vllm:num_requests_running{DECODE}": "0x60",
-            'inference_pool_ready_pods{namespace="llm-d",service="gpt-epp"}': "4x60",
+            'llm_d_epp_ready_endpoints{namespace="llm-d",service="gpt-epp"}': "4x60",
         },
     ),
     "NodeFailsChecks": (

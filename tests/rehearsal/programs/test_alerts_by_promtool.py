@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 import yaml
-from alert_series import NAMESPACE, SERIES
-from llmd_oke.catalogue.monitoring import rules
+from alert_series import NAMESPACE, PICKER, SERIES
+from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
+from llmd_oke.catalogue.monitoring import rules, watch
 from llmd_oke.serving.monitoring import rule_groups
 from llmd_rehearsal.programs import locate
 
 pytestmark = pytest.mark.rehearsal
 
 LIMIT_S = 120
-NEEDS = frozenset({"disaggregated", "rdma", "slo", "leader"})
+NEEDS = frozenset({"disaggregated", "rdma", "slo", "leader", "price"})
 LATE = "50m"
 
 
@@ -30,7 +31,8 @@ def promtool() -> str:
 def rule_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All rules of a stack that has everything."""
     path = tmp_path_factory.mktemp("rules") / "rules.yml"
-    path.write_text(yaml.safe_dump({"groups": rule_groups(NAMESPACE, NEEDS, ["gpt"], {"gpt": 2.0})}))
+    groups = rule_groups(watch(endpoint_picker(PICKER).metrics), NAMESPACE, NEEDS, ["gpt"], {"gpt": 2.0}, 6.0)
+    path.write_text(yaml.safe_dump({"groups": groups}))
     return path
 
 

@@ -6,26 +6,31 @@ from collections.abc import Iterator
 
 import pytest
 from alert_faults import BY_PROMTOOL, REHEARSED
-from llmd_oke.catalogue.monitoring import dashboards, metric_names, programs, rules
+from llmd_oke.catalogue.endpoint_pickers import Metrics, endpoint_picker
+from llmd_oke.catalogue.monitoring import metric_names, programs, rules, watch
 from llmd_oke.values import values_folder
 
 PAGES = values_folder().parent / "docs" / "alerts"
+NEWEST = endpoint_picker("v0.10.0").metrics
+WATCH = watch(NEWEST)
 EXPRESSIONS = {
-    **{row.record: row.expression for row in rules().recordings},
-    **{row.alert: row.expression for row in rules().alerts},
+    **{row.record: row.expression for row in WATCH.recordings},
+    **{row.alert: row.expression for row in WATCH.alerts},
     **{
         f"{item.name}: {panel.title} {legend}": query
-        for item in dashboards()
+        for item in WATCH.dashboards
         for panel in item.panels
         for legend, query in panel.queries.items()
     },
 }
-RECORDED = {row.record for row in rules().recordings} | {"llmd_oke:slo_ttft_seconds"}
+FIGURES = {"llmd_oke:slo_ttft_seconds", "llmd_oke:gpu_usd_per_hour"}
+RECORDED = {row.record for row in rules().recordings} | FIGURES
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_each_metric_of_an_expression_is_in_the_table_or_recorded(name: str) -> None:
-    known = {metric for program in programs().values() for metric in program.metrics} | RECORDED
+    of_picker = {NEWEST.decisions, NEWEST.ready_servers}
+    known = {metric for program in programs().values() for metric in program.metrics} | RECORDED | of_picker
     used = set(metric_names(EXPRESSIONS[name]))
     assert used
     assert used <= known
@@ -35,6 +40,27 @@ def test_each_metric_of_the_table_is_used() -> None:
     used = {metric for text in EXPRESSIONS.values() for metric in metric_names(text)}
     unused = {metric for program in programs().values() for metric in program.metrics} - used
     assert unused == set()
+
+
+@pytest.mark.parametrize("version", ["v0.7.1", "v0.8.0", "v0.10.0"])
+def test_rules_and_panels_have_the_names_of_their_endpoint_picker(version: str) -> None:
+    metrics = endpoint_picker(version).metrics
+    seen = watch(metrics)
+    texts = [row.expression for row in (*seen.recordings, *seen.alerts)]
+    texts += [query for board in seen.dashboards for panel in board.panels for query in panel.queries.values()]
+    assert not any("<decisions>" in text or "<ready_servers>" in text for text in texts)
+    assert sum(metrics.decisions in text for text in texts) == 2
+    assert sum(str(metrics.ready_servers) in text for text in texts) == 2
+    assert seen.lacking == ()
+
+
+def test_what_a_picker_has_no_metric_for_is_left_out_and_named() -> None:
+    seen = watch(Metrics(decisions="decisions_total", requests="requests_total"))
+    assert seen.lacking == ("alert StackNotScraped", 'panel "Servers that the picker picks from"')
+    assert "StackNotScraped" not in {row.alert for row in seen.alerts}
+    assert len(seen.alerts) == len(WATCH.alerts) - 1
+    panels, others = ([panel for board in one.dashboards for panel in board.panels] for one in (seen, WATCH))
+    assert len(panels) == len(others) - 1
 
 
 def test_each_source_of_a_metric_names_a_tag_or_a_version() -> None:

@@ -42,6 +42,23 @@ def test_targets_for_the_first_token_are_those_of_the_models_in_seconds() -> Non
     assert (dict(watched.slo_ttft_s), watched.disaggregated) == ({"gpt-oss-120b": 1.5}, True)
 
 
+def test_the_price_of_a_gpu_is_the_list_price_of_its_shape() -> None:
+    watched = plan_object(stack(monitoring="existing")).monitoring
+    assert watched is not None
+    assert watched.usd_per_gpu_hour == 6.0
+
+
+def test_rules_and_panels_that_a_release_has_no_metric_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_object(stack(monitoring="existing"))
+    assert not any(item.path == "monitoring" for item in plan.advice)
+    picker = plan.release.endpoint_picker.dialect
+    other = picker.model_copy(update={"metrics": picker.metrics.model_copy(update={"ready_servers": None})})
+    monkeypatch.setattr("llmd_oke.catalogue.releases.endpoint_picker", lambda version: other)
+    (text,) = [item.text for item in plan_object(stack(monitoring="existing")).advice if item.path == "monitoring"]
+    assert text.startswith("left out: alert StackNotScraped, panel")
+    assert "v0.10.0 has no metric" in text
+
+
 def test_the_serving_layer_installs_nothing_for_the_cluster() -> None:
     assert paths(layer="serving", monitoring="install") == ["monitoring"]
 
