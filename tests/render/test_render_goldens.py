@@ -17,6 +17,7 @@ import pytest
 import yaml
 from llmd_oke.testing import Rendered
 from render_support import recorded
+from stack_files import StackObject, created_stack
 
 Choice = Mapping[str, Any]
 """What is other than in the rehearsal's stack: keys of its model, and by `stack` of itself."""
@@ -72,6 +73,12 @@ COMPONENTS: dict[str, Choice] = {
     "StackFrontDoor": FRONT_DOOR,
 }
 
+CREATED: dict[str, StackObject] = {
+    "Acceptance": created_stack(),
+    "PrometheusStack": created_stack(monitoring="install"),
+}
+"""Components that stacks have which create their clusters, or what all stacks of a cluster share."""
+
 CHOICES: dict[str, tuple[tuple[str, ...], Choice]] = {
     "aggregated-servers": (("Router", "SmokeBenchmark"), {"topology": "agg-tp1-16r"}),
     "aggregated-servers-without-a-router": (("SmokeBenchmark",), {**BASELINE, "stack": {"smoke": {}}}),
@@ -104,6 +111,13 @@ def test_a_component_renders_what_it_did(varied: Callable[..., Rendered], compon
     assert recorded(GOLDEN / f"{component}.yaml", text, UPDATE) == text, ACCEPT
 
 
+@pytest.mark.parametrize("component", CREATED)
+def test_a_component_of_a_created_cluster_renders_what_it_did(rendered: Callable[..., Rendered], component: str):
+    """Compares with `golden/<component>.yaml`, as the others."""
+    text = "---\n".join(objects(rendered(CREATED[component]), component).values())
+    assert recorded(GOLDEN / f"{component}.yaml", text, UPDATE) == text, ACCEPT
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_changes_what_it_did(varied: Callable[..., Rendered], choice: str):
     """Compares with `golden/<choice>.diff`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
@@ -120,13 +134,13 @@ def test_every_object_of_a_stack_is_of_a_component_with_a_golden_file(stack: Ren
 
 def test_no_golden_file_is_left_over():
     assert {path.name for path in GOLDEN.iterdir()} == {
-        *(f"{c}.yaml" for c in COMPONENTS),
+        *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED)),
         *(f"{c}.diff" for c in CHOICES),
     }
 
 
 def objects(rendered: Rendered, *components: str) -> dict[str, str]:
-    """The Kubernetes objects of components as YAML, by their kind and name."""
+    """The Kubernetes objects and Helm releases of components as YAML, by their kind and name."""
     tokens = {f"{COMPONENT}{component}" for component in components}
     parents = {resource.urn for resource in rendered.resources if resource.type in tokens}
     texts: dict[str, str] = {}
@@ -134,6 +148,8 @@ def objects(rendered: Rendered, *components: str) -> dict[str, str]:
         if resource.parent in parents and "kind" in resource.inputs:
             manifest = json.loads(without_hashes(json.dumps(readable(resource.inputs))))
             texts[f"{manifest['kind']} {manifest['metadata'].get('name', resource.name)}"] = compact(manifest)
+        elif resource.parent in parents and resource.type.startswith("kubernetes:helm"):
+            texts[f"Release {resource.name}"] = compact(dict(resource.inputs))
     return texts
 
 
@@ -158,7 +174,7 @@ def readable(manifest: Mapping[str, Any]) -> dict[str, Any]:
     parts = {**manifest}
     if "binaryData" in manifest:
         parts["binaryData"] = dict.fromkeys(manifest["binaryData"], "a program")
-    if manifest["kind"] == "ConfigMap":
+    if manifest["kind"] == "ConfigMap" and "data" in manifest:
         parts["data"] = {name: content(name, text) for name, text in manifest["data"].items()}
     return parts
 
@@ -168,7 +184,7 @@ def content(name: str, text: str) -> Any:
     if name.endswith(".py"):
         return "a program"
     value: Any = json.loads(text) if text.startswith("{") else text
-    if name == "request.json":
+    if name == "request.json" and "topology" in value:
         for servers in value["topology"]["servers"]:
             del servers["args"], servers["env"]
     return value

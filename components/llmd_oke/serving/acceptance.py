@@ -18,6 +18,7 @@ from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, ShapeRef, inpu
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import RBAC, role, role_binding, service_account, timeouts, tolerations
+from llmd_oke.serving.network_policies import policy
 from llmd_oke.serving.units import network_annotations
 from llmd_oke.serving.vllm import security_context
 
@@ -34,6 +35,7 @@ USER_ID = 65532
 BYTES_PER_GIB = 2**30
 
 _LABELS = {**PART_OF, "app.kubernetes.io/name": LEADER}
+_NODE_LABELS = {**_LABELS, "app.kubernetes.io/component": NODE}
 
 
 class NodeLimitsArgs(TypedDict):
@@ -158,7 +160,10 @@ def namespace_manifest() -> Manifest:
 
 
 def shared_manifests() -> dict[str, Manifest]:
-    """Accounts, rights and the program of nodes' pods, which all acceptances share, by the end of their names."""
+    """Accounts, rights, policies and the program of nodes' pods; all acceptances share them. By the end of their names.
+
+    Nodes' pods meet each other on any port (NIXL, UCX and RCCL take those that are free); nobody else reaches any.
+    """
     leader = {"name": LEADER, "namespace": NAMESPACE, "labels": _LABELS}
     node = {**leader, "name": NODE}
     of_cluster = {"name": f"llmd-oke-{LEADER}", "labels": _LABELS}
@@ -181,6 +186,8 @@ def shared_manifests() -> dict[str, Manifest]:
         "node-service-account": service_account(node),
         "node-role": role(node, [told]),
         "node-role-binding": role_binding(node, NODE),
+        "network-policy": policy(leader, _LABELS, []),
+        "node-network-policy": policy(node, _NODE_LABELS, [{"from": [{"podSelector": {"matchLabels": _NODE_LABELS}}]}]),
         "node-program": {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -250,7 +257,7 @@ def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) ->
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "labels": {**_LABELS, "app.kubernetes.io/component": NODE},
+            "labels": _NODE_LABELS,
             **({"annotations": network_annotations(shape, shape.gpus)} if rdma else {}),
         },
         "spec": {

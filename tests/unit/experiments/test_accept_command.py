@@ -1,0 +1,144 @@
+"""`llmd-oke accept`: which nodes it tests, what it asks of the cluster, what it shows, and its exit code."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube.codecs import from_dict
+from llmd_oke.cli.main import app
+from llmd_pods.acceptance import CheckResult, NodeResult
+from llmd_pods.errors import KitError
+from llmd_tuner.experiments.deployed import acceptance
+from llmd_tuner.experiments.deployed.acceptance import PoolResult
+from llmd_tuner.experiments.deployed.jobs import Content
+from stack_files import stack, write
+from typer.testing import CliRunner, Result
+
+SOUND = NodeResult("mi300x-0", "1", "passed", "2026-01-02T03:04:05Z", "vllm:1", (CheckResult("gpus", "passed", "8"),))
+DEAD = NodeResult("mi300x-1", "2", "failed", "2026-01-02", "vllm:1", (CheckResult("gpus", "failed", "7 of 8 GPUs"),))
+
+Run = Callable[..., Result]
+
+
+class Cluster:
+    """An API server with two nodes, which keeps what is applied and created."""
+
+    def __init__(self, results: list[NodeResult]) -> None:
+        self.applied: list[Any] = []
+        self.created: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
+        self.results = results
+
+    def list(self, kind: type, **_: object) -> list[Any]:
+        if kind.__name__ == "Node":
+            return [_object("v1", "Node", name) for name in ("mi300x-1", "mi300x-0")]
+        rows = [{acceptance.RESULT_KEY: result.to_json()} for result in self.results]
+        return [_object("v1", "ConfigMap", f"node-{number}", data=row) for number, row in enumerate(rows)]
+
+    def apply(self, manifest: Any, **_: object) -> None:
+        self.applied.append(manifest)
+
+
+def _object(version: str, kind: str, name: str, **fields: object) -> Any:
+    return from_dict({"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields})
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Instead of the real one; its Jobs end well at once."""
+    cluster = Cluster([SOUND])
+
+    class Jobs:
+        def __init__(self, *_: object) -> None: ...
+
+        @contextmanager
+        def running(self, job: dict[str, Any], others: Callable[[str], list[dict[str, Any]]]) -> Iterator[str]:
+            cluster.created.append(job)
+            cluster.requests += [json.loads(item["data"]["request.json"]) for item in others("uid")]
+            yield "uid"
+
+        def await_end(self, *_: object) -> None: ...
+
+        def config_map(self, *_: object) -> Content:
+            return Content({}, {acceptance.REPORT_KEY: json.dumps({"mi300x-1": "it serves"})})
+
+    monkeypatch.setattr(acceptance, "ClusterJobs", Jobs)
+    monkeypatch.setattr(acceptance, "ClusterAccess", lambda *_: type("Access", (), {"client": cluster}))
+    return cluster
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs the command on a stack with one pool."""
+    write(tmp_path, "s", stack())
+    (tmp_path / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\n")
+    return lambda *words: CliRunner().invoke(app, ["accept", "-s", "s", "--project", str(tmp_path), *words])
+
+
+def test_all_nodes_are_asked_for_again_and_the_tables_say_what_came(cluster: Cluster, run: Run) -> None:
+    ended = run()
+    assert ended.exit_code == 0, ended.output
+    (asked,) = cluster.requests
+    assert (asked["only"], asked["again"], asked["namespace"]) == ([], True, "llmd-oke-acceptance")
+    assert "mi300x-0" in ended.output
+    assert "passed" in ended.output
+    assert "mi300x-1 not tested now: it serves" in ended.output
+
+
+def test_named_nodes_alone_are_asked_for(cluster: Cluster, run: Run) -> None:
+    assert run("--node", "mi300x-1").exit_code == 0
+    assert [asked["only"] for asked in cluster.requests] == [["mi300x-1"]]
+
+
+def test_a_node_that_no_pool_has_is_refused_before_anything_is_made(cluster: Cluster, run: Run) -> None:
+    ended = run("--node", "other")
+    assert ended.exit_code != 0
+    assert "No pool of the stack has a node other" in str(ended.exception)
+    assert (cluster.applied, cluster.created) == ([], [])
+
+
+def test_accounts_rights_and_policies_are_there_before_the_job(cluster: Cluster, run: Run) -> None:
+    run()
+    kinds = [type(item).__name__ for item in cluster.applied]
+    assert kinds[0] == "Namespace"
+    assert {"ServiceAccount", "Role", "ClusterRole", "NetworkPolicy"} <= set(kinds)
+    (job,) = cluster.created
+    assert job["spec"]["suspend"] is True
+
+
+def test_a_node_that_failed_is_told_with_what_was_seen_and_ends_with_1(cluster: Cluster, run: Run) -> None:
+    cluster.results = [SOUND, DEAD]
+    ended = run()
+    assert ended.exit_code == 1
+    assert "mi300x-1 gpus: 7 of 8 GPUs" in ended.output
+
+
+def test_results_are_given_as_json(cluster: Cluster, run: Run) -> None:
+    cluster.results = [DEAD]
+    ended = run("--json")
+    assert ended.exit_code == 1
+    (pool,) = json.loads(ended.stdout)["pools"]
+    assert (pool["results"][0]["node"], pool["results"][0]["verdict"]) == ("mi300x-1", "failed")
+    assert pool["untested"] == {"mi300x-1": "it serves"}
+
+
+def test_a_job_that_fails_is_the_pools_problem(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = PoolResult("mi300x", 3, (SOUND,), {}, "Only 1 of 3 nodes passed.")
+    monkeypatch.setattr(acceptance, "accept", lambda *_: [outcome])
+    ended = run()
+    assert ended.exit_code == 1
+    assert "Only 1 of 3 nodes passed." in ended.output
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_in_words(cluster: Cluster, run: Run) -> None:
+    def refuse(*_: object, **__: object) -> list[Any]:
+        raise httpx2.ConnectError("refused")
+
+    cluster.list = refuse
+    ended = run()
+    assert isinstance(ended.exception, KitError)
+    assert "nodes can't be read" in str(ended.exception)

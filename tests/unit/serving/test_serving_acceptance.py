@@ -1,0 +1,49 @@
+"""Who reaches the pods of an acceptance."""
+
+from typing import Any
+
+from llmd_oke.planning import plan_object
+from llmd_oke.program.acceptance import accepted_pool
+from llmd_oke.serving.acceptance import job_spec, node_pod, shared_manifests
+from stack_files import created_stack
+
+POLICIES = [manifest["spec"] for manifest in shared_manifests().values() if manifest["kind"] == "NetworkPolicy"]
+
+
+def of_node() -> dict[str, str]:
+    """Labels of a pod that tests a node."""
+    (accepted,) = plan_object(created_stack()).acceptance
+    pool = accepted_pool(accepted, "ocid1.nodepool.oc1..pool")
+    return node_pod(pool, accepted.pool.shape, "vllm:1", rdma=True)["metadata"]["labels"]
+
+
+def of_leader() -> dict[str, str]:
+    """Labels of the Job's pod."""
+    return job_spec("program", 60, None)["template"]["metadata"]["labels"]
+
+
+def sources(labels: dict[str, str]) -> list[dict[str, Any]]:
+    """From where pods with these labels are reached, and no rule names a port."""
+    rules = [
+        rule
+        for spec in POLICIES
+        if spec["podSelector"]["matchLabels"].items() <= labels.items()
+        for rule in spec["ingress"]
+    ]
+    assert all("ports" not in rule for rule in rules)
+    return [peer["podSelector"]["matchLabels"] for rule in rules for peer in rule["from"]]
+
+
+def test_every_pod_of_an_acceptance_has_a_policy() -> None:
+    for labels in (of_node(), of_leader()):
+        assert any(spec["podSelector"]["matchLabels"].items() <= labels.items() for spec in POLICIES)
+        assert all(spec["policyTypes"] == ["Ingress"] for spec in POLICIES)
+
+
+def test_pods_of_nodes_reach_each_other_and_nobody_else_reaches_them() -> None:
+    assert sources(of_node()) == [of_node()]
+    assert not of_node().items() <= of_leader().items()
+
+
+def test_the_leading_pod_is_reached_by_nobody() -> None:
+    assert sources(of_leader()) == []
