@@ -14,8 +14,10 @@ from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
 from llmd_tuner.status.load import Growth
 from llmd_tuner.status.servers import Program
 
-RANGE_S = 300.0
-"""Over how long counters are compared: ten scrapes of the llm-d charts' PodMonitor (30 s)."""
+RANGES_S = (300.0, 120.0, 60.0)
+"""Over how long counters are compared: ten scrapes of the llm-d charts' PodMonitor (30 s); less while a server is not
+known for so long, since servers or Prometheus have started.
+"""
 
 _HARMLESS = ("none", "info")
 """Severities of alerts that say nothing is wrong, such as kube-prometheus-stack's Watchdog, which always fires."""
@@ -55,17 +57,26 @@ class Prometheus:
         return tuple(_alert(alert) for alert in firing if alert.labels.get("severity") not in _HARMLESS)
 
     def counters(self, programs: Sequence[Program]) -> Growth:
-        """What the counters of programs are, and were `RANGE_S` ago.
+        """What the counters of programs are, and were the longest of `RANGES_S` ago that all of them are known for.
 
         Raises:
             KitError: it does not answer, or is no Prometheus.
         """
-        before, after = self._snapshot(programs, f" offset {RANGE_S:.0f}s"), self._snapshot(programs, "")
+        after = self._snapshot(programs)
+        known = {reading.endpoint.pod for reading in after.readings if reading.series}
         scraped = {reading.endpoint.role for reading in after.readings if reading.series}
         unscraped = tuple(dict.fromkeys(program.role for program in programs if program.role not in scraped))
-        return Growth(before, after, RANGE_S, f"Prometheus over {RANGE_S / 60:.0f} min", unscraped)
+        before, range_s = after, 0.0
+        for range_s in RANGES_S:
+            before = self._snapshot(programs, range_s)
+            if known <= {reading.endpoint.pod for reading in before.readings if reading.series}:
+                break
+        return Growth(before, after, range_s, f"Prometheus over {_range_text(range_s)}", unscraped)
 
-    def _snapshot(self, programs: Sequence[Program], offset: str) -> Snapshot:
+    def _snapshot(self, programs: Sequence[Program], ago_s: float = 0.0) -> Snapshot:
+        offset, unknown = "", "Prometheus has nothing of it"
+        if ago_s:
+            offset, unknown = f" offset {ago_s:.0f}s", f"Prometheus has known it for less than {ago_s:.0f} s"
         names = "|".join((*counter_names(), *self.decisions))
         promql = f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}'
         series: dict[str, dict[str, list[Series]]] = {}
@@ -73,7 +84,7 @@ class Prometheus:
             for row in prometheus.query(self._way().url, promql, http=http):
                 pod, name = row.labels.get("pod", ""), row.labels.get("__name__", "")
                 series.setdefault(pod, {}).setdefault(name, []).append(Series(row.labels, row.value))
-        return Snapshot(tuple(_reading(program, series.get(program.pod)) for program in programs))
+        return Snapshot(tuple(_reading(program, series.get(program.pod), unknown) for program in programs))
 
     def _client(self) -> httpx2.Client:
         way = self._way()
@@ -84,10 +95,16 @@ class Prometheus:
         return HttpEndpoint(self.url.rstrip("/")) if path is None else self.access.api(path)
 
 
-def _reading(program: Program, series: Mapping[str, list[Series]] | None) -> Reading:
+def _range_text(range_s: float) -> str:
+    """`5 min`; a shorter one with the reason."""
+    text = f"{range_s / 60:.0f} min"
+    return text if range_s == RANGES_S[0] else f"{text}, as it doesn't know all servers for longer"
+
+
+def _reading(program: Program, series: Mapping[str, list[Series]] | None, unknown: str) -> Reading:
     endpoint = MetricsEndpoint(program.role, program.pod, program.pod)
     if series is None:
-        return Reading(endpoint, error="Prometheus has nothing of it")
+        return Reading(endpoint, error=unknown)
     return Reading(endpoint, {name: tuple(samples) for name, samples in series.items()})
 
 

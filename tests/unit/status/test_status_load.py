@@ -1,12 +1,13 @@
 """What a status says of load and alerts: by the servers' own counters, and by a Prometheus."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from itertools import count
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from llmd_tuner.status.prometheus import RANGE_S
+from llmd_tuner.status.prometheus import RANGES_S
 from stack_cluster import NAMESPACE, NOW, StackCluster
 from typer.testing import Result
 
@@ -75,6 +76,19 @@ def test_load_is_shown_against_what_it_is_held_to(run: Run, cluster: StackCluste
     assert "5 / 25" in result.stdout
 
 
+@pytest.mark.parametrize("slow", [False, True])
+def test_colours_can_be_read_on_light_and_dark_grounds(
+    run: Run, cluster: StackCluster, slow: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Bold, dim, red, green and magenta alone: yellow, cyan and white vanish on light ones, blue on dark ones."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    serve(cluster, lambda requests: remote(requests, ttft_s=3.0 if slow else 0.1))
+    codes = {code for codes in re.findall(r"\x1b\[([0-9;]*)m", run("status").stdout) for code in codes.split(";")}
+    assert {"1", "31" if slow else "32"} <= codes <= {"", "0", "1", "2", "31", "32", "35"}
+
+
 def test_a_target_that_is_missed_is_told(run: Run, cluster: StackCluster):
     serve(cluster, lambda requests: remote(requests, ttft_s=3.0))
     assert what(run("status", "--json")) == ["gpt-oss-120b: TTFT mean, ms 3100, to be at most 2000"]
@@ -118,16 +132,20 @@ def alerts(cluster: StackCluster, *firing: Mapping[str, str]) -> None:
     cluster.answers[f"{PROXY}/api/v1/alerts"] = 200, json.dumps({"status": "success", "data": {"alerts": listed}})
 
 
-def history(cluster: StackCluster, series: Callable[[float, str], Counts]) -> None:
-    """Has the Prometheus of the cluster know counters of now and of `RANGE_S` before."""
+def history(cluster: StackCluster, series: Callable[[float, str], Counts], known_s: float = RANGES_S[0]) -> None:
+    """Has the Prometheus of the cluster know counters of now and of `known_s` before at most; they grow by two requests
+    in a second.
+    """
 
     def answer() -> tuple[int, str]:
         (query,) = parse_qs(urlsplit(cluster.asked[-1]).query)["query"]
-        requests = 0.0 if f"offset {RANGE_S:.0f}s" in query else 600.0
+        ago_s = float(query.rpartition("offset ")[2].removesuffix("s")) if "offset" in query else 0.0
+        requests = 600.0 - 2 * ago_s
         result = [
             {"metric": {"__name__": name.partition("{")[0], "pod": pod, **labels(name)}, "value": [0, str(value)]}
             for pod in (item["metadata"]["name"] for item in cluster.pods)
             for name, value in series(requests, pod).items()
+            if ago_s <= known_s
         ]
         return 200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
 
@@ -153,6 +171,25 @@ def test_a_prometheus_has_counters_for_longer(run: Run, cluster: StackCluster):
     assert (result.exit_code, document["load_source"]) == (0, "Prometheus over 5 min")
     assert document["models"][0]["requests_per_s"] == pytest.approx(2.0)
     assert document["models"][0]["remote_prefill_share"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("known_s", "minutes"), [(299, 2), (90, 1)])
+def test_in_the_first_minutes_counters_are_compared_over_what_there_is(
+    run: Run, cluster: StackCluster, known_s: float, minutes: int
+):
+    alerts(cluster)
+    history(cluster, of_pod, known_s)
+    document = json.loads(run("status", "--prometheus", URL, "--json").stdout)
+    assert document["load_source"] == f"Prometheus over {minutes} min, as it doesn't know all servers for longer"
+    assert document["models"][0]["requests_per_s"] == pytest.approx(2.0)
+    assert document["symptoms"] == []
+
+
+def test_servers_that_prometheus_has_seen_for_seconds_are_told_as_such(run: Run, cluster: StackCluster):
+    alerts(cluster)
+    history(cluster, of_pod, 10)
+    (told,) = what(run("status", "--prometheus", URL, "--json"))
+    assert told.endswith("can't be read: Prometheus has known it for less than 60 s")
 
 
 def test_alerts_that_fire_are_told_but_for_those_that_say_that_all_is_well(run: Run, cluster: StackCluster):
