@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         ModelCacheMountArgs,
         PrewarmArgs,
         ServersArgs,
+        TracingArgs,
         UnitArgs,
     )
     from llmd_oke.serving.front_door import (
@@ -168,6 +169,7 @@ REGISTRY = {
         "ModelCacheMountArgs",
         "PrewarmArgs",
         "ServersArgs",
+        "TracingArgs",
         "UnitArgs",
     ),
     "llmd_oke.serving.acceptance": (
@@ -327,6 +329,7 @@ __all__ = [
     "SystemPoolArgs",
     "TaintArgs",
     "TolerationArgs",
+    "TracingArgs",
     "UnitArgs",
 ]
 

@@ -52,7 +52,7 @@ class RouterDialect(Entry):
     `replicas` is how many of them run: several where an endpoint picker that doesn't lead knows the servers too, so
     that it can stand in at once. `picker_arguments` are the picker's beside those that say which pool and which config,
     `objective_groups` the API groups of objectives and rewrites that it reads, and the protocols what Service and
-    InferencePool say of their ports, if anything.
+    InferencePool say of their ports, if anything. `traces` says whether the picker is known to send traces.
     """
 
     chart: str
@@ -63,6 +63,7 @@ class RouterDialect(Entry):
     objective_groups: tuple[str, ...]
     picker_protocol: str | None = None
     pool_protocol: str | None = None
+    traces: bool = False
 
 
 class Crds(Entry):
@@ -91,7 +92,8 @@ class RoutingSidecar(Entry):
     """The proxy in front of each decode server.
 
     `server_port_flag` names vLLM's port to it. `ssrf_protection` says whether it can refuse to send a prompt anywhere
-    but to pods of an InferencePool (v1), for which it looks them up.
+    but to pods of an InferencePool (v1), for which it looks them up. With `tracing_arguments` it sends traces; None
+    where that isn't known.
     """
 
     image: LockedImage
@@ -99,6 +101,7 @@ class RoutingSidecar(Entry):
     arguments: tuple[str, ...]
     server_port_flag: str = "--vllm-port"
     ssrf_protection: bool = False
+    tracing_arguments: tuple[str, ...] | None = None
 
 
 class AttentionBackend(Entry):
@@ -142,7 +145,8 @@ class Vllm(Entry):
 
     `other_images` have the same vLLM and are not used, each with the reason.
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
-    `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong.
+    `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong,
+    `traces` whether it is known to have the packages that it sends traces with.
     """
 
     image: LockedImage
@@ -155,6 +159,7 @@ class Vllm(Entry):
     scratch_gib: int
     limits: tuple[KnownLimit, ...] = ()
     quick_reduce: QuickReduceFormat | None = None
+    traces: bool = False
 
     def runs(self, reference: str) -> bool:
         """Whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""

@@ -297,6 +297,19 @@ class Prometheus(Part):
     default of that chart)."""
 
 
+class Tracing(Part):
+    """Where traces of requests go (OpenTelemetry, OTLP over gRPC)."""
+
+    endpoint: Annotated[
+        str, matching(r"^http://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?:[0-9]{1,5}$", "http://, a host and a port")
+    ]
+    """Address of a collector that takes OTLP over gRPC without TLS, such as `http://otel-collector:4317`; a name
+    without namespace is one of the stack's own. The endpoint picker speaks no TLS to it."""
+
+    sampled_share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Share of the requests that are traced, of those that don't come with a decision of their client's."""
+
+
 class StackConfig(Part):
     """Everything that one stack deploys. It stands under `llmd-oke:stack` in `stacks/Pulumi.<stack>.yaml`."""
 
@@ -366,6 +379,9 @@ class StackConfig(Part):
 
     prometheus: Annotated[Prometheus | None, Field(exclude_if=is_absent)] = None
     """The Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
+
+    tracing: Annotated[Tracing | None, Field(exclude_if=is_absent)] = None
+    """Where endpoint pickers, routing sidecars and vLLM send traces of requests; nowhere if left out."""
 
     @property
     def created_cluster(self) -> CreateCluster | None:

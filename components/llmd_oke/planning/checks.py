@@ -36,6 +36,7 @@ from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import availability_domain_problems, node_scaling_problems, pool_problems
 from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.storage import pod_disk_gib, pod_disk_problems, storage_problems
+from llmd_oke.planning.tracing import tracing_problems
 
 
 def problems(config: StackConfig) -> list[Problem]:
@@ -69,6 +70,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *storage_problems(config),
         *front_door_problems(config),
         *gateway_problems(config),
+        *tracing_problems(config),
         *acceptance_problems(config),
         *monitoring_problems(config),
         *of_models,

@@ -489,6 +489,14 @@ class MonitoringPlan:
 
 
 @dataclass(frozen=True)
+class TracingPlan:
+    """Where traces go, and of which share of the requests."""
+
+    endpoint: str
+    sampled_share: float
+
+
+@dataclass(frozen=True)
 class Advice:
     """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
 
@@ -539,6 +547,7 @@ class Plan:
     gateway: GatewayPlan | None
     acceptance: tuple[PoolAcceptance, ...]
     monitoring: MonitoringPlan | None
+    tracing: TracingPlan | None
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 

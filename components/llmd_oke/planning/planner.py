@@ -57,6 +57,7 @@ from llmd_oke.planning.releases import (
     with_router,
 )
 from llmd_oke.planning.storage import created_storage, download_limit_s, model_cache
+from llmd_oke.planning.tracing import tracing
 
 
 def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
@@ -125,6 +126,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         gateway=gateway(config),
         acceptance=pool_acceptance(config, pools, nodes),
         monitoring=monitoring(config, pools),
+        tracing=tracing(config),
         advice=(),
         project_entries=(),
     )

@@ -12,7 +12,15 @@ from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
 from llmd_oke.program.access import ClusterAccess
-from llmd_oke.serving.args import EngineArgs, GatewayPodsArgs, ModelCacheMountArgs, NodeTaintArgs, ServersArgs, UnitArgs
+from llmd_oke.serving.args import (
+    EngineArgs,
+    GatewayPodsArgs,
+    ModelCacheMountArgs,
+    NodeTaintArgs,
+    ServersArgs,
+    TracingArgs,
+    UnitArgs,
+)
 from llmd_oke.serving.front_door import FrontDoor, FrontDoorPortArgs, ModelEndpoint
 from llmd_oke.serving.image_pull import ImagePull
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
@@ -173,7 +181,13 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
         "non_cached_tokens": model.router.non_cached_tokens,
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
         "gateway": _gateway_pods(plan, model),
+        "tracing": _tracing(plan),
     }
+
+
+def _tracing(plan: Plan) -> TracingArgs | None:
+    asked = plan.tracing
+    return None if asked is None else {"endpoint": asked.endpoint, "sampled_share": asked.sampled_share}
 
 
 def _gateway_pods(plan: Plan, model: ModelPlan) -> GatewayPodsArgs | None:
@@ -225,6 +239,7 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
         "virtual_functions": plan.virtual_functions_owner,
         "node_taints": node_taints(plan),
+        "tracing": _tracing(plan),
     }
 
 

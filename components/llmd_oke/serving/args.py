@@ -95,6 +95,15 @@ class GatewayPodsArgs(TypedDict):
     """Labels that they have."""
 
 
+class TracingArgs(TypedDict):
+    """Where traces go (OTLP over gRPC)."""
+
+    endpoint: str
+    """Address of a collector without TLS, such as `http://otel-collector:4317`."""
+    sampled_share: float
+    """Share of the requests that are traced, where their client hasn't decided."""
+
+
 class UnitArgs(TypedDict):
     """What every unit needs, whatever its roles."""
 
@@ -133,3 +142,5 @@ class UnitArgs(TypedDict):
     """Addresses that the API server speaks to pods from; if left out, every pod may reach the servers."""
     model_cache: NotRequired[ModelCacheMountArgs | None]
     """Where weights are kept; a folder of each pod if left out."""
+    tracing: NotRequired[TracingArgs | None]
+    """Where model servers and routing sidecars send traces; nowhere if left out."""

@@ -16,8 +16,8 @@ from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import PART_OF, Manifest, OverrideArgs, ReleaseRef, inputs, mapped, resolve_release, when_declared
-from llmd_oke.serving import envoy, labels, network_policies
-from llmd_oke.serving.args import GatewayPodsArgs
+from llmd_oke.serving import envoy, labels, network_policies, tracing
+from llmd_oke.serving.args import GatewayPodsArgs, TracingArgs
 from llmd_oke.serving.manifests import (
     ROUTER_S,
     api_access_mount,
@@ -88,6 +88,8 @@ class RouterArgs(TypedDict):
     """Addresses that the API server speaks to pods from; if left out, every pod of the cluster may read metrics."""
     gateway: NotRequired[GatewayPodsArgs | None]
     """Pods of the Gateway that asks the one picker there is then; an Envoy beside each picker does if left out."""
+    tracing: NotRequired[TracingArgs | None]
+    """Where the endpoint picker sends traces; nowhere if left out."""
 
 
 class Router(pulumi.ComponentResource):
@@ -144,6 +146,7 @@ class _Objects:
         self.picker_config = picker_config
         self.selector = labels.router_selector(args["unit"])
         self.gateway = args.get("gateway")
+        self.tracing = tracing.environment(f"{args['model']}-epp", args.get("tracing"))
         self.replicas = 1 if self.gateway else args.get("replicas") or self.dialect.replicas
         self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
@@ -335,12 +338,18 @@ class _Objects:
         election = ["--ha-enable-leader-election"] if self.pickers else []
         service = "liveness" if self.pickers else "inference-extension"
         health = {"grpc": {"port": envoy.PICKER_HEALTH_PORT, "service": service}}
+        off = "--tracing=false"
+        own = ["--tracing=true" if self.tracing and word == off else word for word in self.dialect.picker_arguments]
         return {
             "name": "epp",
             "image": facts.image.pinned,
             "imagePullPolicy": "IfNotPresent",
-            "args": [*pool, *config, *election, *self.dialect.picker_arguments],
-            "env": [_field("NAMESPACE", "metadata.namespace"), _field("POD_NAME", "metadata.name")],
+            "args": [*pool, *config, *election, *own],
+            "env": [
+                _field("NAMESPACE", "metadata.namespace"),
+                _field("POD_NAME", "metadata.name"),
+                *({"name": name, "value": value} for name, value in self.tracing.items()),
+            ],
             "ports": [
                 {"name": "grpc", "containerPort": envoy.PICKER_PORT},
                 {"name": "grpc-health", "containerPort": envoy.PICKER_HEALTH_PORT},

@@ -25,7 +25,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning import Rollout, placement
-from llmd_oke.serving import labels, network_policies, vllm
+from llmd_oke.serving import labels, network_policies, tracing, vllm
 from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.manifests import (
     NAMESPACE_S,
@@ -178,6 +178,7 @@ def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerS
         rdma=args.get("rdma") is not False,
         engine=args.get("engine") or {},
         cache=args.get("model_cache") or {},
+        tracing=args.get("tracing"),
     )
 
 
@@ -315,12 +316,14 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
     # A pool without its namespace would be looked for in `default`.
     pool_flag = mapped(args["namespace"], lambda namespace: f"--inference-pool={namespace}/{pool}")
     protection = ["--enable-ssrf-protection", pool_flag] if pool else []
+    traced = tracing.environment(f"{spec.model.name}-routing-proxy", spec.tracing)
     return {
         "name": "routing-proxy",
         "image": sidecar.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
-        "args": [*ports, *sidecar.arguments, *protection],
+        "args": [*ports, *sidecar.arguments, *protection, *(sidecar.tracing_arguments or () if traced else ())],
+        **({"env": [{"name": name, "value": value} for name, value in traced.items()]} if traced else {}),
         "ports": [{"name": "proxy", "containerPort": vllm.SERVER_PORT, "protocol": "TCP"}],
         "startupProbe": {"tcpSocket": {"port": "proxy"}, "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {

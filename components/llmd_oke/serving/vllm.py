@@ -14,7 +14,8 @@ from llmd_oke.catalogue.serving import handshake
 from llmd_oke.config.engine import SettingValue, engine_settings
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
-from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs
+from llmd_oke.serving import tracing
+from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, TracingArgs
 
 SERVER_PORT = 8000
 """Where clients and the endpoint picker reach every model server."""
@@ -51,6 +52,7 @@ class ServerSpec:
     rdma: bool
     engine: EngineArgs
     cache: ModelCacheMountArgs = field(default_factory=ModelCacheMountArgs)
+    tracing: TracingArgs | None = None
 
     @property
     def vllm_port(self) -> int:
@@ -118,7 +120,8 @@ def arguments(spec: ServerSpec) -> list[str]:
         own.append(f"--served-model-name={spec.model.repository}")
     transfer = [f"{_KV_TRANSFER}={kv_transfer_config()}"] if spec.transfers_cache else []
     release = [f"--attention-backend={_attention_backend(spec)}", *spec.release.vllm.arguments]
-    return [*own, *transfer, *release, *spec.model.arguments, *spec.engine.get("extra_args", [])]
+    traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
+    return [*own, *transfer, *release, *traced, *spec.model.arguments, *spec.engine.get("extra_args", [])]
 
 
 def _settings(spec: ServerSpec) -> list[str]:
@@ -184,6 +187,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **(spec.shape.rdma.environment if spec.rdma else {}),
         **(spec.shape.rdma.rccl if spec.rdma and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
+        **tracing.environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
     }
     token = [] if spec.prewarmed else [hugging_face_token()]

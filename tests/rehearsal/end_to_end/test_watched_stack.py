@@ -72,7 +72,8 @@ def answers(project: Project) -> dict[str, Any]:
     """What Prometheus says of a rehearsal whose smoke benchmark has run."""
     if any(locate(name) is None for name in WATCHING):
         pytest.skip("no prometheus: `llmd-oke rehearse programs --tests` builds it")
-    project.write(STACK, monitoring="install", models=[model(slo={"ttftMs": 2000, "itlMs": 50})])
+    traced = {"endpoint": "http://collector-that-is-gone:4317", "sampledShare": 1}  # it takes nothing from serving
+    project.write(STACK, monitoring="install", tracing=traced, models=[model(slo={"ttftMs": 2000, "itlMs": 50})])
     rehearsed = project.rehearse(STACK)
     assert rehearsed.status == 0, rehearsed.errors
     asked = project.folder / "queries.json"

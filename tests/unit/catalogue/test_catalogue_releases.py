@@ -306,6 +306,9 @@ def rows(release: Release) -> Iterator[tuple[str, str]]:
     yield "attention backend", f"{backend.default}; with a KV connector {backend.kv_connector}"
     yield "backends for mixed TP", ", ".join(backend.split_by_heads) or "none"
     yield "block size", f"{vllm.block_size.default}; with a KV connector {vllm.block_size.kv_connector}"
+    sidecar = release.routing_sidecar.tracing_arguments is not None
+    senders = {"endpoint picker": release.router.traces, "routing sidecar": sidecar, "vLLM": vllm.traces}
+    yield "known to send traces", ", ".join(name for name, sends in senders.items() if sends) or "none"
     yield (
         "clients can't name a prefill server",
         "by the sidecar too" if release.routing_sidecar.ssrf_protection else "by Envoy",
