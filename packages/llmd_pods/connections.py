@@ -322,6 +322,9 @@ class Pool:
                 return await self._open()
         except TimeoutError as error:
             raise NotConnected(Failure.CONNECTION, f"no connection within {CONNECT_TIMEOUT_S:g} s") from error
+        except ssl.SSLCertVerificationError as error:
+            text = f"the certificate of {self._address.host} is refused: {error.verify_message.rstrip('.')}"
+            raise NotConnected(Failure.TLS, text) from error
         except ssl.SSLError as error:
             raise NotConnected(Failure.TLS, f"{type(error).__name__}: {error}") from error
         except gaierror as error:

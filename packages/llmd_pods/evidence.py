@@ -149,7 +149,7 @@ class ApiAnswer:
 def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings: EvidenceSettings) -> RemotePrefill:
     """Judge where the prompts of `sent` were computed, from what the counters grew by between the two snapshots."""
     counters = _changes(before, after, settings)
-    uncached = _uncached_tokens(sent, counters)
+    uncached = max(sent.prompt_tokens - (counters["decode cached tokens"].value or 0.0), 0.0)
     by_epp = _by_epp(sent, counters)
     by_prefill = _share(counters["prefill prompt tokens"].value, uncached)
     by_decode = _by_decode(sent, counters, uncached, settings)
@@ -192,10 +192,6 @@ def _changes(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> d
         "decode transferred bytes": change(before, after, "decode", servers.transferred_bytes),
         "decode failed transfers": change(before, after, "decode", servers.failed_transfers),
     }
-
-
-def _uncached_tokens(sent: Sent, counters: Mapping[str, Change]) -> float:
-    return max(sent.prompt_tokens - (counters["decode cached tokens"].value or 0.0), 0.0)
 
 
 def _by_epp(sent: Sent, counters: Mapping[str, Change]) -> float | None:

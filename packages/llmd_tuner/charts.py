@@ -96,7 +96,8 @@ def html(picture: Picture) -> str:
         Section("TTFT against load", svg=_latency(picture, "TTFT, ms", "ttft_s")),
         Section("ITL against load", svg=_latency(picture, "ITL, ms", "itl_s")),
     ]
-    throughput = Section("Throughput against speed", _text(picture), svg=svg(picture))
+    what = "No forecasts" if picture.confidence.basis is Basis.BOUND else "Forecasts"
+    throughput = Section("Throughput against speed", f"{what}: {picture.confidence.sentence}", svg=svg(picture))
     return page(_title(picture), [throughput, *latencies, Section("Best of all", _FRONTIER, _table(picture.frontier))])
 
 
@@ -139,11 +140,6 @@ def _thinned(frontier: Sequence[Deployment], most: int) -> Sequence[Deployment]:
 
 def _title(picture: Picture) -> str:
     return f"{picture.model}, {picture.question.workload}, on up to {picture.question.hardware.gpus} GPUs"
-
-
-def _text(picture: Picture) -> str:
-    what = "No forecasts" if picture.confidence.basis is Basis.BOUND else "Forecasts"
-    return f"{what}: {picture.confidence.sentence}"
 
 
 def _table(frontier: Sequence[Deployment]) -> Table:

@@ -439,13 +439,9 @@ def _sections(report: Report) -> Iterator[Section]:
         yield Section("Published statements", table=Table(STATEMENTS, lines))
     for group in report.groups:
         for errors in group.metrics:
-            yield Section(f"{errors.title}, {group.title}", table=_points(group, errors))
+            yield Section(f"{errors.title}, {group.title}", table=Table(point_columns(group, errors), points(errors)))
     if report.omitted:
         yield Section("Not compared", "\n\n".join(map(str, report.omitted)))
-
-
-def _points(group: Group, errors: Errors) -> Table:
-    return Table(point_columns(group, errors), points(errors))
 
 
 def _charts(report: Report) -> Iterator[str]:

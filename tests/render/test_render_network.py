@@ -187,7 +187,7 @@ def test_every_rule_is_declared_in_its_group_and_goes_with_it(changes, choices):
         "bastion-host-cidrs": changes.get("bastion_host_cidrs", []),
         "public-load-balancer-cidrs": ["0.0.0.0/0"],
     }
-    expected = {f"net-{r.group.replace('_', '-')}-{r.key}": r for r in security_rules(choices.rules(cidrs))}
+    expected = {f"net-{r.group.replace('_', '-')}-{r.key}": r for r in security_rules(choices, cidrs)}
     matches = {r.name: r for r in rendered.of_type(RULE)}
     assert set(matches) == set(expected)
     for name, resource in matches.items():

@@ -103,7 +103,8 @@ class RuleEntry(Entry):
     source_ports: str | None = None
     peers: tuple[GroupRole | Outside, ...]
     cni: Literal["vcn-native", "flannel"] | None = None
-    needs: Literal["worker-internet", "pod-internet"] | None = None
+    needs: str | None = None
+    """What the network must have or allow: a field of `NetworkChoices`."""
     description: str
     source: str
 

@@ -42,6 +42,11 @@ _ASSUMED: Mapping[str, tuple[Any, str]] = {
 }
 """What no file of a model says: the value that an entry has at first, and why."""
 
+_INSTEAD = (
+    "the kit has {name} too; in a project this entry stands in its place. Arguments, environment and budgets of the"
+    " kit's count no more: copy those that still hold from {file}."
+)
+
 
 @dataclass(frozen=True)
 class ComputedEntry:
@@ -86,6 +91,8 @@ def add(
         typer.echo(entry.text, nl=False)
     out = console.output() if write else console.errors()
     out.print("\n".join(_summary(entry, path if write else None)), markup=False, soft_wrap=True)
+    if file := _kit_file(entry):
+        out.print(f"[magenta]note[/] {_INSTEAD.format(name=entry.model.name, file=file)}", soft_wrap=True)
 
 
 def computed_entry(
@@ -227,6 +234,14 @@ def _summary(entry: ComputedEntry, path: Path | None) -> Iterator[str]:
     yield "latencies of it are bounds until some are measured: `llmd-oke tune`"
 
 
+def _kit_file(entry: ComputedEntry) -> Path | None:
+    """The kit's own entry of that name, in whose place this one stands once it is in a project."""
+    from llmd_oke.values import values_folder  # noqa: PLC0415
+
+    file = values_folder() / "models" / f"{entry.model.name}.yaml"
+    return file if file.is_file() else None
+
+
 def _as_plain(entry: ComputedEntry, path: Path | None) -> dict[str, Any]:
     from llmd_oke.catalogue.models import ComputedModel  # noqa: PLC0415
 
@@ -236,6 +251,7 @@ def _as_plain(entry: ComputedEntry, path: Path | None) -> dict[str, Any]:
         "repository": entry.model.repository,
         "revision": entry.model.revision,
         "written": str(path) if path else None,
+        "replaces_kit": _kit_file(entry) is not None,
         "read": files,
         "computed": entry.model.model_dump(mode="json", include=set(ComputedModel.model_fields)),
         "assumed": {name: {"value": value, "why": why} for name, (value, why) in _ASSUMED.items()},

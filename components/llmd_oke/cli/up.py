@@ -15,6 +15,7 @@ from llmd_oke.cli.console import error_document
 from llmd_oke.cli.extensions import UpdateBenchmark
 from llmd_oke.operations import updates
 from llmd_oke.operations.backend import Terminal, require_stack
+from llmd_oke.operations.certificates import refuse_certificates
 from llmd_oke.operations.nodes import scale_command, scale_pool, unready_pools
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 from llmd_oke.operations.updates import with_refresh
@@ -54,6 +55,7 @@ def up(
     pulumi = with_refresh(cli, plan)
     account = _Account(pulumi, yes=yes) if as_json else None
     with tunnel.api_server_access(project, stack, through_tunnel):
+        refuse_certificates(plan)
         status = updates.update(
             pulumi,
             plan,

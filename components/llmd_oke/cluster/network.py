@@ -581,7 +581,7 @@ def _groups(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> dict[GroupRole, p
         label = role.replace("_", "-")
         group = oci.core.NetworkSecurityGroup(f"{spec.name}-{label}-nsg", **spec.of_vcn(vcn_id, label))
         created[role], ids[role] = group, group.id
-    for rule in security_rules(spec.choices.rules(spec.peers)):
+    for rule in security_rules(spec.choices, spec.peers):
         if rule.group in created:
             _rule(spec, rule, created[rule.group], ids)
     return ids

@@ -47,7 +47,9 @@ def files(rendering: Rendering, *, argo_cd: bool = False) -> dict[str, str]:
     last = max((part.wave for part in (*rendering.objects, *rendering.charts)), default=0)
     digits = max(2, len(str(last)))
     for item in rendering.objects:
-        name = _file_name(item, digits)
+        step = "a" if item.kind in _READ_BY_OTHERS else "b"
+        parts = (f"{item.wave:0{digits}d}{step}", item.kind, item.namespace, item.name)
+        name = f"{_NO_FILE_NAME.sub('_', '-'.join(part for part in parts if part).lower())}.yaml"
         if name in result:
             raise KitError(f"There are two objects {item.kind} {item.name}.", "Give the models other names.")
         later = any(chart.wave < item.wave for chart in rendering.charts)
@@ -115,12 +117,6 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
-
-
-def _file_name(item: RenderedObject, digits: int) -> str:
-    step = "a" if item.kind in _READ_BY_OTHERS else "b"
-    parts = (f"{item.wave:0{digits}d}{step}", item.kind, item.namespace, item.name)
-    return f"{_NO_FILE_NAME.sub('_', '-'.join(part for part in parts if part).lower())}.yaml"
 
 
 def _for_argo_cd(item: RenderedObject, *, after_charts: bool) -> dict[str, Any]:

@@ -6,9 +6,10 @@ The kit neither makes nor renews them, so that nothing but a look into the clust
 import base64
 from binascii import Error as NotBase64
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from llmd_pods.errors import KitError
+from llmd_pods.errors import KitError, Problem, Refused
 
 from llmd_oke.config import ExistingCluster
 from llmd_oke.operations.kubeconfig import cluster_client
@@ -76,6 +77,26 @@ def certificate_findings(plan: Plan, read: ReadSecret | None = None) -> list[Fin
         return [Finding(CHECK, row.path, Verdict.UNKNOWN, error.message, error.remedy or "") for row in certificates]
 
 
+def refuse_certificates(plan: Plan, read: ReadSecret | None = None) -> None:
+    """Holds an update back that would have clients meet a certificate which they refuse. A Secret that isn't there yet
+    may come later, and a cluster that doesn't answer is told by the update itself.
+
+    Raises:
+        Refused: a Secret of an existing cluster has a certificate that can't be used; carries every problem.
+    """
+    certificates = list(used_certificates(plan))
+    if not certificates or not isinstance(plan.cluster, ExistingCluster):
+        return
+    problems: list[Problem] = []
+    with suppress(KitError):
+        read = read or _reader(plan.cluster.kubeconfig_context)
+        for row in certificates:
+            if stored := read(plan.namespace, row.secret):
+                problems += _problems(row, f"{plan.namespace}/{row.secret}", stored)
+    if problems:
+        raise Refused(problems)
+
+
 def _findings(certificate: UsedCertificate, namespace: str, read: ReadSecret) -> Iterator[Finding]:
     name = f"{namespace}/{certificate.secret}"
     stored = read(namespace, certificate.secret)
@@ -83,18 +104,23 @@ def _findings(certificate: UsedCertificate, namespace: str, read: ReadSecret) ->
         remedy = f"kubectl create secret tls {certificate.secret} -n {namespace} --cert=FILE --key=FILE"
         yield Finding(CHECK, certificate.path, Verdict.PROBLEM, f"there is no Secret {name}", remedy)
         return
-    if stored.type != TYPE:
-        value = f"the Secret {name} is of type {stored.type}"
-        yield Finding(CHECK, certificate.path, Verdict.PROBLEM, value, f"It must be of type {TYPE}.")
-        return
-    pair = {key: _plain(stored.data.get(key, "")) for key in NAMES}
-    problems = list(certificate_problems(pair, name, certificate.hosts, names=NAMES))
+    problems = list(_problems(certificate, name, stored))
     for problem in problems:
-        value = f"{problem.path}: {problem.why}"
-        yield Finding(CHECK, certificate.path, Verdict.PROBLEM, value, f"Give it {problem.accepted}.")
+        yield Finding(CHECK, certificate.path, Verdict.PROBLEM, problem.why, f"Give it {problem.accepted}.")
     if not problems:
         hosts = ", ".join(certificate.hosts) or "any host"
         yield Finding(CHECK, certificate.path, Verdict.FINE, f"the certificate in {name} is valid now, for {hosts}")
+
+
+def _problems(certificate: UsedCertificate, name: str, stored: StoredSecret) -> Iterator[Problem]:
+    """What is wrong with a Secret that is there, without its content; `name` is how it is called."""
+    if stored.type != TYPE:
+        why = f"the Secret {name} is of type {stored.type}"
+        yield Problem(certificate.path, certificate.secret, f"a Secret of type {TYPE}", why)
+        return
+    pair = {key: _plain(stored.data.get(key, "")) for key in NAMES}
+    for problem in certificate_problems(pair, name, certificate.hosts, names=NAMES):
+        yield replace(problem, path=certificate.path, value=certificate.secret, why=f"{problem.path}: {problem.why}")
 
 
 def _plain(text: str) -> str:

@@ -339,7 +339,7 @@ def run_to_end(start: Callable[[], subprocess.Popen[str]]) -> tuple[int, str, st
     terminal, `timeout`, a service manager): the Pulumi CLI takes a second signal for the wish to stop without saving.
     Signals are for the main thread, which this has to be called from.
     """
-    with _deferred_signals() as signals, _witness() as witness:
+    with _deferred_signals() as signals, _group_member() as member:
         process, passed_on = start(), False
         while True:
             try:
@@ -348,7 +348,7 @@ def run_to_end(start: Callable[[], subprocess.Popen[str]]) -> tuple[int, str, st
             except subprocess.TimeoutExpired:
                 if signals and not passed_on:
                     passed_on = True
-                    if _is_alive(witness):
+                    if _is_running(member):
                         process.send_signal(signals[0])
 
 
@@ -370,20 +370,15 @@ def _deferred_signals() -> Generator[list[int]]:
         signal.raise_signal(signals[-1])
 
 
-@contextmanager
-def _witness() -> Generator[subprocess.Popen[bytes]]:
-    """A process of the same group, which signals to the group end, and which doesn't outlive this one."""
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as witness:
-        try:
-            yield witness
-        finally:
-            witness.kill()
+def _group_member() -> subprocess.Popen[bytes]:
+    """A process of the same group, which signals to the group end. It ends with its input, so with this process too."""
+    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
-def _is_alive(witness: subprocess.Popen[bytes]) -> bool:
-    """Whether it was not signalled. One that was is not seen to be dead at once."""
+def _is_running(member: subprocess.Popen[bytes]) -> bool:
+    """Whether no signal ended it. One that was signalled is not seen to be dead at once."""
     try:
-        witness.wait(GROUP_S)
+        member.wait(GROUP_S)
     except subprocess.TimeoutExpired:
         return True
     return False
@@ -391,17 +386,17 @@ def _is_alive(witness: subprocess.Popen[bytes]) -> bool:
 
 def end_group(process: subprocess.Popen[str], grace_s: float = 5, first: signal.Signals = signal.SIGTERM) -> None:
     """End whatever is left of the process group that this process leads: SIGTERM, then SIGKILL after `grace_s`."""
+
+    def has_ended() -> bool:
+        process.poll()  # a leader that nobody waited for is part of its group
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
     for number in (first, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        if until(lambda: _group_ended(process), grace_s):
+        if until(has_ended, grace_s):
             return
-
-
-def _group_ended(process: subprocess.Popen[str]) -> bool:
-    process.poll()
-    try:
-        os.killpg(process.pid, 0)
-    except ProcessLookupError:
-        return True
-    return False

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from llmd_pods.errors import Problem
 
-from llmd_oke.catalogue.gateways import GatewayProvider, gateway_provider, gateway_provider_names
+from llmd_oke.catalogue.gateways import gateway_provider, gateway_provider_names
 from llmd_oke.config import Model, StackConfig
-from llmd_oke.config.gateway import CreatedGateway, ExistingGateway, Gateway, Route
+from llmd_oke.config.gateway import CreatedGateway, ExistingGateway, Route
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.plan import Advice, GatewayPlan, Plan
 
@@ -24,11 +24,13 @@ def gateway(config: StackConfig) -> GatewayPlan | None:
         return None
     if isinstance(asked, CreatedGateway):
         service = provider.created_service or provider.service
-        namespace = config.namespace
-        listener, cluster_listener = CLIENTS, CLIENTS if _has_one_listener(asked) else CLUSTER
+        namespace, service_namespace = config.namespace, None
+        plain_on_80 = asked.tls is None and asked.port in {None, 80}  # where the models' own Services lead
+        listener, cluster_listener = CLIENTS, CLIENTS if plain_on_80 else CLUSTER
     else:
         service = asked.service.name if asked.service else provider.service
         namespace = asked.namespace or config.namespace
+        service_namespace = asked.service.namespace if asked.service else None
         listener, cluster_listener = asked.listener, asked.cluster_listener
     return GatewayPlan(
         provider=provider,
@@ -37,19 +39,9 @@ def gateway(config: StackConfig) -> GatewayPlan | None:
         listener=listener,
         cluster_listener=cluster_listener,
         service=(service or "").replace("<gateway>", asked.name),
-        service_namespace=_service_namespace(asked, provider, namespace),
+        service_namespace=service_namespace or provider.namespace or namespace,
         created=asked if isinstance(asked, CreatedGateway) else None,
     )
-
-
-def _has_one_listener(created: CreatedGateway) -> bool:
-    """Whether clients come to the port that the models' own Services lead to."""
-    return created.tls is None and created.port in {None, 80}
-
-
-def _service_namespace(asked: Gateway, provider: GatewayProvider, namespace: str) -> str:
-    named = asked.service.namespace if isinstance(asked, ExistingGateway) and asked.service else None
-    return named or provider.namespace or namespace
 
 
 def gateway_problems(config: StackConfig) -> Iterator[Problem]:
@@ -68,7 +60,13 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
     if not behind:
         why = "no model has router.mode: gateway"
         yield Problem(_PATH, f"mode: {asked.mode}", "nothing, or router.mode: gateway of a model", why)
-    yield from _provider_problems(asked)
+    provider = gateway_provider(asked.provider)
+    if provider is None:
+        accepted = did_you_mean(asked.provider, gateway_provider_names())
+        yield Problem(f"{_PATH}.provider", asked.provider, accepted, "the catalogue has no such entry")
+    elif isinstance(asked, ExistingGateway) and asked.service is None and provider.service is None:
+        why = f"what {provider.name} calls the Service of a Gateway can't be told beforehand"
+        yield Problem(f"{_PATH}.service", None, "name of the Service before the Gateway's pods", why)
     if isinstance(asked, CreatedGateway):
         yield from _listener_problems(asked)
         yield from _name_problems(config, asked)
@@ -77,16 +75,6 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
             why = f"the routers of models[{i}] take no requests themselves, the Gateway does"
             yield Problem("frontDoor", "a front door", "nothing, or router.mode: standalone", why)
     yield from _route_problems(behind)
-
-
-def _provider_problems(asked: Gateway) -> Iterator[Problem]:
-    provider = gateway_provider(asked.provider)
-    if provider is None:
-        accepted = did_you_mean(asked.provider, gateway_provider_names())
-        yield Problem(f"{_PATH}.provider", asked.provider, accepted, "the catalogue has no such entry")
-    elif isinstance(asked, ExistingGateway) and asked.service is None and provider.service is None:
-        why = f"what {provider.name} calls the Service of a Gateway can't be told beforehand"
-        yield Problem(f"{_PATH}.service", None, "name of the Service before the Gateway's pods", why)
 
 
 def _listener_problems(created: CreatedGateway) -> Iterator[Problem]:
@@ -112,6 +100,7 @@ def _route_problems(behind: dict[int, Model]) -> Iterator[Problem]:
     first: dict[tuple[object, ...], int] = {}
     for i, model in behind.items():
         route = model.router.route
+        yield from _repetitions(f"models[{i}].router.route", route)
         for host in route.hosts or (None,):
             headers = tuple(sorted((name.lower(), value) for name, value in route.headers.items()))
             key = (host, headers, route.path.rstrip("/"))  # a prefix means the same with and without its last slash
@@ -119,6 +108,17 @@ def _route_problems(behind: dict[int, Model]) -> Iterator[Problem]:
                 why = f"the same requests are for models[{other}] already"
                 yield Problem(f"models[{i}].router.route", _words(route), "hosts or headers of its own", why)
                 break
+
+
+def _repetitions(path: str, route: Route) -> Iterator[Problem]:
+    """Hosts of one route that are given twice, and headers, whose names mean the same in capital and small letters."""
+    for j, host in enumerate(route.hosts):
+        if (first := route.hosts.index(host)) < j:
+            yield Problem(f"{path}.hosts[{j}]", host, "each host once", f"hosts[{first}] is the same")
+    names: dict[str, str] = {}
+    for name in route.headers:
+        if (other := names.setdefault(name.lower(), name)) != name:
+            yield Problem(f"{path}.headers.{name}", name, "each header once", f"{other} is the same header")
 
 
 def provider_limit_problems(config: StackConfig) -> Iterator[Problem]:

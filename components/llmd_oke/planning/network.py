@@ -35,23 +35,10 @@ _PATH = "cluster.network"
 
 
 @dataclass(frozen=True)
-class RuleContext:
-    """What decides which rows of the table apply, and what their peers are.
-
-    `cidrs` has the ranges of each peer outside of groups but `internet` and `oracle-services`; a peer without ranges
-    (an empty allow list, no bastion subnet) has no rules.
-    """
-
-    groups: Collection[GroupRole]
-    cni: str
-    worker_internet: bool
-    pod_internet: bool
-    cidrs: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
 class NetworkChoices:
-    """What decides which subnets, gateways and groups a network has."""
+    """What decides which subnets, gateways, groups and rules a network has. Rows of the table of rules name its fields
+    (`needs`).
+    """
 
     cni: str = "vcn-native"
     public_endpoint: bool = False
@@ -100,10 +87,6 @@ class NetworkChoices:
     def nat(self) -> bool:
         """Whether anything in a private subnet may open connections to the internet."""
         return self.worker_internet or self.operator or (self.cni == "vcn-native" and self.pod_internet)
-
-    def rules(self, cidrs: Mapping[str, Sequence[str]]) -> RuleContext:
-        """What the rules of the groups go by; `cidrs` are the ranges of peers outside of groups."""
-        return RuleContext(self.group_roles, self.cni, self.worker_internet, self.pod_internet, cidrs)
 
 
 @dataclass(frozen=True)
@@ -297,30 +280,37 @@ def _full(role: SubnetRole, needed: int, room: int, pools: Sequence[PoolSize]) -
     return TooSmall(role, needed, room, reason)
 
 
-def security_rules(context: RuleContext) -> list[SecurityRule]:
-    """All rules of all groups that are there, in the order of the table, none twice."""
-    allowed = {None: True, "worker-internet": context.worker_internet, "pod-internet": context.pod_internet}
-    rows = (row for row in facts.security_rules() if row.cni in (None, context.cni) and allowed[row.needs])
-    return list({(rule.group, rule.key): rule for row in rows for rule in _rules(row, context)}.values())
+def security_rules(choices: NetworkChoices, cidrs: Mapping[str, Sequence[str]]) -> list[SecurityRule]:
+    """All rules of all groups that are there, in the order of the table, none twice.
+
+    `cidrs` has the ranges of each peer outside of groups but `internet` and `oracle-services`; a peer without ranges
+    (an empty allow list, no bastion subnet) has no rules.
+    """
+    rows = [row for row in facts.security_rules() if row.cni in (None, choices.cni)]
+    rows = [row for row in rows if row.needs is None or getattr(choices, row.needs)]
+    rules = (rule for row in rows for rule in _rules(row, choices.group_roles, cidrs))
+    return list({(rule.group, rule.key): rule for rule in rules}.values())
 
 
-def _rules(entry: RuleEntry, context: RuleContext) -> Iterator[SecurityRule]:
-    peers = [peer for named in entry.peers for peer in _peers(named, context)]
+def _rules(
+    entry: RuleEntry, groups: Collection[GroupRole], cidrs: Mapping[str, Sequence[str]]
+) -> Iterator[SecurityRule]:
+    peers = [peer for named in entry.peers for peer in _peers(named, groups, cidrs)]
     ports, source_ports = _ports(entry.ports), _ports(entry.source_ports)
     for group in entry.roles:
-        if group in context.groups:
+        if group in groups:
             for direction, protocol, peer in product(entry.directions, entry.protocols, peers):
                 yield SecurityRule(group, direction, protocol, ports, source_ports, peer, entry.description)
 
 
-def _peers(named: GroupRole | Outside, context: RuleContext) -> list[Peer]:
+def _peers(named: GroupRole | Outside, groups: Collection[GroupRole], cidrs: Mapping[str, Sequence[str]]) -> list[Peer]:
     """What a row means by a peer: nothing where that is not there, several ranges for an allow list."""
     if named == "oracle-services":
         return [Peer()]
     if named == "internet":
         return [Peer(cidr=ANYWHERE)]
-    groups = [Peer(group=group) for group in context.groups if group == named]
-    return groups or [Peer(cidr=cidr) for cidr in context.cidrs.get(named, ())]
+    peers = [Peer(group=group) for group in groups if group == named]
+    return peers or [Peer(cidr=cidr) for cidr in cidrs.get(named, ())]
 
 
 def _ports(text: str | None) -> Ports | None:

@@ -21,7 +21,7 @@ from llmd_oke.serving.args import (
     TracingArgs,
     UnitArgs,
 )
-from llmd_oke.serving.front_door import FrontDoor, FrontDoorPortArgs, ModelEndpoint
+from llmd_oke.serving.front_door import FrontDoor, ModelEndpoint
 from llmd_oke.serving.image_pull import ImagePull
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
 from llmd_oke.serving.namespace import ServingNamespace
@@ -88,7 +88,9 @@ def declare_address(
                 "namespace": plan.namespace,
                 "model": model.name,
                 "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
-                "front_door": _front_door_port(plan, model, door) if model.routed and door is not None else None,
+                "front_door": {"version": door.version, "port": FIRST_MODEL_PORT + plan.models.index(model)}
+                if model.routed and door is not None
+                else None,
             },
             pulumi.ResourceOptions.merge(opts, taking_over(model, "ModelEndpoint")),
         )
@@ -112,10 +114,6 @@ def taking_over(model: ModelPlan, component: str) -> pulumi.ResourceOptions:
         pulumi.Alias(name=f"{model.name}-{name}", type_=f"llmd-oke:index:{other}") for other, name in others.items()
     ]
     return pulumi.ResourceOptions(aliases=[*aliases])
-
-
-def _front_door_port(plan: Plan, model: ModelPlan, door: StackFrontDoor) -> FrontDoorPortArgs:
-    return {"version": door.version, "port": FIRST_MODEL_PORT + plan.models.index(model)}
 
 
 def _served_already(model: ModelPlan) -> pulumi.Output[bool] | None:

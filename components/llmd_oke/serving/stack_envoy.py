@@ -301,14 +301,21 @@ def _hosts(models: Sequence[ServedModel]) -> list[Config]:
     ]
     names = ", ".join(sorted({model.served_name for model in models}))
     by_body: list[Config] = [
-        {"match": _body_match({"exact": name}), "route": route_to(_served_cluster(name))}
+        {
+            "match": {"prefix": "/v1/", "dynamic_metadata": [_metadata({"string_match": {"exact": name}})]},
+            "route": route_to(_served_cluster(name)),
+        }
         for name in dict.fromkeys(model.served_name for model in models)
     ]
     routes: list[Config] = [
         _models_route(models),
         *(route for model in models for route in _own_routes(model, f"/models/{model.name}/")),
         *by_body,
-        _answer({"prefix": "/v1/", **_any_model()}, 404, f"The model doesn't exist. The models are: {names}."),
+        _answer(
+            {"prefix": "/v1/", "dynamic_metadata": [_metadata({"present_match": True})]},
+            404,
+            f"The model doesn't exist. The models are: {names}.",
+        ),
         _answer({"prefix": "/v1/"}, 400, f"The body is no JSON object with a model. The models are: {names}."),
         _answer({"prefix": "/"}, 404, "There is no such path: the API is below /v1/."),
     ]
@@ -330,14 +337,6 @@ def _own_routes(model: ServedModel, prefix: str) -> list[Config]:
     ]
 
 
-def _body_match(value: Mapping[str, str]) -> Config:
-    return {"prefix": "/v1/", "dynamic_metadata": [_metadata({"string_match": dict(value)})]}
-
-
-def _any_model() -> Config:
-    return {"dynamic_metadata": [_metadata({"present_match": True})]}
-
-
 def _metadata(value: Config) -> Config:
     namespace, _, key = _MODEL.partition(".")
     return {"filter": namespace, "path": [{"key": key}], "value": value}
@@ -348,15 +347,11 @@ def _models_route(models: Sequence[ServedModel]) -> Config:
     names = dict.fromkeys(model.served_name for model in models)
     entries = [{"id": name, "object": "model", "created": 0, "owned_by": "llmd-oke"} for name in names]
     text = json.dumps({"object": "list", "data": entries})
+    header = {"key": "content-type", "value": "application/json"}
     return {
         **_answer({"path": "/v1/models"}, 200, text),
-        "response_headers_to_add": [_content_type()],
+        "response_headers_to_add": [{"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
     }
-
-
-def _content_type() -> Config:
-    header = {"key": "content-type", "value": "application/json"}
-    return {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
 
 
 def _answer(match: Config, status: int, text: str) -> Config:

@@ -5,7 +5,6 @@ Where servers come and go with the load, a KEDA ScaledObject for each Deployment
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
@@ -416,7 +415,7 @@ def _triggers(role: str, args: ModelScalingArgs) -> list[dict[str, Any]]:
         for follows in (role, *others)
         if (proportion := _proportion(own, args["servers"][follows]))
         for name, query in facts.queries.items()
-        if (threshold := _threshold(args["servers"][follows], name)) is not None
+        if (threshold := args["servers"][follows].get(name)) is not None
     ]
 
 
@@ -426,10 +425,6 @@ def _proportion(own: ScaledServersArgs, other: ScaledServersArgs) -> float | Non
         return 1
     share, other_share = own.get("share"), other.get("share")
     return other_share / share if share and other_share else None
-
-
-def _threshold(servers: Mapping[str, Any], name: str) -> float | None:
-    return servers.get(name)
 
 
 def _query(query: str, deployment: str, namespace: pulumi.Input[str]) -> pulumi.Output[str]:

@@ -93,7 +93,7 @@ def _row(source: Source, line: int | None, content: Mapping[str, Any] | None, hi
         "output_tokens_per_s": result.number("output_throughput"),
         "duration_s": duration_s,
         **{
-            f"{name}_ms": _quantiles(result, vllm)
+            f"{name}_ms": Quantiles(**{own: result.number(f"{key}_{vllm}_ms") for own, key in _KEYS.items()})
             for name, vllm in (("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), ("e2e", "e2el"))
         },
         **_load(result),
@@ -105,10 +105,6 @@ def _row(source: Source, line: int | None, content: Mapping[str, Any] | None, hi
 def _unanswered(result: Document, completed: int) -> int:
     """Releases that don't count failures leave them out of `completed`."""
     return (result.whole("num_prompts") or completed) - completed
-
-
-def _quantiles(result: Document, name: str) -> Quantiles:
-    return Quantiles(**{own: result.number(f"{key}_{name}_ms") for own, key in _KEYS.items()})
 
 
 def _load(result: Document) -> dict[str, Any]:

@@ -104,7 +104,10 @@ def deployment(observation: Observation) -> Readiness:
     rolled_out = revision == "1" or (
         dig(progress, "reason") == "NewReplicaSetAvailable" and dig(progress, "status") == "True"
     )
-    unbound = _unbound_claims(observation)
+    volumes = dig_list(observation.live, "spec", "template", "spec", "volumes")
+    used = {dig(volume, "persistentVolumeClaim", "claimName") for volume in volumes}
+    claims = [claim for claim in observation.all("persistentvolumeclaims") if name_of(claim) in used]
+    unbound = [name_of(claim) for claim in claims if dig(claim, "status", "phase") != "Bound"]
     updated = (dig(live, "status", "updatedReplicas") or 0) >= (dig(live, "spec", "replicas") or 0)
     if available and rolled_out and updated and _replicas_ready(newest) and not unbound:
         return READY
@@ -126,13 +129,6 @@ def _replicas_ready(replica_set: JsonObject | None) -> bool:
         return False
     desired = dig(replica_set, "spec", "replicas")
     return (dig(replica_set, "status", "readyReplicas") or 0) >= (1 if desired is None else desired)
-
-
-def _unbound_claims(observation: Observation) -> list[str]:
-    volumes = dig_list(observation.live, "spec", "template", "spec", "volumes")
-    used = {dig(volume, "persistentVolumeClaim", "claimName") for volume in volumes}
-    claims = [claim for claim in observation.all("persistentvolumeclaims") if name_of(claim) in used]
-    return [name_of(claim) for claim in claims if dig(claim, "status", "phase") != "Bound"]
 
 
 def stateful_set(observation: Observation) -> Readiness:

@@ -47,12 +47,8 @@ def accept(
     else:
         for result in results:
             _show(result)
-    if any(result.problem or _failed(result) for result in results):
+    if any(result.problem or any(item.verdict == "failed" for item in result.results) for result in results):
         raise typer.Exit(1)
-
-
-def _failed(result: "PoolResult") -> bool:
-    return any(item.verdict == "failed" for item in result.results)
 
 
 def _show(result: "PoolResult") -> None:

@@ -255,10 +255,6 @@ def _required_stack(target: TargetOptions) -> str:
     return target.stack
 
 
-def _no_servers() -> ServerPods:
-    return None
-
-
 @dataclass(frozen=True)
 class BenchTarget:
     """What is loaded.
@@ -275,7 +271,7 @@ class BenchTarget:
     simulated_basis: Basis = Basis.CALIBRATED
     requests_file: Path | None = None
     rows_file: Path | None = None
-    servers: Callable[[], ServerPods] = _no_servers
+    servers: Callable[[], ServerPods] = lambda: None
 
 
 Way = Callable[["ClusterAccess", Plan, ModelPlan], HttpEndpoint]

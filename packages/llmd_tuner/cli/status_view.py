@@ -217,16 +217,17 @@ def status_document(status: StackStatus) -> dict[str, Any]:
             {"when": change.when.isoformat(), "what": change.what, "by": change.by} for change in status.changes
         ],
         "prometheus": status.prometheus,
-        "alerts": _known(status.alerts, lambda alerts: [_alert_document(alert) for alert in alerts]),
+        "alerts": _known(
+            status.alerts,
+            lambda alerts: [
+                {**asdict(item), "since": item.since.isoformat() if item.since else None} for item in alerts
+            ],
+        ),
     }
 
 
 def _known(part: Part | Unread, document: Callable[[Part], object]) -> object:
     return {"unread": part.why} if isinstance(part, Unread) else document(part)
-
-
-def _alert_document(alert: Alert) -> dict[str, object]:
-    return {**asdict(alert), "since": alert.since.isoformat() if alert.since else None}
 
 
 def _load_document(load: ModelLoad) -> dict[str, Any]:

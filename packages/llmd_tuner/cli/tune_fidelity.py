@@ -29,7 +29,7 @@ from llmd_tuner.cli.results import Hint, parse_hints, show_rejected
 from llmd_tuner.cli.tune_options import DEFAULT_SHAPE, STACK_OR_GPU, ModelOptions, figures_of, named_node
 from llmd_tuner.experiments.records import rows_file
 from llmd_tuner.fidelity import KnownFigures, ModelContext, Run, compare, published_runs, statements
-from llmd_tuner.fidelity_report import Report, Verdict, verdict_of
+from llmd_tuner.fidelity_report import Report, verdict_of
 from llmd_tuner.findings import CheckVerdict, Outcome, check_findings, published_findings
 from llmd_tuner.hygiene import inspect_by_model
 from llmd_tuner.measurements import published_points
@@ -112,10 +112,6 @@ def fidelity(
     report = _report(subject, results_read.rows, rehearsal.rows, policy, own=figures is None)
     _write(report, files)
     verdict = None if max_error is None else verdict_of(report, max_error / 100)
-    _show(report, verdict, as_json=as_json, points=points)
-
-
-def _show(report: Report, verdict: Verdict | None, *, as_json: bool, points: bool) -> None:
     if as_json:
         typer.echo(json.dumps(fidelity_report.as_json(report, verdict), indent=2))
     else:

@@ -180,7 +180,8 @@ def _first(result: Ranking) -> Table:
     columns = ("deployment", "GPUs", "most qps", "TTFT ms", "ITL ms", "TPSU", "TPSG", "$/1M")
     table = _table(columns, "of limit")
     for deployment in result.first:
-        table.add_row(*_cells(deployment), _limit(deployment))
+        colour = "green" if deployment.feasible else "red"
+        table.add_row(*_cells(deployment), f"[{colour}]{escape(deployment.binding)} {deployment.ratio:.0%}[/]")
     return table
 
 
@@ -269,11 +270,6 @@ def _table(columns: Sequence[str], last: str) -> Table:
         table.add_column(column, justify="left" if column == "deployment" and index == 0 else "right", no_wrap=True)
     table.add_column(escape(last))
     return table
-
-
-def _limit(deployment: Deployment) -> str:
-    colour = "green" if deployment.feasible else "red"
-    return f"[{colour}]{escape(deployment.binding)} {deployment.ratio:.0%}[/]"
 
 
 def _short(deployment: Deployment) -> str:

@@ -146,7 +146,11 @@ def window(before: Snapshot, after: Snapshot, seconds: float) -> Window:
         if (counts := _buckets(before, after, role, name))
     }
     servers = sum(item.endpoint.role in _GENERATING for item in after.readings)
-    grown = {key: _value(item) for key, item in changes.items() if _shown(item)}
+    grown = {
+        key: None if item.unread else item.value
+        for key, item in changes.items()
+        if item.unread or item.value is not None
+    }
     return Window(seconds, seconds * servers, grown, buckets)
 
 
@@ -199,14 +203,6 @@ def _bounds(snapshot: Snapshot, role: EndpointRole, names: tuple[str, ...]) -> s
     readings = [reading for reading in snapshot.readings if reading.endpoint.role == role]
     shown = (series for reading in readings for name in names for series in reading.series.get(name, ()))
     return {series.labels["le"] for series in shown if "le" in series.labels}
-
-
-def _shown(growth: Change) -> bool:
-    return growth.value is not None or bool(growth.unread)
-
-
-def _value(growth: Change) -> float | None:
-    return None if growth.unread else growth.value
 
 
 def _sum(first: float | None, second: float | None) -> float | None:

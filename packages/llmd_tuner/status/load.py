@@ -168,14 +168,11 @@ def load_symptoms(loads: Iterable[ModelLoad] | Unread, stack: str) -> Iterator[S
     for load in loads:
         for judgement in load.judgements:
             if judgement.off and judgement.value is not None:
-                yield Symptom(Severity.DEGRADED, _text(load, judgement), f"llmd-oke tune watch --stack {stack}")
+                limit = judgement.assumption
+                seen, held = (limit.figure.text(value) for value in (judgement.value, limit.value))
+                what = f"{load.model}: {limit.figure.title} {seen}, to be {limit.side} {held}"
+                yield Symptom(Severity.DEGRADED, what, f"llmd-oke tune watch --stack {stack}")
         if load.unread:
             why = next(iter(load.unread.values()))
             what = f"counters of {some(load.unread)} can't be read: {why}"
             yield Symptom(Severity.RISK, what, "docs/network-policies.md says who may reach servers.")
-
-
-def _text(load: ModelLoad, judgement: Judgement) -> str:
-    limit = judgement.assumption
-    seen, held = (limit.figure.text(value) for value in (judgement.value or 0.0, limit.value))
-    return f"{load.model}: {limit.figure.title} {seen}, to be {limit.side} {held}"

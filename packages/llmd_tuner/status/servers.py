@@ -230,14 +230,10 @@ def _trouble(pod: Pod, warning: str | None, budgets_s: Mapping[str, int], now: d
     scheduled, why, _ = condition(pod, "PodScheduled")
     if not scheduled and why:
         return f"has no node: {_line(why)}", describe
-    return _start_text(pod, warning, budgets_s, now), describe
-
-
-def _start_text(pod: Pod, warning: str | None, budgets_s: Mapping[str, int], now: datetime) -> str:
     created = metadata(pod).creationTimestamp
     budget_s = budgets_s.get(texts(metadata(pod), "labels").get(labels.MODEL, ""))
     limit = f" (a start takes {budget_s // 60} min at most)" if budget_s else ""
-    return f"not ready, made {age_text(created, now)} ago{limit}{f'; {warning}' if warning else ''}"
+    return f"not ready, made {age_text(created, now)} ago{limit}{f'; {warning}' if warning else ''}", describe
 
 
 def _end_text(reason: str | None, code: int) -> str:

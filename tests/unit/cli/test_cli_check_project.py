@@ -81,6 +81,19 @@ def test_a_name_that_makes_no_name_of_objects_asks_for_another(project: Path):
     assert check(project)["ok"]
 
 
+def test_models_whose_names_differ_by_case_only_have_one_name_of_objects(project: Path):
+    names = ("Support-8B", "support-8b")
+    for name in names:
+        write_entry(project, f"models/{name}", model_entry(name, repository=f"acme/{name}-{name[0]}"))
+    models = [model("1p-tp8-1d-tp8", model=name) for name in names]
+    write(project, "s", stack(*models))
+    (problem,) = check(project)["problems"]
+    assert (problem["path"], problem["accepted"]) == ("models[1].model", "a name of its own (key name)")
+    assert problem["why"] == "models[0] has objects of the name support-8b already"
+    write(project, "s", stack(models[0], {**models[1], "name": "smaller"}))
+    assert check(project)["ok"]
+
+
 def test_equal_stack_files_with_other_entries_are_other_deployments(project: Path):
     before = plan_stack_file(project, "s").config_hash
     write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))

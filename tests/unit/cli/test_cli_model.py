@@ -77,6 +77,15 @@ def test_a_written_entry_is_one_of_the_projects_own(tmp_path: Path):
     assert entry.repository == "acme/Large_Model-32B"
 
 
+@pytest.mark.parametrize("write", [(), ("--write",)])
+def test_an_entry_in_the_place_of_the_kits_is_told_as_such(write: tuple[str, ...], tmp_path: Path):
+    place = ["--project", str(tmp_path), "--repository", "deepseek-ai/DeepSeek-R1"]
+    result = run(CONFIG, *place, *write)
+    assert "note the kit has deepseek-r1 too; in a project this entry stands in its place" in result.output
+    assert "the kit has" not in run(CONFIG, *place, "--name", "mine").output
+    assert json.loads(run(CONFIG, *place, "--json").stdout)["replaces_kit"]
+
+
 def test_a_folder_with_config_and_index_is_read_whole(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(config_of("qwen3-32b")))
     index = {"metadata": {"total_size": 70 * 2**30}, "weight_map": {}}

@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 from certificates_for_tests import certificate, private_key
-from llmd_oke.operations.certificates import StoredSecret, certificate_findings
+from llmd_oke.operations.certificates import ReadSecret, StoredSecret, certificate_findings, refuse_certificates
 from llmd_oke.operations.preflight import Finding, Verdict
-from llmd_pods.errors import KitError
+from llmd_pods.errors import KitError, Refused
 from stack_files import plan
 
 HOST = "llm.example.com"
@@ -41,11 +41,12 @@ def test_a_certificate_for_the_front_doors_host_is_fine():
     [
         (None, "there is no Secret llm-d/door"),
         (stored(days=-1), "expired on"),
+        (stored(days=400), "is valid from"),
         (stored(host="other.example.com"), "it is for other.example.com, not for llm.example.com"),
         (stored(type_="Opaque"), "the Secret llm-d/door is of type Opaque"),
         (StoredSecret("kubernetes.io/tls", {"tls.crt": "?"}), "it is missing, or no certificate"),
     ],
-    ids=["missing", "expired", "another host", "another type", "no certificate"],
+    ids=["missing", "expired", "not yet valid", "another host", "another type", "no certificate"],
 )
 def test_a_certificate_that_no_client_would_take_is_a_problem(secret: StoredSecret | None, words: str):
     result = finding(secret)
@@ -54,10 +55,32 @@ def test_a_certificate_that_no_client_would_take_is_a_problem(secret: StoredSecr
     assert result.remedy
 
 
-def test_a_cluster_that_does_not_answer_leaves_the_certificate_unknown():
-    def silent(_namespace: str, _name: str) -> StoredSecret:
-        raise KitError("The cluster does not answer.", "Is KUBECONFIG that of the cluster?")
+@pytest.mark.parametrize(
+    ("secret", "accepted"),
+    [
+        (stored(days=-1), "a renewed certificate"),
+        (stored(days=400), "a certificate of now"),
+        (stored(host="other.example.com"), "a certificate for llm.example.com"),
+    ],
+    ids=["expired", "not yet valid", "another host"],
+)
+def test_an_update_is_refused_while_clients_would_refuse_the_certificate(secret: StoredSecret, accepted: str):
+    with pytest.raises(Refused) as refused:
+        refuse_certificates(plan(frontDoor=DOOR), lambda _namespace, _name: secret)
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.value, problem.accepted) == ("frontDoor.tls.name", "door", accepted)
 
+
+def silent(_namespace: str, _name: str) -> StoredSecret:
+    raise KitError("The cluster does not answer.", "Is KUBECONFIG that of the cluster?")
+
+
+@pytest.mark.parametrize("read", [lambda _namespace, _name: None, silent], ids=["no Secret yet", "no answer"])
+def test_an_update_goes_on_where_nothing_is_known_of_the_certificate(read: ReadSecret):
+    refuse_certificates(plan(frontDoor=DOOR), read)
+
+
+def test_a_cluster_that_does_not_answer_leaves_the_certificate_unknown():
     (result,) = certificate_findings(plan(frontDoor=DOOR), silent)
     assert (result.verdict, result.value) == (Verdict.UNKNOWN, "The cluster does not answer.")
 

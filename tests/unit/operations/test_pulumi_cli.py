@@ -72,10 +72,10 @@ def test_a_state_that_can_not_be_read_is_no_empty_stack():
 PROGRAM = """
 import os, signal
 from llmd_oke.operations import pulumi_cli
-with pulumi_cli._witness() as witness:
+with pulumi_cli._group_member() as member:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
-    print(pulumi_cli._is_alive(witness))
+    print(pulumi_cli._is_running(member))
 """
 
 
@@ -113,8 +113,8 @@ TERM, INT = signal.SIGTERM, signal.SIGINT
 
 def waited_for(monkeypatch: pytest.MonkeyPatch, *signals: int, alone: bool = True) -> Process:
     """A process whose signals came to this process alone, or to all of its group."""
-    monkeypatch.setattr(pulumi_cli, "_witness", nullcontext)
-    monkeypatch.setattr(pulumi_cli, "_is_alive", lambda _: alone)
+    monkeypatch.setattr(pulumi_cli, "_group_member", nullcontext)
+    monkeypatch.setattr(pulumi_cli, "_is_running", lambda _: alone)
     process: Any = Process(*signals)
     pulumi_cli.run_to_end(lambda: process)
     return process
@@ -135,8 +135,8 @@ def test_signals_are_handled_once_it_has_ended(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_signal_that_comes_before_it_runs_is_passed_on_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pulumi_cli, "_witness", nullcontext)
-    monkeypatch.setattr(pulumi_cli, "_is_alive", lambda _: True)
+    monkeypatch.setattr(pulumi_cli, "_group_member", nullcontext)
+    monkeypatch.setattr(pulumi_cli, "_is_running", lambda _: True)
     process: Any = Process(INT)
 
     def start() -> Any:

@@ -100,6 +100,17 @@ def test_two_models_for_the_same_requests_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("route", "key", "words"),
+    [
+        ({"hosts": ["a.io", "b.io", "a.io"]}, "hosts[2]", "hosts[0] is the same"),
+        ({"headers": {"X-Model": "a", "x-model": "b"}}, "headers.x-model", "X-Model is the same header"),
+    ],
+)
+def test_a_condition_twice_in_one_route_is_refused(route: dict[str, Any], key: str, words: str):
+    assert words in refused(behind(route=route), gateway=CREATED)[f"models[0].router.route.{key}"]
+
+
+@pytest.mark.parametrize(
     "route",
     [{"hosts": ["llama.example.com"]}, {"headers": {"X-Gateway-Base-Model-Name": "llama"}}],
 )

@@ -1,6 +1,7 @@
 """What the network of a created cluster is refused for."""
 
 from collections import Counter
+from dataclasses import fields
 from ipaddress import IPv4Network
 from itertools import combinations, product
 
@@ -8,6 +9,7 @@ import pytest
 from created_stacks import created, refusals, validated
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_oke.catalogue import network as catalogue_network
 from llmd_oke.planning.network import (
     ANYWHERE,
     NetworkChoices,
@@ -458,7 +460,7 @@ def rows_of(choices, cidrs=None):
             str(rule.source_ports or ""),
             str(rule.peer).replace("oracle-services", "services"),
         )
-        for rule in security_rules(choices.rules(CIDRS if cidrs is None else cidrs))
+        for rule in security_rules(choices, CIDRS if cidrs is None else cidrs)
     ]
 
 
@@ -502,9 +504,15 @@ def test_only_path_discovery_and_clients_of_public_services_come_in_from_anywher
     assert open_rules <= path_discovery | (public if everything else set())
 
 
+def test_rules_need_what_a_network_can_have_or_allow():
+    needs = {row.needs for row in catalogue_network.security_rules()} - {None}
+    assert needs == {"worker_internet", "pod_internet"}
+    assert needs <= {field.name for field in fields(NetworkChoices) if field.type in {"bool", bool}}
+
+
 def test_peers_are_groups_that_are_there():
     choices = NetworkChoices(cni="flannel")
-    rules = security_rules(choices.rules({}))
+    rules = security_rules(choices, {})
     assert {rule.peer.group for rule in rules} - {None} <= {"api", "workers", "load_balancers"}
     assert {rule.group for rule in rules} == {"api", "workers", "load_balancers"}
 
@@ -521,7 +529,7 @@ def test_the_internet_can_be_closed_for_nodes_and_for_pods(choices, gone):
 
 
 def test_rules_have_names_of_their_own():
-    rules = security_rules(NetworkChoices(**ALL_PARTS).rules(CIDRS))
+    rules = security_rules(NetworkChoices(**ALL_PARTS), CIDRS)
     assert len({(rule.group, rule.key) for rule in rules}) == len(rules)
 
 
@@ -532,5 +540,5 @@ def test_an_allow_list_that_names_a_range_twice_makes_one_rule():
 
 def test_each_group_has_fewer_rules_than_oci_allows():
     """OCI documentation, Service Limits: 120 rules for each network security group."""
-    rules = security_rules(NetworkChoices(**ALL_PARTS).rules(CIDRS))
+    rules = security_rules(NetworkChoices(**ALL_PARTS), CIDRS)
     assert max(Counter(rule.group for rule in rules).values()) <= 120

@@ -312,7 +312,8 @@ def load_request(plan: Plan, model: ModelPlan, options: LoadOptions, job: str) -
     )
     read_trim(request.trim)
     check(request.stages(), request.workload(), request.processes * request.parallelism)
-    return replace(request, limit_s=_limit_s(request) * max(1.0, options.time_scale))
+    limit_s = sum((stage.duration_s or UNLIMITED_S) + GRACE_S for stage in request.stages())
+    return replace(request, limit_s=limit_s * max(1.0, options.time_scale))
 
 
 def in_cluster(
@@ -467,10 +468,6 @@ def _workers(stage: Stage) -> int:
     if not isinstance(stage.shape, ConstantRate | PoissonRate):
         return 1
     return max(1, min(tool.most_workers, math.ceil(stage.shape.requests_per_s / tool.requests_per_worker)))
-
-
-def _limit_s(request: LoadRequest) -> float:
-    return sum((stage.duration_s or UNLIMITED_S) + GRACE_S for stage in request.stages())
 
 
 def _row(

@@ -1,0 +1,125 @@
+"""Requests to a Gateway with TLS, over a loopback server with the certificate of the Gateway's host."""
+
+import asyncio
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates_for_tests import certificate, private_key
+from llmd_oke.planning import Plan
+from llmd_pods import connections
+from llmd_pods.completions import Target
+from llmd_pods.load import Load, run_load
+from llmd_pods.records import Failure, RequestRecord
+from llmd_pods.workload import ClosedLoop, PromptSource
+from llmd_tuner.cli import bench
+from llmd_tuner.experiments.deployed import gateway
+from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
+from raw_server import DONE, HEAD, LAST, TOKEN, chunk, read_request, serving
+from stack_files import model, plan
+
+HOST = "llm.example.com"
+WHOLE = HEAD + chunk(TOKEN) + chunk(DONE) + LAST
+IN_TIME = datetime.now(UTC) + timedelta(days=30)
+
+
+class ApiServer:
+    """An API server that has one Gateway, whose listener is at a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        listener = {"name": "secure", "port": port, "protocol": "HTTPS", "hostname": HOST}
+        self._document = {"spec": {"listeners": [listener]}, "status": {"addresses": [{"value": "127.0.0.1"}]}}
+
+    def get(self, *_: object, **__: object) -> "ApiServer":
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._document
+
+
+class Door:
+    """The TLS side of a Gateway: its certificate, the names that clients asked for (SNI), and what they sent."""
+
+    def __init__(self, folder: Path, host: str, end: datetime) -> None:
+        key = private_key()
+        self.authority = folder / "authority.pem"
+        self.authority.write_text(certificate(key, host, end).chain)
+        (folder / "key.pem").write_text(key.pem)
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.load_cert_chain(self.authority, folder / "key.pem")
+        self.tls.sni_callback = lambda _socket, name, _context: self.names.append(name)
+        self.names: list[str | None] = []
+        self.requests: list[str] = []
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.requests.append((await read_request(reader)).decode().lower())
+        writer.write(WHOLE)
+        await writer.drain()
+
+
+@pytest.fixture(name="stack")
+def stack_fixture(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """A model behind a Gateway, whose name leads to this machine."""
+
+    async def here(_: object) -> list[str]:
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(connections, "resolve", here)
+    monkeypatch.setattr(gateway, "is_reachable", lambda host, _port: host == HOST)
+    monkeypatch.setenv(bench.TOKEN_VARIABLE, "secret-token")
+    there = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+    return plan(model(router={"mode": "gateway"}), gateway=there)
+
+
+async def sent(monkeypatch: pytest.MonkeyPatch, stack: Plan, door: Door, authority: Path | None) -> RequestRecord:
+    """One request through the Gateway, as `bench --through-gateway --certificates` sends it."""
+    access = ClusterAccess.__new__(ClusterAccess)
+    async with serving(door.talk, ssl=door.tls) as server:
+        port = int(server.base_url.rpartition(":")[2])
+        monkeypatch.setattr(access, "_client", ApiServer(port), raising=False)
+        options = bench.TargetOptions(certificates=authority, through_gateway=True)
+        way = bench._gateway_way(options)(access, stack, stack.models[0])
+        target = Target(way.url, "m", dict(way.headers), way.verify)
+        (record,) = await run_load(target, Load(1, ClosedLoop(1), PromptSource(8, 0, "test"), 1), limit_s=10)
+    return record
+
+
+async def test_a_request_goes_to_the_gateways_host_over_tls_of_the_given_authority(
+    monkeypatch: pytest.MonkeyPatch, stack: Plan, tmp_path: Path
+):
+    door = Door(tmp_path, HOST, IN_TIME)
+    record = await sent(monkeypatch, stack, door, door.authority)
+    assert record.succeeded
+    assert door.names == [HOST]
+    assert f"host: {HOST}:" in door.requests[0]
+    assert "authorization: bearer secret-token" in door.requests[0]
+
+
+async def test_an_authority_that_nobody_gave_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, stack: Plan, tmp_path: Path
+):
+    door = Door(tmp_path, HOST, IN_TIME)
+    record = await sent(monkeypatch, stack, door, None)
+    assert (record.failure, door.requests) == (Failure.TLS, [])
+
+
+@pytest.mark.parametrize(
+    ("host", "end", "words"),
+    [
+        (HOST, datetime.now(UTC) - timedelta(days=1), "certificate has expired"),
+        (HOST, datetime.now(UTC) + timedelta(days=400), "certificate is not yet valid"),
+        ("other.example.com", IN_TIME, "certificate is not valid for 'llm.example.com'"),
+    ],
+    ids=["expired", "not yet valid", "another host"],
+)
+async def test_a_certificate_that_can_not_be_used_is_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, stack: Plan, tmp_path: Path, host: str, end: datetime, words: str
+):
+    door = Door(tmp_path, host, end)
+    record = await sent(monkeypatch, stack, door, door.authority)
+    assert record.error is not None
+    assert record.error.startswith(f"the certificate of {HOST} is refused: ")
+    assert words in record.error
+    assert door.requests == []
