@@ -40,13 +40,13 @@ FAULTS = {
 """Faults in the order in which an update meets them, each with the words of its cause."""
 
 NIGHTLY_FAULTS = {
-    "Cluster:internal-error": "500-InternalError",
     "Vcn:too-many-requests": "429-TooManyRequests",
+    "Cluster:internal-error": "500-InternalError",
     "NodePool/mi300x*:out-of-host-capacity": "Out of host capacity",
     "NodePool/mi300x*:node-never-joins": "register timeout",
     "NodePool/mi300x*:late-failure": "Work Request error",
 }
-"""Others, which end an update as those do; how each comes about is tested with the stand-in for OCI."""
+"""Others in that order, which end an update as those do; how each comes about is tested with the stand-in for OCI."""
 
 
 @dataclass(frozen=True)
