@@ -181,6 +181,7 @@ class Agent:
                 images.prepare(config.state_folder, config.outside_authority, config.pod_environment),
                 simulator,
                 config.time_scale,
+                config.certificate,
             ),
             recorder=EventRecorder(client),
             state_folder=config.state_folder,

@@ -80,6 +80,9 @@ class AgentConfig(BaseModel):
     api_server: str = Field(default="10.244.0.1:6443", description="where the `kubernetes` Service leads, host:port")
     outside_names: dict[str, str] = Field(default={}, description="hosts outside the cluster: name to address")
     outside_authority: Path | None = Field(default=None, description="PEM file of what signs their certificates")
+    certificate: tuple[Path, Path] | None = Field(
+        default=None, description="PEM files of a certificate and its key, for programs that would make their own"
+    )
     pod_environment: dict[str, str] = Field(
         default={}, description="what Python programs in pods are told beside theirs"
     )

@@ -14,7 +14,7 @@ from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
 from llmd_oke.values import cache_folder, values_folder
-from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
+from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 
 from llmd_rehearsal import control_plane
 from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
@@ -105,8 +105,7 @@ def local_cluster_spec(
     """
     scaling_flags = _scaling_flags(scaling_time) if scaling_time else ()
     control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes), scaling_flags)
-    authority, scales = control.pki.authority.certificate, (time_scale, probe_time_scale)
-    agent = _agent_config(state, plan, programs, authority, scales, pod_environment or {})
+    agent = _agent_config(state, plan, programs, control.pki, (time_scale, probe_time_scale), pod_environment or {})
     agent_text = agent.model_dump_json(indent=2)
     agent_file = state / "agent.json"
     agent_file.write_text(agent_text)
@@ -144,7 +143,7 @@ def _agent_config(
     state: Path,
     plan: Plan,
     programs: Mapping[str, Path],
-    authority: Path,
+    keys: Pki,
     scales: tuple[float, float],
     pod_environment: Mapping[str, str],
 ) -> AgentConfig:
@@ -165,7 +164,8 @@ def _agent_config(
         cluster_domain=control_plane.CLUSTER_DOMAIN,
         api_server=f"{control_plane.NODE_ADDRESS}:{control_plane.API_SERVER_PORT}",
         outside_names=dict.fromkeys(source_hosts().hosts, control_plane.NODE_ADDRESS),
-        outside_authority=authority,
+        outside_authority=keys.authority.certificate,
+        certificate=(keys.in_pods.certificate, keys.in_pods.key),
         pod_environment=dict(pod_environment),
         faults=state / OCI_FAULTS_FILE,
         time_scale=scales[0],

@@ -140,6 +140,11 @@ class Pki:
         return self.pair("outside")
 
     @property
+    def in_pods(self) -> KeyPair:
+        """What programs in pods show that would make a certificate of their own."""
+        return self.pair("in-pods")
+
+    @property
     def service_accounts(self) -> KeyPair:
         """Signs service account tokens; `certificate` is the bare public key."""
         return KeyPair(self.folder / "service-accounts.pub", self.folder / "service-accounts.key")
@@ -322,7 +327,7 @@ def prepare_pki(folder: Path, outside_names: Sequence[str] = ("outside.invalid",
     """
     pki = Pki(folder)
     clients = (pki.admin, pki.controller_manager, pki.scheduler, pki.front_proxy)
-    pairs = (pki.authority, pki.api_server, pki.outside, *clients)
+    pairs = (pki.authority, pki.api_server, pki.outside, pki.in_pods, *clients)
     files = [path for pair in (*pairs, pki.service_accounts) for path in (pair.certificate, pair.key)]
     if not all(path.is_file() for path in files) or _ends_within_a_day(pki.authority.certificate):
         folder.mkdir(parents=True, exist_ok=True)
@@ -343,6 +348,7 @@ def _generate(pki: Pki, outside_names: Sequence[str]) -> None:
     _sign_client(authority, pki.front_proxy, _FRONT_PROXY, [])
     _sign_server(authority, pki.api_server, "kube-apiserver", API_SERVER_NAMES, API_SERVER_ADDRESSES)
     _sign_server(authority, pki.outside, "outside", outside_names, ())
+    _sign_server(authority, pki.in_pods, "in-pods", (f"*.svc.{CLUSTER_DOMAIN}",), ())
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     _write_key(pki.service_accounts.key, key)

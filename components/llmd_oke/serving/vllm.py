@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmd_pods.errors import KitError
-from llmd_pods.prewarm.sources import ENCODINGS
+from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.catalogue.serving import handshake

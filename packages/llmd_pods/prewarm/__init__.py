@@ -10,3 +10,12 @@ takes up broken downloads where they ended, and of several at a time on one cach
 
 A model may need a vocabulary beside its weights, which comes from elsewhere: it lies in the cache's folder `encodings`.
 """
+
+
+class PrewarmError(Exception):
+    """Something that a person has to look at."""
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, flush=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .web import say
+from . import say
 
 GROUP = 0
 """The group of everything in a cache."""

@@ -1,21 +1,40 @@
-"""Where a model lies in a cache, and who may fill it."""
+"""Where a model lies in a cache, and what it is made of."""
 
 import json
-import socket
-import threading
-import uuid
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from .sources import Listing, RemoteFile
+ENCODINGS = "encodings"
+"""Folder of vocabularies in a cache, and prefix of their names in a bucket."""
 
-HEARTBEAT_S = 10.0
-STALE_AFTER_S = 120.0
+REHEARSED_VOCABULARY = "LLMD_OKE_REHEARSED_VOCABULARY_SHA256"
+"""Variable with the digest of the file that a rehearsal has in place of the real vocabulary."""
 
 LONGEST_PART = 255
 """Bytes of a file's name, on all file systems of Linux."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to be had. `check` is how its content is judged (`sha256`, `git`, `md5`, `md5-of-parts`, or empty where
+    its source says nothing to judge by), `digest` by what.
+    """
+
+    path: str
+    size: int
+    url: str
+    check: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All files of a model at one commit."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
 
 
 class UnsafeNameError(Exception):
@@ -136,56 +155,6 @@ class Place:
 def write_whole(path: Path, text: str) -> None:
     """Writes a file so that nobody sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    partial = path.with_name(f"{path.name}.{os.urandom(16).hex()}")
     partial.write_text(text)
     partial.rename(path)
-
-
-@contextmanager
-def fill_lock(place: Place) -> Generator[bool]:
-    """Whether this program is the one that fills the model's folder. The lock of one that died is taken over.
-
-    It is a file with a pulse, because locks of the operating system don't reach over every network file system.
-    """
-    place.lock.parent.mkdir(parents=True, exist_ok=True)
-    if not _take(place.lock):
-        yield False
-        return
-    end = threading.Event()
-    pulse = threading.Thread(target=_beat, args=(place.lock, end), daemon=True)
-    pulse.start()
-    try:
-        yield True
-    finally:
-        end.set()
-        pulse.join()
-        place.lock.unlink(missing_ok=True)
-
-
-def _take(lock: Path) -> bool:
-    if lock.exists() and _age_s(lock) > STALE_AFTER_S:
-        lock.unlink(missing_ok=True)
-    try:
-        with lock.open("x") as file:
-            file.write(socket.gethostname())
-    except FileExistsError:
-        return False
-    return True
-
-
-def _age_s(lock: Path) -> float:
-    """Age by the file system's own clock."""
-    probe = lock.with_name(f"{lock.name}.{uuid.uuid4().hex}")
-    probe.touch()
-    try:
-        return probe.stat().st_mtime - lock.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-    finally:
-        probe.unlink()
-
-
-def _beat(lock: Path, end: threading.Event) -> None:
-    while not end.wait(HEARTBEAT_S):
-        if lock.exists():
-            lock.touch()

@@ -8,16 +8,12 @@ import re
 import urllib.parse
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from .web import PrewarmError, Web, without_secrets
-
-ENCODINGS = "encodings"
-"""Folder of vocabularies in a cache, and prefix of their names in a bucket."""
-
-REHEARSED_VOCABULARY = "LLMD_OKE_REHEARSED_VOCABULARY_SHA256"
-"""Variable with the digest of the file that a rehearsal has in place of the real vocabulary."""
+from . import PrewarmError
+from .places import Listing, RemoteFile
+from .web import Web, without_secrets
 
 SKIPPED_FOLDERS = ("original", "metal")
 """Weights in formats that vLLM doesn't read; it leaves `original` out too."""
@@ -33,27 +29,6 @@ MOST_SUMS_BYTES = 2**20
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _PARTS_DIGEST = re.compile(r"[A-Za-z0-9+/]{22}==-[1-9][0-9]{0,4}")
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file to be had. `check` is how its content is judged (`sha256`, `git`, `md5`, `md5-of-parts`, or empty where
-    its source says nothing to judge by), `digest` by what.
-    """
-
-    path: str
-    size: int
-    url: str
-    check: str = ""
-    digest: str = ""
-
-
-@dataclass(frozen=True)
-class Listing:
-    """All files of a model at one commit."""
-
-    commit: str
-    files: tuple[RemoteFile, ...]
 
 
 def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -> Listing:

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
-from .places import inside
-from .sources import RemoteFile
-from .web import PrewarmError, Web, say, with_tries, without_secrets
+from . import PrewarmError, say
+from .places import RemoteFile, inside
+from .web import Web, with_tries, without_secrets
 
 CHUNK_BYTES = 8 * 2**20
 REPORT_PERIOD_S = 10.0

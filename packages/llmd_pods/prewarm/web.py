@@ -8,7 +8,10 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
+
+from . import PrewarmError, say
 
 T = TypeVar("T")
 
@@ -16,15 +19,6 @@ ANSWER_TIMEOUT_S = 60.0
 TRIES = 8
 LONGEST_PAUSE_S = 60.0
 _FINAL = {400, 401, 403, 404, 410}
-
-
-class PrewarmError(Exception):
-    """Something that a person has to look at."""
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print(text, flush=True)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -48,7 +42,12 @@ class Web:
         request = urllib.request.Request(url, headers=dict(headers or {}), method=method)  # noqa: S310 - https by the endpoints' defaults
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
-        return urllib.request.build_opener(_Redirects()).open(request, timeout=ANSWER_TIMEOUT_S)
+        return self._opener.open(request, timeout=ANSWER_TIMEOUT_S)
+
+    @cached_property
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """Made once: each reads all certificates that the image trusts."""
+        return urllib.request.build_opener(_Redirects())
 
     def read_json(self, url: str) -> tuple[Any, str]:
         """The document, and the URL of its next page if there is one."""

@@ -34,6 +34,9 @@ POLL_S: Final = 1.0
 WATCH_LIMIT_S: Final = 20
 """How long one watch lasts; an informer without subscribers ends with its watch."""
 RETRY_S: Final = 0.5
+GATHER_S: Final = 0.005
+"""For how long changes are gathered before a wait looks, for each wait of its collection: 64 waits that all looked at
+each change had a processor of their own for that."""
 # At a delete the real plug-in obeys skipAwait for these kinds only.
 _DELETE_OBEYS_SKIP: Final = frozenset(
     {"v1/Namespace", "v1/Pod", "apps/v1/DaemonSet", "apps/v1/Deployment", "apps/v1/StatefulSet", "batch/v1/Job"}
@@ -81,6 +84,12 @@ class Informer:
     def wait_listed(self, limit_s: float) -> None:
         """Waits for the first answer of the API server."""
         self._listed.wait(limit_s)
+
+    def gather(self, changed: threading.Event, limit_s: float) -> None:
+        """Returns some time after a change, or after the limit: the later the more others wait for changes too."""
+        if changed.wait(limit_s):
+            time.sleep(GATHER_S * len(self._subscribers))
+        changed.clear()
 
     def one(self, name: str) -> JsonObject | None:
         """The object of that name, or None."""
@@ -257,8 +266,7 @@ class Waiter:
                     reasons = [f"finalizers might be preventing deletion ({', '.join(finalizers)})"]
                     text = f"'{name}' timed out waiting to be deleted"
                     raise NotReady(live or obj, text, reasons if finalizers else ())
-                changed.wait(POLL_S)
-                changed.clear()
+                informer.gather(changed, POLL_S)
 
     def _is_gone(self, kind: Kind, obj: JsonObject) -> bool:
         try:
@@ -290,8 +298,7 @@ class Waiter:
                 if self.cancelled.is_set():
                     text = f'Resource operation was cancelled for "{name_of(obj)}"'
                     raise NotReady(observation.live, text, readiness.reasons)
-                changed.wait(min(POLL_S, pending.left_s, readiness.look_again_s or POLL_S))
-                changed.clear()
+                informers[0].gather(changed, min(POLL_S, pending.left_s, readiness.look_again_s or POLL_S))
 
     def _observation(self, pending: _PendingWait, informers: Sequence[Informer]) -> Observation | None:
         """What there is to judge by; None as long as the informer hasn't seen the last write."""

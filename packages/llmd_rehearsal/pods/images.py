@@ -34,6 +34,7 @@ FOLDER = "/opt/python"
 EXECUTABLE = f"{FOLDER}/bin/python"
 _BOUND_ALREADY = "/usr"
 _AUTHORITY = "authority.pem"
+_CERTIFICATE_FOLDER = "/etc/llmd-oke-rehearsal"
 
 
 class ImageEntry(BaseModel):
@@ -51,12 +52,16 @@ class ImageEntry(BaseModel):
     """Run by the machine's Python: with the standard library alone, or with the packages that the kit runs with."""
     simulator: Literal["vllm"] | None = None
     """Simulated by a process of the rehearsal instead of a program of its own."""
+    idle: bool = False
+    """Does nothing until it is ended, for which no process is needed."""
     entrypoint: tuple[str, ...] = ()
     """The image's own entry point, used when the container has no command."""
     arguments: tuple[str, ...] = ()
     """The image's own arguments, used when the container has neither command nor arguments."""
     commands: tuple[str, ...] = ()
     """The row is for these commands alone: base names of the first word, `*` matches any text."""
+    words: tuple[str, ...] = ()
+    """The row is for commands with one of these words alone."""
     unless: tuple[str, ...] = ()
     """The row isn't for commands with one of these words, `*` matches any text."""
 
@@ -66,6 +71,12 @@ class ImageEntry(BaseModel):
     flags: dict[str, str] = {}
     """Flags that a manifest gives with another value, for a program that shares its machine with many of its like."""
 
+    adds: dict[str, str] = {}
+    """Flags that the program gets with these values where a manifest doesn't give them."""
+
+    certificate_flag: str = ""
+    """Flag for a folder with `tls.crt` and `tls.key`, of a program that would make a key for itself."""
+
     environment: dict[str, str] = {}
     """Variables that make the program take less of a machine that it shares; a container's own come before them."""
 
@@ -73,9 +84,11 @@ class ImageEntry(BaseModel):
     """How far the program stands back for what simulates servers."""
 
     def with_flags(self, argv: Sequence[str]) -> list[str]:
-        """The program's words, with the values of `flags` for the flags that are there: `--flag value`."""
+        """The program's words, with the values of `flags` for the flags that are there, `--flag value`, and `adds`."""
         before = ("", *argv)
-        return [self.flags.get(flag, word) for flag, word in zip(before, argv, strict=False)]
+        words = [self.flags.get(flag, word) for flag, word in zip(before, argv, strict=False)]
+        given = {word.partition("=")[0] for word in argv}
+        return [*words, *(part for flag, value in self.adds.items() if flag not in given for part in (flag, value))]
 
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
         """These flags as the program needs them where its servers are slower than in real time; what a manifest gives
@@ -88,8 +101,8 @@ class ImageEntry(BaseModel):
 
     @model_validator(mode="after")
     def _one_stand_in(self) -> "ImageEntry":
-        if [self.program, self.python, self.simulator].count(None) != 2:
-            raise ValueError("give one of program (with path), python and simulator")
+        if [self.program, self.python, self.simulator, self.idle or None].count(None) != 3:
+            raise ValueError("give one of program (with path), python, simulator and idle")
         if self.program is not None and self.path is None:
             raise ValueError("program needs path, where it lies in the container")
         return self
@@ -151,7 +164,8 @@ def _is_for(entry: ImageEntry, command: Sequence[str] | None, arguments: Sequenc
     words = resolve_argv(command, arguments, entry.entrypoint, entry.arguments, {})
     program = PurePosixPath(words[0]).name
     is_named = any(fnmatchcase(program, pattern) for pattern in entry.commands)
-    return is_named and not any(fnmatchcase(word, pattern) for word in words for pattern in entry.unless)
+    has_word = not entry.words or not set(entry.words).isdisjoint(words)
+    return is_named and has_word and not any(fnmatchcase(word, pattern) for word in words for pattern in entry.unless)
 
 
 @dataclass(frozen=True)
@@ -210,7 +224,7 @@ class ContainerContext:
 
 
 class ContainerFactory:
-    """Makes containers by the image table; `programs` are paths by name.
+    """Makes containers by the image table; `programs` are paths by name, `certificate` is one with its key.
 
     With a `time_scale` above 1, programs whose intervals are the simulated servers' are told longer ones.
     """
@@ -222,21 +236,28 @@ class ContainerFactory:
         python: Python,
         simulator: httpx2.AsyncClient | None,
         time_scale: float = 1.0,
+        certificate: tuple[Path, Path] | None = None,
     ) -> None:
         self._images = images
         self._programs = programs
         self._python = python
         self._simulator = simulator
         self._time_scale = time_scale
+        self._certificate = certificate
 
     def is_simulated(self, model: ContainerModel) -> bool:
-        """Say whether nothing runs for this container."""
+        """Say whether nothing runs for this container, which on a real node would do something."""
         entry = self._entry(model)
         if entry is None:
             return True
         words = (*(model.command or entry.entrypoint), *(model.args or []))
         starts_vllm = any("vllm" in word for word in words)
         return entry.simulator is not None and (self._simulator is None or not starts_vllm)
+
+    def needs_process(self, model: ContainerModel) -> bool:
+        """Say whether anything runs for this container."""
+        entry = self._entry(model)
+        return entry is not None and not entry.idle and not self.is_simulated(model)
 
     def runs_python(self, model: ContainerModel) -> bool:
         """Say whether it's a Python program in an image of vLLM, which has ROCm's tools and libraries too."""
@@ -246,7 +267,7 @@ class ContainerFactory:
     def make(self, model: ContainerModel, context: ContainerContext) -> Container:
         """Make one run of a container; StartError when its image's program isn't on this machine."""
         entry = self._entry(model)
-        if entry is None or self.is_simulated(model):
+        if entry is None or not self.needs_process(model):
             return PlaceholderContainer(completes=context.completes)
         environment = context.environment
         argv = resolve_argv(model.command, model.args, entry.entrypoint, entry.arguments, environment)
@@ -260,7 +281,11 @@ class ContainerFactory:
             return _process(model, context, mounts, self._python.argv(argv), self._python.variables(environment))
         argv = [*entry.with_flags(argv), *entry.in_model_time(argv, self._time_scale)]
         shared = {**entry.environment, **environment}
-        return _process(model, context, [self._program(model, entry)], argv, shared, entry.niceness)
+        mounts = [self._program(model, entry)]
+        if self._certificate is not None and entry.certificate_flag and entry.certificate_flag not in argv:
+            argv += [entry.certificate_flag, _CERTIFICATE_FOLDER]
+            mounts += _certificate_mounts(*self._certificate)
+        return _process(model, context, mounts, argv, shared, entry.niceness)
 
     def _entry(self, model: ContainerModel) -> ImageEntry | None:
         return self._images.find(model.image or "", model.command, model.args)
@@ -270,6 +295,11 @@ class ContainerFactory:
         if program is None or not program.exists():
             raise StartError("ErrImageNeverPull", f'the rehearsal has no program "{entry.program}" for {model.image}')
         return Mount(program, entry.path or "", read_only=True)
+
+
+def _certificate_mounts(certificate: Path, key: Path) -> list[Mount]:
+    folder = _CERTIFICATE_FOLDER
+    return [Mount(certificate, f"{folder}/tls.crt", read_only=True), Mount(key, f"{folder}/tls.key", read_only=True)]
 
 
 def _process(

@@ -301,7 +301,7 @@ class PodSandbox:
 
     async def _attach(self, spec: PodSpec, facts: PodFacts) -> Path:
         networks, factory = self._context.networks, self._context.factory
-        if all(factory.is_simulated(container) for container in (*(spec.initContainers or ()), *spec.containers)):
+        if not any(factory.needs_process(container) for container in (*(spec.initContainers or ()), *spec.containers)):
             return _NO_NETWORK
         if spec.hostNetwork:
             return await networks.attach_node(facts.node_name, facts.host_ip)

@@ -10,14 +10,15 @@ from typing import Any
 import httpx2
 from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import Container as ContainerModel
+from lightkube.models.core_v1 import PodSpec
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret
-from lightkube.types import PatchType
-from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
+from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata
 from llmd_pods.errors import KitError
 
 from llmd_rehearsal.pods.container_worker import ContainerOptions, ContainerWorker
 from llmd_rehearsal.pods.containers import Container
 from llmd_rehearsal.pods.environment import DEFAULT_GRACE_S
+from llmd_rehearsal.pods.images import ContainerFactory
 from llmd_rehearsal.pods.pod_sandbox import AgentContext, PodSandbox
 from llmd_rehearsal.pods.processes import start_task
 from llmd_rehearsal.pods.status import (
@@ -35,6 +36,8 @@ from llmd_rehearsal.watches import Store, identity, spec_of
 _log = logging.getLogger(__name__)
 _LEAST_SIDECAR_GRACE_S = 2.0
 _LOST_GRACE_S = 5.0
+_SANDBOX_S = 0.5
+"""A sandbox that is made more quickly, as most are, needs no status of its own before."""
 _END_PHASES = {"Succeeded", "Failed"}
 
 
@@ -85,7 +88,7 @@ class PodRunner:
         if metadata(pod).deletionTimestamp is not None:
             self._spawn(delete_object(self._context.client, identity(pod)))
         elif pod.status is None or pod.status.phase not in _END_PHASES:
-            worker = PodWorker(self._context, pod)
+            worker = PodWorker(self._context, pod, lambda: len(self._workers))
             self._workers[worker.identity.uid] = worker
 
     def _lost(self, uid: str) -> None:
@@ -108,7 +111,8 @@ class PodRunner:
 class PodWorker:
     """One pod. `run` goes on until its containers are over; `terminate` ends it earlier."""
 
-    def __init__(self, context: AgentContext, pod: Pod) -> None:
+    def __init__(self, context: AgentContext, pod: Pod, pods: Callable[[], int]) -> None:
+        """Take a pod; `pods` counts those of the machine."""
         self.pod = pod
         self.identity = identity(pod)
         self.sources = source_names(pod)
@@ -119,7 +123,12 @@ class PodWorker:
         self._workers: dict[str, ContainerWorker] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._writer = StatusWriter(
-            context.client, self.identity, self._status, lambda: gather_s(context.probes.running)
+            context.client,
+            self.identity,
+            self._status,
+            annotations=_simulated(context.factory, spec_of(pod)),
+            gather_s=lambda: gather_s(pods()),
+            serves=(spec_of(pod).restartPolicy or "Always") == "Always",
         )
         self._title = f"pod {self.identity.namespace}/{self.identity.name}"
         self._writing = start_task(self._writer.run(), f"{self._title}: status")
@@ -162,10 +171,10 @@ class PodWorker:
         return self._end
 
     async def _live(self) -> None:
-        self._writer.changed()
+        waiting = asyncio.get_running_loop().call_later(_SANDBOX_S, self._writer.changed)
         try:
-            await self._mark_simulated()
             await self._sandbox.create(self.pod, self._warn)
+            waiting.cancel()
             self._writer.changed()
             if await self._initialise():
                 mains = [self._begin(model, Role.MAIN) for model in spec_of(self.pod).containers]
@@ -246,17 +255,12 @@ class PodWorker:
     def _warn(self, reason: str, message: str) -> None:
         self._context.recorder.warn(self.pod, reason, message)
 
-    async def _mark_simulated(self) -> None:
-        spec, factory = spec_of(self.pod), self._context.factory
-        containers = [*(spec.initContainers or []), *spec.containers]
-        names = [container.name for container in containers if factory.is_simulated(container)]
-        if not names or texts(metadata(self.pod), "annotations").get(SIMULATED_ANNOTATION):
-            return
-        patch = {"metadata": {"annotations": {SIMULATED_ANNOTATION: ",".join(names)}}}
-        name, namespace = self.identity.name, self.identity.namespace
-        await _log_failure(
-            self._context.client.patch(Pod, name, patch, namespace=namespace, patch_type=PatchType.MERGE)
-        )
+
+def _simulated(factory: ContainerFactory, spec: PodSpec) -> dict[str, str]:
+    """Give the annotation that names the containers for which nothing runs, if there are any."""
+    containers = [*(spec.initContainers or []), *spec.containers]
+    names = [container.name for container in containers if factory.is_simulated(container)]
+    return {SIMULATED_ANNOTATION: ",".join(names)} if names else {}
 
 
 def _restarts(policy: str, role: Role) -> Callable[[int], bool]:

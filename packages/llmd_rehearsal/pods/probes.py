@@ -18,6 +18,9 @@ SHORTEST_S = 0.2  # below this, probing would cost more than it tells on two cor
 SETTLED_PER_S = 40.0
 """Questions in a second, of all probes whose answer is yes: a thousand of them each second kept half a core busy."""
 
+LONGEST_SETTLED_S = 10.0
+"""Between two questions while the answer is yes, on a machine with many probes; Kubernetes' own default."""
+
 ANSWERS_PER_S = 100.0
 """Answers in a second to count on while programs start, of all probes: with a thousand of them an answer has 10 s."""
 
@@ -49,9 +52,10 @@ class Schedule:
         return max(self.timeout_s, LEAST_TIMEOUT_S, probes / ANSWERS_PER_S)
 
     def period_of(self, tally: "Tally", probes: int = 0) -> float:
-        """Give the seconds until the next question, with so many `probes` on this machine; never more than its own."""
+        """Give the seconds until the next question, with so many `probes` on this machine."""
         if tally.settled:
-            return max(self.settled_period_s, min(self.doubtful_period_s, probes / SETTLED_PER_S))
+            longest_s = max(self.doubtful_period_s, LONGEST_SETTLED_S)
+            return max(self.settled_period_s, min(longest_s, probes / SETTLED_PER_S))
         return self.doubtful_period_s if tally.doubtful else self.period_s
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from llmd_rehearsal.watches import ObjectIdentity, identity, is_sidecar, spec_of
 _log = logging.getLogger(__name__)
 _OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 _GATHER_S, _LONGEST_GATHER_S = 0.01, 2.0
-_FEW_PROBES, _PROBES_PER_S = 100, 400.0
+_FEW_PODS, _PODS_PER_S = 100, 400.0
 _RETRY_S = 0.5
 _MISSING = 404
 _ENDED = {"Succeeded", "Failed"}
@@ -262,26 +262,32 @@ def _restarts_so_far(pod: Pod) -> dict[str, int]:
     return {container.name: container.restartCount + (1 if container.containerID else 0) for container in statuses}
 
 
-def gather_s(probes: int) -> float:
-    """Give the seconds for which changes of a status are gathered, with so many `probes` on this machine.
+def gather_s(pods: int) -> float:
+    """Give the seconds for which changes of a status are gathered, with so many `pods` on this machine.
 
     Whoever follows a namespace's pods, as each endpoint picker does, reads every one that is written.
     """
-    return min(max(_GATHER_S, (probes - _FEW_PROBES) / _PROBES_PER_S), _LONGEST_GATHER_S)
+    return min(max(_GATHER_S, (pods - _FEW_PODS) / _PODS_PER_S), _LONGEST_GATHER_S)
 
 
 class StatusWriter:
-    """The one owner of a pod's status. What turns readiness, or ends the pod, is written at once."""
+    """The one owner of a pod's status, which it writes with `annotations`: one request for both, as the API server
+    takes them. What turns the readiness of a pod that serves, or ends the pod, is written at once.
+    """
 
     def __init__(
         self,
         client: AsyncClient,
         pod: ObjectIdentity,
         compute: Callable[[], dict[str, Any]],
+        *,
+        annotations: Mapping[str, str] | None = None,
         gather_s: Callable[[], float] = lambda: _GATHER_S,
+        serves: bool = True,
     ) -> None:
         self._client, self._gather_s = client, gather_s
-        self._pod = pod
+        self._pod, self._serves = pod, serves
+        self._metadata = {"uid": pod.uid, **({"annotations": dict(annotations)} if annotations else {})}
         self._compute = compute
         self._dirty = asyncio.Event()
         self._sent: dict[str, Any] | None = None
@@ -320,7 +326,7 @@ class StatusWriter:
     def _is_urgent(self) -> bool:
         status = self._compute()
         was_ready = self._sent is not None and _says_ready(self._sent)
-        return _says_ready(status) is not was_ready or status["phase"] in _ENDED
+        return (self._serves and _says_ready(status) is not was_ready) or status["phase"] in _ENDED
 
     async def send(self) -> bool:
         """Send the status now, unless the server has it; False when that failed and is worth another try."""
@@ -329,7 +335,7 @@ class StatusWriter:
             return True
         try:
             await self._client.patch(
-                PodStatus, self._pod.name, {"metadata": {"uid": self._pod.uid}, "status": status},
+                PodStatus, self._pod.name, {"metadata": self._metadata, "status": status},
                 namespace=self._pod.namespace, patch_type=PatchType.MERGE,
             )  # fmt: skip
         except ApiError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from llmd_oke import catalogue
-from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
+from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_server import ModelSources
 from llmd_rehearsal.model_sources import source_hosts

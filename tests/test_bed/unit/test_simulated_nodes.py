@@ -44,6 +44,10 @@ def test_a_node_is_ready_and_has_its_address() -> None:
     assert {"type": "InternalIP", "address": "10.244.0.10"} in status["addresses"]
 
 
+def test_leases_of_many_nodes_are_renewed_less_often_but_twice_while_they_last() -> None:
+    assert [nodes.renew_s(count) for count in (1, 128, 192, 5000)] == [10.0, 10.0, 15.0, 20.0]
+
+
 def test_a_lease_goes_with_its_node_and_is_renewed_to_the_microsecond() -> None:
     lease = nodes.lease("gpu-0", "uid-1", NOW)
     assert lease["metadata"]["ownerReferences"][0]["uid"] == "uid-1"

@@ -13,7 +13,7 @@ from llmd_oke import catalogue
 from llmd_oke.serving import model_cache, units
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.model_cache import ModelCacheArgs
-from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
+from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 from llmd_rehearsal.model_sources import vocabulary
 from test_pd_sidecar import namespaces
 

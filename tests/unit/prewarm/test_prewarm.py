@@ -14,7 +14,7 @@ import pytest
 from hub_for_tests import COMMIT, FILES, REPOSITORY, VOCABULARY, Hub, md5_of_parts
 from llmd_oke.serving import model_cache
 from llmd_pods.prewarm import __main__ as program
-from llmd_pods.prewarm import places, transfer, web
+from llmd_pods.prewarm import fill, places, sources, transfer, web
 
 WANTED = {path: content for path, content in FILES.items() if not path.startswith("original/")}
 
@@ -273,9 +273,9 @@ def test_of_two_programs_on_one_cache_one_downloads(hub: Hub, tmp_path: Path):
 
     def ensure() -> None:
         def listed():
-            return program.list_hugging_face(source, hub.url, REPOSITORY, "main")
+            return sources.list_hugging_face(source, hub.url, REPOSITORY, "main")
 
-        program.ensure(place, listed, source, 2, poll_s=0.01)
+        fill.ensure(place, listed, source, 2, poll_s=0.01)
         statuses.append("complete")
 
     both = [threading.Thread(target=ensure) for _ in range(2)]
@@ -292,7 +292,7 @@ def test_the_lock_of_a_program_that_died_is_taken_over(hub: Hub, tmp_path: Path)
     lock = places.Place(tmp_path, REPOSITORY, "main").lock
     lock.parent.mkdir(parents=True)
     lock.write_text("dead")
-    long_ago = lock.stat().st_mtime - places.STALE_AFTER_S - 1
+    long_ago = lock.stat().st_mtime - fill.STALE_AFTER_S - 1
     os.utime(lock, (long_ago, long_ago))
     assert run(tmp_path) == 0
 

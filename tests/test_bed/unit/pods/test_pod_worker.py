@@ -51,7 +51,7 @@ def agent_context(witness: Witness, folder: Path, simulated: bool = False) -> Ag
             config=lambda name: SimpleNamespace(capacity={}),
         ),
         sources=FixedSources(),
-        factory=SimpleNamespace(is_simulated=lambda model: simulated),
+        factory=SimpleNamespace(is_simulated=lambda model: simulated, needs_process=lambda model: not simulated),
         resolver=Resolver("10.96.0.10", "cluster.local"),
     )
     return cast("AgentContext", context)
@@ -60,7 +60,7 @@ def agent_context(witness: Witness, folder: Path, simulated: bool = False) -> Ag
 async def test_a_pod_that_waits_for_a_config_map_has_no_network_yet(tmp_path: Path) -> None:
     witness = Witness()
     pod = make_pod(volumes=[{"name": "settings", "configMap": {"name": "missing"}}])
-    worker = PodWorker(agent_context(witness, tmp_path), pod)
+    worker = PodWorker(agent_context(witness, tmp_path), pod, lambda: 1)
     try:
         async with asyncio.timeout(LIMIT_S):
             await witness.warned.wait()

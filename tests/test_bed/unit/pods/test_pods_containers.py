@@ -33,6 +33,7 @@ TABLE = ImageTable(
             repositories=("test/program",), program="program", path="/app/program", model_time={"--every": 0.05}
         ),
         ImageEntry(repositories=("test/absent",), program="absent", path="/app/absent"),
+        ImageEntry(repositories=("test/vllm",), idle=True, commands=("sleep",), words=("infinity",)),
         ImageEntry(repositories=("test/vllm",), python="packages", commands=("python*",), unless=("vllm.*",)),
         ImageEntry(repositories=("test/vllm",), simulator="vllm", entrypoint=("vllm", "serve")),
     ]
@@ -72,6 +73,19 @@ def test_intervals_of_a_program_go_with_the_time_of_its_servers(
     assert created._spec.argv == ["/x", *expected]
 
 
+def test_a_program_that_would_make_a_key_for_itself_gets_the_rehearsals(setting: ContainerContext) -> None:
+    table = ImageTable([ImageEntry(repositories=("a",), program="a", path="/a", certificate_flag="--cert-path")])
+    python, programs = Python(Path("/state/python"), {}), {"a": Path("/bin/sh")}
+    certificate = (Path("/pki/a.crt"), Path("/pki/a.key"))
+    created = ContainerFactory(table, programs, python, None, certificate=certificate).make(
+        model("a", command=["/a"]), setting
+    )
+    assert isinstance(created, ProcessContainer)
+    assert created._spec.argv == ["/a", "--cert-path", "/etc/llmd-oke-rehearsal"]
+    targets = {str(mount.source): mount.target for mount in created._spec.sandbox.mounts}
+    assert targets["/pki/a.key"] == "/etc/llmd-oke-rehearsal/tls.key"
+
+
 def test_a_python_program_is_a_process_with_a_file_for_its_last_words(setting: ContainerContext) -> None:
     assert isinstance(factory().make(model("test/vllm:1", command=["/bin/python3", "x.py"]), setting), ProcessContainer)
     assert setting.termination_log.read_bytes() == b""
@@ -94,6 +108,14 @@ def test_packages_are_shown_only_where_the_image_has_them() -> None:
 def test_an_image_without_a_row_is_simulated(setting: ContainerContext) -> None:
     assert factory().is_simulated(model("test/other:1"))
     assert isinstance(factory().make(model("test/other:1"), setting), PlaceholderContainer)
+
+
+def test_what_does_nothing_until_it_ends_needs_no_process_and_is_not_simulated(setting: ContainerContext) -> None:
+    waiting = model("test/vllm:1", command=["sleep", "infinity"])
+    assert isinstance(factory().make(waiting, setting), PlaceholderContainer)
+    assert not factory().needs_process(waiting)
+    assert not factory().is_simulated(waiting)
+    assert factory().is_simulated(model("test/vllm:1", command=["sleep", "5"]))
 
 
 def test_a_program_that_is_not_there_is_an_error_that_names_it(setting: ContainerContext) -> None:

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from llmd_oke.serving.image_pull import ImagePullArgs, daemon_set
 from llmd_pods.errors import KitError
-from llmd_rehearsal.pods.images import load, repository
+from llmd_rehearsal.pods.images import ImageEntry, load, repository
 
+PULL = ImagePullArgs(namespace="llm-d", image="vllm/vllm-openai-rocm:v1", shape="BM.GPU.MI300X.8", nodes=1)
 TABLE = load(Path(__file__).parents[4] / "values" / "rehearsal" / "images.yaml")
 
 
@@ -41,8 +43,15 @@ def test_the_kits_images_have_programs(image: str, program: str) -> None:
 def test_an_envoy_has_fewer_threads_than_its_manifest_asks_for() -> None:
     entry = TABLE.find("docker.io/envoyproxy/envoy:distroless-v1.33.2")
     assert entry is not None
-    assert entry.with_flags(["envoy", "--concurrency", "8", "-c", "x"]) == ["envoy", "--concurrency", "2", "-c", "x"]
-    assert entry.with_flags(["envoy", "-c", "x"]) == ["envoy", "-c", "x"]
+    words = ["envoy", "--concurrency", "8", "-c", "x"]
+    assert entry.with_flags(words)[: len(words)] == ["envoy", "--concurrency", "2", "-c", "x"]
+    assert "--concurrency" not in entry.with_flags(["envoy", "-c", "x"])
+
+
+def test_a_program_gets_flags_that_its_manifest_does_not_give() -> None:
+    entry = ImageEntry(repositories=("a",), program="a", path="/a", adds={"--every": "10s"})
+    assert entry.with_flags(["a", "-c", "x"]) == ["a", "-c", "x", "--every", "10s"]
+    assert entry.with_flags(["a", "--every=1s"]) == ["a", "--every=1s"]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +101,13 @@ def test_the_server_itself_stays_simulated(command: list[str] | None, arguments:
 
 def test_a_command_that_is_not_python_has_no_program_in_an_image_of_python() -> None:
     assert TABLE.find(PYTHON_IMAGE, ["sh", "-c", "true"]) is None
+
+
+def test_the_pod_that_keeps_an_image_on_its_node_needs_no_process() -> None:
+    pod = daemon_set(PULL)["spec"]["template"]["spec"]
+    entry = TABLE.find(VLLM_IMAGE, pod["containers"][0]["command"])
+    assert entry is not None
+    assert entry.idle
 
 
 def test_other_images_have_no_row() -> None:

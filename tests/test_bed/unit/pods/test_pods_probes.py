@@ -44,6 +44,8 @@ def test_many_probes_are_asked_less_often_while_all_is_well() -> None:
     tally.record(passed=False)
     tally.record(passed=False)
     assert times.period_of(tally, 4000) == 1.0
+    often = schedule(Probe(periodSeconds=2), 0.1)
+    assert [often.period_of(Tally(Probe(), verdict=True), probes) for probes in (80, 4000)] == [2.0, 10.0]
 
 
 def test_probes_count_while_their_container_runs() -> None:

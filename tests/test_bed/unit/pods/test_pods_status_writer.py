@@ -13,17 +13,22 @@ LIMIT_S = 10
 class Pod:
     """A pod whose status changes, and the API server that it is written to."""
 
-    def __init__(self, gathered_s: float) -> None:
+    def __init__(self, gathered_s: float, *, serves: bool = True) -> None:
         self.ready, self.phase = False, "Pending"
+        self.annotations: list[object] = []
         self.written: list[tuple[bool, str]] = []
         self.writes = asyncio.Event()
         client = cast("AsyncClient", self)
-        self.writer = StatusWriter(client, ObjectIdentity("n", "p", "u"), self.status, lambda: gathered_s)
+        self.writer = StatusWriter(
+            client, ObjectIdentity("n", "p", "u"), self.status,
+            annotations={"simulated": "vllm"}, gather_s=lambda: gathered_s, serves=serves,
+        )  # fmt: skip
 
     def status(self) -> dict[str, Any]:
         return {"phase": self.phase, "conditions": [{"type": "Ready", "status": str(self.ready)}]}
 
-    async def patch(self, *_: object, **__: object) -> None:
+    async def patch(self, _: object, __: str, body: dict[str, Any], **___: object) -> None:
+        self.annotations.append(body["metadata"]["annotations"])
         self.written.append((self.ready, self.phase))
         self.writes.set()
 
@@ -49,6 +54,24 @@ async def test_what_turns_readiness_or_ends_a_pod_is_written_at_once():
     running.cancel()
 
 
+async def test_readiness_of_a_pod_that_does_not_serve_waits_for_its_end():
+    pod = Pod(gathered_s=10 * LIMIT_S, serves=False)
+    running = asyncio.create_task(pod.writer.run())
+    pod.ready, pod.phase = True, "Running"
+    pod.writer.changed()
+    await asyncio.sleep(0)
+    assert await pod.written_after(ready=False, phase="Succeeded") == [(False, "Succeeded")]
+    running.cancel()
+
+
+async def test_annotations_are_written_with_the_status_in_one_request():
+    pod = Pod(gathered_s=0.02)
+    running = asyncio.create_task(pod.writer.run())
+    await pod.written_after(phase="Running")
+    assert pod.annotations == [{"simulated": "vllm"}]
+    running.cancel()
+
+
 async def test_other_changes_are_written_once_they_are_gathered():
     pod = Pod(gathered_s=0.02)
     running = asyncio.create_task(pod.writer.run())
@@ -57,4 +80,4 @@ async def test_other_changes_are_written_once_they_are_gathered():
 
 
 def test_changes_are_gathered_for_longer_the_more_a_machine_runs():
-    assert [gather_s(probes) for probes in (0, 100, 500, 5000)] == [0.01, 0.01, 1.0, 2.0]
+    assert [gather_s(pods) for pods in (0, 100, 500, 5000)] == [0.01, 0.01, 1.0, 2.0]
