@@ -152,7 +152,8 @@ class Stack:
 
     def overload(self, number: int) -> None:
         address = self.decoding[number % len(self.decoding)]
-        post(f"http://{address}:{DECODE_PORT}/v1/completions", completion(f"{number}", 300 + 270 * (number % 10)))
+        prompt = f"{number:6} " * 400  # 700 tokens: 16 at a time fill the cache, and then grow
+        post(f"http://{address}:{DECODE_PORT}/v1/completions", completion(prompt, 200 + 20 * (number % 10)))
 
     def fetch_from_nowhere(self, number: int) -> None:
         transfer = {"do_remote_prefill": True, "do_remote_decode": False, "remote_port": 5600, **REMOTE}
