@@ -250,7 +250,7 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
         "env": [
             {"name": "HOME", "value": SCRATCH},
             {"name": "OPENAI_API_KEY", "value": "none"},
-            {"name": SPEC_VARIABLE, "value": json.dumps(_evaluation_spec(evaluation), sort_keys=True)},
+            {"name": SPEC_VARIABLE, "value": json.dumps(_evaluation_spec(evaluation))},
             vllm.hugging_face_token(),
         ],
         "resources": facts.evaluation.model_dump(exclude_none=True),
