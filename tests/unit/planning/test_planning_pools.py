@@ -106,6 +106,14 @@ def test_an_image_is_made_for_the_shape(monkeypatch: pytest.MonkeyPatch):
     assert "made for BM.GPU.MI355X.8" in result["gpuPools[0].image.import.name"]
 
 
+def test_images_that_are_offered_instead_are_those_for_the_shape():
+    names = catalogue.image_names()
+    other = next(name for name in names if "BM.GPU.MI300X.8" not in (catalogue.image(name) or pytest.fail(name)).shapes)
+    text = of_pool(image={"import": {**IMPORT, "name": other}})["gpuPools[0].image.import.name"]
+    _, _, offered = text.partition("one of ")
+    assert {name for name in names if name in offered} == {name for name in names if name != other}
+
+
 @pytest.mark.parametrize(("launch", "refused"), [("managed-compute-cluster", True), ("plain", False)])
 def test_rdma_nodes_run_ubuntu(monkeypatch: pytest.MonkeyPatch, launch: str, refused: bool):
     known = catalogue.image(ROCM)
