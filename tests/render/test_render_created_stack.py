@@ -252,6 +252,11 @@ def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):
     assert 5400 < job.inputs["spec"]["activeDeadlineSeconds"] <= limit
 
 
+def test_the_last_words_of_a_gate_that_failed_are_in_its_pods_status(whole: Rendered):
+    (container,) = whole.resource(JOB, "mi300x-gate-job").inputs["spec"]["template"]["spec"]["containers"]
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_the_gate_may_read_nodes_and_nothing_else(whole: Rendered):
     role = whole.kubernetes("ClusterRole", "llmd-oke-node-gate-mi300x")
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]

@@ -51,6 +51,14 @@ def test_the_pod_has_no_rights_in_the_cluster_and_no_gpu():
     assert "amd.com/gpu" not in json.dumps([item["resources"] for item in pod["containers"]])
 
 
+def test_the_pod_mounts_its_own_program_and_a_scratch_folder():
+    pod = evaluation_job(PLACE, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
+    (program,) = evaluation_objects(PLACE, evaluation(), "uid")
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert set(volumes) == {mount["name"] for mount in container()["volumeMounts"]}
+    assert volumes["program"]["configMap"]["name"] == program["metadata"]["name"]
+
+
 def test_locks_are_those_of_the_versions_that_the_figures_come_from():
     for package in evals().packages.values():
         name, version = package.source.split(",")[0].split()
