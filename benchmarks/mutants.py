@@ -154,7 +154,8 @@ def judge(copy: Path, mutant: Mutant) -> Verdict:
     source = file.read_bytes()
     file.write_bytes(mutant.applied(source))
     try:
-        killed_by = next((name for tests in (near(copy, mutant), QUICK) if (name := failure(copy, tests))), "")
+        stages = (near(copy, mutant), (RENDERED,), QUICK)
+        killed_by = next((name for tests in stages if (name := failure(copy, tests))), "")
     finally:
         file.write_bytes(source)
     return Verdict(mutant, killed_by, time.monotonic() - began_s)
