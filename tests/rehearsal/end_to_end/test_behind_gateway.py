@@ -9,7 +9,7 @@ from llmd_rehearsal.inventory import BEHIND_GATEWAY
 from llmd_rehearsal.programs import locate
 from user_project import Ended, Project, model
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 STACK = "gateway"
 GPT, LLAMA = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
@@ -92,7 +92,6 @@ def test_nothing_but_the_api_of_servers_is_let_through(project: Project, created
     assert status == 404
 
 
-@pytest.mark.nightly
 def test_an_update_moves_the_models_to_a_gateway_that_somebody_else_made(project: Project, created: Ended):
     assert created.status == 0
     gateway = {"mode": "existing", "provider": "istio", "name": "shared", "namespace": "gateways"}

@@ -369,6 +369,7 @@ def test_instances_are_launched_anew_one_by_one_and_left_alone_otherwise(pools: 
     assert set(pools.changes("up", **how, **changes)) == {"same"}
 
 
+@pytest.mark.nightly
 def test_the_kit_launches_instances_anew_that_are_out_of_date(pools: Kit, monkeypatch: pytest.MonkeyPatch):
     how: Any = {"launch": "compute-cluster-instances"}
     pools.run("up", **how)
@@ -427,7 +428,10 @@ def test_a_replacement_that_oci_has_no_machine_for_goes_on_with_the_next_run(
 @pytest.mark.parametrize("time_scale", [0.01])
 @pytest.mark.parametrize(
     ("launch", "type_", "count"),
-    [("cluster-network", "ClusterNetwork", 1), ("compute-cluster-instances", "Instance", 2)],
+    [
+        pytest.param("cluster-network", "ClusterNetwork", 1, marks=pytest.mark.nightly),
+        ("compute-cluster-instances", "Instance", 2),
+    ],
 )
 def test_gpu_nodes_that_a_killed_engine_ordered_are_taken_up_and_not_ordered_again(
     pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, type_: str, count: int
