@@ -85,6 +85,10 @@ class Cluster:
         status = self.client.get(ScaledObject, self.name, namespace=NAMESPACE).to_dict()["status"]
         return {item["type"]: item["status"] for item in status["conditions"]}
 
+    def follows(self) -> bool:
+        """Whether both who scale have read what there is to follow."""
+        return self.hpa().get("ScalingActive") == "True" and self.scaled_object().get("Ready") == "True"
+
     def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
         end_s = time.monotonic() + limit_s
         while not (result := condition()) and time.monotonic() < end_s:
@@ -111,7 +115,7 @@ def memory_mb() -> dict[str, float]:
 
 def grow(address: str, prometheus: int) -> dict[str, Any]:
     cluster = Cluster()
-    before = {"active": cluster.until(lambda: cluster.hpa().get("ScalingActive") == "True"), **cluster.told()}
+    before = {"active": cluster.until(cluster.follows), **cluster.told()}
     with Load(address) as load:
         cluster.until(lambda: cluster.servers() >= 2)
         loaded = {**cluster.told(), "failures": load.failures, "memory_mb": memory_mb()}
