@@ -149,9 +149,10 @@ def rollouts(project: Project) -> None:
     assert created.status == 0, created.errors
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("rollouts")
-@pytest.mark.parametrize(("how", "restarts"), [("container", {"prefill": 2}), ("pod", {})])
+@pytest.mark.parametrize(
+    ("how", "restarts"), [("container", {"prefill": 2}), pytest.param("pod", {}, marks=pytest.mark.nightly)]
+)
 def test_killed_prefill_servers_take_only_requests_with_them_that_were_on_their_way(
     project: Project, tmp_path: Path, how: str, restarts: dict[str, int]
 ) -> None:
