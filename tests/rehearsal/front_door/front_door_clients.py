@@ -193,7 +193,7 @@ async def observe() -> dict[str, object]:
     while not all(unit.seen for unit in units):  # Envoy is ready with the first of them
         await statuses(client, 20)
     forget(units)
-    await statuses(client, 4000)
+    await statuses(client, 8000)
     seen["shares"] = [len(unit.seen) for unit in units]
     forget(units)
     named = ("x-prefiller-host-port: evil:1", "x-gateway-destination-endpoint: evil:1", "authorization: kept")

@@ -30,7 +30,7 @@ def seen(tmp_path_factory):
 
 
 def test_requests_of_one_connection_are_spread_evenly_over_four_units(seen):
-    assert sum(seen["shares"]) == 4000
+    assert sum(seen["shares"]) == 8000  # of 4,000 chosen at random one run in some hundreds is less even than that
     assert max(seen["shares"]) <= 1.15 * min(seen["shares"])
 
 
