@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,8 @@ Need = Literal["disaggregated", "rdma", "slo", "leader", "price"]
 """What a stack must have for a rule to mean anything: prefill servers, RDMA, a target for the time to first token,
 routers with several endpoint pickers, of which one leads, or a price of its GPUs.
 """
+
+_Rule = TypeVar("_Rule", "Recording", "Alert")
 
 _SUFFIXES = ("_bucket", "_sum", "_count")
 _NAME = re.compile(r"\b[a-z_]+:[a-z0-9_:]+|\b[a-z0-9]+(?:_[a-z0-9]+)+(?=[{\[ )]|$)")
@@ -161,18 +163,17 @@ def watch(picker: Metrics) -> Watch:
     def shown(panel: Panel) -> Panel:
         return panel.model_copy(update={"queries": {legend: named(text) for legend, text in panel.queries.items()}})
 
+    def kept(some: Iterable[_Rule]) -> tuple[_Rule, ...]:
+        return tuple(
+            rule.model_copy(update={"expression": named(rule.expression)})
+            for rule in some
+            if not lacks([rule.expression])
+        )
+
     rows, boards = rules(), dashboards()
     return Watch(
-        tuple(
-            row.model_copy(update={"expression": named(row.expression)})
-            for row in rows.recordings
-            if not lacks([row.expression])
-        ),
-        tuple(
-            row.model_copy(update={"expression": named(row.expression)})
-            for row in rows.alerts
-            if not lacks([row.expression])
-        ),
+        kept(rows.recordings),
+        kept(rows.alerts),
         tuple(
             board.model_copy(
                 update={"panels": tuple(shown(panel) for panel in board.panels if not lacks(panel.queries.values()))}

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from llmd_pods.errors import Problem
 
-from llmd_oke.catalogue.releases import Release
+from llmd_oke.catalogue.releases import Release, release_names
+from llmd_oke.catalogue.releases import release as known_release
 from llmd_oke.config import StackConfig
 from llmd_oke.planning.plan import TracingPlan
 from llmd_oke.planning.releases import used_release
@@ -23,7 +24,9 @@ def tracing_problems(config: StackConfig) -> Iterator[Problem]:
         return
     if silent := list(_silent(config, release)):
         why = f"it is not known that traces are sent by {', '.join(silent)}"
-        yield Problem("tracing.endpoint", config.tracing.endpoint, "nothing, or release llm-d-0.9.0", why)
+        releases = ((name, known_release(name)) for name in release_names())
+        able = [name for name, known in releases if known and not list(_silent(config, known))]
+        yield Problem("tracing.endpoint", config.tracing.endpoint, f"nothing, or release {' or '.join(able)}", why)
 
 
 def _silent(config: StackConfig, release: Release) -> Iterator[str]:

@@ -4,7 +4,7 @@ import shutil
 import sys
 import sysconfig
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -87,8 +87,7 @@ class ImageEntry(BaseModel):
         """The program's words, with the values of `flags` for the flags that are there, `--flag value`, and `adds`."""
         before = ("", *argv)
         words = [self.flags.get(flag, word) for flag, word in zip(before, argv, strict=False)]
-        given = {word.partition("=")[0] for word in argv}
-        return [*words, *(part for flag, value in self.adds.items() if flag not in given for part in (flag, value))]
+        return [*words, *(part for flag in _absent(self.adds, argv) for part in (flag, self.adds[flag]))]
 
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
         """These flags as the program needs them where its servers are slower than in real time; what a manifest gives
@@ -96,8 +95,7 @@ class ImageEntry(BaseModel):
         """
         if time_scale <= 1:
             return []
-        flags = {word.partition("=")[0] for word in argv}
-        return [f"{flag}={seconds * time_scale:g}s" for flag, seconds in self.model_time.items() if flag not in flags]
+        return [f"{flag}={self.model_time[flag] * time_scale:g}s" for flag in _absent(self.model_time, argv)]
 
     @model_validator(mode="after")
     def _one_stand_in(self) -> "ImageEntry":
@@ -154,6 +152,12 @@ def repository(image: str) -> str:
     if "." not in host and ":" not in host and host != "localhost":
         return f"docker.io/{name}"
     return name
+
+
+def _absent(flags: Iterable[str], argv: Sequence[str]) -> list[str]:
+    """Those of the flags that a command line doesn't give, neither as `--flag value` nor as `--flag=value`."""
+    present = {word.partition("=")[0] for word in argv}
+    return [flag for flag in flags if flag not in present]
 
 
 def _is_for(entry: ImageEntry, command: Sequence[str] | None, arguments: Sequence[str] | None) -> bool:
@@ -282,7 +286,7 @@ class ContainerFactory:
         argv = [*entry.with_flags(argv), *entry.in_model_time(argv, self._time_scale)]
         shared = {**entry.environment, **environment}
         mounts = [self._program(model, entry)]
-        if self._certificate is not None and entry.certificate_flag and entry.certificate_flag not in argv:
+        if self._certificate is not None and entry.certificate_flag and _absent((entry.certificate_flag,), argv):
             argv += [entry.certificate_flag, _CERTIFICATE_FOLDER]
             mounts += _certificate_mounts(*self._certificate)
         return _process(model, context, mounts, argv, shared, entry.niceness)
