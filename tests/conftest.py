@@ -33,7 +33,7 @@ LONGEST = (
     f"{END_TO_END}/test_one_address.py",
     "tests/test_bed/oci_plugin/test_oci_engine.py",
     *SHARED,
-    f"{END_TO_END}/test_scaled_stack.py",
+    f"{END_TO_END}/test_watched_stack.py",
     f"{END_TO_END}/test_tuning_loop.py",
     f"{END_TO_END}/test_smoke_job.py",
     f"{END_TO_END}/test_engine_kills.py",

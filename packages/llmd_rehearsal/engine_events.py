@@ -142,9 +142,12 @@ def _end_of(output: str) -> str:
 
 
 class StepRecorder:
-    """Hears the engine's events, keeps each resource's step and what went wrong, and hands the event on."""
+    """Hears the engine's events, keeps each resource's step, what went wrong and how many resources an operation did
+    what to, and hands the event on.
+    """
 
     def __init__(self, hear: Callable[[events.EngineEvent], Any]) -> None:
+        self.changes: dict[str, int] = {}
         self.recorded: list[dict[str, Any]] = []
         self.log: list[dict[str, Any]] = []
         self._hear = hear
@@ -153,6 +156,8 @@ class StepRecorder:
         """One event."""
         if event.resource_pre_event:
             self.recorded.append(step(event.resource_pre_event.metadata))
+        if event.summary_event:
+            self.changes = {_text(kind): count for kind, count in event.summary_event.resource_changes.items()}
         if entry := logged(event):
             self.log.append(entry)
         self._hear(event)

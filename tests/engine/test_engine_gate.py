@@ -7,8 +7,8 @@ import pulumi_kubernetes as k8s
 import pytest
 from google.protobuf import json_format
 from llmd_oke.cluster.gate import NodeGate
-from pulumi import automation
 from pulumi.runtime.proto import provider_pb2
+from pulumi_engine import new_stack
 from test_engine_updates import RecordingPlugin, engine_options, serving
 
 pytestmark = pytest.mark.engine
@@ -50,7 +50,7 @@ def bring(tmp_path, monkeypatch):
     plugin = ReplacingPlugin()
     with serving(plugin) as address:
         options = engine_options(address, tmp_path, monkeypatch)
-        stack = automation.create_stack("test", "llmd-oke", program, opts=options)
+        stack = new_stack(program, options)
 
         def up(**changes: Any) -> list[str]:
             plugin.calls.clear()

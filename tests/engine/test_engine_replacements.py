@@ -12,8 +12,8 @@ from llmd_oke.operations.recovery import Pending, Recovery, State, recovered_sta
 from llmd_oke.program.access import ClusterAccess
 from llmd_oke.program.front_door import declare_front_door
 from llmd_oke.program.models import declare_address
-from pulumi import automation
 from pulumi.runtime.proto import provider_pb2
+from pulumi_engine import new_stack
 from test_engine_updates import DEPLOYMENT, RecordingPlugin, engine_options, serving
 
 pytestmark = pytest.mark.engine
@@ -73,9 +73,7 @@ def test_the_update_goes_on_with_the_successor_and_deletes_the_old_one_alone(
 
     plugin = ReadingPlugin()
     with serving(plugin) as address:
-        stack = automation.create_stack(
-            "test", "llmd-oke", program, opts=engine_options(address, tmp_path, monkeypatch)
-        )
+        stack = new_stack(program, engine_options(address, tmp_path, monkeypatch))
         stack.up()
         exported = stack.export_stack()
         state, recovery = killed(exported.deployment or {}, marks)
@@ -114,9 +112,7 @@ def test_the_service_of_a_model_stays_where_routers_come_or_go(tmp_path: Path, m
 
     plugin = ServicePlugin()
     with serving(plugin) as address:
-        stack = automation.create_stack(
-            "test", "llmd-oke", program, opts=engine_options(address, tmp_path, monkeypatch)
-        )
+        stack = new_stack(program, engine_options(address, tmp_path, monkeypatch))
         for _ in range(3):
             stack.up()
     assert [step for step, _ in plugin.calls] == ["create", "update", "update"]
@@ -136,9 +132,7 @@ def test_the_service_of_a_model_stays_where_the_stack_gets_a_front_door(
 
     plugin = ServicePlugin()
     with serving(plugin) as address:
-        stack = automation.create_stack(
-            "test", "llmd-oke", program, opts=engine_options(address, tmp_path, monkeypatch)
-        )
+        stack = new_stack(program, engine_options(address, tmp_path, monkeypatch))
         for _ in range(3):
             stack.up()
     assert [step for step, name in plugin.calls if "gpt-oss-120b" in name] == ["create", "update", "update"]

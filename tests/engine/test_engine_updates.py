@@ -16,7 +16,7 @@ from llmd_oke import AggregatedUnit
 from llmd_rehearsal.programs import locate
 from pulumi import automation
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
-from pulumi_home import home_without_logs
+from pulumi_engine import home_without_logs, new_stack
 
 pytestmark = pytest.mark.engine
 
@@ -141,7 +141,7 @@ def update(tmp_path, monkeypatch):
 
     with serving(plugin) as address:
         options = engine_options(address, tmp_path, monkeypatch)
-        stack = automation.create_stack("test", "llmd-oke", program, opts=options)
+        stack = new_stack(program, options)
         yield bring
 
 

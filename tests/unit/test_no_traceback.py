@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from llmd_oke.cli.main import app
 from llmd_oke.config import load, stacks
 from llmd_oke.planning import plan
-from llmd_oke.values import values_folder
+from llmd_oke.values import read_yaml, values_folder
 from llmd_pods.errors import KitError
 from mutations import ODD_TEXTS, mutated
 from project_entries import write_entry
@@ -30,7 +30,7 @@ BOUNDED = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
-STACKS = [yaml.safe_load((ROOT / "stacks" / f"Pulumi.{name}.yaml").read_text()) for name in stacks(ROOT)]
+STACKS = [read_yaml(ROOT / "stacks" / f"Pulumi.{name}.yaml") for name in stacks(ROOT)]
 
 TEXTS = st.one_of(
     st.text(max_size=200),
@@ -86,10 +86,10 @@ def test_a_torn_stack_file_is_planned_or_refused(project: Path, content: bytes):
 
 
 OWN = {
-    f"{kind}/{file.stem}": yaml.safe_load(file.read_text())
+    f"{kind}/{file.stem}": read_yaml(file)
     for kind in ("models", "shapes", "gpus", "releases", "endpoint-pickers", "images", "prices", "latency/MI300X")
     for file in sorted((values_folder() / kind).glob("*.yaml"))
-} | {"container-images/lock": yaml.safe_load((values_folder() / "container-images/lock.yaml").read_text())}
+} | {"container-images/lock": read_yaml(values_folder() / "container-images/lock.yaml")}
 
 
 @BOUNDED

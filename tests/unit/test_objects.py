@@ -1,5 +1,7 @@
 """Objects of a cluster by their manifests."""
 
+from operator import attrgetter
+
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
@@ -7,23 +9,24 @@ from llmd_oke.objects import HelmRelease, KubernetesObject
 from llmd_oke.testing import declared
 
 CLASSES = {
-    ("v1", "ConfigMap"): k8s.core.v1.ConfigMap,
-    ("v1", "Namespace"): k8s.core.v1.Namespace,
-    ("v1", "PersistentVolume"): k8s.core.v1.PersistentVolume,
-    ("v1", "PersistentVolumeClaim"): k8s.core.v1.PersistentVolumeClaim,
-    ("v1", "Secret"): k8s.core.v1.Secret,
-    ("v1", "Service"): k8s.core.v1.Service,
-    ("v1", "ServiceAccount"): k8s.core.v1.ServiceAccount,
-    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): k8s.apiextensions.v1.CustomResourceDefinition,
-    ("apps/v1", "Deployment"): k8s.apps.v1.Deployment,
-    ("batch/v1", "Job"): k8s.batch.v1.Job,
-    ("policy/v1", "PodDisruptionBudget"): k8s.policy.v1.PodDisruptionBudget,
-    ("rbac.authorization.k8s.io/v1", "ClusterRole"): k8s.rbac.v1.ClusterRole,
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): k8s.rbac.v1.ClusterRoleBinding,
-    ("rbac.authorization.k8s.io/v1", "Role"): k8s.rbac.v1.Role,
-    ("rbac.authorization.k8s.io/v1", "RoleBinding"): k8s.rbac.v1.RoleBinding,
-    ("scheduling.k8s.io/v1", "PriorityClass"): k8s.scheduling.v1.PriorityClass,
+    ("v1", "ConfigMap"): "core.v1.ConfigMap",
+    ("v1", "Namespace"): "core.v1.Namespace",
+    ("v1", "PersistentVolume"): "core.v1.PersistentVolume",
+    ("v1", "PersistentVolumeClaim"): "core.v1.PersistentVolumeClaim",
+    ("v1", "Secret"): "core.v1.Secret",
+    ("v1", "Service"): "core.v1.Service",
+    ("v1", "ServiceAccount"): "core.v1.ServiceAccount",
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): "apiextensions.v1.CustomResourceDefinition",
+    ("apps/v1", "Deployment"): "apps.v1.Deployment",
+    ("batch/v1", "Job"): "batch.v1.Job",
+    ("policy/v1", "PodDisruptionBudget"): "policy.v1.PodDisruptionBudget",
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"): "rbac.v1.ClusterRole",
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): "rbac.v1.ClusterRoleBinding",
+    ("rbac.authorization.k8s.io/v1", "Role"): "rbac.v1.Role",
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): "rbac.v1.RoleBinding",
+    ("scheduling.k8s.io/v1", "PriorityClass"): "scheduling.v1.PriorityClass",
 }
+"""Pulumi's class of each kind, which is loaded when it is asked for."""
 
 
 BOUND = {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "one"}}
@@ -41,7 +44,7 @@ def test_an_object_is_the_resource_that_pulumis_class_of_its_kind_declares(kind)
     manifest = {"apiVersion": kind[0], "kind": kind[1], **fields}
     (ours,) = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions())).resources
     by_class = {{"roleRef": "role_ref"}.get(key, key): value for key, value in fields.items()}
-    (theirs,) = declared(lambda: CLASSES[kind]("one", **by_class)).resources
+    (theirs,) = declared(lambda: attrgetter(CLASSES[kind])(k8s)("one", **by_class)).resources
     assert ours == theirs
 
 

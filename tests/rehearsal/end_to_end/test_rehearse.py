@@ -142,6 +142,12 @@ def test_a_stack_that_did_not_change_is_left_alone(life: Life) -> None:
     assert set(life.left_alone.document["update"]["changes"]) == {"same"}
 
 
+def test_an_update_without_changes_measures_nothing(life: Life, project: Project) -> None:
+    first, *_ = sorted((project.folder / "reports" / DISAGGREGATED).glob("*/summary.json"))
+    (smoke,) = life.left_alone.document["smoke"]
+    assert smoke["load"]["run"] == json.loads(first.read_text())["load"]["run"]
+
+
 def test_a_change_of_topology_and_environment_comes_as_a_new_unit(life: Life) -> None:
     assert life.changed.status == 0, life.changed.errors
     assert {"create", "delete"} <= life.changed.document["update"]["changes"].keys()

@@ -1,4 +1,6 @@
-"""A watched stack: the real Prometheus scrapes the rehearsal by the stack's own monitors and evaluates its rules."""
+"""A stack that is watched and scaled: the real Prometheus scrapes the rehearsal by the stack's own monitors and
+evaluates its rules; the real KEDA and HPA controller follow the load by what it answers.
+"""
 
 import json
 import os
@@ -15,14 +17,19 @@ from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.monitoring import Panel, programs, rules, watch
 from llmd_oke.serving.monitoring import in_namespace
 from llmd_pods.row import Basis
-from llmd_rehearsal.inventory import WATCHING
+from llmd_rehearsal.inventory import FOLLOWING, WATCHING
 from llmd_rehearsal.programs import locate, program_definition
-from user_project import Project, model
+from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 STACK, NAMESPACE = "watched", "llm-d"
 MOST_MEMORY_BYTES = 300e6
+ADDRESS = "http://gpt-oss-120b.llm-d.svc.cluster.local"
+LOAD = Path(__file__).with_name("scaled_load.py")
+SPEED = 30
+SCALING = {"decode": {"minReplicas": 1, "maxReplicas": 2, "requests": 4}, "scaleDownWindowS": 60}
+HOW = ("--stack", STACK, "--time-scale", "0.5", "--scaling-speed", str(SPEED), "--json")
 PICKER = endpoint_picker(program_definition("epp").version or "").metrics
 """Of the endpoint picker that rehearsals build."""
 
@@ -68,20 +75,58 @@ def metrics() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def answers(project: Project) -> dict[str, Any]:
-    """What Prometheus says of a rehearsal whose smoke benchmark has run."""
-    if any(locate(name) is None for name in WATCHING):
-        pytest.skip("no prometheus: `llmd-oke rehearse programs --tests` builds it")
+def rehearsed(project: Project) -> Ended:
+    """A rehearsal of a stack with one decode server, which may become two, whose smoke benchmark has run."""
+    if missing := [name for name in (*WATCHING, *FOLLOWING) if locate(name) is None]:
+        pytest.skip(f"no {', '.join(missing)}: `llmd-oke rehearse programs --tests` builds them")
     traced = {"endpoint": "http://collector-that-is-gone:4317", "sampledShare": 1}  # it takes nothing from serving
-    project.write(STACK, monitoring="install", tracing=traced, models=[model(slo={"ttftMs": 2000, "itlMs": 50})])
-    rehearsed = project.rehearse(STACK)
-    assert rehearsed.status == 0, rehearsed.errors
-    asked = project.folder / "queries.json"
-    asked.write_text(json.dumps([panels(), metrics()]))
-    command = ("rehearse", "run", "--stack", STACK, "--", sys.executable, "-c", ASK, str(asked), str(SAMPLES_S))
-    ended = project.command(*command)
-    assert ended.status == 0, ended.errors
-    return json.loads(ended.output.splitlines()[-1])
+    watched = model(topology="1p-tp1-1d-tp1", slo={"ttftMs": 2000, "itlMs": 50}, scaling=SCALING)
+    project.write(STACK, monitoring="install", tracing=traced, models=[watched])
+    done = project.command("rehearse", *HOW)
+    assert done.status == 0, done.errors
+    return done
+
+
+@pytest.fixture(scope="module")
+def answers(project: Project, rehearsed: Ended) -> dict[str, Any]:
+    """What Prometheus says of it."""
+    assert rehearsed.status == 0
+    queries = project.folder / "queries.json"
+    queries.write_text(json.dumps([panels(), metrics()]))
+    return inside(project, "-c", ASK, str(queries), str(SAMPLES_S))
+
+
+def inside(project: Project, *words: str) -> dict[str, Any]:
+    """The last line that a program of Python prints inside the rehearsal's cluster."""
+    done = project.command("rehearse", "run", "--stack", STACK, "--", sys.executable, *words)
+    assert done.status == 0, done.errors
+    return json.loads(done.output.splitlines()[-1])
+
+
+def prometheus_pid(project: Project) -> str:
+    record = json.loads((project.folder / ".rehearsal" / STACK / "cluster.json").read_text())
+    return str(record["processes"]["prometheus"]["pid"])
+
+
+@pytest.fixture(scope="module")
+def grown(project: Project, answers: dict[str, Any]) -> dict[str, Any]:
+    """Before the load, under it, and after it with a Prometheus that hangs."""
+    assert answers
+    return inside(project, str(LOAD), "grow", ADDRESS, prometheus_pid(project))
+
+
+@pytest.fixture(scope="module")
+def status(project: Project, grown: dict[str, Any]) -> Ended:
+    """What the status says meanwhile."""
+    assert grown
+    return project.command("status", "--rehearse", "--stack", STACK, "--json")
+
+
+@pytest.fixture(scope="module")
+def shrunk(project: Project, status: Ended) -> dict[str, Any]:
+    """With a Prometheus that answers again, and without load."""
+    assert status
+    return inside(project, str(LOAD), "shrink", prometheus_pid(project))
 
 
 def test_every_target_of_the_monitors_is_scraped(answers: dict[str, Any]) -> None:
@@ -137,3 +182,45 @@ def test_every_rule_is_evaluated_and_nothing_fires_in_a_sound_stack(answers: dic
 def test_prometheus_stays_small(answers: dict[str, Any]) -> None:
     (memory_bytes,) = answers["memory"]
     assert memory_bytes < MOST_MEMORY_BYTES
+
+
+def test_who_scales_and_how_fast_is_told(rehearsed: Ended) -> None:
+    assert f"times of scaling are divided by {SPEED}" in rehearsed.document["scaling"]
+    assert "scaling by load" not in " ".join(rehearsed.document["simulated"])
+
+
+def test_keda_and_the_controller_are_ready_and_keep_the_least_without_load(grown: dict[str, Any]) -> None:
+    before = grown["before"]
+    assert before["active"]
+    assert (before["servers"], before["scaled_object"]["Ready"]) == (1, "True")
+
+
+def test_load_has_another_server_started(grown: dict[str, Any]) -> None:
+    loaded = grown["loaded"]
+    assert (loaded["servers"], loaded["hpa"]["ScalingActive"]) == (2, "True")
+
+
+def test_servers_stay_while_prometheus_does_not_answer_and_the_scaled_object_says_so(grown: dict[str, Any]) -> None:
+    hung = grown["hung"]
+    assert (hung["servers"], hung["hpa"]["ScalingActive"], hung["scaled_object"]["Ready"]) == (2, "False", "False")
+
+
+def test_the_status_tells_that_prometheus_does_not_answer(status: Ended) -> None:
+    assert "rometheus" in status.output
+
+
+def test_servers_go_again_once_the_load_has_ended(shrunk: dict[str, Any]) -> None:
+    assert shrunk["after"]["servers"] == 1
+    assert shrunk["after"]["hpa"]["ScalingActive"] == "True"
+
+
+def test_keda_stays_small(grown: dict[str, Any]) -> None:
+    sizes = grown["loaded"]["memory_mb"]
+    assert sizes.keys() == {"/keda", "/keda-adapter"}
+    assert max(sizes.values()) * 1e6 < MOST_MEMORY_BYTES
+
+
+def test_another_update_changes_nothing(project: Project, shrunk: dict[str, Any]) -> None:
+    assert shrunk
+    again = project.command("rehearse", *HOW)
+    assert again.document["update"]["changes"].keys() <= {"same", "read"}

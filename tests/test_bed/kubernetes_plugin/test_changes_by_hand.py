@@ -15,9 +15,10 @@ from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.operations import drift
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_rehearsal.engine import read_drift
+from llmd_rehearsal.engine_events import StepRecorder
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_home import home_without_logs
+from pulumi_engine import home_without_logs, new_stack
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -65,7 +66,9 @@ class Stack:
 
     def up(self, **inputs: Any) -> dict[str, int]:
         self.inputs.update(inputs)
-        return self.engine.up().summary.resource_changes or {}
+        steps = StepRecorder(lambda _: None)
+        self.engine.up(on_event=steps.hear)
+        return steps.changes
 
     def look(self) -> list[str]:
         return [str(item) for item in drift.drift_of_refresh(self.cli.look(drift.OBJECTS))]
@@ -101,7 +104,7 @@ def make(
             declare(namespace, inputs, pulumi.ResourceOptions(provider=provider))
 
         options = automation.LocalWorkspaceOptions(str(tmp_path))
-        engine = automation.create_stack("dev", "llmd-oke", program_, opts=options)
+        engine = new_stack(program_, options, "dev")
         return Stack(engine, PulumiCli(tmp_path, "dev", str(program("pulumi"))), inputs)
 
     yield make_stack

@@ -15,7 +15,7 @@ from llmd_oke.catalogue.serving import scaling
 from llmd_oke.values import module_folder
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_home import home_without_logs
+from pulumi_engine import home_without_logs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 

@@ -12,7 +12,7 @@ from kubernetes_control_plane import ControlPlane, program
 from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_home import home_without_logs
+from pulumi_engine import home_without_logs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 

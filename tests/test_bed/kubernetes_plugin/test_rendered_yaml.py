@@ -15,7 +15,7 @@ from llmd_oke.gitops.manifests import files, stream
 from llmd_oke.program import program as kit_program
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_home import home_without_logs
+from pulumi_engine import home_without_logs
 from stack_files import model, stack, write
 from test_engine import player_with_gpus
 

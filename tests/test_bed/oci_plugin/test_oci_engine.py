@@ -23,12 +23,12 @@ from llmd_oke.operations.updates import is_gone_after_failure
 from llmd_pods.errors import KitError
 from llmd_pods.progress import SilentProgress
 from llmd_rehearsal.agent_config import NodeConfig
-from llmd_rehearsal.engine import Workspace
+from llmd_rehearsal.engine_events import StepRecorder
 from llmd_rehearsal.engine_nodes import cli_of, oci_client
 from llmd_rehearsal.oci_plugin.region import read_journal
 from llmd_rehearsal.oci_plugin.server import PluginOptions, start
 from pulumi import automation
-from pulumi_home import home_without_logs
+from pulumi_engine import home_without_logs, new_stack
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -66,6 +66,7 @@ class Kit:
     options: automation.LocalWorkspaceOptions
     program: Callable[..., Callable[[], None]]
     rest_url: str
+    steps: StepRecorder = field(default_factory=lambda: StepRecorder(lambda _: None))
 
     def run(self, operation: str, reads_first: bool = False, replaced: Sequence[str] = (), **inputs: Any) -> Any:
         how: dict[str, Any] = {"diff": True} if operation == "preview" else {}
@@ -73,7 +74,7 @@ class Kit:
             how["replace"] = list(replaced)
         if reads_first:
             how["refresh"] = True
-        return getattr(self._stack(**inputs), operation)(**how)
+        return getattr(self._stack(**inputs), operation)(on_event=self.steps.hear, **how)
 
     def change_behind_the_engine(self, **inputs: Any) -> None:
         """Changes what OCI has, and lets the engine forget that it was it."""
@@ -149,9 +150,7 @@ class Kit:
 
     @cached_property
     def _made(self) -> automation.Stack:
-        own = self.options
-        workspace = Workspace(own.work_dir, project_settings=own.project_settings, env_vars=own.env_vars)
-        return automation.Stack.create("dev", workspace)
+        return new_stack(self.program(), self.options, "dev")
 
     def outputs_of(self, type_: str, name: str = "") -> dict[str, Any]:
         """The outputs of a resource, by its type and by its `name` in OCI where there are several."""
@@ -170,7 +169,9 @@ class Kit:
         return self.outputs_of(type_)["id"]
 
     def changes(self, operation: str, **inputs: Any) -> dict[str, int]:
-        return self.run(operation, **inputs).summary.resource_changes
+        """How many resources an operation did what to."""
+        self.run(operation, **inputs)
+        return self.steps.changes
 
 
 def _children(operation: str) -> list[int]:
@@ -327,7 +328,7 @@ def test_nothing_of_what_oci_answers_is_changed_by_the_next_update(pools: Kit):
 def test_system_nodes_get_another_image_with_another_version_and_only_then(pools: Kit):
     pools.run("up")
     older = pools.image_of("system")
-    assert pools.run("preview").change_summary.keys() == {"same"}
+    assert pools.changes("preview").keys() == {"same"}
     pools.run("up", version="v1.35.2")
     newer = "ocid1.image.oc1.iad.oraclelinux810202606300oke13521100"
     assert (older, pools.image_of("system")) == (newer.replace("1352", "1342"), newer)
@@ -454,7 +455,7 @@ def test_gpu_nodes_that_a_killed_engine_ordered_are_taken_up_and_not_ordered_aga
 
 def test_a_stack_is_made_changed_and_deleted_in_the_order_that_oci_needs(kit: Kit):
     result = kit.run("up")
-    assert result.summary.resource_changes == {"create": 9}
+    assert kit.steps.changes == {"create": 9}
     assert result.outputs["kubeconfig"].value == KUBECONFIG
     assert kit.nodes.there == {f"gpu-{index}" for index in range(9)}
     assert kit.changes("up") == {"same": 9}

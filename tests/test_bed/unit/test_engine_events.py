@@ -101,6 +101,13 @@ def test_events_are_handed_on():
     assert len(heard) == len(steps.recorded) == 1
 
 
+def test_an_operations_last_event_says_how_many_resources_it_did_what_to():
+    steps = StepRecorder(lambda _: None)
+    counts = {events.OpType.CREATE: 2, "discard": 1}
+    steps.hear(events.EngineEvent(0, 0, summary_event=events.SummaryEvent(False, 1, counts, {})))
+    assert steps.changes == {"create": 2, "discard": 1}
+
+
 JOB = """2 errors occurred:
 \t* resource "urn:pulumi:s::p::kubernetes:batch/v1:Job::gate" was successfully created, but the Kubernetes API server \
 reported that it failed to fully initialize or become live: Resource 'gate-1' was created but failed to initialize

@@ -1,0 +1,23 @@
+"""The engine of a test: where it keeps its own files, and a stack that starts the CLI seldom."""
+
+from pathlib import Path
+
+from llmd_rehearsal.engine import Stack, Workspace
+from pulumi import automation
+from pulumi.automation import PulumiFn
+from pulumi.automation._stack import StackInitMode
+
+
+def home_without_logs(folder: Path) -> str:
+    """A folder for `PULUMI_HOME` in which the engine can't keep its logs of each operation, a fifth of its work."""
+    folder.mkdir()
+    (folder / "logs").touch()
+    return str(folder)
+
+
+def new_stack(program: PulumiFn, options: automation.LocalWorkspaceOptions, name: str = "test") -> Stack:
+    """A stack whose operations give no summary: a `StepRecorder` that hears them knows what changed."""
+    project = options.project_settings or automation.ProjectSettings("llmd-oke", "python")
+    workspace = Workspace(options.work_dir, project_settings=project, env_vars=options.env_vars)
+    workspace.program = program
+    return Stack(name, workspace, StackInitMode.CREATE)
