@@ -46,9 +46,10 @@ if TYPE_CHECKING:
         CertManagerArgs,
         NodeFeatureDiscovery,
         NodeFeatureDiscoveryArgs,
+        PrometheusStack,
+        PrometheusStackArgs,
         TolerationArgs,
     )
-    from llmd_oke.operators.prometheus_stack import PrometheusStack, PrometheusStackArgs
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs, AcceptedPoolArgs, NodeLimitsArgs
     from llmd_oke.serving.args import (
@@ -153,11 +154,9 @@ REGISTRY = {
         "CertManagerArgs",
         "NodeFeatureDiscovery",
         "NodeFeatureDiscoveryArgs",
-        "TolerationArgs",
-    ),
-    "llmd_oke.operators.prometheus_stack": (
         "PrometheusStack",
         "PrometheusStackArgs",
+        "TolerationArgs",
     ),
     "llmd_oke.operators.rdma_network": (
         "RdmaNetwork",

@@ -10,7 +10,7 @@ import stack_files
 from google.protobuf import json_format
 from llmd_oke.operations.recovery import Pending, Recovery, State, recovered_state
 from llmd_oke.program.access import ClusterAccess
-from llmd_oke.program.front_door import declare_front_door
+from llmd_oke.program.addresses import declare_front_door
 from llmd_oke.program.models import declare_address
 from pulumi.runtime.proto import provider_pb2
 from pulumi_engine import new_stack

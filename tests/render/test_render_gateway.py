@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from llmd_oke.catalogue.gateways import gateway_provider, gateway_provider_names
+from llmd_oke.catalogue.serving import gateway_provider, gateway_provider_names
 from llmd_oke.gitops.rendering import rendering_of
 from llmd_oke.testing import Rendered, without_hash
 from render_support import SHARED_DATA, pod

@@ -9,8 +9,7 @@ import pytest
 from created_cluster import created
 from llmd_oke.cli.main import app
 from llmd_oke.gitops import rendering
-from llmd_oke.gitops.folder import write_folder
-from llmd_oke.gitops.manifests import files
+from llmd_oke.gitops.manifests import files, write_folder
 from llmd_oke.gitops.rendering import Rendering
 from llmd_oke.testing import Rendered, without_hash
 from llmd_pods.errors import KitError, Refused

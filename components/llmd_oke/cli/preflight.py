@@ -10,10 +10,9 @@ from rich.markup import escape
 from llmd_oke.access.addresses import region_of
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import settings
-from llmd_oke.operations.certificates import certificate_findings
+from llmd_oke.operations.cluster_checks import certificate_findings, prometheus_findings
 from llmd_oke.operations.preflight import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
-from llmd_oke.operations.prometheus_checks import prometheus_findings
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.registries import chart_findings, registry_findings
 from llmd_oke.planning import plan_stack_file

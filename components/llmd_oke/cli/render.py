@@ -10,7 +10,7 @@ from llmd_pods.errors import KitError
 from llmd_oke.cli import console, options
 
 if TYPE_CHECKING:  # they load Pulumi, which `--help` does without
-    from llmd_oke.gitops.folder import FolderChanges
+    from llmd_oke.gitops.manifests import FolderChanges
     from llmd_oke.gitops.rendering import Rendering
 
 STREAM = "-"
@@ -43,7 +43,7 @@ def render(
     """Write what a stack deploys into its cluster as YAML, in the order of `kubectl apply`. It needs neither engine nor
     cluster. Secrets are not written; what creates them is said.
     """
-    from llmd_oke.gitops import folder, manifests, rendering  # noqa: PLC0415 - they load Pulumi
+    from llmd_oke.gitops import manifests, rendering  # noqa: PLC0415 - they load Pulumi
 
     if output == STREAM and as_json:
         raise KitError("A stream and --json would both be on standard output.", "Give --output a folder.")
@@ -52,7 +52,7 @@ def render(
         typer.echo(manifests.stream(rendered, argo_cd=argo_cd), nl=False)
         changes = None
     else:
-        changes = folder.write_folder(Path(output), manifests.files(rendered, argo_cd=argo_cd))
+        changes = manifests.write_folder(Path(output), manifests.files(rendered, argo_cd=argo_cd))
     if as_json:
         typer.echo(json.dumps(_document(rendered, output, changes, argo_cd=argo_cd), indent=2))
         return

@@ -15,7 +15,7 @@ from llmd_oke.cli.console import error_document
 from llmd_oke.cli.extensions import UpdateBenchmark
 from llmd_oke.operations import updates
 from llmd_oke.operations.backend import Terminal, require_stack
-from llmd_oke.operations.certificates import refuse_certificates
+from llmd_oke.operations.cluster_checks import refuse_certificates
 from llmd_oke.operations.nodes import scale_command, scale_pool, unready_pools
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 from llmd_oke.operations.updates import with_refresh

@@ -15,7 +15,7 @@ from llmd_oke.config.load import (
     stacks,
     validate,
 )
-from llmd_oke.config.model import Model, Router, Scaling, ServersScaling, Slo, Workload
+from llmd_oke.config.model import Model, Role, Router, Scaling, Servers, ServersScaling, Slo, Topology, Workload
 from llmd_oke.config.pools import AutoscaledSize, CpuPool, GpuPool, Image, Launch, SizeLimits, SystemPool
 from llmd_oke.config.stack import (
     FileStorage,
@@ -30,7 +30,6 @@ from llmd_oke.config.stack import (
     StackConfig,
     Storage,
 )
-from llmd_oke.config.topology import Role, Servers, Topology
 from llmd_oke.config.yaml_files import CONFIG_KEY, locate
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Operators that Helm installs for the GPUs of a cluster: cert-manager, Node Feature Discovery, AMD's GPU operator."""
+"""Operators that Helm installs: cert-manager, Node Feature Discovery, AMD's GPU operator, and that of Prometheus."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -212,3 +212,22 @@ def _map_at(tree: dict[str, Any], path: Iterable[str]) -> dict[str, Any]:
     for key in path:
         tree = tree.setdefault(key, {})
     return tree
+
+
+class PrometheusStackArgs(TypedDict):
+    """It takes nothing: version and settings come from the catalogue."""
+
+
+class PrometheusStack(pulumi.ComponentResource):
+    """Prometheus takes the monitors and rules of all namespaces, Grafana their dashboards. Not beside another
+    Prometheus operator that watches the same namespaces: two would take turns.
+    """
+
+    namespace: pulumi.Output[str]
+    """Namespace that it runs in; known once it is ready."""
+
+    def __init__(self, name: str, args: PrometheusStackArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:PrometheusStack", name, inputs(args), opts)
+        facts = operator("kube-prometheus-stack")
+        self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
+        self.register_outputs({"namespace": self.namespace})

@@ -21,7 +21,7 @@ from llmd_oke.planning.gpu_stack import (
 )
 from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.models import ModelContext, answer_changes, other_problems, room_problems, topology_problems
-from llmd_oke.planning.monitoring import monitoring_problems
+from llmd_oke.planning.monitoring import monitoring_problems, tracing_problems
 from llmd_oke.planning.network import network_problems
 from llmd_oke.planning.placement import (
     empty_nodes,
@@ -36,7 +36,6 @@ from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import availability_domain_problems, node_scaling_problems, pool_problems
 from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.storage import pod_disk_gib, pod_disk_problems, storage_problems
-from llmd_oke.planning.tracing import tracing_problems
 
 
 def problems(config: StackConfig) -> list[Problem]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from llmd_pods.errors import Problem
 
-from llmd_oke.catalogue.gateways import gateway_provider, gateway_provider_names
+from llmd_oke.catalogue.serving import gateway_provider, gateway_provider_names
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.config.gateway import CreatedGateway, ExistingGateway, Route
 from llmd_oke.config.shape_problems import did_you_mean

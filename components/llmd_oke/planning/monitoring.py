@@ -1,4 +1,4 @@
-"""How a stack is watched: where its Prometheus is, what it watches for, and what of that can't be."""
+"""How a stack is watched: where its Prometheus is and what for, where traces of requests go, what of that can't be."""
 
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
@@ -7,9 +7,12 @@ from llmd_pods.errors import Problem
 
 from llmd_oke.catalogue.monitoring import monitoring as facts
 from llmd_oke.catalogue.monitoring import watch
+from llmd_oke.catalogue.releases import Release, release_names
+from llmd_oke.catalogue.releases import release as known_release
 from llmd_oke.config import StackConfig
 from llmd_oke.planning.network import control_plane_cidrs
-from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, Pool
+from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, Pool, TracingPlan
+from llmd_oke.planning.releases import used_release
 
 OPERATOR = "kube-prometheus-stack"
 """The entry of `values/operators` that `monitoring: install` installs."""
@@ -65,3 +68,34 @@ def _namespace(url: str) -> str | None:
     """The namespace of a Service's address in the cluster (`service.namespace.svc…`); None for another address."""
     parts = (urlsplit(url).hostname or "").split(".")
     return parts[1] if parts[2:3] == ["svc"] else None
+
+
+def tracing(config: StackConfig) -> TracingPlan | None:
+    """Where traces go; None where nothing is traced."""
+    asked = config.tracing
+    return None if asked is None else TracingPlan(asked.endpoint, asked.sampled_share)
+
+
+def tracing_problems(config: StackConfig) -> Iterator[Problem]:
+    """Programs of which it isn't known that they can send traces."""
+    release = used_release(config)
+    if config.tracing is None or release is None:
+        return
+    if silent := list(_silent(config, release)):
+        why = f"it is not known that traces are sent by {', '.join(silent)}"
+        releases = ((name, known_release(name)) for name in release_names())
+        able = [name for name, known in releases if known and not list(_silent(config, known))]
+        yield Problem("tracing.endpoint", config.tracing.endpoint, f"nothing, or release {' or '.join(able)}", why)
+
+
+def _silent(config: StackConfig, release: Release) -> Iterator[str]:
+    routed = any(model.router.mode != "none" for model in config.models)
+    if routed and not release.router.traces:
+        yield f"endpoint picker {release.endpoint_picker.program.version}"
+    if (
+        any(model.topology.disaggregated for model in config.models)
+        and release.routing_sidecar.tracing_arguments is None
+    ):
+        yield f"routing sidecar {release.routing_sidecar.program.version}"
+    if not release.vllm.traces:
+        yield f"vLLM of {release.vllm.image.reference}"

@@ -1,6 +1,6 @@
 """From a stack's config to its plan, or to everything that is wrong with it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -8,7 +8,15 @@ from typing import Any, cast
 from llmd_pods.errors import Problem, Refused
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.project import project_problems
+from llmd_oke.catalogue.container_images import LOCK, project_lock
+from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
+from llmd_oke.catalogue.entries import ProjectEntry, origin
+from llmd_oke.catalogue.models import MODELS
+from llmd_oke.catalogue.operations import PRICES
+from llmd_oke.catalogue.pools import IMAGES
+from llmd_oke.catalogue.project import LATENCY, project_problems
+from llmd_oke.catalogue.releases import RELEASES
+from llmd_oke.catalogue.shapes import GPUS, SHAPES
 from llmd_oke.config import (
     CpuPool,
     CreateCluster,
@@ -26,12 +34,13 @@ from llmd_oke.config import (
 from llmd_oke.planning import checks, placement
 from llmd_oke.planning.acceptance import pool_acceptance
 from llmd_oke.planning.advice import advice
+from llmd_oke.planning.container_images import images_of
 from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.models import ModelContext, answer_changes, has_kv_connector, memory
-from llmd_oke.planning.monitoring import monitoring
+from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, network_choices, network_pools
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import (
@@ -47,7 +56,6 @@ from llmd_oke.planning.plan import (
     UpdateWay,
 )
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaled_pools, autoscaler_add_on
-from llmd_oke.planning.project_entries import project_entries
 from llmd_oke.planning.releases import (
     pull_problems,
     router_of,
@@ -57,7 +65,6 @@ from llmd_oke.planning.releases import (
     with_router,
 )
 from llmd_oke.planning.storage import created_storage, download_limit_s, model_cache
-from llmd_oke.planning.tracing import tracing
 
 
 def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
@@ -299,3 +306,27 @@ def _of_cluster(value: dict[str, Any], wrong: set[str]) -> dict[str, Any]:
     parts = {key: value[key] for key in ("cluster", "systemPool", "gpuStack") if key in value and key not in wrong}
     pools: list[Any] = value.get("cpuPools", []) if "cpuPools" not in wrong else []
     return {**parts, "cpuPools": [pool for i, pool in enumerate(pools) if f"cpuPools[{i}]" not in wrong]}
+
+
+def project_entries(plan: Plan) -> tuple[ProjectEntry, ...]:
+    """The project's own entries that a plan and its forecasts go by, each once."""
+    origins = (origin(folder, name) for folder, name in dict.fromkeys(_used(plan)))
+    return tuple(item for item in origins if item is not None)
+
+
+def _used(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Folders and names of all entries that a plan goes by."""
+    gpus = dict.fromkeys(pool.shape.gpu.product for pool in plan.pools)
+    for model in plan.models:
+        yield MODELS.folder, model.model.name
+        yield from ((f"{LATENCY}/{gpu}", model.model.name) for gpu in gpus)
+    yield from ((SHAPES.folder, pool.shape.name) for pool in plan.pools)
+    yield from ((GPUS.folder, gpu) for gpu in gpus)
+    yield from ((RELEASES.folder, name) for name in (plan.config.release, plan.router_release))
+    yield ENDPOINT_PICKERS.folder, plan.release.endpoint_picker.program.version
+    imports = (pool.image.import_ for pool in plan.config.gpu_pools if pool.image)
+    yield from ((IMAGES.folder, item.name) for item in imports if item)
+    own_digests = project_lock().images
+    if own_digests and any(used.image.reference in own_digests for used in images_of(plan)):
+        yield LOCK.folder, "lock"
+    yield PRICES.folder, "oci"

@@ -1,4 +1,4 @@
-"""The Pulumi program, and what each layer of a stack declares."""
+"""The Pulumi program, and what each layer of a stack declares, with what watches it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,23 +9,25 @@ from llmd_pods.errors import KitError
 from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke import config, planning
+from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.config.base import HttpsUrl
 from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
+from llmd_oke.operators.helm_operators import PrometheusStack
 from llmd_oke.planning import Advice, Plan, merge_advice
 from llmd_oke.planning.plan import ClusterPlan
 from llmd_oke.program.access import ClusterAccess, existing_cluster
-from llmd_oke.program.front_door import declare_front_door
-from llmd_oke.program.gateway import declare_routes
+from llmd_oke.program.addresses import declare_front_door, declare_routes
 from llmd_oke.program.models import (
     declare_address,
     declare_image_pull,
     declare_model_cache,
     declare_units,
     keda_namespace,
+    unit_name,
 )
-from llmd_oke.program.monitoring import declare_monitoring, declare_prometheus
 from llmd_oke.program.smoke import declare_smoke
+from llmd_oke.serving.monitoring import ModelMonitoring
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.values import open_project
 
@@ -142,3 +144,43 @@ def _crds(plan: Plan, access: ClusterAccess) -> Crds:
     provider = access.provider("definitions", upsert=True)
     opts = after(pulumi.ResourceOptions(provider=provider), *access.ready)
     return Crds("crds", {"release": plan.release.name}, opts)
+
+
+def declare_prometheus(plan: Plan, access: ClusterAccess) -> ClusterAccess:
+    """Prometheus, where the stack installs it; models come after it, so that their monitors find their definitions."""
+    if plan.monitoring is None or not plan.monitoring.install:
+        return access
+    opts = after(access.options(access.provider("monitoring")), *access.ready)
+    return replace(access, ready=(*access.ready, PrometheusStack("prometheus", {}, opts)))
+
+
+def declare_monitoring(
+    plan: Plan, access: ClusterAccess, namespace: pulumi.Resource, opts: pulumi.ResourceOptions
+) -> None:
+    """What is watched of the models, once the cluster serves the Prometheus operator's definitions.
+
+    Raises:
+        KitError: (in the output) they aren't there in time; says what makes them.
+    """
+    watched = plan.monitoring
+    if watched is None:
+        return
+    facts = monitoring()
+    routers = [unit_name(plan, model, unit) for model in plan.models if model.routed for unit in model.units]
+    ModelMonitoring(
+        "monitoring",
+        {
+            "namespace": access.name_once_served(
+                plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace
+            ),
+            "routers": routers,
+            "disaggregated": watched.disaggregated,
+            "rdma": plan.rdma,
+            "leader": plan.release.router.replicas > 1,
+            "slo_ttft_s": dict(watched.slo_ttft_s) or None,
+            "usd_per_gpu_hour": watched.usd_per_gpu_hour,
+            "endpoint_picker": plan.release.endpoint_picker.program.version,
+            "labels": dict(watched.labels) or None,
+        },
+        after(opts, namespace),
+    )

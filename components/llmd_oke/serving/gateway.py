@@ -10,7 +10,7 @@ from typing import Any, NotRequired, TypedDict, cast
 import pulumi
 from llmd_pods.errors import KitError
 
-from llmd_oke.catalogue.gateways import GatewayProvider, ObjectTemplate, gateway_provider, gateway_provider_names
+from llmd_oke.catalogue.serving import GatewayProvider, ObjectTemplate, gateway_provider, gateway_provider_names
 from llmd_oke.objects import PART_OF, Manifest, inputs, mapped, when_declared
 from llmd_oke.serving import labels
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts

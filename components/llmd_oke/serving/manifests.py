@@ -8,7 +8,7 @@ from llmd_pods.errors import KitError
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.objects import KubernetesObject, Manifest
-from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.args import NodeTaintArgs, TracingArgs
 
 # Limits of waits in seconds. The Kubernetes plug-in's default, ten minutes, is too short where weights are loaded.
 
@@ -121,3 +121,22 @@ def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dic
         {"key": key, "operator": "Equal", "value": value, "effect": effect}
         for key, value, effect in dict.fromkeys(taints)
     ]
+
+
+def tracing_environment(service: str, tracing: TracingArgs | None) -> dict[str, str]:
+    """Variables that say where a program's traces go (llm-d guides, recipes/observability/tracing); none where nothing
+    is traced.
+
+    Args:
+        service: what the program is called in traces.
+        tracing: where they go.
+    """
+    if tracing is None:
+        return {}
+    return {
+        "OTEL_SERVICE_NAME": service,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": tracing["endpoint"],
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": f"{tracing['sampled_share']:g}",
+    }

@@ -16,7 +16,7 @@ from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import PART_OF, Manifest, OverrideArgs, ReleaseRef, inputs, mapped, resolve_release, when_declared
-from llmd_oke.serving import envoy, labels, network_policies, tracing
+from llmd_oke.serving import envoy, labels, network_policies
 from llmd_oke.serving.args import GatewayPodsArgs, TracingArgs
 from llmd_oke.serving.manifests import (
     ROUTER_S,
@@ -26,6 +26,7 @@ from llmd_oke.serving.manifests import (
     role,
     role_binding,
     timeouts,
+    tracing_environment,
 )
 from llmd_oke.serving.vllm import SERVER_PORT
 from llmd_oke.values import follows_project
@@ -146,7 +147,7 @@ class _Objects:
         self.picker_config = picker_config
         self.selector = labels.router_selector(args["unit"])
         self.gateway = args.get("gateway")
-        self.tracing = tracing.environment(f"{args['model']}-epp", args.get("tracing"))
+        self.tracing = tracing_environment(f"{args['model']}-epp", args.get("tracing"))
         self.replicas = 1 if self.gateway else args.get("replicas") or self.dialect.replicas
         self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None

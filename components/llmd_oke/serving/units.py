@@ -24,7 +24,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning import Rollout, placement
-from llmd_oke.serving import labels, network_policies, tracing, vllm
+from llmd_oke.serving import labels, network_policies, vllm
 from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.manifests import (
     NAMESPACE_S,
@@ -35,6 +35,7 @@ from llmd_oke.serving.manifests import (
     role_binding,
     timeouts,
     tolerations,
+    tracing_environment,
 )
 from llmd_oke.serving.model_cache import containers, program_volume
 from llmd_oke.serving.namespace import class_name
@@ -315,7 +316,7 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
     # A pool without its namespace would be looked for in `default`.
     pool_flag = mapped(args["namespace"], lambda namespace: f"--inference-pool={namespace}/{pool}")
     protection = ["--enable-ssrf-protection", pool_flag] if pool else []
-    traced = tracing.environment(f"{spec.model.name}-routing-proxy", spec.tracing)
+    traced = tracing_environment(f"{spec.model.name}-routing-proxy", spec.tracing)
     return {
         "name": "routing-proxy",
         "image": sidecar.image.pinned,

@@ -14,8 +14,8 @@ from llmd_oke.catalogue.serving import handshake
 from llmd_oke.config.engine import SettingValue, engine_settings
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
-from llmd_oke.serving import tracing
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, TracingArgs
+from llmd_oke.serving.manifests import tracing_environment
 
 SERVER_PORT = 8000
 """Where clients and the endpoint picker reach every model server."""
@@ -187,7 +187,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **(spec.shape.rdma.environment if spec.rdma else {}),
         **(spec.shape.rdma.rccl if spec.rdma and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
-        **tracing.environment(f"{spec.model.name}-{spec.role}", spec.tracing),
+        **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
     }
     token = [] if spec.prewarmed else [hugging_face_token()]

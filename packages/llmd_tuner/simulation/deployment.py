@@ -11,8 +11,7 @@ from llmd_oke.catalogue.models import Model, key_value_tokens
 from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.catalogue.shapes import Node
 from llmd_oke.config.engine import DEFAULT_ENGINE
-from llmd_oke.config.model import RouterProfileName
-from llmd_oke.config.topology import Role, Topology
+from llmd_oke.config.model import Role, RouterProfileName, Topology
 from llmd_pods.errors import KitError
 
 from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE

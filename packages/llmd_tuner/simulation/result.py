@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 import numpy as np
-from llmd_oke.config.topology import Role
+from llmd_oke.config.model import Role
 from llmd_pods.row import Arrival, Basis, Origin, Quantiles, Row
 from numpy.typing import NDArray
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from llmd_oke.config.topology import Role
+from llmd_oke.config.model import Role
 from llmd_pods.errors import KitError, Problem, Refused
 from llmd_pods.row import Basis, Row
 from llmd_pods.topology import SHORT_FORMS

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from llmd_oke.config.topology import Role
+from llmd_oke.config.model import Role
 
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.simulation.deployment import Deployment, RequestClass, scorers

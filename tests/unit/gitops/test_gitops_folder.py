@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from llmd_oke.gitops.folder import RECORD, write_folder
+from llmd_oke.gitops.manifests import RECORD, write_folder
 from llmd_pods.errors import KitError
 
 

@@ -1,4 +1,4 @@
-"""Certificates that a stack takes from Secrets of its cluster: are they there, for which hosts, and until when?
+"""What a stack counts on in its cluster without making it: certificates in Secrets, and a Prometheus that answers.
 
 The kit neither makes nor renews them, so that nothing but a look into the cluster tells before the first client does.
 """
@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from llmd_pods.errors import KitError, Problem, Refused
 
 from llmd_oke.config import ExistingCluster
-from llmd_oke.operations.kubeconfig import cluster_client
+from llmd_oke.operations.kubeconfig import cluster_client, kubeconfig_context
 from llmd_oke.operations.objects import texts
 from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.operations.prometheus import Series, prometheus_url, query, service_path
 from llmd_oke.planning import Plan
 from llmd_oke.planning.front_door_secrets import certificate_problems
 
-CHECK = "secret"
+CERTIFICATES = "secret"
+PROMETHEUS = "prometheus"
 TYPE = "kubernetes.io/tls"
 NAMES = ("tls.crt", "tls.key")
 
@@ -42,6 +44,9 @@ class StoredSecret:
 
 ReadSecret = Callable[[str, str], StoredSecret | None]
 """A Secret by namespace and name; None where there is none. Raises KitError where the cluster doesn't answer."""
+
+Ask = Callable[[str], list[Series]]
+"""An instant query of the stack's Prometheus. Raises KitError where it doesn't answer."""
 
 
 def used_certificates(plan: Plan) -> Iterator[UsedCertificate]:
@@ -67,14 +72,18 @@ def certificate_findings(plan: Plan, read: ReadSecret | None = None) -> list[Fin
     if not isinstance(plan.cluster, ExistingCluster):
         remedy = "Have it there before the first request; Envoy takes it without a restart."
         return [
-            Finding(CHECK, row.path, Verdict.UNKNOWN, f"a stack makes the cluster of the Secret {row.secret}", remedy)
+            Finding(
+                CERTIFICATES, row.path, Verdict.UNKNOWN, f"a stack makes the cluster of the Secret {row.secret}", remedy
+            )
             for row in certificates
         ]
     try:
         read = read or _reader(plan.cluster.kubeconfig_context)
         return [finding for row in certificates for finding in _findings(row, plan.namespace, read)]
     except KitError as error:
-        return [Finding(CHECK, row.path, Verdict.UNKNOWN, error.message, error.remedy or "") for row in certificates]
+        return [
+            Finding(CERTIFICATES, row.path, Verdict.UNKNOWN, error.message, error.remedy or "") for row in certificates
+        ]
 
 
 def refuse_certificates(plan: Plan, read: ReadSecret | None = None) -> None:
@@ -102,14 +111,16 @@ def _findings(certificate: UsedCertificate, namespace: str, read: ReadSecret) ->
     stored = read(namespace, certificate.secret)
     if stored is None:
         remedy = f"kubectl create secret tls {certificate.secret} -n {namespace} --cert=FILE --key=FILE"
-        yield Finding(CHECK, certificate.path, Verdict.PROBLEM, f"there is no Secret {name}", remedy)
+        yield Finding(CERTIFICATES, certificate.path, Verdict.PROBLEM, f"there is no Secret {name}", remedy)
         return
     problems = list(_problems(certificate, name, stored))
     for problem in problems:
-        yield Finding(CHECK, certificate.path, Verdict.PROBLEM, problem.why, f"Give it {problem.accepted}.")
+        yield Finding(CERTIFICATES, certificate.path, Verdict.PROBLEM, problem.why, f"Give it {problem.accepted}.")
     if not problems:
         hosts = ", ".join(certificate.hosts) or "any host"
-        yield Finding(CHECK, certificate.path, Verdict.FINE, f"the certificate in {name} is valid now, for {hosts}")
+        yield Finding(
+            CERTIFICATES, certificate.path, Verdict.FINE, f"the certificate in {name} is valid now, for {hosts}"
+        )
 
 
 def _problems(certificate: UsedCertificate, name: str, stored: StoredSecret) -> Iterator[Problem]:
@@ -149,3 +160,55 @@ def _reader(context: str | None) -> ReadSecret:
         return StoredSecret(secret.type or "", texts(secret, "data"))
 
     return read
+
+
+def prometheus_findings(plan: Plan, ask: Ask | None = None) -> list[Finding]:
+    """How the Prometheus is that a stack's monitors, alerts or scaling count on; none where the stack makes it.
+
+    Args:
+        plan: the stack's.
+        ask: asks it; where it is in the cluster, through the API server of the environment's kubeconfig, if left out.
+    """
+    url, watched = prometheus_url(plan), plan.monitoring
+    if url is None or (watched is not None and watched.install):
+        return []
+    path = "monitoring" if watched else "models"
+    if not isinstance(plan.cluster, ExistingCluster):
+        value = f"a stack makes the cluster that {url} is to be in"
+        return [Finding(PROMETHEUS, path, Verdict.UNKNOWN, value, "Have it there before the models come.")]
+    try:
+        ask = ask or _asker(plan, url)
+        ask("vector(1)")
+    except KitError as error:
+        remedy = error.remedy or "docs/how-to/monitor.md says what it must be."
+        return [Finding(PROMETHEUS, path, Verdict.PROBLEM, error.message, remedy)]
+    return [Finding(PROMETHEUS, path, Verdict.FINE, f"{url} answers"), *_scraped(plan, path, ask)]
+
+
+def _scraped(plan: Plan, path: str, ask: Ask) -> list[Finding]:
+    """Whether it has targets in the stack's namespace; before the first update there are none."""
+    up = ask(f'up{{namespace="{plan.namespace}"}}')
+    if not up:
+        value = f"it scrapes nothing in the namespace {plan.namespace}"
+        remedy = "Right before the first update; else docs/alerts/stack-not-scraped.md says what to look at."
+        return [Finding(PROMETHEUS, path, Verdict.UNKNOWN, value, remedy)]
+    down = sorted({row.labels.get("pod", "") for row in up if row.value == 0})
+    if down:
+        value = f"{len(down)} of its targets in {plan.namespace} don't answer it: {', '.join(down[:3])}"
+        return [
+            Finding(PROMETHEUS, path, Verdict.PROBLEM, value, "docs/alerts/stack-not-scraped.md says what to look at.")
+        ]
+    return [Finding(PROMETHEUS, path, Verdict.FINE, f"it scrapes {len(up)} targets in {plan.namespace}")]
+
+
+def _asker(plan: Plan, url: str) -> Ask:
+    import httpx2  # noqa: PLC0415 - a plan without Prometheus does without
+    from lightkube.config.client_adapter import user_auth, verify_cluster  # noqa: PLC0415
+
+    proxy = service_path(url)
+    if proxy is None:
+        return lambda promql: query(url, promql)
+    config = kubeconfig_context(plan.kubeconfig_context)
+    verify = verify_cluster(config.cluster, config.user, config.abs_file) if config.user else True
+    http = httpx2.Client(auth=user_auth(config.user), verify=verify)
+    return lambda promql: query(config.cluster.server.rstrip("/") + proxy, promql, http=http)
