@@ -1,7 +1,7 @@
 """Dynamic groups and policies as they are declared to OCI."""
 
 import pytest
-from llmd_oke.catalogue.iam import policies
+from llmd_oke.catalogue.cluster import policies
 from llmd_oke.cluster.iam import Iam
 from llmd_oke.testing import declared
 from llmd_pods.errors import KitError

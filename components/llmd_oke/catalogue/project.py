@@ -6,12 +6,12 @@ from typing import Any
 
 from llmd_pods.errors import Problem
 
+from llmd_oke.catalogue.cluster import IMAGES
 from llmd_oke.catalogue.container_images import LOCK
 from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
 from llmd_oke.catalogue.entries import NAME, NAME_FORM, SUFFIX, Kind, judged, names, project_names
 from llmd_oke.catalogue.models import MODELS, Model, model
 from llmd_oke.catalogue.operations import PRICES
-from llmd_oke.catalogue.pools import IMAGES
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import GPUS, SHAPES
 from llmd_oke.config.shape_problems import did_you_mean

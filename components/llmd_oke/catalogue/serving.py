@@ -5,7 +5,7 @@ from functools import cache
 from pydantic import Field, JsonValue
 
 from llmd_oke.catalogue.releases import Crds
-from llmd_oke.values import Entry, names, required_entry
+from llmd_oke.values import Entry, entry, names, required_entry
 
 
 class PrewarmRequests(Entry):
@@ -128,7 +128,7 @@ class GatewayProvider(Entry):
 
 def gateway_provider(name: str) -> GatewayProvider | None:
     """The implementation of that name, or None."""
-    return required_entry("gateways", name, GatewayProvider) if name in gateway_provider_names() else None
+    return entry("gateways", name, GatewayProvider)
 
 
 def gateway_provider_names() -> list[str]:

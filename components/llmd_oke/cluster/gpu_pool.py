@@ -7,7 +7,7 @@ import pulumi
 import pulumi_oci as oci
 from llmd_pods.errors import KitError
 
-from llmd_oke.catalogue.pools import cloud_init, eviction
+from llmd_oke.catalogue.cluster import cloud_init, eviction
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, metadata, self_managed
 from llmd_oke.cluster.pools import (

@@ -7,8 +7,8 @@ import pulumi
 import pulumi_oci as oci
 from llmd_pods.errors import KitError
 
-from llmd_oke.catalogue import iam as facts
-from llmd_oke.catalogue.iam import Group, Need, Scope
+from llmd_oke.catalogue import cluster as facts
+from llmd_oke.catalogue.cluster import Group, Need, Scope
 from llmd_oke.cluster.provider import home_provider, invoke, stack_tags
 from llmd_oke.objects import inputs
 from llmd_oke.planning.iam import Variables, groups_of, matching_rule, statements

@@ -15,7 +15,7 @@ from functools import cache
 import jinja2
 from llmd_pods.errors import KitError
 
-from llmd_oke.catalogue.pools import cloud_init, script_template
+from llmd_oke.catalogue.cluster import cloud_init, script_template
 
 DIGEST_KEY = "llmd-oke-cloud-init"
 """Metadata key with the SHA-256 of the user data's text, to see on a node which version it booted with."""

@@ -9,8 +9,8 @@ import pulumi
 import pulumi_oci as oci
 from llmd_pods.errors import KitError
 
-from llmd_oke.catalogue import network as facts
-from llmd_oke.catalogue.network import GroupRole, SubnetRole
+from llmd_oke.catalogue import cluster as facts
+from llmd_oke.catalogue.cluster import GroupRole, SubnetRole
 from llmd_oke.cluster.provider import invoke, stack_tags
 from llmd_oke.objects import inputs, present
 from llmd_oke.planning.network import (

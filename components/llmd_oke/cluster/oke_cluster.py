@@ -15,7 +15,7 @@ from llmd_oke.access.addresses import host_and_port
 from llmd_oke.access.sign_in import SignIn
 from llmd_oke.cluster.network import ClusterNetworkArgs, Network
 from llmd_oke.cluster.provider import ADD_ON, CLUSTER, invoke, sign_in, stack_tags
-from llmd_oke.config.kubeconfig import Access, read
+from llmd_oke.config.cluster import KubeconfigAccess, read_kubeconfig
 from llmd_oke.objects import inputs, is_update, present
 
 EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
@@ -217,16 +217,16 @@ class OkeCluster(pulumi.ComponentResource):
             ),
         )
 
-    def _access(self, args: OkeClusterArgs, endpoint: str) -> pulumi.Output[Access]:
+    def _access(self, args: OkeClusterArgs, endpoint: str) -> pulumi.Output[KubeconfigAccess]:
         kubeconfig = args.get("kubeconfig")
         if kubeconfig is not None:
-            return pulumi.Output.from_input(kubeconfig).apply(read)
+            return pulumi.Output.from_input(kubeconfig).apply(read_kubeconfig)
         answer = invoke(
             "oci:ContainerEngine/getClusterKubeConfig:getClusterKubeConfig",
             {"clusterId": self.cluster_id, "endpoint": endpoint, "tokenVersion": "2.0.0"},
             pulumi.InvokeOutputOptions(parent=self),
         )
-        return answer.apply(lambda values: read(values["content"]))
+        return answer.apply(lambda values: read_kubeconfig(values["content"]))
 
 
 def _oidc(oidc: OidcArgs | None) -> dict[str, Any] | None:
@@ -257,7 +257,7 @@ def _assembled(args: OkeClusterArgs) -> Any:
 
 
 def assemble(
-    access: Access, cluster_id: str, region: str, api_server: str | None = None, sign_in: SignIn | None = None
+    access: KubeconfigAccess, cluster_id: str, region: str, api_server: str | None = None, sign_in: SignIn | None = None
 ) -> str:
     """A kubeconfig for that cluster, as JSON (which is YAML).
 
@@ -295,7 +295,7 @@ def _token_user(cluster_id: str, region: str, sign_in: SignIn) -> dict[str, Any]
     }
 
 
-async def wait_until_reached(api_server: str, access: Access, limit_s: float = TUNNEL_LIMIT_S) -> None:
+async def wait_until_reached(api_server: str, access: KubeconfigAccess, limit_s: float = TUNNEL_LIMIT_S) -> None:
     """Returns once the cluster's API server answers at that address, the end of a tunnel.
 
     Pulumi's Kubernetes provider looks for the API server once, when it is configured, and takes it for unreachable from
@@ -333,7 +333,7 @@ async def _obstacle(api_server: str, name: str, authority: ssl.SSLContext) -> st
     return ""
 
 
-def _authority(access: Access) -> ssl.SSLContext:
+def _authority(access: KubeconfigAccess) -> ssl.SSLContext:
     """Trusts the cluster's authority alone; its name is checked by whoever uses the kubeconfig."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

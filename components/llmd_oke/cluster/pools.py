@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 import pulumi
 import pulumi_oci as oci
 
-from llmd_oke.catalogue.pools import cloud_init, eviction
+from llmd_oke.catalogue.cluster import cloud_init, eviction
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot, metadata
 from llmd_oke.cluster.network import Network, NodeNetworkArgs

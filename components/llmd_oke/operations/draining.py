@@ -19,7 +19,7 @@ from lightkube.utils.quantity import parse_quantity
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress, Ticker
 
-from llmd_oke.catalogue.pools import eviction
+from llmd_oke.catalogue.cluster import eviction
 
 CORDONED = "llmd-oke/cordoned"
 """Annotation of nodes that the kit has cordoned, so that a later run takes back what one that was killed left."""

@@ -19,10 +19,9 @@ from llmd_pods.errors import KitError
 
 from llmd_oke import catalogue
 from llmd_oke.access.oci_client import OciClient, OciError, StoredFile, stored_file, stored_text
-from llmd_oke.catalogue.iam import policies as policy_facts
-from llmd_oke.catalogue.network import reserved_ranges
+from llmd_oke.catalogue.cluster import cloud_init, reserved_ranges
+from llmd_oke.catalogue.cluster import policies as policy_facts
 from llmd_oke.catalogue.operations import limits
-from llmd_oke.catalogue.pools import cloud_init
 from llmd_oke.catalogue.shapes import flexible_shape
 from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, Image, StackConfig
 from llmd_oke.config.pools import ImageImport

@@ -7,8 +7,9 @@ from llmd_pods.errors import KitError, Problem
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.benchmarks import BUILTIN, evals
-from llmd_oke.config import CreateCluster, Model, StackConfig, kubeconfig
+from llmd_oke.config import CreateCluster, Model, StackConfig
 from llmd_oke.config.base import DNS_LABEL_FORM, DNS_LABEL_LENGTH, is_dns_label
+from llmd_oke.config.cluster import KUBECONFIG_CREDENTIALS, read_kubeconfig
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.acceptance import acceptance_problems
 from llmd_oke.planning.front_door import front_door_problems
@@ -109,12 +110,12 @@ def _kubeconfig(text: str) -> Iterator[Problem]:
     """Its text is never shown: it may hold credentials."""
     path, accepted = "cluster.lookupResults.kubeconfig", "the kubeconfig that OKE gives for the cluster, as text"
     try:
-        user = kubeconfig.read(text).user
+        user = read_kubeconfig(text).user
     except KitError:
         why = "it is no kubeconfig with a cluster's https:// address, its authority and a user"
         yield Problem(path, "another text", accepted, why)
         return
-    if keys := sorted(kubeconfig.CREDENTIALS & set(user)):
+    if keys := sorted(KUBECONFIG_CREDENTIALS & set(user)):
         why = "whoever reads the stack file could use them, and the kit signs in by itself"
         accepted = f"{accepted}, whose user asks a program (exec)"
         yield Problem(path, f"credentials ({', '.join(keys)})", accepted, why)

@@ -7,8 +7,8 @@ from typing import get_args
 
 from llmd_pods.errors import KitError, Problem
 
-from llmd_oke.catalogue import iam as facts
-from llmd_oke.catalogue.iam import Group, Need, Phase, Scope, Statement
+from llmd_oke.catalogue import cluster as facts
+from llmd_oke.catalogue.cluster import Group, Need, Phase, Scope, Statement
 from llmd_oke.config import CreateCluster, Lustre, StackConfig
 from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.planning.plan import IamNeeds

@@ -10,8 +10,8 @@ from typing import cast, get_args
 from llmd_pods.errors import Problem
 from pydantic.alias_generators import to_camel
 
-from llmd_oke.catalogue import network as facts
-from llmd_oke.catalogue.network import Direction, GroupRole, GrowingSubnet, Outside, Protocol, RuleEntry, SubnetRole
+from llmd_oke.catalogue import cluster as facts
+from llmd_oke.catalogue.cluster import Direction, GroupRole, GrowingSubnet, Outside, Protocol, RuleEntry, SubnetRole
 from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig
 from llmd_oke.config.base import Part
 

@@ -8,8 +8,8 @@ from typing import Literal
 from llmd_pods.acceptance import CheckName, Limits
 
 from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.catalogue.cluster import Need
 from llmd_oke.catalogue.entries import ProjectEntry
-from llmd_oke.catalogue.iam import Need
 from llmd_oke.catalogue.serving import GatewayProvider
 from llmd_oke.config import (
     Cluster,

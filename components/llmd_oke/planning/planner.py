@@ -8,12 +8,12 @@ from typing import Any, cast
 from llmd_pods.errors import Problem, Refused
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.cluster import IMAGES
 from llmd_oke.catalogue.container_images import LOCK, project_lock
 from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
 from llmd_oke.catalogue.entries import ProjectEntry, origin
 from llmd_oke.catalogue.models import MODELS
 from llmd_oke.catalogue.operations import PRICES
-from llmd_oke.catalogue.pools import IMAGES
 from llmd_oke.catalogue.project import LATENCY, project_problems
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import GPUS, SHAPES

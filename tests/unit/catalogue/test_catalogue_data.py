@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue.benchmarks import evals
-from llmd_oke.catalogue.iam import Need, policies
+from llmd_oke.catalogue.cluster import Need, policies
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.config import Model, Topology, Workload
 from llmd_oke.config.base import DnsLabel

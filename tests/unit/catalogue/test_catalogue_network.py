@@ -6,11 +6,11 @@ from itertools import pairwise, product
 from typing import get_args
 
 import pytest
-from llmd_oke.catalogue import network
-from llmd_oke.catalogue.network import GroupRole, Outside, SubnetRole
+from llmd_oke.catalogue import cluster
+from llmd_oke.catalogue.cluster import GroupRole, Outside, SubnetRole
 
 GROUPS = set(get_args(GroupRole))
-RULES = network.security_rules()
+RULES = cluster.security_rules()
 
 
 def ids(rule):
@@ -90,7 +90,7 @@ def test_every_group_has_rules_and_every_kind_of_peer_is_used():
 
 
 def test_every_subnet_has_a_place_and_a_dns_label_of_its_own():
-    layout = network.subnets()
+    layout = cluster.subnets()
     assert set(layout.fixed) | set(layout.growing) == set(get_args(SubnetRole))
     labels = [layout.dns_label(role) for role in get_args(SubnetRole)]
     assert len(set(labels)) == len(labels)
@@ -99,22 +99,22 @@ def test_every_subnet_has_a_place_and_a_dns_label_of_its_own():
 
 def test_larger_blocks_of_a_subnet_contain_smaller_ones_so_that_it_grows_in_place():
     vcn = IPv4Network("10.0.0.0/16")
-    for subnet in network.subnets().growing.values():
+    for subnet in cluster.subnets().growing.values():
         blocks = [list(vcn.subnets(prefixlen_diff=block.newbits))[block.netnum] for block in subnet.blocks]
         assert all(small.subnet_of(large) for small, large in pairwise(blocks))
 
 
 def test_reserved_ranges_are_those_of_rdma_and_of_ocis_own_services():
-    assert {entry.cidr for entry in network.reserved_ranges()} == {
+    assert {entry.cidr for entry in cluster.reserved_ranges()} == {
         "10.224.0.0/12",
         "192.168.0.0/16",
         "10.208.0.0/12",
         "169.254.0.0/16",
     }
-    assert all(entry.source and entry.holds for entry in network.reserved_ranges())
+    assert all(entry.source and entry.holds for entry in cluster.reserved_ranges())
 
 
 def test_the_default_ranges_of_the_kit_meet_no_reserved_one():
     for default in ("10.140.0.0/16", "10.96.0.0/16", "10.240.0.0/12"):
-        for entry in network.reserved_ranges():
+        for entry in cluster.reserved_ranges():
             assert not IPv4Network(default).overlaps(IPv4Network(entry.cidr))

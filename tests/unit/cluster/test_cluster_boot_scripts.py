@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from llmd_oke.catalogue.pools import cloud_init
+from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.cluster.instance_metadata import Boot, user_data
 
 STEP = re.compile(r"^step ([a-z-]+) <<'LLMD_OKE_END_OF_STEP'\n(.*?)^LLMD_OKE_END_OF_STEP$", re.MULTILINE | re.DOTALL)

@@ -7,7 +7,7 @@ import subprocess
 from urllib.parse import urlsplit
 
 import pytest
-from llmd_oke.catalogue.pools import cloud_init
+from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, kubelet_arguments, metadata, self_managed, user_data
 from llmd_pods.errors import KitError
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from llmd_oke.cluster import oke_cluster
-from llmd_oke.cluster.oke_cluster import Access
+from llmd_oke.config.cluster import KubeconfigAccess
 from llmd_pods.errors import KitError
 
 
@@ -49,8 +49,8 @@ async def api_server(folder: Path, pair: tuple[bytes, bytes], port: int = 0) -> 
         yield int(server.sockets[0].getsockname()[1])
 
 
-def access(pair: tuple[bytes, bytes]) -> Access:
-    return Access("https://10.0.0.6:6443", base64.b64encode(pair[0]).decode(), {})
+def access(pair: tuple[bytes, bytes]) -> KubeconfigAccess:
+    return KubeconfigAccess("https://10.0.0.6:6443", base64.b64encode(pair[0]).decode(), {})
 
 
 async def test_an_api_server_that_answers_is_not_waited_for(tmp_path: Path, own: tuple[bytes, bytes]):
@@ -88,6 +88,6 @@ async def test_the_tunnel_of_another_cluster_is_told_at_once(tmp_path: Path, own
 
 @pytest.mark.parametrize("authority", ["", "####", base64.b64encode(b"no certificate").decode()])
 async def test_without_an_authority_nothing_is_waited_for(authority: str):
-    unknown = Access("https://10.0.0.6:6443", authority, {})
+    unknown = KubeconfigAccess("https://10.0.0.6:6443", authority, {})
     with pytest.raises(KitError, match="no certificate authority"):
         await oke_cluster.wait_until_reached("https://127.0.0.1:1", unknown, 20)

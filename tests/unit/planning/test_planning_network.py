@@ -9,7 +9,7 @@ import pytest
 from created_stacks import created, refusals, validated
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.catalogue import network as catalogue_network
+from llmd_oke.catalogue import cluster as catalogue_network
 from llmd_oke.planning.network import (
     ANYWHERE,
     NetworkChoices,
