@@ -8,7 +8,7 @@ import typer
 from llmd_pods.errors import KitError
 
 from llmd_oke import planning
-from llmd_oke.cli import console, options, recover, times, tunnel
+from llmd_oke.cli import console, options, recover, tunnel
 from llmd_oke.cli.extensions import rehearsals
 from llmd_oke.operations.draining import Drain, drain_limit_s
 from llmd_oke.operations.kubeconfig import cluster_client, cluster_kubeconfig
@@ -19,7 +19,7 @@ from llmd_oke.planning import Plan
 DRAIN_LIMIT_S = drain_limit_s()
 DrainLimit = Annotated[
     float,
-    times.option(about="How long a node is drained", least_s=0, most_s=86_400, default_s=DRAIN_LIMIT_S),
+    options.time_option(about="How long a node is drained", least_s=0, most_s=86_400, default_s=DRAIN_LIMIT_S),
 ]
 
 

@@ -18,8 +18,8 @@ from llmd_pods.errors import KitError
 from llmd_oke import planning
 from llmd_oke.catalogue.operations import PipelineLimits, pipeline_limits
 from llmd_oke.cli import console, options, tunnel, up
-from llmd_oke.cli.drift import DRIFTED, changes_by_hand
 from llmd_oke.cli.extensions import rehearsals
+from llmd_oke.cli.recover import DRIFTED, changes_by_hand
 from llmd_oke.config import CONFIG_KEY, load, stacks
 from llmd_oke.operations import drift as drifts
 from llmd_oke.operations import guards

@@ -1,4 +1,4 @@
-"""`llmd-oke recover`: what an engine that was killed left behind."""
+"""`llmd-oke drift` and `llmd-oke recover`: what is not as the stack's state has it, by hand or by an engine's end."""
 
 import json
 from collections.abc import Sequence
@@ -11,12 +11,18 @@ from llmd_pods.errors import KitError
 
 from llmd_oke.access.addresses import region_of
 from llmd_oke.access.oci_client import OciClient
-from llmd_oke.cli import console, options, token
+from llmd_oke.cli import console, options, token, tunnel
+from llmd_oke.cli.extensions import rehearsals
 from llmd_oke.config import CreateCluster, StackConfig, load, project_name, settings
 from llmd_oke.operations import backend, recovery
+from llmd_oke.operations import drift as operation
+from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.preflight import Tenancy
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery, State
+
+DRIFTED = 3
+"""Exit code where something was changed by hand: 1 is an error, and 2 a command line that can't be understood."""
 
 Unlock = Annotated[
     bool, typer.Option("--unlock", help="Take the lock of the killed engine away first; no other one may be running.")
@@ -29,6 +35,42 @@ Take = Annotated[
         help=f"Which resource of OCI a pending creation is, or {NONE} where there is none; may be given several times.",
     ),
 ]
+
+
+def drift(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    rehearse: options.Rehearse = False,
+    through_tunnel: tunnel.OfCommand = False,
+    as_json: options.Json = False,
+) -> None:
+    """Show what somebody has changed by hand in what the stack has deployed, in OCI and in its cluster.
+
+    Nothing is changed, the stack's state neither. Ends with 0 where all is as the last update left it, with 3 where
+    something is not, and with 1 where it can't be seen.
+    """
+    changes = changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
+    if as_json:
+        typer.echo(json.dumps({"stack": stack, "drift": [asdict(change) for change in changes]}, indent=2))
+        raise typer.Exit(DRIFTED if changes else 0)
+    for change in changes:
+        console.output().print(str(change), markup=False, soft_wrap=True)
+    if not changes:
+        console.output().print("Nothing was changed by hand.")
+    raise typer.Exit(DRIFTED if changes else 0)
+
+
+def changes_by_hand(project: Path, stack: str, *, rehearse: bool, through_tunnel: bool) -> Sequence[Drift]:
+    """What was changed by hand in a stack, or in its rehearsal.
+
+    Raises:
+        KitError: the state, OCI or the cluster can't be read, or the rehearsal isn't up.
+    """
+    if rehearse:
+        return rehearsals().drift(project, stack, console.progress())
+    pulumi = pulumi_cli(project, stack, aside=True)
+    with tunnel.api_server_access(project, stack, through_tunnel):
+        return operation.everywhere(pulumi, console.progress())
 
 
 def recover(

@@ -20,7 +20,7 @@ from llmd_oke.access.addresses import host_and_port, is_reachable, region_of
 from llmd_oke.access.oci_client import OciClient
 from llmd_oke.access.sign_in import SignIn
 from llmd_oke.access.tunnel import Find, NotYet, Target, Tunnel, TunnelOptions
-from llmd_oke.cli import console, options, times, token
+from llmd_oke.cli import console, options, token
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 from llmd_oke.planning import plan_stack_file
 
@@ -31,12 +31,13 @@ PATIENCE_S = 3600.0
 OPENING_S = 300.0
 SessionLife = Annotated[
     float,
-    times.option(
+    options.time_option(
         about="Life of a session, which is renewed before it ends", least_s=1800, most_s=SESSION_S, default_s=SESSION_S
     ),
 ]
 Patience = Annotated[
-    float, times.option("--wait", about="How long to wait for cluster and bastion", least_s=0, default_s=PATIENCE_S)
+    float,
+    options.time_option("--wait", about="How long to wait for cluster and bastion", least_s=0, default_s=PATIENCE_S),
 ]
 OfCommand = Annotated[
     bool,

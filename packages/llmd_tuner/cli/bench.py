@@ -21,7 +21,7 @@ from llmd_bench.history import ROWS_FILE
 from llmd_bench.loads import pace
 from llmd_bench.rows import stage_row
 from llmd_oke import planning
-from llmd_oke.cli import console, options, times
+from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.planning import ModelPlan, Plan
@@ -71,7 +71,7 @@ Stack = Annotated[str | None, typer.Option("--stack", "-s", help="Stack whose mo
 Url = Annotated[str | None, typer.Option(help="Address to load instead: what stands before /v1/.")]
 Model = Annotated[str | None, typer.Option(help="Model; needed where there are several.")]
 Requests = Annotated[int | None, typer.Option(min=1, help="Requests of each stage.")]
-Duration = Annotated[float | None, times.option(about="Time of each stage, in model time: 90s, 10m")]
+Duration = Annotated[float | None, options.time_option(about="Time of each stage, in model time: 90s, 10m")]
 InputTokens = Annotated[
     str | None,
     typer.Option(help="TOKENS, normal:MEAN,SD or lognormal:MEAN,SD; else the workload's (for a URL 1024)."),
@@ -83,9 +83,9 @@ Dialogues = Annotated[
     typer.Option("--conversations", help="Conversations, AT_A_TIMExTURNS: 64x5."),
 ]
 Trim = Annotated[str, typer.Option(help="What not to count: none, busy, or a share of the time at both ends.")]
-Rest = Annotated[float, times.option(about="Time between two stages", least_s=0, default_s=0)]
-Limit = Annotated[float | None, times.option(about="Time after which the whole run ends")]
-RequestTimeout = Annotated[float, times.option(about="Time for one request", default_s=REQUEST_TIMEOUT_S)]
+Rest = Annotated[float, options.time_option(about="Time between two stages", least_s=0, default_s=0)]
+Limit = Annotated[float | None, options.time_option(about="Time after which the whole run ends")]
+RequestTimeout = Annotated[float, options.time_option(about="Time for one request", default_s=REQUEST_TIMEOUT_S)]
 Seed = Annotated[int, typer.Option(help="Of lengths and arrivals.")]
 InCluster = Annotated[bool, typer.Option("--in-cluster", help="Send the load from pods of a Job that goes afterwards.")]
 Parallelism = Annotated[int, typer.Option(min=1, max=64, help="Pods that send the load together.")]

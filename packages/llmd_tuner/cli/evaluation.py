@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from llmd_oke import planning
 from llmd_oke.catalogue import benchmarks as evaluations
-from llmd_oke.cli import console, options, times
+from llmd_oke.cli import console, options
 from llmd_oke.cli.extensions import rehearsals
 from llmd_pods.errors import KitError
 from llmd_pods.evals import EvalResult, Judgement, judge
@@ -34,7 +34,7 @@ FloorOption = Annotated[
     float | None, typer.Option("--floor", help="Least score, instead of the model's own.", min=0, max=1)
 ]
 Concurrency = Annotated[int, typer.Option(help="Questions at a time.", min=1, max=4096)]
-Limit = Annotated[float, times.option(about="Time after which the whole ends", least_s=1, default_s=TIMEOUT_S)]
+Limit = Annotated[float, options.time_option(about="Time after which the whole ends", least_s=1, default_s=TIMEOUT_S)]
 
 
 @dataclass(frozen=True)

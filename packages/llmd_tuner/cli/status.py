@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from llmd_oke import planning
-from llmd_oke.cli import console, options, times
+from llmd_oke.cli import console, options
 from llmd_oke.cli.console import Visible
 from llmd_oke.cli.extensions import rehearsals
 from llmd_pods.errors import KitError
@@ -33,7 +33,7 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again
 Once = Annotated[bool, typer.Option("--once", help="Look once; this is what it does without `--watch`.")]
 Every = Annotated[
     float,
-    times.option(
+    options.time_option(
         about="Time between two looks, and over which counters are compared where no Prometheus has them",
         least_s=1.0,
         most_s=3600.0,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from llmd_oke import planning
-from llmd_oke.cli import console, options, times
+from llmd_oke.cli import console, options
 from llmd_oke.cli.extensions import rehearsals
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
@@ -55,11 +55,11 @@ _SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
 _COLOURS = {Verdict.HOLDS: "green", Verdict.ABOVE: "red", Verdict.BELOW: "red"}
 
 Every = Annotated[
-    float, times.option(about="Time between two readings", least_s=LEAST_S, most_s=MOST_S, default_s=EVERY_S)
+    float, options.time_option(about="Time between two readings", least_s=LEAST_S, most_s=MOST_S, default_s=EVERY_S)
 ]
 For = Annotated[
     float | None,
-    times.option("--for", about="How long to watch", least_s=LEAST_S, most_s=MOST_S, default_s=FOR_S),
+    options.time_option("--for", about="How long to watch", least_s=LEAST_S, most_s=MOST_S, default_s=FOR_S),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Judge two readings, `--every` apart, for pipelines.")]
 Tolerance = Annotated[
@@ -101,7 +101,7 @@ class WatchOptions:
             raise KitError("--once and --for exclude each other.", "Two readings are --every apart.")
         for_s = self.duration or FOR_S
         if for_s < self.every and not self.once:
-            whole, part = times.time_text(for_s), times.time_text(self.every)
+            whole, part = options.time_text(for_s), options.time_text(self.every)
             raise KitError(f"--for {whole} is shorter than --every {part}.", "Give --once, or more time.")
         return Pace(self.every, self.every if self.once else for_s, time_scale)
 

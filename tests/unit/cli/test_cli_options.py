@@ -5,7 +5,7 @@ from typing import Annotated
 
 import pytest
 import typer
-from llmd_oke.cli import times
+from llmd_oke.cli import options
 from llmd_oke.cli.main import app
 from llmd_oke.cli.options import with_option_groups
 from typer.testing import CliRunner, Result
@@ -18,7 +18,7 @@ def given(text: str | None) -> Result:
 
     @command.command()
     def show(
-        time: Annotated[float, times.option(about="A time", least_s=1, most_s=86_400, default_s=15)] = 15.0,
+        time: Annotated[float, options.time_option(about="A time", least_s=1, most_s=86_400, default_s=15)] = 15.0,
     ) -> None:
         typer.echo(time)
 
@@ -48,7 +48,7 @@ def test_no_time_is_endless():
     ("time_s", "text"), [(0, "0s"), (0.001, "0.001s"), (15, "15s"), (90, "90s"), (600, "10m"), (10_800, "3h")]
 )
 def test_a_time_is_shown_in_its_largest_whole_unit(time_s: float, text: str):
-    assert times.time_text(time_s) == text
+    assert options.time_text(time_s) == text
 
 
 @pytest.mark.parametrize(
