@@ -3,7 +3,6 @@
 import os
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -76,8 +75,10 @@ def _download(
 ) -> ModelFile | None:
     """One file; None where the repository has none of that name."""
     url, content, deadline_s = f"{base}/{repository}/resolve/{revision}/{name}", bytearray(), time.monotonic() + LIMIT_S
+    token = os.environ.get("HF_TOKEN", "").strip()
+    headers = {"Authorization": f"Bearer {token}"} if token and base.startswith("https://") else {}
     try:
-        with client.stream("GET", url, headers=_headers(base), follow_redirects=True) as answer:
+        with client.stream("GET", url, headers=headers, follow_redirects=True) as answer:
             if answer.status_code == 404:
                 return None
             if answer.status_code in {401, 403}:
@@ -99,11 +100,6 @@ def _download(
         raise KitError(f"{base} can't be reached: {type(error).__name__}.", _offline(repository)) from error
     pinned = commit if commit and re.fullmatch("[0-9a-f]{40}", commit) else None
     return ModelFile(name, url, bytes(content), pinned)
-
-
-def _headers(base: str) -> Mapping[str, str]:
-    token = os.environ.get("HF_TOKEN", "").strip()
-    return {"Authorization": f"Bearer {token}"} if token and base.startswith("https://") else {}
 
 
 def _offline(repository: str) -> str:

@@ -171,7 +171,8 @@ class RegistryClient:
     def _ask(self, method: str, image: ContainerImage, name: str) -> httpx2.Response:
         """The answer to a request for a manifest; with a token if the registry wants one, again where it is busy."""
         host = _HOSTS.get(image.registry, image.registry)
-        url = f"{_scheme(host)}://{host}/v2/{image.repository}/manifests/{name}"
+        scheme = "http" if _is_loopback(host) else "https"
+        url = f"{scheme}://{host}/v2/{image.repository}/manifests/{name}"
         key = host, image.repository
         attempt = 0
         while True:
@@ -220,7 +221,9 @@ class RegistryClient:
             reason = str(error) or type(error).__name__
             message = f"{urlsplit(url).netloc} does not answer within {TIMEOUT_S:.0f} s: {reason}."
             raise RegistryError(Refusal.UNREACHABLE, message) from error
-        return httpx2.Response(answer.status_code, headers=_plain(answer.headers), content=content)
+        undone = {"content-encoding", "content-length"}  # the content has no encoding any more
+        plain = {key: value for key, value in answer.headers.items() if key not in undone}
+        return httpx2.Response(answer.status_code, headers=plain, content=content)
 
 
 Answers = Mapping[str, StoredImage | RegistryError]
@@ -293,15 +296,6 @@ def _for_platform(image: ContainerImage, index: _Manifest) -> str:
 
 def _media_type(answer: httpx2.Response) -> str:
     return answer.headers.get("content-type", "").partition(";")[0].strip()
-
-
-def _plain(headers: httpx2.Headers) -> dict[str, str]:
-    """Headers without those of an encoding that is undone already."""
-    return {key: value for key, value in headers.items() if key not in {"content-encoding", "content-length"}}
-
-
-def _scheme(host: str) -> str:
-    return "http" if _is_loopback(host) else "https"
 
 
 def _is_loopback(host: str) -> bool:

@@ -145,13 +145,9 @@ def removal_reason(image: ContainerImage) -> str | None:
     return known.reason if known and known.gone else None
 
 
-def _locked(value: object) -> object:
-    return locked_image(value) if isinstance(value, str) else value
-
-
 LockedImage = Annotated[
     ContainerImage,
-    BeforeValidator(_locked),
+    BeforeValidator(lambda value: locked_image(value) if isinstance(value, str) else value),
     WithJsonSchema({"type": "string", "description": "registry/repository:tag, with @sha256:… where it is pinned"}),
 ]
 """An image that a record of `values/` names by its reference, with its digest from the lock."""

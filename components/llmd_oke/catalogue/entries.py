@@ -129,11 +129,13 @@ def judged(kind: Kind[EntryType], name: str) -> tuple[EntryType | None, Sequence
     result, problems = _validated(kind, document)
     if result is not None and kind.key is not None and getattr(result, kind.key) != name:
         problems = [*problems, Problem(kind.key, getattr(result, kind.key), name, f"the file is {name}{SUFFIX}")]
-    return result, [problem if problem.file else _located(problem, file, document) for problem in problems]
-
-
-def _located(problem: Problem, file: ProjectFile, document: yaml_files.Document) -> Problem:
-    return replace(problem, line=problem.line or document.line_of_part(problem.path), file=f"{VALUES}/{file.path}")
+    where = f"{VALUES}/{file.path}"
+    return result, [
+        problem
+        if problem.file
+        else replace(problem, line=problem.line or document.line_of_part(problem.path), file=where)
+        for problem in problems
+    ]
 
 
 def _document(file: ProjectFile) -> yaml_files.Document:

@@ -33,7 +33,9 @@ def project_problems() -> Sequence[Problem]:
     """All that is wrong with the values of the open project but its latency figures; nothing where it has none."""
     files = [file for file in project_values().files if not _is_beside(file)]
     broken: list[Problem] = []
-    for problem in chain(chain.from_iterable(map(_misplaced, files)), _of_entries()):
+    entries = ((kind, name) for kind in KINDS for name in project_names(kind.folder))
+    of_entries = (judged(kind, name)[1] for kind, name in entries if not kind.files or name in kind.files)
+    for problem in chain.from_iterable(chain(map(_misplaced, files), of_entries)):
         if problem not in broken:  # an entry that names a broken one is broken for the same reasons
             broken.append(problem)
     return broken or [*_repositories(), *_endpoint_pickers()]
@@ -94,13 +96,6 @@ def _file(name: str, known: Sequence[str], is_folder: bool) -> str | None:
     if known and stem not in known:
         return did_you_mean(name, [f"{item}{SUFFIX}" for item in known])
     return None if NAME.fullmatch(stem) else NAME_FORM
-
-
-def _of_entries() -> Iterator[Problem]:
-    for kind in KINDS:
-        for name in project_names(kind.folder):
-            if not kind.files or name in kind.files:
-                yield from judged(kind, name)[1]
 
 
 def _repositories() -> Iterator[Problem]:

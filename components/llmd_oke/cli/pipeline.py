@@ -194,6 +194,8 @@ def summarise(
     refusals = [*preview.errors, *lost]
     first = displacement(preview, plan.gpus)
     existing = Preview(tuple(change for change in preview.changes if _exists(change)))
+    least, most = sum(pool.limits.least for pool in plan.pools), sum(pool.limits.most for pool in plan.pools)
+    scaled = "" if least == most else f" ({least} to {most})"  # by the cluster autoscaler
     parts = [
         MARK.format(stack=stack),
         f"### `{stack}`: {headline(existing.counts)}",
@@ -202,7 +204,7 @@ def summarise(
         *_listed("Before the update", [str(first)] if first else []),
         *_table(preview.effective),
         *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in plan.advice]),
-        f"{_nodes(plan)}, {plan.used_gpus} of {plan.gpus} GPUs used, "
+        f"{len(plan.nodes_at_first)} GPU nodes{scaled}, {plan.used_gpus} of {plan.gpus} GPUs used, "
         f"{plan.price_usd_per_hour:.2f} $/hour at list price.",
     ]
     return PreviewSummary("\n\n".join(parts) + "\n", refusals)
@@ -214,14 +216,6 @@ def drift_summary(stack: str, by_hand: Sequence[Drift]) -> str:
     return (
         "\n\n".join([f"### `{stack}`: {title}", *_listed("Changes", [_plain(str(drift)) for drift in by_hand])]) + "\n"
     )
-
-
-def _nodes(plan: Plan) -> str:
-    """`9 GPU nodes`, or `2 GPU nodes (2 to 9)` where the cluster autoscaler changes their number."""
-    least = sum(pool.limits.least for pool in plan.pools)
-    most = sum(pool.limits.most for pool in plan.pools)
-    later = "" if least == most else f" ({least} to {most})"
-    return f"{len(plan.nodes_at_first)} GPU nodes{later}"
 
 
 def headline(counts: Mapping[str, int]) -> str:
@@ -312,7 +306,10 @@ def time_limit_of(resources: Sequence["Declared"], known: PipelineLimits, around
     own = {resource.urn: _minutes(resource, known) for resource in resources}
     path = [by_urn[urn] for urn in _longest(by_urn, own)]
     others = [resource for resource in resources if _VERSION in resource.inputs and resource not in path]
-    steps, upgrades = (tuple((_name(item), own[item.urn]) for item in items) for items in (path, others))
+    steps, upgrades = (
+        tuple((f"{item.type.rsplit(':', 1)[-1]} {item.name}", own[item.urn]) for item in items)
+        for items in (path, others)
+    )
     return TimeLimit(steps, upgrades, around)
 
 
@@ -352,7 +349,3 @@ def _limit_minutes(text: str | None, default: float) -> float:
     if text is None:
         return default
     return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(text)) / 60
-
-
-def _name(resource: "Declared") -> str:
-    return f"{resource.type.rsplit(':', 1)[-1]} {resource.name}"

@@ -11,7 +11,7 @@ from llmd_oke.access.addresses import region_of
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import settings
 from llmd_oke.operations.cluster_checks import certificate_findings, prometheus_findings
-from llmd_oke.operations.preflight import Finding, Verdict, exit_code
+from llmd_oke.operations.preflight import Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.registries import chart_findings, registry_findings
@@ -49,7 +49,12 @@ def preflight(
         typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
     else:
         for finding in findings:
-            _show(finding)
+            colour, where = _COLOURS[finding.verdict], f"[bold]{escape(finding.path)}[/]"
+            console.output().print(
+                f"[{colour}]{finding.verdict:8}[/] {finding.check:9} {where}: {escape(finding.value)}"
+            )
+            if finding.remedy:
+                console.output().print(f"                   [dim]{escape(finding.remedy)}[/]")
     raise typer.Exit(exit_code(findings))
 
 
@@ -59,11 +64,3 @@ def _image_link(project: Path, stack: str, pool: str) -> str | None:
         return pulumi_cli(project, stack).secret(f"llmd-oke:imageLinks.{pool}")
     except KitError:
         return None
-
-
-def _show(finding: Finding) -> None:
-    colour = _COLOURS[finding.verdict]
-    where = f"[bold]{escape(finding.path)}[/]"
-    console.output().print(f"[{colour}]{finding.verdict:8}[/] {finding.check:9} {where}: {escape(finding.value)}")
-    if finding.remedy:
-        console.output().print(f"                   [dim]{escape(finding.remedy)}[/]")

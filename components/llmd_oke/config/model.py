@@ -104,14 +104,6 @@ Threshold = Annotated[float, Field(gt=0)]
 WindowSeconds = Annotated[int, Field(ge=0, le=3600)]
 
 
-def _is_prefix(value: object) -> bool:
-    return value == "prefix"
-
-
-def _is_default_route(value: object) -> bool:
-    return value == Route()
-
-
 class Router(Part):
     """What stands in front of the model servers."""
 
@@ -119,14 +111,14 @@ class Router(Part):
     """`standalone`: endpoint picker with an Envoy beside it. `gateway`: endpoint picker that the stack's `gateway`
     asks. `none`: a plain Service that spreads connections (the published baseline)."""
 
-    route: Annotated[Route, Field(exclude_if=_is_default_route)] = Route()
+    route: Annotated[Route, Field(exclude_if=lambda route: route == Route())] = Route()
     """With `mode: gateway`: which requests at the Gateway are for this model."""
 
     non_cached_tokens: Annotated[int, Field(ge=1)] = 16
     """Prompts with at least this many tokens that decode has not cached are prefilled remotely; shorter ones stay on
     decode. Never 0: the endpoint picker takes that for "never remotely"."""
 
-    decider: Annotated[Decider, Field(exclude_if=_is_prefix)] = "prefix"
+    decider: Annotated[Decider, Field(exclude_if=lambda decider: decider == "prefix")] = "prefix"
     """Which prompts are prefilled remotely: `prefix`, those with `nonCachedTokens` uncached tokens; `always`, all."""
 
     profile: Annotated[RouterProfileName | None, Field(exclude_if=is_absent)] = None

@@ -181,7 +181,8 @@ def _declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, A
     config = plan.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     given = setting_names(project, stack)
     hidden = {f"llmd-oke:{name}": f"{_SECRET}{name}" for name in _SECRETS if f"llmd-oke:{name}" in given}
-    links = dict.fromkeys(_pools(plan), _IMAGE_LINK)
+    pools = (*plan.pools, *plan.created.cpu_pools) if plan.created else ()
+    links = {pool.name: _IMAGE_LINK for pool in pools}
     values = {CONFIG_KEY: json.dumps(config), "llmd-oke:imageLinks": json.dumps(links), **hidden}
     cloud = _Unmade([model.name for model in plan.models], outputs)
     try:
@@ -191,11 +192,6 @@ def _declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, A
         ).resources
     except pulumi.RunError as error:
         raise KitError(str(error)) from error
-
-
-def _pools(plan: Plan) -> list[str]:
-    created = plan.created
-    return [] if created is None else [pool.name for pool in (*plan.pools, *created.cpu_pools)]
 
 
 class _Unmade(ClusterMocks):
@@ -239,7 +235,8 @@ def rendering_of(stack: str, resources: Sequence[Declared]) -> Rendering:
     for resource in resources:
         if not resource.type.startswith(_KUBERNETES):
             continue
-        if reason := _left_out(resource, by_urn):
+        parent = by_urn.get(resource.parent)
+        if parent and (reason := _LEFT_OUT.get(parent.type)):
             left_out.append(LeftOut(f"{resource.inputs['kind']} {resource.name}", reason))
         elif resource.type == _RELEASE:
             charts.append(_chart(resource, waves[resource.urn]))
@@ -270,11 +267,6 @@ def _waves(resources: Sequence[Declared]) -> dict[str, int]:
 
     rendered = [resource.urn for resource in resources if resource.type.startswith(_KUBERNETES)]
     return {urn: wave(urn) for urn in rendered}
-
-
-def _left_out(resource: Declared, by_urn: Mapping[str, Declared]) -> str | None:
-    parent = by_urn.get(resource.parent)
-    return _LEFT_OUT.get(parent.type) if parent else None
 
 
 def _manifest(resource: Declared) -> dict[str, Any]:

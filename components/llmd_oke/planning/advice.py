@@ -51,8 +51,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *vocabulary_advice(plan),
         *revision_advice(plan),
         *pod_disk_advice(plan),
-        *_idle_nodes(plan),
-        *_free_gpus(plan),
+        *_unused(plan),
         *(item for i, model in enumerate(plan.config.models) for item in _engine(plan, model, f"models[{i}].engine")),
         *(item for i, model in enumerate(plan.models) for item in _model(model, plan.pools[0].shape, f"models[{i}]")),
     )
@@ -144,13 +143,20 @@ def _cache_of_scaled_nodes(plan: Plan) -> Iterator[Advice]:
         yield Advice("storage.modelCache.kind", text)
 
 
-def _idle_nodes(plan: Plan) -> Iterator[Advice]:
+def _unused(plan: Plan) -> Iterator[Advice]:
+    """Nodes that serve nothing; GPUs that stay free on nodes in use, where they add up to a node or more."""
     idle = plan.idle_nodes
     if idle:
         price = sum(pool.shape.price_usd_per_hour for node in idle for pool in plan.pools if pool.name == node.pool)
         gpus = sum(node.gpus for node in idle)
         cost = f"{_count(len(idle), 'node')} ({gpus} GPUs, {price:.0f} $/hour at list price) would serve nothing"
         yield Advice("gpuPools", cost + _use_of_idle_nodes(plan))
+    used = [node for node in plan.nodes if node.servers]
+    free = sum(node.free_gpus for node in used)
+    if free >= max((node.gpus for node in used), default=1):
+        short = any(node.free_gpus > node.free_virtual_functions for node in used)
+        why = ", some of them because their nodes have no virtual functions left" if short else ""
+        yield Advice("gpuPools", f"{free} GPUs stay free on the {_count(len(used), 'node')} in use{why}")
 
 
 def _use_of_idle_nodes(plan: Plan) -> str:
@@ -183,16 +189,6 @@ def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
     return 0, len(plan.idle_nodes)
 
 
-def _free_gpus(plan: Plan) -> Iterator[Advice]:
-    """GPUs that stay free on nodes in use, where they add up to a node or more."""
-    used = [node for node in plan.nodes if node.servers]
-    free = sum(node.free_gpus for node in used)
-    if free >= max((node.gpus for node in used), default=1):
-        short = any(node.free_gpus > node.free_virtual_functions for node in used)
-        why = ", some of them because their nodes have no virtual functions left" if short else ""
-        yield Advice("gpuPools", f"{free} GPUs stay free on the {_count(len(used), 'node')} in use{why}")
-
-
 def _engine(plan: Plan, model: Model, path: str) -> Iterator[Advice]:
     """Settings that servers start with, and that cost time."""
     if (folder := model.engine.env.get("AITER_JIT_DIR")) is not None:
@@ -216,7 +212,13 @@ def _model(model: ModelPlan, shape: Shape, path: str) -> Iterator[Advice]:
     else:
         yield from _aggregation(model, path)
     yield from _capacity(model, path)
-    yield from _rollouts(model, path)
+    for role in model.units[0].roles:
+        if role.replicas == 1 and role.rollout.max_unavailable and len(model.units) == 1:
+            spare = f"{_count(role.tensor_parallel_size, 'GPU')} for a second one"
+            yield Advice(
+                f"{path}.topology",
+                f"the only {role.role} server is gone while it is updated, because {spare} may not be spare",
+            )
     yield from scaling_advice(model, shape, path)
 
 
@@ -269,16 +271,6 @@ def _capacity(model: ModelPlan, path: str) -> Iterator[Advice]:
                 f"{path}.engine.maxNumSeqs",
                 f"the KV cache of one {role.role} server is sure to hold {_count(fit, 'sequence')} of {tokens} tokens,"
                 f" fewer than {model.engine.max_num_seqs}: above that requests may queue",
-            )
-
-
-def _rollouts(model: ModelPlan, path: str) -> Iterator[Advice]:
-    for role in model.units[0].roles:
-        if role.replicas == 1 and role.rollout.max_unavailable and len(model.units) == 1:
-            spare = f"{_count(role.tensor_parallel_size, 'GPU')} for a second one"
-            yield Advice(
-                f"{path}.topology",
-                f"the only {role.role} server is gone while it is updated, because {spare} may not be spare",
             )
 
 

@@ -205,7 +205,9 @@ def _names(config: StackConfig) -> Iterator[Problem]:
             yield Problem(f"gpuPools[{i}].name", name, "a name of its own", f"gpuPools[{first}] has it already")
     owners: dict[str, int] = {}
     for i, model in enumerate(config.models):
-        objects = _object_names(model)
+        units = unit_names(model)
+        pickers = [f"{unit}-epp" for unit in units if model.router.mode != "none"]
+        objects = sorted({model.object_name, *units, *pickers})  # what its Services and Deployments are called by
         if taken := [name for name in objects if name in owners]:
             key = "model" if model.name is None else "name"
             why = f"models[{owners[taken[0]]}] has objects of the name {taken[0]} already"
@@ -217,12 +219,6 @@ def _unknown(path: str, value: str, names: list[str]) -> Problem:
     by_repository = catalogue.model_of_repository(value)
     accepted = did_you_mean(value, names, by_repository.name if by_repository else None)
     return Problem(path, value, accepted, "the catalogue has no such entry")
-
-
-def _object_names(model: Model) -> list[str]:
-    """Names that a model's Services and Deployments begin with, or have."""
-    units = unit_names(model)
-    return sorted({model.object_name, *units, *(f"{unit}-epp" for unit in units if model.router.mode != "none")})
 
 
 def _shapes(config: StackConfig) -> Iterator[Problem]:

@@ -253,7 +253,12 @@ def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[Pool
         if network is not None and addresses(network) >= needed:
             subnets[role] = network
         else:
-            too_small.append(_full(role, needed, 0 if network is None else addresses(network), pools))
+            nodes = sum(pool.nodes for pool in pools)
+            reason = f"{nodes} nodes and {nodes_with_surge(pools) - nodes} more during updates"
+            if role == "pods":
+                most = max((pool.max_pods for pool in pools), default=0)
+                reason += f", with up to {most} pods each on VNICs of {facts.subnets().addresses_per_vnic} addresses"
+            too_small.append(TooSmall(role, needed, 0 if network is None else addresses(network), reason))
     return Layout(vcn, subnets, tuple(too_small))
 
 
@@ -268,16 +273,6 @@ def _block(vcn: IPv4Network, entry: GrowingSubnet, start: int, needed: int) -> I
                 networks.append(network)
     enough = [network for network in networks if addresses(network) >= needed]
     return next(iter([*enough, *reversed(networks)]), None)
-
-
-def _full(role: SubnetRole, needed: int, room: int, pools: Sequence[PoolSize]) -> TooSmall:
-    nodes = sum(pool.nodes for pool in pools)
-    spare = nodes_with_surge(pools) - nodes
-    reason = f"{nodes} nodes and {spare} more during updates"
-    if role == "pods":
-        most = max((pool.max_pods for pool in pools), default=0)
-        reason += f", with up to {most} pods each on VNICs of {facts.subnets().addresses_per_vnic} addresses"
-    return TooSmall(role, needed, room, reason)
 
 
 def security_rules(choices: NetworkChoices, cidrs: Mapping[str, Sequence[str]]) -> list[SecurityRule]:
@@ -350,8 +345,14 @@ def network_problems(config: StackConfig) -> Iterator[Problem]:
     if vcn and not possible:
         accepted = f"/{prefixes.shortest} to /{prefixes.longest}"
         yield Problem(f"{_PATH}.cidr", str(vcn), accepted, "OCI has no VCN ranges of other sizes")
-    yield from _reserved_ranges(ranges)
-    yield from _overlaps(ranges)
+    for item, reserved in product(ranges, facts.reserved_ranges()):
+        if item.network.overlaps(IPv4Network(reserved.cidr)):
+            why = f"the range of {item.holds} overlaps {reserved.cidr}: {reserved.holds}"
+            yield Problem(item.path, str(item.network), f"a range outside of {reserved.cidr}", why)
+    for one, other in combinations(ranges, 2):
+        if one.network.overlaps(other.network):
+            why = f"the range of {other.holds} overlaps that of {one.holds}, {one.network} ({one.path})"
+            yield Problem(other.path, str(other.network), f"a range outside of {one.network}", why)
     if vcn and possible:
         for crowded in _created_layout(config, cluster, vcn).too_small:
             role, reason = to_camel(crowded.role), crowded.reason
@@ -444,21 +445,6 @@ def _network_of(cidr: str, path: str) -> IPv4Network | Problem:
     if str(loose) != cidr:
         return Problem(path, cidr, str(loose), f"the range that holds this address begins at {loose.network_address}")
     return loose
-
-
-def _reserved_ranges(ranges: Sequence[_Range]) -> Iterator[Problem]:
-    for item in ranges:
-        for reserved in facts.reserved_ranges():
-            if item.network.overlaps(IPv4Network(reserved.cidr)):
-                why = f"the range of {item.holds} overlaps {reserved.cidr}: {reserved.holds}"
-                yield Problem(item.path, str(item.network), f"a range outside of {reserved.cidr}", why)
-
-
-def _overlaps(ranges: Sequence[_Range]) -> Iterator[Problem]:
-    for one, other in combinations(ranges, 2):
-        if one.network.overlaps(other.network):
-            why = f"the range of {other.holds} overlaps that of {one.holds}, {one.network} ({one.path})"
-            yield Problem(other.path, str(other.network), f"a range outside of {one.network}", why)
 
 
 def _created_layout(config: StackConfig, cluster: CreateCluster, vcn: IPv4Network) -> Layout:

@@ -25,7 +25,6 @@ from llmd_oke.config import (
     Model,
     Role,
     StackConfig,
-    SystemPool,
     locate,
     read,
     stack_file,
@@ -148,7 +147,15 @@ def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
         network_pools=tuple(network_pools(config)),
         iam=iam_needs(config, cluster),
         gpu_pools=tuple(_gpu_pool(config, cluster, pool) for pool in config.gpu_pools),
-        cpu_pools=tuple(_cpu_pool(cluster, pool) for pool in (config.system_pool, *config.cpu_pools)),
+        cpu_pools=tuple(
+            CpuPoolPlan(
+                name=pool.name if isinstance(pool, CpuPool) else SYSTEM_POOL,
+                config=pool,
+                kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
+                availability_domains=pool.availability_domains or cluster.lookup_results.availability_domains,
+            )
+            for pool in (config.system_pool, *config.cpu_pools)
+        ),
         add_ons=tuple(add_ons(config, cluster)),
         storage=created_storage(config),
         autoscaled=tuple(autoscaled),
@@ -164,15 +171,6 @@ def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool) -> Gpu
         labels={**dict(gpu_stack(config).node_labels), **pool.labels},
         topology_manager_policy=pool.topology_manager_policy or ("best-effort" if config.rdma == "sriov-vf" else None),
         file_storage=isinstance(config.storage.model_cache, FileStorage),
-    )
-
-
-def _cpu_pool(cluster: CreateCluster, pool: SystemPool) -> CpuPoolPlan:
-    return CpuPoolPlan(
-        name=pool.name if isinstance(pool, CpuPool) else SYSTEM_POOL,
-        config=pool,
-        kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
-        availability_domains=pool.availability_domains or cluster.lookup_results.availability_domains,
     )
 
 

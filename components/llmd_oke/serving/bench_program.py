@@ -63,7 +63,10 @@ def archive(program: str) -> bytes:
     """The modules as one file that Python runs. Stored, not compressed: other versions of zlib would make other bytes,
     and so another Job.
     """
-    sources = {_path(name): source for name, source in modules(program).items()}
+    sources = {
+        f"{name.replace('.', '/')}{'/__init__' if _is_package(name) else ''}.py": source
+        for name, source in modules(program).items()
+    }
     sources["__main__.py"] = f"import sys\n\nfrom {program} import main\n\nsys.exit(main())\n"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
@@ -112,11 +115,6 @@ def rather_on(shape: str) -> dict[str, Any]:
 def digest(parts: object) -> str:
     """A short name of any plain data."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
-
-
-def _path(name: str) -> str:
-    path = name.replace(".", "/")
-    return f"{path}/__init__.py" if _is_package(name) else f"{path}.py"
 
 
 def _file(name: str) -> Traversable:

@@ -36,10 +36,11 @@ def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
     """
     if control_plane is None:
         return {}
+    monitoring = scaling().prometheus.split(".")[1]  # http://<service>.<namespace>.svc…
     return {
         "from": [
             *({"podSelector": _label_exists(label)} for label in _MEASURING_LABELS),
-            {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: _monitoring_namespace()}}},
+            {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: monitoring}}},
             *({"ipBlock": {"cidr": cidr}} for cidr in control_plane),
         ]
     }
@@ -132,8 +133,3 @@ def _label_exists(label: str) -> dict[str, Any]:
 def tcp_ports(*numbers: int) -> list[dict[str, Any]]:
     """TCP ports of a rule."""
     return [{"protocol": "TCP", "port": number} for number in numbers]
-
-
-def _monitoring_namespace() -> str:
-    """Where the Prometheus is that the kit scales by: `http://<service>.<namespace>.svc…`."""
-    return scaling().prometheus.split(".")[1]

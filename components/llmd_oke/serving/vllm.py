@@ -119,7 +119,8 @@ def arguments(spec: ServerSpec) -> list[str]:
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
     transfer = [f"{_KV_TRANSFER}={kv_transfer_config()}"] if spec.transfers_cache else []
-    release = [f"--attention-backend={_attention_backend(spec)}", *spec.release.vllm.arguments]
+    backend = spec.release.vllm.attention_backend.chosen(spec.model, kv_connector=spec.has_kv_connector)
+    release = [f"--attention-backend={backend}", *spec.release.vllm.arguments]
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
     return [*own, *transfer, *release, *traced, *spec.model.arguments, *spec.engine.get("extra_args", [])]
 
@@ -134,11 +135,12 @@ def _settings(spec: ServerSpec) -> list[str]:
     further = engine.get("settings") or {}
     if unknown := sorted(further.keys() - {setting.field for setting in table}):
         raise KitError(f"vLLM's setting {unknown[0]!r} is not known.", "Give it among extra_args, as vLLM has it.")
+    sizes = spec.release.vllm.block_size
     values: dict[str, SettingValue | None] = {
         "max_model_len": engine.get("max_model_len", spec.model.max_model_len),
         "max_num_seqs": engine.get("max_num_seqs"),
         "gpu_memory_utilization": engine.get("gpu_memory_utilization"),
-        "block_size": engine.get("block_size") or _block_size(spec),
+        "block_size": engine.get("block_size") or (sizes.kv_connector if spec.has_kv_connector else sizes.default),
         **further,
     }
     chosen = ((setting, values.get(setting.field)) for setting in table)
@@ -154,17 +156,6 @@ def pinned_revision(model: Model, cache: ModelCacheMountArgs) -> str | None:
     if prewarm is None:
         return model.revision
     return prewarm.get("revision") or (model.revision if prewarm["source"] == "hugging-face" else None)
-
-
-def _block_size(spec: ServerSpec) -> int:
-    """The release's for what the server is."""
-    size = spec.release.vllm.block_size
-    return size.kv_connector if spec.has_kv_connector else size.default
-
-
-def _attention_backend(spec: ServerSpec) -> str:
-    """The release's for what the server is; a user's own argument comes later and wins."""
-    return spec.release.vllm.attention_backend.chosen(spec.model, kv_connector=spec.has_kv_connector)
 
 
 def kv_transfer_config() -> str:
