@@ -36,11 +36,6 @@ def read_yaml(path: Path) -> Any:
     return yaml.load(path.read_text(), _Loader)  # noqa: S506 - a safe loader, the C one where there is one
 
 
-def yaml_documents(text: str) -> list[Any]:
-    """The documents of a YAML text, without empty ones."""
-    return [document for document in yaml.load_all(text, _Loader) if document]
-
-
 def names(kind: str) -> list[str]:
     """The entries of a kind (`models`, `shapes`, `releases`), sorted."""
     return sorted(path.name[: -len(".yaml")] for path in (values_folder() / kind).glob("*.yaml"))

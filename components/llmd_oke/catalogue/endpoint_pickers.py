@@ -115,7 +115,8 @@ class EndpointPickerVersion(Entry):
         )
         scorers = dict.fromkeys(name for weights in roles.values() for name in weights)
         names = dict.fromkeys([*(self.always if disaggregated else ()), *scoring.producers, *scorers])
-        plugins: list[JsonValue] = [self._plugin(name) for name in names]
+        given = {name: {"parameters": dict(own)} for name in names if (own := self.parameters.get(name))}
+        plugins: list[JsonValue] = [{"type": name, **given.get(name, {})} for name in names]
         if disaggregated:
             decision = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
             parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}
@@ -130,10 +131,6 @@ class EndpointPickerVersion(Entry):
             "plugins": plugins,
             "schedulingProfiles": [_scheduling(role, weights) for role, weights in roles.items()],
         }
-
-    def _plugin(self, name: str) -> JsonValue:
-        parameters = self.parameters.get(name)
-        return {"type": name, "parameters": dict(parameters)} if parameters else {"type": name}
 
     def refusals(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
         """Why this version would not start with a config, or would leave a part of it unread without a word."""

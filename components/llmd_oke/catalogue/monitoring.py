@@ -1,7 +1,6 @@
 """What monitoring is made of: metrics with their sources, rules, alerts, dashboards, and where Prometheus is."""
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Self, TypeVar
 
@@ -19,11 +18,6 @@ routers with several endpoint pickers, of which one leads, or a price of its GPU
 """
 
 _Rule = TypeVar("_Rule", "Recording", "Alert")
-
-_SUFFIXES = ("_bucket", "_sum", "_count")
-_NAME = re.compile(r"\b[a-z_]+:[a-z0-9_:]+|\b[a-z0-9]+(?:_[a-z0-9]+)+(?=[{\[ )]|$)")
-_IN_LABELS = re.compile(r"\{[^}]*\}|\b(?:by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)|\"[^\"]*\"")
-_FUNCTIONS = frozenset({"histogram_quantile", "label_replace"})
 
 
 class MonitoringFacts(Entry):
@@ -186,19 +180,3 @@ def watch(picker: Metrics) -> Watch:
             *(f'panel "{p.title}"' for board in boards for p in board.panels if lacks(p.queries.values())),
         ),
     )
-
-
-def metric_names(expression: str) -> Iterator[str]:
-    """The metrics that a PromQL expression of the kit goes by; of a histogram its own name."""
-    for name in _NAME.findall(_IN_LABELS.sub(" ", expression) + " "):
-        if name not in _FUNCTIONS:
-            yield base_name(name)
-
-
-def base_name(name: str) -> str:
-    """The metric that a series belongs to: that of a histogram without `_bucket`, `_sum` or `_count`."""
-    histograms = {
-        key for program in programs().values() for key, kind in program.metrics.items() if kind == "histogram"
-    }
-    bare = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
-    return bare if bare in histograms else name

@@ -62,7 +62,10 @@ class NodeGate(pulumi.ComponentResource):
             KubernetesObject(f"{name}-service-account", account, child),
             *_rights(name, object_name, child),
         ]
-        program = KubernetesObject(f"{name}-program", _program_manifest(args, metadata), child)
+        nodes = pulumi.Output.from_input(args["nodes"]).apply(lambda count: f"{count:.0f}")
+        data = {"gate.py": _program(), "nodes": nodes}
+        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        program = KubernetesObject(f"{name}-program", manifest, child)
         config_map = when_declared(program, object_name)
         limit = f"{args['timeout_s'] + SLACK_S}s"
         job_opts = pulumi.ResourceOptions(
@@ -99,12 +102,6 @@ def _rights(name: str, object_name: str, child: pulumi.ResourceOptions) -> list[
         KubernetesObject(f"{name}-role", role, child),
         KubernetesObject(f"{name}-role-binding", binding, child),
     ]
-
-
-def _program_manifest(args: NodeGateArgs, metadata: Manifest) -> Manifest:
-    nodes = pulumi.Output.from_input(args["nodes"]).apply(lambda count: f"{count:.0f}")
-    data = {"gate.py": _program(), "nodes": nodes}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def _job(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Manifest:

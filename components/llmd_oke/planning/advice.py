@@ -41,9 +41,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     return (
         *placeholder_advice(plan.config),
         *release_advice(plan),
-        *_way_in(plan),
-        *_without_internet(plan),
-        *_oci_metrics(plan),
+        *_created_cluster(plan),
         *_network_policies(plan),
         *gateway_advice(plan),
         *monitoring_advice(plan),
@@ -77,39 +75,30 @@ def _paths(value: Any, path: str) -> Iterator[str]:
             yield from _paths(inner, f"{path}[{index}]")
 
 
-def _way_in(plan: Plan) -> Iterator[Advice]:
-    """Who updates a cluster with a private endpoint has to reach it, with a bastion or from inside."""
+def _created_cluster(plan: Plan) -> Iterator[Advice]:
+    """The way to a private endpoint, which whoever updates the cluster needs; nodes that reach no package repository
+    (`values/cloud-init`); a right that no node may use, because only self-managed ones are told to publish metrics.
+    """
     cluster = plan.config.created_cluster
-    if cluster is None or cluster.api_endpoint.access != "private":
+    if cluster is None:
         return
-    service = cluster.network.bastion_service
-    if cluster.network.bastion and not (service.client_cidrs or service.ocid):
-        text = "without them no bastion is made, and `llmd-oke up --tunnel` has no way to the private API endpoint"
-        yield Advice("cluster.network.bastionService.clientCidrs", text)
-    else:
-        text = "a private API endpoint is reached from its VCN only: update from there, or with `llmd-oke up --tunnel`"
-        yield Advice("cluster.apiEndpoint.access", text)
-
-
-def _without_internet(plan: Plan) -> Iterator[Advice]:
-    """What nodes otherwise fetch as they start (`values/cloud-init`), and where images would have to be."""
-    cluster = plan.config.created_cluster
-    if cluster is None or cluster.network.worker_internet:
-        return
-    nfs = " and nfs-common" if isinstance(plan.config.storage.model_cache, FileStorage) else ""
-    text = (
-        "nodes reach no package repository: their image must carry OKE's packages of "
-        f"{cluster.kubernetes_version}{nfs}, and container images must come from OCI's registry"
-    )
-    yield Advice("cluster.network.workerInternet", text)
-
-
-def _oci_metrics(plan: Plan) -> Iterator[Advice]:
-    """A right that no node may use: only self-managed nodes are told to run what publishes metrics."""
-    cluster = plan.config.created_cluster
-    if cluster is None or "oci-metrics" not in cluster.iam.grants:
-        return
-    if not any(pool.launch in SELF_MANAGED_LAUNCHES for pool in plan.config.gpu_pools):
+    if cluster.api_endpoint.access == "private":
+        service = cluster.network.bastion_service
+        if cluster.network.bastion and not (service.client_cidrs or service.ocid):
+            text = "without them no bastion is made, and `llmd-oke up --tunnel` has no way to the private API endpoint"
+            yield Advice("cluster.network.bastionService.clientCidrs", text)
+        else:
+            way = "update from there, or with `llmd-oke up --tunnel`"
+            yield Advice("cluster.apiEndpoint.access", f"a private API endpoint is reached from its VCN only: {way}")
+    if not cluster.network.worker_internet:
+        nfs = " and nfs-common" if isinstance(plan.config.storage.model_cache, FileStorage) else ""
+        text = (
+            "nodes reach no package repository: their image must carry OKE's packages of "
+            f"{cluster.kubernetes_version}{nfs}, and container images must come from OCI's registry"
+        )
+        yield Advice("cluster.network.workerInternet", text)
+    managed = not any(pool.launch in SELF_MANAGED_LAUNCHES for pool in plan.config.gpu_pools)
+    if managed and "oci-metrics" in cluster.iam.grants:
         text = "node pools of OKE can't turn the agent's GPU monitoring on; whether images have it on is not published"
         yield Advice("cluster.iam.grants", text)
 

@@ -69,7 +69,9 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
         yield Problem(f"{_PATH}.service", None, "name of the Service before the Gateway's pods", why)
     if isinstance(asked, CreatedGateway):
         yield from _listener_problems(asked)
-        yield from _name_problems(config, asked)
+        for i, model in enumerate(config.models):  # providers call Deployment and Service as the Gateway
+            if asked.name == model.object_name:
+                yield Problem(f"{_PATH}.name", asked.name, "another name", f"objects of models[{i}] have it")
     if config.front_door is not None:
         for i in behind:
             why = f"the routers of models[{i}] take no requests themselves, the Gateway does"
@@ -86,13 +88,6 @@ def _listener_problems(created: CreatedGateway) -> Iterator[Problem]:
     if created.tls is not None and created.port == 80:
         why = "the models' own Services lead to port 80, which has no TLS"
         yield Problem(f"{_PATH}.port", 80, "another port, or nothing for 443", why)
-
-
-def _name_problems(config: StackConfig, created: CreatedGateway) -> Iterator[Problem]:
-    """Providers call Deployment and Service as the Gateway, in its namespace."""
-    for i, model in enumerate(config.models):
-        if created.name == model.object_name:
-            yield Problem(f"{_PATH}.name", created.name, "another name", f"objects of models[{i}] have it")
 
 
 def _route_problems(behind: dict[int, Model]) -> Iterator[Problem]:

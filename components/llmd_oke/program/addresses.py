@@ -24,7 +24,6 @@ from llmd_oke.serving.gateway import (
 from llmd_oke.serving.router import service_name
 from llmd_oke.serving.stack_front_door import (
     NAME,
-    FrontDoorIssuerArgs,
     FrontDoorLoadBalancerArgs,
     FrontDoorModelArgs,
     FrontDoorTokensArgs,
@@ -63,8 +62,7 @@ def front_door_args(
 
     names = (front_door_secrets.KEYS, front_door_secrets.KEY_SET, front_door_secrets.CERTIFICATE)
     secrets = front_door_secrets.read_secrets(door, {name: settings.get(name) for name in names})
-    pair = secrets.certificate
-    keys = secrets.keys
+    pair, keys, tls = secrets.certificate, secrets.keys, door.tls
     return {
         "namespace": plan.namespace,
         "release": plan.release.name,
@@ -72,8 +70,8 @@ def front_door_args(
         "models": [_model(plan, door, model) for model in door.models],
         "host": door.host,
         "certificate": None if pair is None else {"chain": pair.chain, "key": pulumi.Output.secret(pair.key)},
-        "certificate_secret": door.tls.name if door.tls is not None and door.tls.kind == "secret" else None,
-        "issuer": _issuer(door),
+        "certificate_secret": tls.name if tls and tls.kind == "secret" else None,
+        "issuer": {"name": tls.name, "kind": tls.scope} if tls and tls.kind == "issuer" else None,
         "api_keys": None if keys is None else {name: pulumi.Output.secret(key) for name, key in keys.items()},
         "tokens": _tokens(door, secrets.key_set),
         "requests_per_minute": door.requests_per_minute,
@@ -85,24 +83,13 @@ def front_door_args(
 
 def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoorModelArgs:
     model = next(model for model in plan.models if model.name == behind.name)
-    services = _services(plan, model)
+    services = {model.name: model.name}  # of all servers where they have no routers
+    if model.routed:
+        services = {unit.name: service_name(unit_name(plan, model, unit)) for unit in model.units}
     units: list[FrontDoorUnitArgs] = [
         {"service": services[unit], "weight": door.weights.get(unit)} for unit in behind.units
     ]
     return {"name": behind.name, "served_name": behind.served_name, "hosts": list(behind.hosts) or None, "units": units}
-
-
-def _services(plan: Plan, model: ModelPlan) -> Mapping[str, str]:
-    """Services by the names of units; that of all servers where they have no routers."""
-    if not model.routed:
-        return {model.name: model.name}
-    return {unit.name: service_name(unit_name(plan, model, unit)) for unit in model.units}
-
-
-def _issuer(door: FrontDoorPlan) -> FrontDoorIssuerArgs | None:
-    if door.tls is None or door.tls.kind != "issuer":
-        return None
-    return {"name": door.tls.name, "kind": door.tls.scope}
 
 
 def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | None:

@@ -13,7 +13,6 @@ from llmd_pods.prewarm import owner
 from llmd_oke.catalogue import Model, Shape
 from llmd_oke.catalogue.benchmarks import bench_jobs
 from llmd_oke.catalogue.container_images import job_images
-from llmd_oke.catalogue.models import Vocabulary
 from llmd_oke.catalogue.serving import model_cache as facts
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.objects import PART_OF, Manifest, ModelRef, ShapeRef, inputs, resolve_model, resolve_shape, when_declared
@@ -289,6 +288,8 @@ def _owner_container() -> dict[str, Any]:
 
 
 def _prewarm_container(model: Model, cache: ModelCacheMountArgs, prewarm: PrewarmArgs) -> dict[str, Any]:
+    fields = {"file", "url", "sha256", "bytes"}
+    vocabulary = json.dumps(model.vocabulary.model_dump(include=fields)) if model.vocabulary else None
     user = {"runAsNonRoot": True, "runAsUser": bench_jobs().user_id, "runAsGroup": owner.GROUP}
     return {
         **_python("prewarm", "prewarm"),
@@ -298,7 +299,7 @@ def _prewarm_container(model: Model, cache: ModelCacheMountArgs, prewarm: Prewar
             f"--revision={pinned_revision(model, cache) or 'main'}",
             f"--source={prewarm['source']}",
             f"--connections={prewarm.get('connections', 8)}",
-            *([f"--vocabulary={_vocabulary(model.vocabulary)}"] if model.vocabulary else []),
+            *([f"--vocabulary={vocabulary}"] if vocabulary else []),
         ],
         "env": [_source_url() if prewarm["source"] == "object-storage" else hugging_face_token()],
         "securityContext": {**bench_program.CONTAINER_SECURITY, **user},
@@ -321,10 +322,6 @@ def _python(name: str, module: str) -> dict[str, Any]:
             {"name": PROGRAM_VOLUME, "mountPath": f"{PROGRAM_FOLDER}/prewarm", "readOnly": True},
         ],
     }
-
-
-def _vocabulary(vocabulary: Vocabulary) -> str:
-    return json.dumps(vocabulary.model_dump(include={"file", "url", "sha256", "bytes"}))
 
 
 def _source_url() -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from alert_faults import BY_PROMTOOL, REHEARSED
 from llmd_oke.catalogue.endpoint_pickers import Metrics, endpoint_picker
-from llmd_oke.catalogue.monitoring import metric_names, programs, rules, watch
+from llmd_oke.catalogue.monitoring import programs, rules, watch
 from llmd_oke.values import values_folder
 
 PAGES = values_folder().parent / "docs" / "alerts"
@@ -25,6 +25,19 @@ EXPRESSIONS = {
 }
 FIGURES = {"llmd_oke:slo_ttft_seconds", "llmd_oke:gpu_usd_per_hour"}
 RECORDED = {row.record for row in rules().recordings} | FIGURES
+SUFFIXES = ("_bucket", "_sum", "_count")
+NAME = re.compile(r"\b[a-z_]+:[a-z0-9_:]+|\b[a-z0-9]+(?:_[a-z0-9]+)+(?=[{\[ )]|$)")
+IN_LABELS = re.compile(r"\{[^}]*\}|\b(?:by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)|\"[^\"]*\"")
+FUNCTIONS = frozenset({"histogram_quantile", "label_replace"})
+
+
+def metric_names(expression: str) -> Iterator[str]:
+    """The metrics that a PromQL expression of the kit goes by; of a histogram its own name."""
+    kinds = {name: kind for program in programs().values() for name, kind in program.metrics.items()}
+    for name in NAME.findall(IN_LABELS.sub(" ", expression) + " "):
+        bare = next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+        if name not in FUNCTIONS:
+            yield bare if kinds.get(bare) == "histogram" else name
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
