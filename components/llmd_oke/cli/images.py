@@ -13,6 +13,7 @@ from llmd_oke.catalogue.entries import VERDICT
 from llmd_oke.catalogue.project import project_problems
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
+from llmd_oke.config.yaml_files import write_whole
 from llmd_oke.planning import plan_stack_file
 from llmd_oke.planning.container_images import UsedImage, images_of, kit_images, project_images, tag_only_sentence
 from llmd_oke.values import VALUES, is_checkout
@@ -76,10 +77,7 @@ def update(
     for reference, reason in new.unanswered.items():
         _complain(f"{reference}: {reason}")
     if changes and not (dry_run or check):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.unfinished")  # a reader finds the lock whole
-        unfinished.write_text(new.text, encoding="utf-8")
-        unfinished.replace(path)
+        write_whole(path, new.text)
     if new.moved or new.unanswered or (check and changes):
         raise typer.Exit(1)
 

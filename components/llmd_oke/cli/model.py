@@ -11,6 +11,7 @@ import typer
 from llmd_pods.errors import KitError, Refused
 
 from llmd_oke.cli import console, options
+from llmd_oke.config.yaml_files import write_whole
 
 if TYPE_CHECKING:  # `--help` loads neither pydantic nor an HTTP client
     from llmd_oke.access.hugging_face import ModelFile
@@ -83,7 +84,9 @@ def add(
     entry = computed_entry(files, repository, revision, name)
     path = project / "values" / "models" / f"{entry.model.name}.yaml"
     if write:
-        _write(path, entry.text, force=force)
+        if path.exists() and not force:
+            raise KitError(f"{path} is there already.", "--force replaces it, --name gives the entry another name.")
+        write_whole(path, entry.text)
     if as_json:
         typer.echo(json.dumps(_as_plain(entry, path if write else None), indent=2))
         return
@@ -205,15 +208,6 @@ def _line(name: str, value: object, comment: str | None) -> str:
     )
     line = f"{name}: {text}".rstrip()
     return line if comment is None else f"{line:<35}   # {comment}"
-
-
-def _write(path: Path, text: str, *, force: bool) -> None:
-    if path.exists() and not force:
-        raise KitError(f"{path} is there already.", "--force replaces it, --name gives the entry another name.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
 
 
 def _summary(entry: ComputedEntry, path: Path | None) -> Iterator[str]:

@@ -318,3 +318,16 @@ def _yaml(typ: str) -> Any:
         message = "Writing YAML files with their comments needs ruamel.yaml, which is not installed."
         raise KitError(message, "Install llmd-oke[analysis].") from error
     return YAML(typ=typ)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that readers find whole, before and after; a link is replaced, not followed.
+
+    Raises:
+        OSError: its folder can't be made or written to.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name.removeprefix('.')}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)

@@ -16,6 +16,7 @@ from typing import Any, cast
 import yaml
 from llmd_pods.errors import KitError
 
+from llmd_oke.config.yaml_files import write_whole
 from llmd_oke.gitops.rendering import ChartRelease, RenderedObject, Rendering
 
 KUSTOMIZATION = "kustomization.yaml"
@@ -195,7 +196,7 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> FolderChanges:
     _record(folder, before | files.keys())
     changed = [name for name, text in files.items() if not _is(folder / name, text)]
     for name in changed:
-        _write(folder / name, files[name])
+        write_whole(folder / name, files[name])
     removed = sorted(before - files.keys())
     for name in removed:
         (folder / name).unlink(missing_ok=True)
@@ -223,16 +224,8 @@ def _recorded(folder: Path) -> set[str]:
 def _record(folder: Path, names: Iterable[str]) -> None:
     text = json.dumps({"files": sorted(names)}, indent=1)
     if not _is(folder / RECORD, text):
-        _write(folder / RECORD, text)
+        write_whole(folder / RECORD, text)
 
 
 def _is(path: Path, text: str) -> bool:
     return path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode()
-
-
-def _write(path: Path, text: str) -> None:
-    """A reader finds the file whole; a link is replaced, not followed."""
-    unfinished = path.with_name(f".{path.name.removeprefix('.')}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)

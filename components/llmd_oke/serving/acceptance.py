@@ -4,7 +4,6 @@ The Job of a pool leads: it starts a pod on each node that has not passed yet, w
 what they tell, keeps it, and taints nodes that fail. `llmd-oke accept` runs the same Job again.
 """
 
-import hashlib
 import json
 from typing import Any, NotRequired, TypedDict
 
@@ -17,7 +16,7 @@ from llmd_oke.catalogue.shapes import POOL_LABEL, Shape
 from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, ShapeRef, inputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.manifests import RBAC, role, role_binding, service_account, timeouts, tolerations
+from llmd_oke.serving.manifests import RBAC, role, role_binding, service_account, text_digest, timeouts, tolerations
 from llmd_oke.serving.network_policies import policy
 from llmd_oke.serving.units import network_annotations
 from llmd_oke.serving.vllm import security_context
@@ -134,9 +133,8 @@ class Acceptance(pulumi.ComponentResource):
 
         def job_metadata(pool_id: str) -> dict[str, Any]:
             text = json.dumps([pool_id, pool["nodes"], asked], sort_keys=True)
-            digest = hashlib.sha256(text.encode()).hexdigest()[:10]
             annotations = {"pulumi.com/replaceUnready": "true"}
-            return {**metadata, "name": f"{name}-{digest}", "annotations": annotations}
+            return {**metadata, "name": f"{name}-{text_digest(text)}", "annotations": annotations}
 
         manifest = {
             "apiVersion": "batch/v1",

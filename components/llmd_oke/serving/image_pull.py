@@ -1,7 +1,6 @@
 """The image of the servers on every GPU node, before servers start: pulled while weights are downloaded, and while old
 servers still run."""
 
-import hashlib
 from importlib import resources
 from typing import Any, NotRequired, TypedDict
 
@@ -12,7 +11,7 @@ from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.manifests import declare, role, role_binding, service_account, timeouts, tolerations
+from llmd_oke.serving.manifests import declare, role, role_binding, service_account, text_digest, timeouts, tolerations
 
 NAME = "image-pull"
 IMAGE = "llmd-oke/image"
@@ -97,7 +96,7 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
         "spec": {
             "selector": {"matchLabels": {"app.kubernetes.io/name": NAME}},
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
-            "template": {"metadata": {"labels": {**own, IMAGE: _digest(args["image"])}}, "spec": pod},
+            "template": {"metadata": {"labels": {**own, IMAGE: text_digest(args["image"])}}, "spec": pod},
         },
     }
 
@@ -123,7 +122,7 @@ def job(args: ImagePullArgs) -> dict[str, Any]:
         "kind": "Job",
         "metadata": {
             **_metadata(args),
-            "name": f"{NAME}-{_digest(waited_for)}",
+            "name": f"{NAME}-{text_digest(waited_for)}",
             "annotations": {"pulumi.com/replaceUnready": "true"},
         },
         "spec": {
@@ -140,7 +139,11 @@ def _waiting_pod(args: ImagePullArgs) -> dict[str, Any]:
         "image": job_images().python.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-B", f"{bench_program.FOLDER}/wait.py"],
-        "args": [f"--selector={IMAGE}={_digest(args['image'])}", f"--nodes={args['nodes']}", f"--limit-s={LIMIT_S}"],
+        "args": [
+            f"--selector={IMAGE}={text_digest(args['image'])}",
+            f"--nodes={args['nodes']}",
+            f"--limit-s={LIMIT_S}",
+        ],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": bench_program.CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -167,7 +170,3 @@ def _metadata(args: ImagePullArgs) -> dict[str, Any]:
 
 def _program() -> str:
     return (resources.files("llmd_pods") / "image_pull_program.py").read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -1,5 +1,6 @@
 """What serving declares in a cluster: kinds that it is known to need, parts that pods and accounts share, limits."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -121,6 +122,11 @@ def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dic
         {"key": key, "operator": "Equal", "value": value, "effect": effect}
         for key, value, effect in dict.fromkeys(taints)
     ]
+
+
+def text_digest(text: str) -> str:
+    """A short name of a text, for objects that are others with another text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def tracing_environment(service: str, tracing: TracingArgs | None) -> dict[str, str]:

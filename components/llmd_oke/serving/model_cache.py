@@ -1,6 +1,5 @@
 """The cache of weights inside the cluster: its volume, and the Jobs that fill it before servers start."""
 
-import hashlib
 import json
 from functools import cache
 from importlib import resources
@@ -256,7 +255,7 @@ def program() -> dict[str, str]:
 
 def program_name() -> str:
     """The name of the program's ConfigMap. It says the content, so that another program restarts what runs it."""
-    return f"prewarm-{hashlib.sha256(repr(program()).encode()).hexdigest()[:10]}"
+    return f"prewarm-{bench_program.digest(program())}"
 
 
 def program_config_map(namespace: Any) -> Manifest:

@@ -4,7 +4,6 @@ Its objects are the kit's own. A test holds them to what the upstream chart of e
 with its reason in `values/router/deviations.yaml`.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
@@ -25,6 +24,7 @@ from llmd_oke.serving.manifests import (
     declare,
     role,
     role_binding,
+    text_digest,
     timeouts,
     tracing_environment,
 )
@@ -261,7 +261,7 @@ class _Objects:
         files: list[dict[str, str]] = [self.picker_file]
         if self.gateway is None:
             files.append({envoy.CONFIG_FILE: proxy_config})
-        return _digest(json.dumps(files, sort_keys=True))
+        return text_digest(json.dumps(files, sort_keys=True))
 
     def strategy(self) -> dict[str, Any]:
         """Several are replaced one by one, in the room that they have; one has no room for a second beside it."""
@@ -409,11 +409,7 @@ def _config_text(version: str, profile: str, disaggregated: bool, decider: str, 
 
 def config_file_name(config: str) -> str:
     """A name that changes with the content: the endpoint picker reads its config at start only, and must be rolled."""
-    return f"plugins-{_digest(config)}.yaml"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    return f"plugins-{text_digest(config)}.yaml"
 
 
 def _rule(group: str, resources: Sequence[str], verbs: Sequence[str] = _READ) -> dict[str, Any]:
