@@ -40,7 +40,8 @@ def provider() -> ComponentProvider:
         arguments = described["resources"][f"{NAME}:index:{component.__name__}"]["inputProperties"]
         for name, argument in arguments.items():
             if "description" not in argument:
-                texts = (hosted.analyzer.get_docstring(base, _snake_case(name)) for base in bases)
+                key = re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", name)
+                texts = (hosted.analyzer.get_docstring(base, key) for base in bases)
                 argument["description"] = next(filter(None, texts), "")
     hosted.schema = json.dumps(described)
     return hosted
@@ -58,7 +59,3 @@ def _inherited(args: type) -> list[type]:
 def schema() -> dict[str, Any]:
     """The package's schema, as the engine gets it: what other languages see of the components."""
     return json.loads(provider().schema or "{}")
-
-
-def _snake_case(name: str) -> str:
-    return re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", name)

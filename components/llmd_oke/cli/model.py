@@ -11,7 +11,6 @@ import typer
 from llmd_pods.errors import KitError, Refused
 
 from llmd_oke.cli import console, options
-from llmd_oke.config.yaml_files import write_whole
 
 if TYPE_CHECKING:  # `--help` loads neither pydantic nor an HTTP client
     from llmd_oke.access.hugging_face import ModelFile
@@ -84,6 +83,8 @@ def add(
     entry = computed_entry(files, repository, revision, name)
     path = project / "values" / "models" / f"{entry.model.name}.yaml"
     if write:
+        from llmd_oke.config.yaml_files import write_whole  # noqa: PLC0415
+
         if path.exists() and not force:
             raise KitError(f"{path} is there already.", "--force replaces it, --name gives the entry another name.")
         write_whole(path, entry.text)

@@ -241,7 +241,9 @@ def rendering_of(stack: str, resources: Sequence[Declared]) -> Rendering:
         elif resource.type == _RELEASE:
             charts.append(_chart(resource, waves[resource.urn]))
         elif resource.inputs["kind"] == "Secret":
-            secrets += _required_secrets(resource)
+            namespace, name = resource.inputs["metadata"]["namespace"], resource.inputs["metadata"]["name"]
+            settings = {key: str(value).removeprefix(_SECRET) for key, value in resource.inputs["stringData"].items()}
+            secrets += [RequiredSecret(namespace, name, key, setting) for key, setting in settings.items()]
         elif resource.secret_inputs:
             raise KitError(f"{resource.inputs['kind']} {resource.name} would show a secret.")
         else:
@@ -300,13 +302,6 @@ def _chart(resource: Declared, wave: int) -> ChartRelease:
         values=release["values"],
         timeout_s=release["timeout"],
     )
-
-
-def _required_secrets(resource: Declared) -> Iterator[RequiredSecret]:
-    metadata = resource.inputs["metadata"]
-    for key, value in resource.inputs["stringData"].items():
-        setting = str(value).removeprefix(_SECRET)
-        yield RequiredSecret(metadata["namespace"], metadata["name"], key, setting)
 
 
 def _unknown_values(rendering: Rendering, plan: Plan) -> Iterator[Problem]:

@@ -68,7 +68,12 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
         access, outputs = _create(plan, replace(plan.created, config=config), settings)
     else:
         access = existing_cluster(plan)
-    crds = _crds(plan, access) if plan.layer != "serving" else None
+    crds = None
+    if (
+        plan.layer != "serving"
+    ):  # definitions outlive the stack, so that they are taken over where they are there already
+        of_cluster = pulumi.ResourceOptions(provider=access.provider("definitions", upsert=True))
+        crds = Crds("crds", {"release": plan.release.name}, after(of_cluster, *access.ready))
     access = declare_prometheus(plan, access)
     if plan.layer == "cluster":
         return outputs
@@ -137,13 +142,6 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
         **({"front_door": door.url} if door is not None else {}),
         "topologies": {model.name: str(model.topology) for model in plan.models},
     }
-
-
-def _crds(plan: Plan, access: ClusterAccess) -> Crds:
-    """Definitions outlive the stack, so that they are taken over where they are there already."""
-    provider = access.provider("definitions", upsert=True)
-    opts = after(pulumi.ResourceOptions(provider=provider), *access.ready)
-    return Crds("crds", {"release": plan.release.name}, opts)
 
 
 def declare_prometheus(plan: Plan, access: ClusterAccess) -> ClusterAccess:

@@ -182,7 +182,11 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **(_offline(spec.model) if spec.prewarmed else {}),
     }
     token = [] if spec.prewarmed else [hugging_face_token()]
-    entries = [*_plain(values), *token, *(_side_channel() if spec.transfers_cache else ())]
+    side_channel: list[dict[str, Any]] = [
+        {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(NIXL_PORT)},
+    ]
+    entries = [*_plain(values), *token, *(side_channel if spec.transfers_cache else ())]
     return list({entry["name"]: entry for entry in [*entries, *_plain(spec.engine.get("env", {}))]}.values())
 
 
@@ -232,13 +236,6 @@ def hugging_face_token() -> dict[str, Any]:
     """The token for gated models, where there is one."""
     reference = {"name": HUGGING_FACE_SECRET, "key": HUGGING_FACE_SECRET_KEY, "optional": True}
     return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}
-
-
-def _side_channel() -> list[dict[str, Any]]:
-    return [
-        {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(NIXL_PORT)},
-    ]
 
 
 def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
