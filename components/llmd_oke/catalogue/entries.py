@@ -121,27 +121,24 @@ def origin(folder: str, name: str) -> ProjectEntry | None:
 def judged(kind: Kind[EntryType], name: str) -> tuple[EntryType | None, Sequence[Problem]]:
     """A project's entry, and all that is wrong with it. There is none where its own shape is wrong."""
     file = _project_files(kind.folder)[name]
+    where = f"{VALUES}/{file.path}"
+    if file.size_bytes > MOST_BYTES:
+        why = f"it has {file.size_bytes:,} bytes"
+        return None, [Problem("", None, f"at most {MOST_BYTES:,} bytes", why, file=where)]
     try:
-        document = _document(file)
+        document = yaml_files.read(project_values().folder / file.path, MOST_VALUES)
     except KitError as error:
-        problem = Problem("", None, (error.remedy or "a YAML file").rstrip("."), error.message.rstrip("."))
-        return None, [replace(problem, file=f"{VALUES}/{file.path}")]
+        accepted = (error.remedy or "a YAML file").rstrip(".")
+        return None, [Problem("", None, accepted, error.message.rstrip("."), file=where)]
     result, problems = _validated(kind, document)
     if result is not None and kind.key is not None and getattr(result, kind.key) != name:
         problems = [*problems, Problem(kind.key, getattr(result, kind.key), name, f"the file is {name}{SUFFIX}")]
-    where = f"{VALUES}/{file.path}"
     return result, [
         problem
         if problem.file
         else replace(problem, line=problem.line or document.line_of_part(problem.path), file=where)
         for problem in problems
     ]
-
-
-def _document(file: ProjectFile) -> yaml_files.Document:
-    if file.size_bytes > MOST_BYTES:
-        raise KitError(f"it has {file.size_bytes:,} bytes", f"at most {MOST_BYTES:,} bytes")
-    return yaml_files.read(project_values().folder / file.path, MOST_VALUES)
 
 
 def _validated(kind: Kind[EntryType], document: yaml_files.Document) -> tuple[EntryType | None, list[Problem]]:
