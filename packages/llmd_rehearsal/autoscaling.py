@@ -5,15 +5,27 @@ ScaledObjects, the ranges of their queries, the HPA controller's own, and the in
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from llmd_oke.catalogue.releases import Crds
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.planning import Plan
 from llmd_oke.values import Entry, required_entry
+
+from llmd_rehearsal.control_plane import NODE_ADDRESS
+
+if TYPE_CHECKING:
+    import pulumi
+
+SCALED_OBJECT = "kubernetes:keda.sh/v1alpha1:ScaledObject"
+
+_TIMES = frozenset(
+    ("pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "stabilizationWindowSeconds", "periodSeconds")
+)
+"""Fields of a ScaledObject that are seconds."""
 
 _RANGE = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -109,3 +121,45 @@ def _monitors(plan: Plan) -> Iterator[dict[str, Any]]:
     for manifest in monitoring_manifests({"namespace": plan.namespace, "routers": routers}):
         if manifest["kind"] in {"PodMonitor", "ServiceMonitor"}:
             yield {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}
+
+
+def rehearsed_spec(spec: Mapping[str, Any], time: ScalingTime) -> dict[str, Any]:
+    """A ScaledObject's spec with times as they pass in a rehearsal, and the rehearsal's Prometheus."""
+    return {key: _rehearsed(key, value, time) for key, value in spec.items()}
+
+
+def _rehearsed(key: str, value: Any, time: ScalingTime) -> Any:
+    if isinstance(value, Mapping):
+        return rehearsed_spec(cast("Mapping[str, Any]", value), time)
+    if isinstance(value, list):
+        return [_rehearsed(key, item, time) for item in cast("list[Any]", value)]
+    if key in _TIMES:
+        return time.seconds(value)
+    if key == "query":
+        import pulumi  # noqa: PLC0415 - slow to import, and not needed where nothing is declared
+
+        return pulumi.Output.from_input(value).apply(time.query)
+    if key == "serverAddress":
+        return prometheus_address()
+    return value
+
+
+def prometheus_address() -> str:
+    """Where pods reach the rehearsal's Prometheus."""
+    from llmd_rehearsal.prometheus_operator import PROMETHEUS_PORT  # noqa: PLC0415 - it loads lightkube
+
+    return f"http://{NODE_ADDRESS}:{PROMETHEUS_PORT}"
+
+
+def rehearse_scaled_objects(time: ScalingTime) -> None:
+    """Has this program declare ScaledObjects with the times of a rehearsal. To be called inside a Pulumi program."""
+    import pulumi  # noqa: PLC0415 - as above
+
+    def transform(args: "pulumi.ResourceTransformationArgs") -> "pulumi.ResourceTransformationResult | None":
+        if args.type_ != SCALED_OBJECT:
+            return None
+        props = cast("dict[str, Any]", args.props)
+        spec = rehearsed_spec(props["spec"], time)
+        return pulumi.ResourceTransformationResult({**props, "spec": spec}, args.opts)
+
+    pulumi.runtime.register_stack_transformation(transform)

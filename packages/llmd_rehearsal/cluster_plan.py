@@ -22,7 +22,7 @@ from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts, prein
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import journal_file
-from llmd_rehearsal.gateway import gateway_parts, preinstalled_objects, simulated_gateway
+from llmd_rehearsal.front_door import gateway_parts, preinstalled_objects, simulated_gateway
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin

@@ -394,8 +394,10 @@ def _prelude(arguments: argparse.Namespace) -> Callable[[], None] | None:
         return None
 
     def prelude() -> None:
-        from llmd_rehearsal.autoscaling import ScalingTime  # noqa: PLC0415 - the program's modules are loaded first
-        from llmd_rehearsal.scaled_objects import rehearse_scaled_objects  # noqa: PLC0415
+        from llmd_rehearsal.autoscaling import (  # noqa: PLC0415 - the program's modules are loaded first
+            ScalingTime,
+            rehearse_scaled_objects,
+        )
 
         rehearse_scaled_objects(ScalingTime(arguments.scaling_speed, arguments.time_scale))
 

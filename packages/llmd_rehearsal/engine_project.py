@@ -20,7 +20,6 @@ from llmd_pods.errors import KitError
 
 from llmd_rehearsal import front_door
 from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED
-from llmd_rehearsal.gateway import rehearsed_gateway
 from llmd_rehearsal.model_sources import source_hosts
 
 DEPLOYED, PREVIEWED = "project", "preview"
@@ -95,7 +94,9 @@ def _copy_values(project: Path, copy: Path) -> None:
 def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path, state: Path) -> None:
     """Writes a copy's stack file, with the encryption salt of the last update's."""
     document: dict[str, Any] = read(source).value
-    stack: dict[str, Any] = front_door.rehearsed_front_door(rehearsed_gateway(document["config"][CONFIG_KEY]))
+    stack: dict[str, Any] = front_door.rehearsed_front_door(
+        front_door.rehearsed_gateway(document["config"][CONFIG_KEY])
+    )
     override: dict[str, Any] = stack.get("override") or {}
     if router != override.get("router", stack.get("release")):
         stack = {**stack, "override": {**override, "router": router}}

@@ -1,16 +1,25 @@
-"""The front door of a rehearsed stack: keys, provider's keys and a certificate of the rehearsal's own, made once.
+"""What stands before the models of a rehearsed stack: its Gateway and its front door.
 
-A rehearsal has neither OCI's load balancers nor cert-manager, and what is encrypted for the real stack means nothing
-here: the address is for pods, and its certificate is one of the config.
+A rehearsal has neither OCI's load balancers nor cert-manager, nor anybody's certificate: both are for pods. Whichever
+provider the stack names, Envoy Gateway runs, without TLS. Keys, provider's keys and the certificate of a front door are
+the rehearsal's own, made once, as what is encrypted for the real stack means nothing here.
 """
 
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from llmd_oke.catalogue.releases import Crds
+from llmd_oke.planning import Plan
+from llmd_oke.values import Entry, required_entry
+
+if TYPE_CHECKING:
+    from llmd_oke.serving.gateway import GatewayListenerArgs
 import json
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -20,6 +29,10 @@ from cryptography.x509.oid import NameOID
 from llmd_oke.config import StackConfig
 from llmd_oke.config.front_door import FrontDoor
 
+PROVIDER = "envoy-gateway"
+
+SIMULATED_POOLS = "InferencePools of Envoy Gateway (a stand-in for Envoy AI Gateway is its extension server)"
+
 FOLDER = "front-door"
 """Below the folder of a local cluster: `chain.pem`, which clients trust, and `secrets.json`."""
 
@@ -27,6 +40,69 @@ CLIENT = "rehearsal"
 """Name of the client that has a key, beside those with limits of their own."""
 
 _LIFE = timedelta(days=365)
+
+_KEPT = ("mode", "name", "namespace", "listener", "clusterListener")
+"""Of a Gateway in a stack file."""
+
+
+class GatewayParts(Entry):
+    """What a rehearsal puts into its cluster."""
+
+    title: str
+    definitions: tuple[Crds, ...]
+    objects: tuple[dict[str, Any], ...]
+
+
+@cache
+def gateway_parts() -> GatewayParts:
+    """Envoy Gateway's definitions and objects, by `values/rehearsal/envoy-gateway.yaml`."""
+    return required_entry("rehearsal", "envoy-gateway", GatewayParts)
+
+
+def rehearsed_gateway(stack: Mapping[str, Any]) -> dict[str, Any]:
+    """The stack file's object with a Gateway that can be rehearsed; unchanged where it has none."""
+    gateway: Mapping[str, Any] | None = stack.get("gateway")
+    if gateway is None:
+        return dict(stack)
+    kept = {key: gateway[key] for key in _KEPT if key in gateway}
+    service = {"service": {"name": gateway["name"]}} if gateway["mode"] == "existing" else {}
+    return {**stack, "gateway": {**kept, "provider": PROVIDER, **service}}
+
+
+def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
+    """What is in the cluster before a stack with a Gateway: Envoy Gateway, and the Gateway that is said to be there."""
+    gateway = plan.gateway
+    if gateway is None:
+        return []
+    parts = list(gateway_parts().objects)
+    if gateway.created is not None:
+        return parts
+    from llmd_oke.serving.gateway import gateway_manifests  # noqa: PLC0415 - it loads Pulumi
+
+    names = dict.fromkeys(name or "http" for name in (gateway.cluster_listener, gateway.listener))
+    listeners: list[GatewayListenerArgs] = [{"name": name, "port": 80 + i * 8000} for i, name in enumerate(names)]
+    *further, made = gateway_manifests(
+        {"namespace": gateway.namespace, "provider": PROVIDER, "gateway": gateway.name, "listeners": listeners}
+    )
+    everybody = [
+        {**listener, "allowedRoutes": {"namespaces": {"from": "All"}}} for listener in made["spec"]["listeners"]
+    ]
+    own = [] if gateway.namespace == plan.namespace else [_namespace(gateway.namespace)]
+    return [*parts, *own, *map(dict, further), {**made, "spec": {**made["spec"], "listeners": everybody}}]
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def simulated_gateway(plan: Plan) -> tuple[str, ...]:
+    """What of a stack's Gateway is not real in a rehearsal."""
+    gateway = plan.gateway
+    if gateway is None:
+        return ()
+    other = gateway.provider.name
+    played = () if other == PROVIDER else (f"gateway provider {other} ({gateway_parts().title} runs in its place)",)
+    return (*played, SIMULATED_POOLS)
 
 
 def rehearsed_front_door(stack: Mapping[str, Any]) -> dict[str, Any]:

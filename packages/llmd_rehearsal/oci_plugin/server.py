@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from llmd_rehearsal.add_ons import AddOns
 from llmd_rehearsal.kubernetes_plugin.client import Cluster, Unreachable, find_access, load
 from llmd_rehearsal.oci_plugin import bridge, functions
 from llmd_rehearsal.oci_plugin.cluster_autoscaler import ADD_ON, ApiClusterView, ClusterAutoscaler
 from llmd_rehearsal.oci_plugin.facts import DEFAULT_REGION, resource_of
 from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.oci_plugin.local_cluster import (
+    AddOns,
     ClusterAddOns,
     EtcdStore,
     NodeControl,

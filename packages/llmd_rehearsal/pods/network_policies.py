@@ -21,9 +21,8 @@ from llmd_oke.operations.objects import metadata, texts
 from llmd_pods.errors import KitError
 
 from llmd_rehearsal.network_policies import EVERYWHERE, Opening, Openings, address_of, openings
-from llmd_rehearsal.pods.networks import Networks, node_network
+from llmd_rehearsal.pods.networks import Networks, in_namespace, node_network
 from llmd_rehearsal.services import Address
-from llmd_rehearsal.sockets import in_namespace
 from llmd_rehearsal.watches import Store, identity
 
 _log = logging.getLogger(__name__)

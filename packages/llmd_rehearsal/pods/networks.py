@@ -1,4 +1,4 @@
-"""A network namespace with an address of its own for each pod, one hop from all others.
+"""A network namespace with an address of its own for each pod, one hop from all others, and sockets inside of it.
 
 Each pod has a link of its own to the local cluster's namespace, which forwards: neighbours are known by one permanent
 entry at each end. With pods side by side on a bridge each pair that talks would take two entries of the kernel's table,
@@ -6,7 +6,11 @@ which has room for 1,024 of all namespaces (`net.ipv4.neigh.default.gc_thresh3`)
 """
 
 import asyncio
+import ctypes
+import os
+import socket
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 
@@ -31,7 +35,7 @@ class AddressPool:
         self._used: set[str] = set()
 
     def take(self, node_index: int, preferred: str | None = None) -> str:
-        """Give a free address, `wanted` if that is free; KitError when the node has no more."""
+        """Give a free address, `preferred` if that is free; KitError when the node has no more."""
         if preferred is not None and preferred not in self._used:
             self._used.add(preferred)
             return preferred
@@ -134,3 +138,59 @@ async def route_services(services: IPv4Network) -> None:
 async def _batch(*commands: str, namespace: str | None = None) -> None:
     namespace_options: Iterable[str] = ["-n", namespace] if namespace else []
     await run_checked(["ip", *namespace_options, "-batch", "-"], stdin="".join(f"{command}\n" for command in commands))
+
+
+_CLONE_NEWNET = 0x40000000
+
+
+def bound_socket(host: str, port: int, network_namespace: str | None) -> socket.socket:
+    """A TCP socket that is bound, but doesn't listen, in that network namespace (a path; None: the process's own).
+
+    Raises:
+        OSError: the namespace can't be entered, or the address is taken.
+    """
+
+    def make() -> socket.socket:
+        bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            raise
+        return bound
+
+    return in_namespace(make, network_namespace)
+
+
+def in_namespace(make: Callable[[], socket.socket], network_namespace: str | None) -> socket.socket:
+    """A socket of that network namespace (a path; None: the process's own), which it belongs to for good.
+
+    Raises:
+        OSError: the namespace can't be entered, or the socket can't be made.
+    """
+    if network_namespace is None:
+        return make()
+
+    def enter_and_make() -> socket.socket:
+        descriptor = os.open(network_namespace, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET):
+                error = ctypes.get_errno()
+                raise OSError(error, os.strerror(error), network_namespace)
+        finally:
+            os.close(descriptor)
+        return make()
+
+    # A network namespace belongs to a thread: this one's ends with it.
+    with ThreadPoolExecutor(1, "network-namespace") as thread:
+        return thread.submit(enter_and_make).result()
+
+
+def network_of(network_namespace: str | None) -> str | None:
+    """What tells one network namespace from another: device and inode of its file."""
+    if network_namespace is None:
+        return None
+    status = Path(network_namespace).stat()
+    return f"{status.st_dev}:{status.st_ino}"

@@ -23,7 +23,7 @@ from llmd_pods.errors import KitError
 from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.latency import LatencyModel
 
-from llmd_rehearsal.sockets import bound_socket, network_of
+from llmd_rehearsal.pods.networks import bound_socket, network_of
 from llmd_rehearsal.vllm.api import Api
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.command import Refusal, Settings, settings

@@ -25,7 +25,7 @@ from llmd_oke.config import StackConfig, load, stacks, validate
 from llmd_oke.planning import plan
 from llmd_oke.testing import render
 from llmd_pods.errors import KitError
-from llmd_rehearsal.gateway import gateway_parts
+from llmd_rehearsal.front_door import gateway_parts
 from llmd_rehearsal.programs import module_folder
 from mutations import places
 from stack_files import model, read, stack

@@ -12,8 +12,8 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.operators.crds import _wait  # pyright: ignore[reportPrivateUsage]
 from llmd_oke.planning.gpu_stack import tolerations
-from llmd_rehearsal.add_ons import AddOns, contents
 from llmd_rehearsal.kubernetes_plugin import charts
+from llmd_rehearsal.oci_plugin.local_cluster import AddOns, contents
 
 pytestmark = pytest.mark.rehearsal
 

@@ -20,11 +20,11 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.operators import rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
-from llmd_rehearsal.add_ons import AddOns
 from llmd_rehearsal.agent_config import NodeConfig, Taint
 from llmd_rehearsal.devices import DeviceProvider
 from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.nodes import Fleet
+from llmd_rehearsal.oci_plugin.local_cluster import AddOns
 
 pytestmark = pytest.mark.rehearsal
 

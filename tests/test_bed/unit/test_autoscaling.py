@@ -5,12 +5,11 @@ from typing import Any, cast
 import pulumi
 import pytest
 from llmd_oke.planning import Plan
-from llmd_rehearsal.autoscaling import ScalingTime, keda_parts, preinstalled_scaling
+from llmd_rehearsal.autoscaling import ScalingTime, keda_parts, preinstalled_scaling, prometheus_address, rehearsed_spec
 from llmd_rehearsal.cluster_plan import further_programs, preinstalled_definitions, simulated
 from llmd_rehearsal.inventory import FOLLOWING, WATCHING
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import program_definition
-from llmd_rehearsal.scaled_objects import PROMETHEUS, rehearsed_spec
 from stack_files import model, plan
 
 DECODE = {"minReplicas": 2, "maxReplicas": 6, "requests": 40}
@@ -63,7 +62,7 @@ async def known(value: Any) -> Any:
     return value
 
 
-def spec(query: str = "q", server: str = PROMETHEUS) -> dict[str, Any]:
+def spec(query: str = "q", server: str = prometheus_address()) -> dict[str, Any]:
     policies = [{"type": "Pods", "value": 1, "periodSeconds": 180}]
     behavior = {"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}}
     return {
@@ -105,7 +104,7 @@ def test_queries_go_over_as_many_scrapes_and_count_in_model_time(time: ScalingTi
 
 async def test_every_prometheus_is_the_rehearsals() -> None:
     done = await rehearsed(server="https://prometheus.example.com")
-    assert done["triggers"][0]["metadata"]["serverAddress"] == PROMETHEUS
+    assert done["triggers"][0]["metadata"]["serverAddress"] == prometheus_address()
 
 
 def test_the_rehearsed_keda_is_the_one_that_can_be_built() -> None:

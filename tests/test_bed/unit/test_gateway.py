@@ -4,7 +4,7 @@ from typing import Any
 
 from llmd_oke.planning import Plan
 from llmd_rehearsal.cluster_plan import programs_in_pods
-from llmd_rehearsal.gateway import SIMULATED_POOLS, preinstalled_objects, rehearsed_gateway, simulated_gateway
+from llmd_rehearsal.front_door import SIMULATED_POOLS, preinstalled_objects, rehearsed_gateway, simulated_gateway
 from stack_files import model, plan, stack
 
 BEHIND = model("2p-tp1-2d-tp1", router={"mode": "gateway"})
