@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llmd_bench.loads import served
-from llmd_bench.plots.charts import lines_svg, scatter_svg
+from llmd_bench.plots.charts import lines_svg, scatter_svg, scatter_text
 from llmd_bench.plots.drawing import Box, Point, Series
 from llmd_bench.plots.page import Section, Table, page
-from llmd_bench.plots.terminal import scatter_text
 from llmd_pods.row import Basis, Row
 
 from llmd_tuner.confidence import Confidence

@@ -1,4 +1,5 @@
-"""Charts as SVG: points with their frontier, lines, distributions, agreement of predicted with measured figures.
+"""Charts as SVG: points with their frontier, lines, distributions, agreement of predicted with measured figures; and
+points as text for a terminal.
 
 Each legend entry says what its figures are.
 """
@@ -29,9 +30,14 @@ from llmd_bench.plots.drawing import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+from typing import Any
+
+from llmd_pods.errors import KitError
 
 MOST_STEPS = 1000
 """Points of a distribution's line; more would make the file large and the picture no clearer."""
+
+_TERMINAL_MARKERS = "●■▲◆▼○□△◇▽"
 
 _MARKED_PERCENTS = (50, 90, 99)
 
@@ -250,3 +256,58 @@ def _draw(axes: "Axes", series: Series, colour: str, marker: str) -> None:
         markerfacecolor=marker_face(series.basis, colour),
         label=series.legend,
     )
+
+
+def scatter_text(series: Sequence[Series], *, width: int, height: int, x_label: str, y_label: str) -> str:
+    """The points of all series as plain text of at most `width` columns and `height` lines, legend below.
+
+    Raises:
+        KitError: plotext is not installed.
+    """
+    shown = [
+        (one_series, marker)
+        for one_series, marker in zip(series, cycle(_TERMINAL_MARKERS), strict=False)
+        if one_series.points
+    ]
+    legend = [f"  {marker} {one_series.legend}" for one_series, marker in shown]
+    if not shown:
+        return "no data"
+    figure = _figure(width, max(height - len(legend) - 2, 8))
+    for one_series, marker in shown:
+        figure.draw(
+            figure.signal(
+                [point.x for point in one_series.points], [point.y for point in one_series.points], marker=marker
+            )
+        )
+    points = [point for one_series, _ in shown for point in one_series.points]
+    for axis, values in (("x", [point.x for point in points]), ("y", [point.y for point in points])):
+        marks = _round_values(min(values), max(values))
+        figure.ruler(axis).ticks(marks, [f"{mark:,.10g}" for mark in marks])
+    return "\n".join([y_label, _text(figure), x_label.rjust(width), *legend])
+
+
+def _round_values(least: float, most: float) -> list[float]:
+    """About five values between two, at a distance of 1, 2 or 5 times a power of ten; the value itself of one."""
+    if least == most:
+        return [least]
+    power = 10.0 ** math.floor(math.log10((most - least) / 5))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * 5 >= most - least)
+    return [round(count * step, 10) for count in range(math.ceil(least / step), math.floor(most / step) + 1)]
+
+
+def _figure(width: int, height: int) -> Any:
+    try:
+        import plotext  # noqa: PLC0415 - slow to import, and an extra
+    except ImportError as error:
+        raise KitError(
+            "Plots for a terminal need plotext, which is not installed.", "Install llmd-oke[analysis]."
+        ) from error
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(width, height)
+    return figure
+
+
+def _text(figure: Any) -> str:
+    return "\n".join(line.rstrip() for line in figure.build().string(colorless=True).splitlines())

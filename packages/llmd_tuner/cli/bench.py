@@ -283,7 +283,7 @@ def _service_way(access: "ClusterAccess", plan: Plan, model: ModelPlan) -> HttpE
 
 
 def _gateway_way(target: TargetOptions) -> Way:
-    from llmd_tuner.experiments.deployed.gateway import way_through_gateway  # noqa: PLC0415
+    from llmd_tuner.experiments.deployed.cluster_access import way_through_gateway  # noqa: PLC0415
 
     verify, token = _authority(target.certificates) if target.certificates else True, _token()
     return lambda access, plan, model: way_through_gateway(access, plan, model, verify, token)

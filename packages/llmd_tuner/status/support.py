@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import re
 import subprocess
 import tarfile
 import time
@@ -31,7 +32,6 @@ from llmd_pods.errors import KitError
 from pydantic import JsonValue
 
 from llmd_tuner.status.reading import ClusterReading, Unread, container_statuses, get, name_of, reason
-from llmd_tuner.status.redaction import redact, redact_text
 
 MOST_BYTES = 64 * 2**20
 """Of all files together, before they are compressed."""
@@ -223,3 +223,57 @@ def _pulumi() -> str:
     except (OSError, subprocess.SubprocessError) as error:
         return f"not known: {reason(error)}"
     return done.stdout.strip() or "not known"
+
+
+# What may leave a machine: texts and documents without secrets, as far as names and forms tell them. Values that a name
+# calls a secret go (`HF_TOKEN=…`, `password: …`), and so does what looks like one whatever it is called: tokens of
+# known forms, signed and pre-authenticated addresses, private keys.
+
+HIDDEN = "[redacted]"
+
+_NAMES = (
+    r"token(?!s|iz)|secret|passw|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential|cookie|"
+    r"authorization|encryptionsalt|encryptedkey"
+)
+_SECRET_NAME = re.compile(rf"(?i){_NAMES}|^secure$")
+
+_VALUE = r"(?!\d+(\.\d+)?\b|\[)[^\s\"',;&\\]{4,}"
+"""What stands after a secret's name: no number, and nothing that is redacted already."""
+
+_FORMS = (  # none takes longer than a text is long: logs have lines of any length
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (re.compile(r"\b(hf_|pul-|ghp_|github_pat_|sk-)[\w-]{8,}"), HIDDEN),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN),  # JSON Web Tokens
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?i)(://)[^/\s:@]{1,99}:[^/\s@]{1,999}@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"/p/[\w-]{16,}(?=/n/)"), f"/p/{HIDDEN}"),  # pre-authenticated requests of Object Storage
+    (re.compile(r"(?i)([?&](x-amz-signature|x-amz-credential|sig|signature)=)[^&\s\"']+"), rf"\1{HIDDEN}"),
+    (
+        re.compile(rf"(?i)(({_NAMES})[\w.-]{{0,40}}\\?[\"']?\s{{0,4}}[=:]\s{{0,4}}\\?[\"']?){_VALUE}"),
+        rf"\1{HIDDEN}",
+    ),
+)
+
+
+def redact_text(text: str) -> str:
+    """A text without what looks like a secret."""
+    for form, instead in _FORMS:
+        text = form.sub(instead, text)
+    return text
+
+
+def redact(value: JsonValue) -> JsonValue:
+    """A document without secrets: values by the names of keys and of environment variables, texts by their form."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    if isinstance(value, dict):
+        is_variable = _SECRET_NAME.search(str(value.get("name", ""))) is not None
+        return {key: _redact_entry(key, item, is_variable=is_variable) for key, item in value.items()}
+    return value
+
+
+def _redact_entry(key: str, item: JsonValue, *, is_variable: bool) -> JsonValue:
+    is_secret = _SECRET_NAME.search(key) is not None or (key == "value" and is_variable)
+    return HIDDEN if isinstance(item, str) and is_secret else redact(item)

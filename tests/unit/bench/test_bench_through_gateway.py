@@ -15,7 +15,7 @@ from llmd_pods.load import Load, run_load
 from llmd_pods.records import Failure, RequestRecord
 from llmd_pods.workload import ClosedLoop, PromptSource
 from llmd_tuner.cli import bench
-from llmd_tuner.experiments.deployed import gateway
+from llmd_tuner.experiments.deployed import cluster_access
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
 from raw_server import DONE, HEAD, LAST, TOKEN, chunk, read_request, serving
 from stack_files import model, plan
@@ -67,7 +67,7 @@ def stack_fixture(monkeypatch: pytest.MonkeyPatch) -> Plan:
         return ["127.0.0.1"]
 
     monkeypatch.setattr(connections, "resolve", here)
-    monkeypatch.setattr(gateway, "is_reachable", lambda host, _port: host == HOST)
+    monkeypatch.setattr(cluster_access, "is_reachable", lambda host, _port: host == HOST)
     monkeypatch.setenv(bench.TOKEN_VARIABLE, "secret-token")
     there = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
     return plan(model(router={"mode": "gateway"}), gateway=there)

@@ -7,9 +7,8 @@ import pytest
 from llmd_oke.planning import Plan
 from llmd_pods.deployment import HttpEndpoint
 from llmd_pods.errors import KitError
-from llmd_tuner.experiments.deployed import gateway
-from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
-from llmd_tuner.experiments.deployed.gateway import way_through_gateway
+from llmd_tuner.experiments.deployed import cluster_access
+from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess, way_through_gateway
 from stack_files import StackObject, model, plan
 
 EXISTING = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
@@ -51,7 +50,7 @@ def way(
 
 @pytest.fixture(name="reachable", autouse=True)
 def reachable_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "is_reachable", lambda *_: True)
+    monkeypatch.setattr(cluster_access, "is_reachable", lambda *_: True)
 
 
 def test_the_gateways_address_is_asked_by_the_host_and_headers_of_the_route(monkeypatch: pytest.MonkeyPatch):
@@ -94,7 +93,7 @@ def test_a_listener_with_tls_and_no_host_name_is_refused(monkeypatch: pytest.Mon
 
 
 def test_an_address_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gateway, "is_reachable", lambda *_: False)
+    monkeypatch.setattr(cluster_access, "is_reachable", lambda *_: False)
     with pytest.raises(KitError, match=r"can't be reached at 203\.0\.113\.7:80"):
         way(monkeypatch, deployed())
 

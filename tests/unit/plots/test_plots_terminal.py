@@ -1,5 +1,5 @@
+from llmd_bench.plots.charts import scatter_text
 from llmd_bench.plots.drawing import Point, Series
-from llmd_bench.plots.terminal import scatter_text
 from llmd_pods.row import Basis
 
 SERIES = [

@@ -9,7 +9,7 @@ import pytest
 import stack_files
 import yaml
 from llmd_tuner.status import support
-from llmd_tuner.status.redaction import HIDDEN, redact, redact_text
+from llmd_tuner.status.support import HIDDEN, redact, redact_text
 from stack_cluster import NAMESPACE, StackCluster, kubeconfig, small_stack
 from typer.testing import Result
 
