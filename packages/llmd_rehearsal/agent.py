@@ -36,7 +36,7 @@ from llmd_rehearsal.cluster_spec import POLICIES_FILE
 from llmd_rehearsal.devices import DeviceProvider
 from llmd_rehearsal.nodes import Change, ChangeNode, Fleet, NodeControl, serve_control
 from llmd_rehearsal.oci_plugin.faults import Faults
-from llmd_rehearsal.pods import images, network_policies
+from llmd_rehearsal.pods import images, packet_filters
 from llmd_rehearsal.pods.container_worker import BackOff, Starts
 from llmd_rehearsal.pods.containers import simulator_client
 from llmd_rehearsal.pods.images import ContainerFactory, load
@@ -82,7 +82,7 @@ class Agent:
         self._policy_filter = NetworkPolicyFilter(
             self._pods, self._policies, self._namespaces, self._networks, config.pod_network
         )
-        self._unsupported_policies = network_policies.unsupported()
+        self._unsupported_policies = packet_filters.unsupported()
         host, _, port = config.api_server.rpartition(":")
         api_service = Address(str(config.service_cidr.network_address + 1), _HTTPS)
         self._service_network = ServiceNetwork(

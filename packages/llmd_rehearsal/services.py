@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from lightkube.resources.core_v1 import Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 from llmd_oke.operations.objects import metadata, texts
 
-from llmd_rehearsal.watches import Store
+from llmd_rehearsal.watches import Changes, Store
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 _CONNECT_S = 5.0
@@ -37,8 +36,6 @@ _BUFFER = memoryview(bytearray(256 * 1024))  # shared: it's filled and emptied w
 _TTL_S = 5  # CoreDNS's own default for cluster names
 _DNS_PORT = 53
 _GATHER_S = 0.005
-_SHARE = 4
-"""How many times as long as its last look a change waits at most: hundreds of Services change all the time."""
 _log = logging.getLogger(__name__)
 
 
@@ -510,11 +507,11 @@ class ServiceNetwork:
         self._fixed = {address: (target,) for address, target in fixed.items()}
         self._outside = outside
         self._zone: Mapping[str, DnsName] = {}
-        self._dirty = asyncio.Event()
+        self._changes = Changes(_GATHER_S)
         self._proxy = Proxy(lets_in)
         self._dns = DnsServer(lambda: self._zone, domain)
-        services.subscribe(self._changed)
-        slices.subscribe(self._changed)
+        services.subscribe(self._changes.note)
+        slices.subscribe(self._changes.note)
 
     async def serve_names(self, address: str) -> None:
         """Answer DNS questions; OSError when the address can't be bound."""
@@ -522,19 +519,13 @@ class ServiceNetwork:
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
-        while True:
-            self._dirty.clear()
-            began_s = time.monotonic()
-            self._proxy.apply(forwardings(self._services, self._slices) | self._fixed)
-            self._zone = {**dns_names(self._services, self._slices, self._domain), **self._outside}
-            took_s = time.monotonic() - began_s
-            await self._dirty.wait()
-            await asyncio.sleep(max(_GATHER_S, _SHARE * took_s))
+        await self._changes.follow(self._look)
+
+    async def _look(self) -> None:
+        self._proxy.apply(forwardings(self._services, self._slices) | self._fixed)
+        self._zone = {**dns_names(self._services, self._slices, self._domain), **self._outside}
 
     def close(self) -> None:
         """Close all sockets."""
         self._proxy.close()
         self._dns.close()
-
-    def _changed(self, thing: object, exists: bool) -> None:  # noqa: ARG002  # a store's subscriber
-        self._dirty.set()

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar, cast
@@ -18,6 +19,8 @@ from llmd_pods.errors import KitError
 
 _log = logging.getLogger(__name__)
 _RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+_LOOKS = 4
+"""How many times as long as the last look changes are gathered at most: hundreds of objects change all the time."""
 
 Kind = TypeVar("Kind", bound=NamespacedResourceG | GlobalResource)
 
@@ -123,6 +126,29 @@ class Store(Generic[Kind]):
             self._objects.pop(key, None)
         for subscriber in self._subscribers:
             subscriber(thing, exists)
+
+
+class Changes:
+    """That something changed in stores which are looked at as a whole, by one look for many changes."""
+
+    def __init__(self, gather_s: float) -> None:
+        """`gather_s` is for how long changes are gathered at least, in seconds."""
+        self._gather_s = gather_s
+        self._noted = asyncio.Event()
+
+    def note(self, *_change: object) -> None:
+        """Take notice of a change; any store's subscriber."""
+        self._noted.set()
+
+    async def follow(self, look: Callable[[], Awaitable[None]]) -> None:
+        """Look now and after changes, until cancelled."""
+        while True:
+            self._noted.clear()
+            began_s = time.monotonic()
+            await look()
+            took_s = time.monotonic() - began_s
+            await self._noted.wait()
+            await asyncio.sleep(max(self._gather_s, _LOOKS * took_s))
 
 
 def status_code(error: httpx2.HTTPStatusError) -> int | None:

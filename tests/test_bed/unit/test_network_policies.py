@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.networking_v1 import NetworkPolicy
-from llmd_rehearsal.network_policies import openings
+from llmd_rehearsal.pods.network_policies import openings
 
 
 def pod(address: str, namespace: str = "models", phase: str = "Running", **labels: str) -> Pod:

@@ -9,7 +9,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import ConfigMap
 from llmd_pods.errors import KitError
-from llmd_rehearsal.watches import Store, identity
+from llmd_rehearsal.watches import Changes, Store, identity
 
 Change = tuple[str, str, bool]
 
@@ -82,3 +82,25 @@ async def test_the_wait_for_the_first_list_has_a_limit() -> None:
     store = Store(cast("Any", ScriptedClient()), ConfigMap)
     with pytest.raises(KitError, match="no list of ConfigMap within 0 s"):
         await store.synced(timeout_s=0.01)
+
+
+def test_changes_that_come_together_make_one_look() -> None:
+    async def looks_at(changes: int) -> int:
+        looks, looked = 0, asyncio.Event()
+        followed = Changes(gather_s=0.0)
+
+        async def look() -> None:
+            nonlocal looks
+            looks += 1
+            looked.set()
+
+        task = asyncio.create_task(followed.follow(look))
+        await looked.wait()
+        looked.clear()
+        for _ in range(changes):
+            followed.note("object", True)
+        await looked.wait()
+        task.cancel()
+        return looks
+
+    assert asyncio.run(looks_at(100)) == 2
