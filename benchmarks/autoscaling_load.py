@@ -24,6 +24,7 @@ from llmd_pods.completions import Target
 from llmd_pods.errors import KitError
 from llmd_pods.load import Load, run_load, wait_for_answer
 from llmd_pods.workload import PromptSource, RateProfile
+from llmd_rehearsal.watches import is_ready
 
 LOOK_S = 1.0
 REQUEST_LIMIT_S = 300.0
@@ -82,7 +83,7 @@ def look(client: Client, order: Order, at_s: float) -> Look:
         sum(_gpus(pod, order.resource) for pod in ending),
         sum(_amount(node.status, "allocatable", order.resource) for node in client.list(Node)),
         {role: deployments.get(role, 0) for role in ROLES},
-        {role: sum(_role(pod) == role and _is_ready(pod) for pod in pods) for role in ROLES},
+        {role: sum(_role(pod) == role and is_ready(pod) for pod in pods) for role in ROLES},
     )
 
 
@@ -97,11 +98,6 @@ def _gpus(pod: Pod, resource: str) -> int:
 
 def _amount(thing: object, field: str, resource: str) -> int:
     return int(texts(thing, field).get(resource, 0))
-
-
-def _is_ready(pod: Pod) -> bool:
-    conditions = (pod.status and pod.status.conditions) or ()
-    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
 async def watch(order: Order, looks: list[Look]) -> None:

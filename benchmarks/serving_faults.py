@@ -30,7 +30,7 @@ from llmd_pods.load import Load, run_load
 from llmd_pods.records import RequestRecord
 from llmd_pods.workload import ConstantRate, PromptSource
 from llmd_rehearsal.cluster_plan import NODE_CONTROL_PORT, SIMULATOR_URL
-from llmd_rehearsal.watches import identity
+from llmd_rehearsal.watches import identity, is_ready
 
 Victim = Literal[
     "endpoint picker",
@@ -152,7 +152,7 @@ def _lose_node(client: Client, back_after_s: float | None) -> float:
     lost = {identity(pod).uid for pod in before if pod.spec and pod.spec.nodeName == node}
     ran = {identity(pod).uid: _restarts(pod) for pod in before}
     while True:
-        now = [pod for pod in _servers(client) if _is_ready(pod)]
+        now = [pod for pod in _servers(client) if is_ready(pod)]
         fresh = [pod for pod in now if identity(pod).uid not in lost or _restarts(pod) > ran[identity(pod).uid]]
         if len(fresh) >= len(before):
             break
@@ -180,11 +180,6 @@ def _role(pod: Pod) -> str:
 
 def _restarts(pod: Pod) -> int:
     return sum(status.restartCount for status in (pod.status and pod.status.containerStatuses) or ())
-
-
-def _is_ready(pod: Pod) -> bool:
-    conditions = (pod.status and pod.status.conditions) or ()
-    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
 def _kill_program(client: Client, name: str) -> float:

@@ -306,7 +306,7 @@ class Latencies:
     def add(self, lines: Iterable[str]) -> None:
         """Take in the lines of a file; a line that is no request, as after a crash, is left out."""
         for line in lines:
-            record = _object(line)
+            record = json_object(line) or {}
             ttft_s = record.get("first_token_s")
             if record.get("failure") is None and _is_time(ttft_s):
                 self.ttft_ms.append(1000 * float(ttft_s))
@@ -322,9 +322,10 @@ def _is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LONGEST_S
 
 
-def _object(line: str) -> Mapping[str, Any]:
+def json_object(line: str) -> Mapping[str, Any] | None:
+    """The object of a line of JSON; None where it has none, as after a crash."""
     try:
         content: object = json.loads(line)
     except (ValueError, RecursionError):
-        return {}
-    return cast("Mapping[str, Any]", content) if isinstance(content, dict) else {}
+        return None
+    return cast("Mapping[str, Any]", content) if isinstance(content, dict) else None

@@ -87,12 +87,9 @@ def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
     everybody = [
         {**listener, "allowedRoutes": {"namespaces": {"from": "All"}}} for listener in made["spec"]["listeners"]
     ]
-    own = [] if gateway.namespace == plan.namespace else [_namespace(gateway.namespace)]
+    namespace: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": gateway.namespace}}
+    own = [] if gateway.namespace == plan.namespace else [namespace]
     return [*parts, *own, *map(dict, further), {**made, "spec": {**made["spec"], "listeners": everybody}}]
-
-
-def _namespace(name: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
 def simulated_gateway(plan: Plan) -> tuple[str, ...]:

@@ -187,3 +187,12 @@ def _string(content: mmap.mmap, at: int) -> tuple[bytes, int]:
         shift += 7
         if byte < 0x80:
             return content[at : at + length], at + length
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copies files without the modes of the module cache, where everything is read-only."""
+    for file in source.rglob("*"):
+        if file.is_file():
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)

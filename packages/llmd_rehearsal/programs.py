@@ -398,19 +398,10 @@ def module_folder(module: str, version: str, progress: Progress | None = None) -
                 raise KitError(f"{module} {version} has the checksum {checksum}, pinned is {pinned}: it was changed")
             copy = temporary / "copy"
             for part in definition.folders:
-                _copy(source / part, copy / part)
+                golang.copy_files(source / part, copy / part)
             folder.parent.mkdir(parents=True, exist_ok=True)
             copy.replace(folder)
     return folder
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy files without the modes of the module cache, where everything is read-only."""
-    for file in source.rglob("*"):
-        if file.is_file():
-            copy = target / file.relative_to(source)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
 
 
 def cache_folder() -> Path:

@@ -50,6 +50,12 @@ def is_sidecar(container: Container) -> bool:
     return container.restartPolicy == "Always"
 
 
+def is_ready(pod: Pod) -> bool:
+    """Say whether the pod's status has it ready."""
+    conditions = (pod.status.conditions if pod.status else None) or []
+    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
+
+
 def timestamp(moment: datetime) -> str:
     """Write a UTC time as Kubernetes' `Time`, to the second."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -138,7 +138,8 @@ class Disaggregated:
             fleet.prefill, utilization, self.prefill.service_s, self.prefill.service_scv, self.loose.disaggregated
         )
         transfer_load = load * self.prefill.transfer_s / fleet.prefill
-        hand_over_s = self.prefill.transfer_s + self._port_wait_s(transfer_load)
+        one_port = np.ones(load.shape, dtype=np.int64)
+        hand_over_s = self.prefill.transfer_s + waits_s(one_port, transfer_load, self.prefill.transfer_s, 0.0)
         ttft_s = self.prefill.overhead_s + wait_s + self.prefill.service_s + hand_over_s + itl_s
         return Scores(
             prefill_load=utilization,
@@ -150,9 +151,6 @@ class Disaggregated:
             itl_s=itl_s,
             e2e_s=ttft_s + (self.workload.output_tokens - 1) * itl_s,
         )
-
-    def _port_wait_s(self, load: Array) -> Array:
-        return waits_s(np.ones(load.shape, dtype=np.int64), load, self.prefill.transfer_s, 0.0)
 
 
 @dataclass(frozen=True)

@@ -283,7 +283,8 @@ def scatter_text(series: Sequence[Series], *, width: int, height: int, x_label: 
     for axis, values in (("x", [point.x for point in points]), ("y", [point.y for point in points])):
         marks = _round_values(min(values), max(values))
         figure.ruler(axis).ticks(marks, [f"{mark:,.10g}" for mark in marks])
-    return "\n".join([y_label, _text(figure), x_label.rjust(width), *legend])
+    plot = figure.build().string(colorless=True)
+    return "\n".join([y_label, *(line.rstrip() for line in plot.splitlines()), x_label.rjust(width), *legend])
 
 
 def _round_values(least: float, most: float) -> list[float]:
@@ -307,7 +308,3 @@ def _figure(width: int, height: int) -> Any:
     figure.theme("colorless")
     figure.plot_size(width, height)
     return figure
-
-
-def _text(figure: Any) -> str:
-    return "\n".join(line.rstrip() for line in figure.build().string(colorless=True).splitlines())

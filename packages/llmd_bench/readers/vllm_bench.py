@@ -4,13 +4,12 @@ Sets of `--metadata KEY=VALUE` with the names of hints (`gpus`, `gpu`, `topology
 as such. Source: vLLM, vllm/benchmarks/serve.py.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from llmd_pods.row import CONDITIONS, Quantiles, Row
 
-from llmd_bench.files import Hints, ReadResults, Rejection
+from llmd_bench.files import Hints, ReadResults, Rejection, json_object
 from llmd_bench.readers.source import Document, Source, UnreadableError, to_row
 
 TOOL = "vllm bench serve"
@@ -58,15 +57,7 @@ def _results(source: Source) -> Iterator[tuple[int | None, Mapping[str, Any] | N
         return
     for number, line in enumerate(source.text.splitlines(), 1):
         if line.strip():
-            yield number, _object(line)
-
-
-def _object(line: str) -> Mapping[str, Any] | None:
-    try:
-        content: object = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return cast("Mapping[str, Any]", content) if isinstance(content, dict) else None
+            yield number, json_object(line)
 
 
 def _row(source: Source, line: int | None, content: Mapping[str, Any] | None, hints: Hints) -> Row:

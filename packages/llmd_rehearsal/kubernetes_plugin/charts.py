@@ -1,6 +1,5 @@
 """Helm charts that are on this machine, by the reference that a program has for them."""
 
-import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 from llmd_oke.values import Entry, module_folder, read_yaml, values_folder
 
+from llmd_rehearsal import golang
 from llmd_rehearsal.plugin_values import Refusal
 
 _OWN = "Chart.yaml"
@@ -74,9 +74,9 @@ def chart(reference: str, repository: str, version: str) -> Generator[Path]:
     source = _source(reference, repository, version)
     with tempfile.TemporaryDirectory(prefix="chart-") as temporary:
         copy = Path(temporary) / "chart"
-        _copy(source.folder(), copy)
+        golang.copy_files(source.folder(), copy)
         if source.definitions:
-            _copy(source.definitions.path(), copy / "crds")
+            golang.copy_files(source.definitions.path(), copy / "crds")
         _write_version(copy, source.version)
         yield copy
 
@@ -97,15 +97,6 @@ def _source(reference: str, repository: str, version: str) -> ChartSource:
             return source
     known = ", ".join(f"{source.reference} {source.version}" for source in sources())
     raise Refusal(f"the chart {reference} {version} is not in this rehearsal; its Helm releases are of {known}")
-
-
-def _copy(folder: Path, to: Path) -> None:
-    """Copies content without permissions: a module's folders are read-only."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            target = to / file.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
 
 
 def _write_version(folder: Path, version: str) -> None:

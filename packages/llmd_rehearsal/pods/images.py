@@ -288,7 +288,8 @@ class ContainerFactory:
         mounts = [self._program(model, entry)]
         if self._certificate is not None and entry.certificate_flag and _absent((entry.certificate_flag,), argv):
             argv += [entry.certificate_flag, _CERTIFICATE_FOLDER]
-            mounts += _certificate_mounts(*self._certificate)
+            places = (f"{_CERTIFICATE_FOLDER}/tls.crt", f"{_CERTIFICATE_FOLDER}/tls.key")
+            mounts += [Mount(*pair, read_only=True) for pair in zip(self._certificate, places, strict=True)]
         return _process(model, context, mounts, argv, shared, entry.niceness)
 
     def _entry(self, model: ContainerModel) -> ImageEntry | None:
@@ -299,11 +300,6 @@ class ContainerFactory:
         if program is None or not program.exists():
             raise StartError("ErrImageNeverPull", f'the rehearsal has no program "{entry.program}" for {model.image}')
         return Mount(program, entry.path or "", read_only=True)
-
-
-def _certificate_mounts(certificate: Path, key: Path) -> list[Mount]:
-    folder = _CERTIFICATE_FOLDER
-    return [Mount(certificate, f"{folder}/tls.crt", read_only=True), Mount(key, f"{folder}/tls.key", read_only=True)]
 
 
 def _process(

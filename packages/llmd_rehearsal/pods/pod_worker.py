@@ -31,7 +31,7 @@ from llmd_rehearsal.pods.status import (
     pod_status,
 )
 from llmd_rehearsal.pods.volumes import source_names
-from llmd_rehearsal.watches import Store, identity, spec_of
+from llmd_rehearsal.watches import Store, identity, is_ready, spec_of
 
 _log = logging.getLogger(__name__)
 _LEAST_SIDECAR_GRACE_S = 2.0
@@ -144,7 +144,7 @@ class PodWorker:
     def update(self, pod: Pod) -> None:
         """Take a new version of the object; one that is being deleted is terminated, once."""
         self.pod = pod
-        self._writer.seen(_is_ready(pod))
+        self._writer.seen(is_ready(pod))
         meta = metadata(pod)
         if meta.deletionTimestamp is not None and self._end is None:
             grace = meta.deletionGracePeriodSeconds
@@ -270,11 +270,6 @@ def _restarts(policy: str, role: Role) -> Callable[[int], bool]:
         return always or (policy != "Never" and code != 0)
 
     return restarts
-
-
-def _is_ready(pod: Pod) -> bool:
-    conditions = (pod.status.conditions if pod.status else None) or []
-    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
 async def _log_failure(request: Coroutine[Any, Any, object]) -> None:

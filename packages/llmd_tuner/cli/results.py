@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from llmd_bench import comparison, texts
@@ -205,7 +205,10 @@ def _runs(address: str, stack: str) -> list[Run]:
 
 def _print(items: Sequence[Run], *, as_json: bool) -> None:
     if as_json:
-        documents = [_document(run) for run in items]
+        documents = [
+            {"run": run.name, "kind": run.kind, "rows": [row.model_dump(mode="json") for row in run.rows]}
+            for run in items
+        ]
         typer.echo(json.dumps(documents, indent=2))
         return
     rows = [(run, row) for run in items for row in run.rows]
@@ -224,10 +227,6 @@ def _print(items: Sequence[Run], *, as_json: bool) -> None:
     console.output().print(FittingTable(table))
 
 
-def _document(run: Run) -> dict[str, Any]:
-    return {"run": run.name, "kind": run.kind, "rows": [row.model_dump(mode="json") for row in run.rows]}
-
-
 def _title(rows: Sequence[tuple[Run, Row]]) -> str:
     """The stack, and the model where it is one."""
     names = [*dict.fromkeys(run.stack for run, _ in rows), *dict.fromkeys(row.model for _, row in rows)]
@@ -235,7 +234,6 @@ def _title(rows: Sequence[tuple[Run, Row]]) -> str:
 
 
 def _cells(row: Row, *, several: bool) -> list[str]:
-
     values = (row.ttft_ms.p95, row.itl_ms.p95, row.output_tokens_per_s)
     figures = ["-" if value is None else number(value) for value in values]
     what = f"{row.model} {deployment(row)}" if several else deployment(row)

@@ -170,7 +170,7 @@ def moment(snapshot: Snapshot) -> Moment | None:
         return None
     return Moment(
         most_running=max(_gauge(reading, RUNNING) for reading in servers),
-        waiting=max(_mean(readings, WAITING) for readings in roles if readings),
+        waiting=max(fmean(_gauge(reading, WAITING) for reading in readings) for readings in roles if readings),
         kv_cache_usage=max(_gauge(reading, KV_CACHE_USAGE) for reading in servers),
     )
 
@@ -215,10 +215,6 @@ def _added(first: Mapping[float, float], second: Mapping[float, float]) -> dict[
 
 def _gauge(reading: Reading, gauge: Counter) -> float:
     return reading.total(gauge) or 0.0
-
-
-def _mean(readings: list[Reading], gauge: Counter) -> float:
-    return sum(_gauge(reading, gauge) for reading in readings) / len(readings)
 
 
 def observation(counted: Window, moments: Sequence[Moment], basis: Basis) -> Observation:

@@ -61,7 +61,8 @@ class Runner:
         self._progress.step(f"deploying {', '.join(names)}")
         try:
             with self._timed("deploy"):
-                deployed = self._deploy(group)
+                models = [self._experiment.recipe.model_of(deployment) for deployment in group]
+                deployed = self._deployer.deploy(models, self._progress)
         except KitError as error:
             self._failed_to_deploy(group, error)
             return
@@ -69,10 +70,6 @@ class Runner:
         for deployment in group:
             self._measure(deployment, deployed)
         self._teardown()
-
-    def _deploy(self, group: Sequence[Deployment]) -> Deployed:
-        models = [self._experiment.recipe.model_of(deployment) for deployment in group]
-        return self._deployer.deploy(models, self._progress)
 
     def _failed_to_deploy(self, group: Sequence[Deployment], error: KitError) -> None:
         """One of several may be at fault, so that each is tried alone before it counts as failed."""

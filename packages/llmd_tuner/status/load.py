@@ -4,7 +4,7 @@ Counters come from the pods themselves, or from a Prometheus that has them for l
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
 
@@ -46,10 +46,6 @@ class Growth:
     seconds: float
     source: str
     unscraped: tuple[str, ...] = ()
-
-
-CountersReader = Callable[[Sequence[Program]], Growth]
-"""Reads the counters of programs at two moments."""
 
 
 class PodCounters:

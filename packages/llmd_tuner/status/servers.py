@@ -136,30 +136,21 @@ def shortages(plan: Plan, groups: Iterable[Group], told: Sequence[Symptom]) -> I
 
 def _outages(plan: Plan, model: ModelPlan, own: Sequence[Group]) -> Iterator[Symptom]:
     units = grouped((group.unit, group) for group in own if group.unit is not None)
-    answering = [name for name, groups in units.items() if _answers(model, groups)]
+    whys = {name: _why_silent(model, groups) for name, groups in units.items()}
     doors = [group for group in own if group.role == FRONT_DOOR]
-    if not answering:
-        what = f"no unit of {model.name} answers: {'; '.join(_whys(model, units)) or 'nothing is deployed'}"
+    if all(whys.values()):
+        reasons = dict.fromkeys(why for why in whys.values() if why)
+        what = f"no unit of {model.name} answers: {'; '.join(reasons) or 'nothing is deployed'}"
         yield Symptom(Severity.OUTAGE, what, _pods_of(plan, model.name))
         return
     if model.routed and not plan.front_door and not _any_ready(doors):
         yield Symptom(Severity.OUTAGE, f"the front door of {model.name} has no ready Envoy", _pods_of(plan, model.name))
     for name, groups in units.items():
-        why = _why_silent(model, groups)
-        if why:
+        if why := whys[name]:
             yield Symptom(Severity.DEGRADED, f"unit {name} does not answer: {why}", _pods_of(plan, model.name))
         elif model.topology.disaggregated and not _any_ready(_of(groups, "prefill")):
             what = f"unit {name} has no ready prefill server: its decode servers compute prompts themselves"
             yield Symptom(Severity.DEGRADED, what, "docs/how-to/when-prefill-servers-crash.md")
-
-
-def _whys(model: ModelPlan, units: Mapping[str, Sequence[Group]]) -> Iterator[str]:
-    """Why units don't answer, each reason once."""
-    yield from dict.fromkeys(why for groups in units.values() if (why := _why_silent(model, groups)))
-
-
-def _answers(model: ModelPlan, groups: Sequence[Group]) -> bool:
-    return _why_silent(model, groups) is None
 
 
 def _why_silent(model: ModelPlan, groups: Sequence[Group]) -> str | None:
