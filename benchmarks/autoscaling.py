@@ -11,20 +11,18 @@ figures; they are there in time, and hold their GPUs from the beginning of their
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from autoscaling_load import ROLES, Answer, Look, Order
+from bench_projects import copied
 from llmd_bench.plots.charts import steps_svg
 from llmd_bench.plots.drawing import Point, Series
 from llmd_pods.errors import KitError
@@ -287,33 +285,13 @@ class AutoscalingBenchmark:
     ) -> None:
         self.folder, self.scene, self.speed, self.time_scale = folder, scene, speed, time_scale
         self.progress = progress
-        (folder / "stacks").mkdir(parents=True)
-        for name in ("Pulumi.yaml", "__main__.py"):
-            shutil.copyfile(source / name, folder / name)
-
-    def command(self, *arguments: str) -> str:
-        """The output of a command of the kit in the project.
-
-        Raises:
-            KitError: it failed.
-        """
-        done = subprocess.run(
-            [sys.executable, "-m", "llmd_oke", *arguments],
-            env={**os.environ, "LLMD_OKE_PROJECT": str(self.folder)},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise KitError(f"llmd-oke {' '.join(arguments[:2])} failed: {done.stderr.strip()[-2000:]}")
-        return done.stdout
+        self._project = copied(source, folder, STACK)
+        self.command = partial(self._project.command, limit_s=LIMIT_S)
 
     def deploy(self, *, scaled: bool) -> None:
         """Rehearses the stack, or updates it."""
         self.progress.step(f"deploying servers that are {'scaled by load' if scaled else 'as many as the peak needs'}")
-        document = {"config": {"llmd-oke:stack": stack_of(self.scene, scaled=scaled)}}
-        (self.folder / "stacks" / f"Pulumi.{STACK}.yaml").write_text(yaml.safe_dump(document))
+        self._project.write_stack(stack_of(self.scene, scaled=scaled))
         times = ("--time-scale", f"{self.time_scale:g}", "--scaling-speed", f"{self.speed:g}")
         start = ("--startup-seconds", f"{STARTUP_S / self.speed:g}")
         self.command("rehearse", "--stack", STACK, "--no-benchmark", *times, *start)

@@ -29,6 +29,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from bench_projects import with_change
 from llmd_bench.files import read_rows
 from llmd_oke.operations.locks import until
 from llmd_pods.errors import KitError
@@ -37,7 +38,6 @@ from llmd_rehearsal import rehearsal
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.rehearsal import Settings
-from preview_speed import with_change
 from rehearsed_stack import CYCLE, Blow, End, Operation, Stack, errors_of, kill
 from serving_faults import NODES, VICTIMS, Loss
 

@@ -7,16 +7,14 @@ pairs' differences with its 95% interval.
 
 import argparse
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import yaml
+from bench_projects import copied
 from llmd_bench.comparison import t_quantile
 from llmd_pods.errors import KitError
 from llmd_pods.records import read_lines
@@ -34,9 +32,8 @@ class FrontDoorBenchmark:
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.folder = folder
-        (folder / "stacks").mkdir(parents=True)
-        for name in ("Pulumi.yaml", "__main__.py"):
-            shutil.copyfile(source / name, folder / name)
+        project = copied(source, folder, STACK)
+        self.command = partial(project.command, limit_s=LIMIT_S)
         workload = {"inputTokens": 32, "outputTokens": 2}
         model = {"model": "gpt-oss-120b", "topology": "agg-tp1-4r", "router": {"mode": "none"}, "workload": workload}
         stack = {
@@ -50,26 +47,7 @@ class FrontDoorBenchmark:
                 "authentication": {"kind": "api-keys"},
             },
         }
-        file = folder / "stacks" / f"Pulumi.{STACK}.yaml"
-        file.write_text(yaml.safe_dump({"config": {"llmd-oke:stack": stack}}))
-
-    def command(self, *arguments: str) -> str:
-        """The output of a command of the kit in the project.
-
-        Raises:
-            KitError: it failed.
-        """
-        done = subprocess.run(
-            [sys.executable, "-m", "llmd_oke", *arguments],
-            env={**os.environ, "LLMD_OKE_PROJECT": str(self.folder)},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise KitError(f"llmd-oke {arguments[0]} failed: {done.stderr.strip()[-2000:]}")
-        return done.stdout
+        project.write_stack(stack)
 
     def ttft_ms(self, address: str, rate: float, requests: int, seed: int) -> float:
         """Mean time to first token of one load in milliseconds."""

@@ -6,23 +6,22 @@ Run by `scripts/bench-preview`; ends with 1 where a limit is passed. The preview
 import argparse
 import copy
 import json
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import plain_program
+from bench_projects import BenchProject, copied, with_change
 from llmd_oke import planning
-from llmd_oke.config import CONFIG_KEY, read, stack_file
+from llmd_oke.config import read
 from llmd_oke.config.model import MOST_COPIES
-from llmd_oke.config.yaml_files import text_of
 from llmd_oke.values import cache_folder
 from llmd_pods.errors import KitError
 from llmd_pods.progress import PlainProgress, Progress
@@ -157,14 +156,6 @@ def _timing(timing: Timing) -> dict[str, object]:
     return {**asdict(timing), **{name: round(value, 3) for name, value in more.items()}}
 
 
-@dataclass(frozen=True)
-class BenchProject:
-    """A folder with a project of one stack."""
-
-    folder: Path
-    stack: str
-
-
 def same_project(source: Path, stack: str, folder: Path) -> BenchProject:
     """The project as it is."""
     return with_change(source, stack, folder, lambda config: config)
@@ -173,24 +164,21 @@ def same_project(source: Path, stack: str, folder: Path) -> BenchProject:
 def recording_project(source: Path, stack: str, folder: Path) -> BenchProject:
     """The project, whose program writes down what it declares."""
     program = _RECORDING_PROGRAM + (source / "__main__.py").read_text()
-    return _write(folder, stack, _stack_config(source, stack), source, program)
+    project = copied(source, folder, stack, program)
+    project.write_stack(read(source, stack))
+    return project
 
 
 def plain_project(source: Path, stack: str, folder: Path) -> BenchProject:
     """The plain program in place of the stack's."""
-    return _write(folder, stack, _stack_config(source, stack), source, _PLAIN_PROGRAM)
+    project = copied(source, folder, stack, _PLAIN_PROGRAM)
+    project.write_stack(read(source, stack))
+    return project
 
 
 def larger_project(source: Path, stack: str, folder: Path, units: int) -> BenchProject:
     """The stack with that many small units in place of its models, and nodes for all of them."""
     return with_change(source, stack, folder, lambda config: with_units(config, units))
-
-
-def with_change(
-    source: Path, stack: str, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
-) -> BenchProject:
-    """The project with what becomes of its stack."""
-    return _write(folder, stack, change(_stack_config(source, stack)), source, (source / "__main__.py").read_text())
 
 
 def system_nodes(units: int) -> int:
@@ -210,20 +198,6 @@ def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
     if "systemPool" in larger:
         larger["systemPool"]["size"] = system_nodes(units)
     return larger
-
-
-def _stack_config(source: Path, stack: str) -> dict[str, Any]:
-    config: dict[str, Any] = read(source, stack)
-    return config
-
-
-def _write(folder: Path, stack: str, config: dict[str, Any], source: Path, program: str) -> BenchProject:
-    file = stack_file(folder, stack)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text_of({"config": {CONFIG_KEY: config}}))
-    shutil.copyfile(source / "Pulumi.yaml", folder / "Pulumi.yaml")
-    (folder / "__main__.py").write_text(program)
-    return BenchProject(folder, stack)
 
 
 def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress: Progress) -> Result:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
+from bench_projects import BenchProject
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import KubeConfig
 from llmd_pods.errors import KitError
@@ -21,7 +22,6 @@ from llmd_rehearsal import rehearsal
 from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.rehearsal import Prepared, Settings
-from preview_speed import BenchProject
 
 Operation = Literal["up", "refresh", "destroy"]
 CYCLE: tuple[Operation, ...] = ("up", "refresh", "destroy")

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench_projects import BenchProject, with_change
 from llmd_pods.errors import KitError
 from llmd_pods.progress import PlainProgress, Progress
 from llmd_rehearsal import rehearsal
@@ -33,7 +34,7 @@ from llmd_rehearsal.engine_project import checkpoint_file, latest
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.rehearsal import Prepared, Settings
-from preview_speed import GROWTH_LIMIT, BenchProject, system_nodes, with_change
+from preview_speed import GROWTH_LIMIT, system_nodes
 
 SIZES = ((8, 32), (16, 64), (32, 128), (64, 256))
 """Models and GPU nodes."""
