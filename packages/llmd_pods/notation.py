@@ -85,7 +85,7 @@ def _rows(text: str) -> Iterator[tuple[int, _Row | str]]:
 def _object(line: str) -> _Row | str:
     try:
         entry: object = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return line
     return cast("_Row", entry) if isinstance(entry, dict) else line
 

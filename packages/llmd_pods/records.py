@@ -401,7 +401,7 @@ def write_file(path: Path, *stages: Iterable[RequestRecord]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def read_lines(lines: Iterable[str], source: str = "requests") -> list[tuple[int, RequestRecord]]:
+def read_lines(lines: Iterable[str]) -> list[tuple[int, RequestRecord]]:
     """Requests with the number of their stage.
 
     A last line that was cut off, as when a program was killed while it wrote, is left out.
@@ -413,7 +413,7 @@ def read_lines(lines: Iterable[str], source: str = "requests") -> list[tuple[int
     failed: tuple[int, Exception] | None = None
     for number, line in enumerate(lines, 1):
         if failed:
-            raise KitError(f"line {failed[0]} of {source} is no request: {failed[1]!r}") from failed[1]
+            raise KitError(f"line {failed[0]} of requests is no request: {failed[1]!r}") from failed[1]
         try:
             requests.append(_record(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:

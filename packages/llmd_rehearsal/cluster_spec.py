@@ -22,6 +22,9 @@ SELDOM_COLLECTED: Mapping[str, str] = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
 by the defaults of Go.
 """
 
+_END_BYTES = 16_384
+"""Of a log, at most, for messages."""
+
 RESTARTS_WITHIN_S = 300.0
 """Wall seconds in which the restarts of a process are counted."""
 
@@ -232,11 +235,11 @@ def spec_differences(before: ClusterSpec, now: ClusterSpec) -> list[str]:
     return changes or ["other programs, or other nodes"]
 
 
-def end_of_log(path: Path, lines: int = 12, limit_bytes: int = 16_384) -> str:
+def end_of_log(path: Path, lines: int = 12) -> str:
     """The last lines of a log, indented, for messages."""
     try:
         with path.open("rb") as log:
-            log.seek(max(0, path.stat().st_size - limit_bytes))
+            log.seek(max(0, path.stat().st_size - _END_BYTES))
             text = log.read().decode(errors="replace")
     except FileNotFoundError:
         return "  (no log)"

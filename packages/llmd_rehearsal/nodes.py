@@ -32,6 +32,7 @@ _RENEWED_PER_S = 12.8
 """Leases that are renewed in a second at most: those of 256 nodes each 10 s took a tenth of a processor, and as much of
 the API server.
 """
+_API_LIMIT_S = 120.0
 _API_RETRY_S = 0.2
 _HEARTBEATS_PER_STATUS = 30  # kubelet's nodeStatusReportFrequency is 5 min
 LEASE_NAMESPACE = "kube-node-lease"
@@ -92,15 +93,15 @@ class Fleet:
         quantities = dict(devices)
         await _ignore_missing(self._patch_status(name, {"capacity": quantities, "allocatable": quantities}))
 
-    async def await_api_server(self, timeout_s: float = 120.0) -> None:
-        """Wait until the API server answers; KitError when it hasn't after `timeout_s`."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
+    async def await_api_server(self) -> None:
+        """Wait until the API server answers; KitError when it hasn't within `_API_LIMIT_S`."""
+        deadline = asyncio.get_running_loop().time() + _API_LIMIT_S
         while True:
             try:
                 await self._client.get(Namespace, LEASE_NAMESPACE)
             except (ApiError, httpx2.HTTPError, OSError) as error:
                 if asyncio.get_running_loop().time() > deadline:
-                    raise KitError(f"the API server didn't answer within {timeout_s:.0f} s: {error}") from error
+                    raise KitError(f"the API server didn't answer within {_API_LIMIT_S:.0f} s: {error}") from error
                 await asyncio.sleep(_API_RETRY_S)
             else:
                 return

@@ -3,9 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from llmd_oke.catalogue.benchmarks import kv_path
-from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.releases import release_names
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.planning.conditions import Conditions, quantization
 from llmd_oke.values import Entry, required_entry
@@ -84,14 +81,3 @@ def quick_reduce_times() -> QuickReduceTimes:
 def all_reduce_shares(quantization: QuickReduceFormat) -> tuple[tuple[int, float], ...]:
     """What a quantization leaves of an all-reduce's time, by tensor parallel size, ascending."""
     return tuple(sorted(quick_reduce_times().time_share.get(quantization, {}).items()))
-
-
-def key_value_regions(model: Model, release: str | None) -> int:
-    """Pieces of memory that a block of a model's KV cache is spread over, in vLLM of a release; the newest one's where
-    none is named. MLA has one cache for keys and values.
-    """
-    by_release = kv_path().regions_per_layer
-    per_layer = by_release[release if release in by_release else release_names()[-1]]
-    linear = model.architecture.linear_attention
-    layers = model.architecture.layers - (linear.layers if linear else 0)
-    return layers * (1 if model.architecture.latent_attention else per_layer)

@@ -13,9 +13,11 @@ from typing import Annotated, Any, Literal, cast
 
 import yaml
 from llmd_oke.catalogue import entries
+from llmd_oke.catalogue.benchmarks import kv_path
 from llmd_oke.catalogue.entries import SUFFIX, Kind
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.project import LATENCY, latency_files
+from llmd_oke.catalogue.releases import release_names
 from llmd_oke.catalogue.shapes import Gpu, Node
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.planning import Plan
@@ -26,7 +28,7 @@ from llmd_pods.errors import KitError, Problem
 from llmd_pods.row import Basis
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
-from llmd_tuner.conditions import all_reduce_shares, common_first, differences, key_value_regions
+from llmd_tuner.conditions import all_reduce_shares, common_first, differences
 from llmd_tuner.latency import Factors, Hardware, LatencyModel, Sizes
 
 Reach = Literal["contexts", "batches", "sizes", "prompts"]
@@ -363,3 +365,14 @@ def _decode(figures: DecodeFigures, fit: Fit) -> Iterator[Unphysical]:
         consequence = "a step takes nothing for its layers, so that small batches and other sizes come out too fast"
         remedy = "`llmd-oke tune run --grid full`: small batches of these sizes"
         yield Unphysical("decode", factor, data, consequence, remedy, "sizes")
+
+
+def key_value_regions(model: Model, release: str | None) -> int:
+    """Pieces of memory that a block of a model's KV cache is spread over, in vLLM of a release; the newest one's where
+    none is named. MLA has one cache for keys and values.
+    """
+    by_release = kv_path().regions_per_layer
+    per_layer = by_release[release if release in by_release else release_names()[-1]]
+    linear = model.architecture.linear_attention
+    layers = model.architecture.layers - (linear.layers if linear else 0)
+    return layers * (1 if model.architecture.latent_attention else per_layer)

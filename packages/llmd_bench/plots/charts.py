@@ -79,7 +79,6 @@ def lines_svg(
     x_label: str,
     y_label: str,
     y_log: bool = False,
-    box: Box | None = None,
 ) -> str:
     """Lines with a marker at each point; the y axis begins at zero unless it is logarithmic.
 
@@ -93,7 +92,6 @@ def lines_svg(
         _draw_series(axes, series)
         if not y_log:
             axes.set_ylim(bottom=0)
-        _draw_box(axes, box)
 
     return chart(draw, title=title, x_label=x_label, y_label=y_label)
 

@@ -301,9 +301,9 @@ class Cluster:
             live = self.get(kind_of_object(live), namespace_of(live), name_of(live))
         return change(live)
 
-    def get_path(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+    def get_path(self, path: str) -> Any:
         """What the API server says at a path."""
-        return self._request("GET", path, params or {}, None, "application/json")
+        return self._request("GET", path, {}, None, "application/json")
 
     def watch(self, resource: Resource, namespace: str, version: str, limit_s: int) -> Iterator[str]:
         """The lines of a watch from a resource version on, until the server ends it after `limit_s` seconds."""

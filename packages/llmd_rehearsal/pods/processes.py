@@ -79,9 +79,9 @@ async def run(argv: Sequence[str], stdin: str = "", timeout_s: float = 10.0) -> 
     return code, output.decode(errors="replace")
 
 
-async def run_checked(argv: Sequence[str], stdin: str = "", timeout_s: float = 10.0) -> str:
+async def run_checked(argv: Sequence[str], stdin: str = "") -> str:
     """Run a short command that must succeed; KitError with its output otherwise."""
-    code, output = await run(argv, stdin, timeout_s)
+    code, output = await run(argv, stdin)
     if code:
         raise KitError(f"{' '.join(argv)} ended with {code}: {output.strip()}\n{stdin}".rstrip())
     return output

@@ -303,7 +303,7 @@ def target_of_stack(
     from llmd_tuner.figures import known_figures  # noqa: PLC0415
 
     plan = planning.plan_stack_file(project, stack)
-    model = choose_model(plan.models, name)
+    model = _choose_model(plan.models, name)
     access = ClusterAccess(plan.kubeconfig_context)
     way = way_to(access, plan, model)
     if access.expires(way):
@@ -347,8 +347,8 @@ def _token() -> str:
     return token
 
 
-def choose_model(models: Sequence[ModelPlan], name: str | None, option: str = "--model") -> ModelPlan:
-    """The model of that name, or the only one; `option` is how a command calls the name.
+def _choose_model(models: Sequence[ModelPlan], name: str | None) -> ModelPlan:
+    """The model of that name, or the only one.
 
     Raises:
         KitError: there is none, or there are several.
@@ -356,7 +356,7 @@ def choose_model(models: Sequence[ModelPlan], name: str | None, option: str = "-
     matches = [model for model in models if name in {None, model.name}]
     if len(matches) != 1:
         message = "The stack has several models." if name is None else f"The stack has no model {name!r}."
-        raise KitError(message, f"Give {option}, one of: {', '.join(model.name for model in models)}.")
+        raise KitError(message, f"Give --model, one of: {', '.join(model.name for model in models)}.")
     return matches[0]
 
 
@@ -523,7 +523,7 @@ def run_in_pods(
     from llmd_tuner.experiments.deployed import load as pod_loads  # noqa: PLC0415
 
     plan = planning.plan_stack_file(output.project, stack)
-    model = choose_model(plan.models, name)
+    model = _choose_model(plan.models, name)
     how = circumstances(plan, clock.time_scale, tuple(clock.simulated or ()), ())
     pod_load = _pod_load(load, clock, sender)
     if sender.dry_run:

@@ -128,13 +128,13 @@ class _Log:
     address: str
 
 
-def add_logs(archive: Archive, way: HttpEndpoint, pods: Iterable[Pod], limit_s: float = LOGS_LIMIT_S) -> None:
+def add_logs(archive: Archive, way: HttpEndpoint, pods: Iterable[Pod]) -> None:
     """The end of the log of each container, and of the run before where there was one."""
-    until_s = time.monotonic() + limit_s
+    until_s = time.monotonic() + LOGS_LIMIT_S
 
     def read(log: _Log) -> str | Unread:
         if time.monotonic() > until_s:
-            return Unread(f"no time was left after {limit_s:.0f} s")
+            return Unread(f"no time was left after {LOGS_LIMIT_S:.0f} s")
         try:
             return get(way, log.address).decode(errors="replace")
         except KitError as error:

@@ -96,7 +96,9 @@ def test_azures_times_are_dates(tmp_path):
 
 def test_all_bad_lines_are_told(tmp_path):
     path = written(
-        tmp_path, '{"time_s": 0}\n{"time_s": "soon"}\nnothing\n{"input_tokens": 3}\n{"time_s":1,"input_tokens":0}\n'
+        tmp_path,
+        '{"time_s": 0}\n{"time_s": "soon"}\nnothing\n{"input_tokens": 3}\n{"time_s":1,"input_tokens":0}\n'
+        + "[" * 100_000,
     )
     with pytest.raises(Refused) as refused:
         read_trace(path)
@@ -105,6 +107,7 @@ def test_all_bad_lines_are_told(tmp_path):
         (3, "it is no JSON object"),
         (4, "it has no time"),
         (5, "input_tokens is 0, at least 1 token is needed"),
+        (6, "it is no JSON object"),
     ]
 
 
