@@ -185,14 +185,14 @@ class Database:
         """What is known of these versions, each vulnerability once under whichever of its names comes first."""
         of_package = [(package, id_) for package, ids in self._ids(packages) for id_ in ids]
         advisories = {id_: self._advisory(id_) for id_ in dict.fromkeys(id_ for _, id_ in of_package)}
-        found: list[Finding] = []
+        findings: list[Finding] = []
         seen: set[tuple[Package, str]] = set()
         for package, id_ in of_package:
             names = {(package, name) for name in (id_, *advisories[id_].aliases)}
             if not names & seen:
-                found.append(Finding(package, advisories[id_]))
+                findings.append(Finding(package, advisories[id_]))
             seen |= names
-        return found
+        return findings
 
     def _ids(self, packages: Sequence[Package]) -> Iterator[tuple[Package, list[str]]]:
         for first in range(0, len(packages), BATCH):
@@ -201,20 +201,20 @@ class Database:
 
     def _known(self, questions: list[dict[str, object]]) -> list[list[str]]:
         ids: list[list[str]] = [[] for _ in questions]
-        asked = dict(enumerate(questions))
+        open_questions = dict(enumerate(questions))
         for _ in range(MOST_PAGES):
-            text = self._text("POST", "/v1/querybatch", {"queries": list(asked.values())})
+            text = self._text("POST", "/v1/querybatch", {"queries": list(open_questions.values())})
             pages = _read(_Pages, text).results
-            if len(pages) != len(asked):
-                raise UnansweredError(f"{len(pages)} answers to {len(asked)} questions")
+            if len(pages) != len(open_questions):
+                raise UnansweredError(f"{len(pages)} answers to {len(open_questions)} questions")
             more: dict[int, dict[str, object]] = {}
-            for index, page in zip(asked, pages, strict=True):
+            for index, page in zip(open_questions, pages, strict=True):
                 ids[index] += [known.id for known in page.vulns] if page else []
                 if page and page.next_page_token:
                     more[index] = {**questions[index], "page_token": page.next_page_token}
             if not more:
                 return ids
-            asked = more
+            open_questions = more
         raise UnansweredError(f"more than {MOST_PAGES} pages")
 
     def _advisory(self, id_: str) -> Advisory:
@@ -267,17 +267,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return WRONG
     try:
         with httpx2.Client(timeout=TIMEOUT_S) as client:
-            found = Database(options.database, client).findings(packages)
+            findings = Database(options.database, client).findings(packages)
     except UnansweredError as error:
         print(f"NOT AUDITED: {options.database} gave no answer: {error}; {len(packages)} versions were not looked up")
         return UNANSWERED
-    open_ = [each for each in found if not fine & {each.advisory.id, *each.advisory.aliases}]
-    due = [each for each in open_ if each.advisory.ended_by(each.package)]
+    open_ = [finding for finding in findings if not fine & {finding.advisory.id, *finding.advisory.aliases}]
+    due = [finding for finding in open_ if finding.advisory.ended_by(finding.package)]
     for finding in open_:
         print(f"{'error' if finding in due else 'known'} {finding.line()}")
     print(
         f"{len(packages)} locked versions: {len(due)} vulnerabilities that another version ends, "
-        f"{len(open_) - len(due)} without one, {len(found) - len(open_)} accepted in {ACCEPTED}"
+        f"{len(open_) - len(due)} without one, {len(findings) - len(open_)} accepted in {ACCEPTED}"
     )
     return VULNERABLE if due else 0
 

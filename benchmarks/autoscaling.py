@@ -209,7 +209,7 @@ class Scene:
     basis: str
 
 
-def scene() -> Scene:
+def usual_scene() -> Scene:
     """Servers of the fixed size are the tuner's best of so many GPUs; its thresholds say the highest rate."""
     model, shape = known_model(MODEL), known_shape(SHAPE)
     figures = known_figures(model, shape.gpu)
@@ -399,29 +399,29 @@ def main() -> None:
     parser.add_argument("--time-scale", type=float, default=3.0, help="wall seconds for one of the simulated servers")
     parser.add_argument("--plots", type=Path, help="folder for plots, autoscaling-PROFILE.svg")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    if given.scaling_speed < 1 or given.time_scale <= 0 or (given.minutes is not None and given.minutes <= 0):
+    options = parser.parse_args()
+    if options.scaling_speed < 1 or options.time_scale <= 0 or (options.minutes is not None and options.minutes <= 0):
         sys.exit("error --scaling-speed is at least 1, --time-scale and --minutes are above 0")
-    names = list(SHARES) if given.profile == "all" else [given.profile]
-    asked = scene()
-    profiles = [profile_of(name, asked.peak_per_s, given.minutes) for name in names]
-    said = sys.stderr if given.json else sys.stdout
+    names = list(SHARES) if options.profile == "all" else [options.profile]
+    scene = usual_scene()
+    profiles = [profile_of(name, scene.peak_per_s, options.minutes) for name in names]
+    output = sys.stderr if options.json else sys.stdout
     print(
-        f"times of scaling and of profiles are divided by {given.scaling_speed:g}, those of requests are not; simulated"
-        f" servers take {given.time_scale:g} times their time; peak {asked.peak_per_s:.1f} requests/s",
-        file=said,
+        f"times of scaling and of profiles are divided by {options.scaling_speed:g}, those of requests are not; "
+        f"simulated servers take {options.time_scale:g} times their time; peak {scene.peak_per_s:.1f} requests/s",
+        file=output,
     )
     with tempfile.TemporaryDirectory() as folder:
         benchmark = AutoscalingBenchmark(
-            given.project,
+            options.project,
             Path(folder) / "project",
-            asked,
-            given.scaling_speed,
-            given.time_scale,
+            scene,
+            options.scaling_speed,
+            options.time_scale,
             PlainProgress(sys.stderr),
         )
         try:
-            runs = {profile.name: _compared(benchmark, profile, asked) for profile in profiles}
+            runs = {profile.name: _compared(benchmark, profile, scene) for profile in profiles}
         except KitError as error:
             sys.exit(f"error {error}")
         finally:
@@ -429,10 +429,10 @@ def main() -> None:
     for profile in profiles:
         for failure in (reason for run in runs[profile.name] for reason in run.failures):
             print(f"failed  {failure}", file=sys.stderr)
-        if given.plots:
-            (given.plots / f"autoscaling-{profile.name}.svg").write_text(plot(profile, runs[profile.name]))
+        if options.plots:
+            (options.plots / f"autoscaling-{profile.name}.svg").write_text(plot(profile, runs[profile.name]))
     outcomes = [run.outcome for name in names for run in runs[name]]
-    print(json.dumps([asdict(item) for item in outcomes], indent=2) if given.json else table(outcomes))
+    print(json.dumps([asdict(item) for item in outcomes], indent=2) if options.json else table(outcomes))
 
 
 def _compared(benchmark: AutoscalingBenchmark, profile: RateProfile, scene: Scene) -> list[Run]:

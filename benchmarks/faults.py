@@ -444,17 +444,22 @@ def table(outcomes: list[Outcome]) -> str:
     """All of them as a table of Markdown, with what is left and the sum."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
-    left = [f"left: {name}" for each in outcomes for name in (*each.orphans, *each.missing)]
-    failures = [f"{each.fault} during {each.during}: {each.failure}" for each in outcomes if each.failure]
-    recovered = sum(each.recovered for each in outcomes)
-    orphans, missing = sum(len(each.orphans) for each in outcomes), sum(len(each.missing) for each in outcomes)
+    left = [f"left: {name}" for outcome in outcomes for name in (*outcome.orphans, *outcome.missing)]
+    failures = [
+        f"{outcome.fault} during {outcome.during}: {outcome.failure}" for outcome in outcomes if outcome.failure
+    ]
+    recovered = sum(outcome.recovered for outcome in outcomes)
+    orphans, missing = (
+        sum(len(outcome.orphans) for outcome in outcomes),
+        sum(len(outcome.missing) for outcome in outcomes),
+    )
     total = f"{recovered} of {len(outcomes)} recovered, {orphans} orphaned, {missing} missing (all measured)"
     return "\n".join([*lines, "", *left, *failures, total])
 
 
 def as_json(outcomes: list[Outcome]) -> str:
     """All of them as JSON."""
-    rows = [{**asdict(each), "outcome": each.outcome, "recovered": each.recovered} for each in outcomes]
+    rows = [{**asdict(outcome), "outcome": outcome.outcome, "recovered": outcome.recovered} for outcome in outcomes]
     return json.dumps({"basis": "measured", "faults": rows}, indent=2)
 
 
@@ -473,24 +478,24 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=usual.seed, help=f"of moments and victims ({usual.seed})")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    given = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
     progress, outcomes = PlainProgress(sys.stderr), list[Outcome]()
     families: tuple[Family, ...] = tuple(
-        given.only or (family for family in FAMILIES if family != "disk" or os.geteuid() == 0)
+        options.only or (family for family in FAMILIES if family != "disk" or os.geteuid() == 0)
     )
-    if not given.only and "disk" not in families:
+    if not options.only and "disk" not in families:
         progress.step("no disk is filled: only root can mount a small one")
-    choice = Choice(families, given.kills, given.restarts, given.seed)
+    choice = Choice(families, options.kills, options.restarts, options.seed)
     try:
-        for outcome in measure(given.project, given.stack, choice, progress):
+        for outcome in measure(options.project, options.stack, choice, progress):
             outcomes.append(outcome)
             progress.step(f"{len(outcomes)}: {_row(outcome)}")
     except KitError as error:
         print(table(outcomes), f"error {error}", sep="\n", file=sys.stderr)
         sys.exit(1)
-    print(as_json(outcomes) if given.json else table(outcomes))
-    sys.exit(not all(each.recovered for each in outcomes))
+    print(as_json(outcomes) if options.json else table(outcomes))
+    sys.exit(not all(outcome.recovered for outcome in outcomes))
 
 
 def _end(_signal: int, _frame: object) -> None:

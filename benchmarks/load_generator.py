@@ -53,11 +53,11 @@ def run_watched(command: Sequence[str], limit_s: float) -> ProcessUsage:
                 if time.monotonic() - began_s > limit_s:
                     process.kill()
                 time.sleep(LOOK_INTERVAL_S)
-        said, complained = _text(output), _text(errors)
+        text, complaint = _text(output), _text(errors)
     if process.returncode:
-        last = "\n".join((said + complained).splitlines()[-5:])
+        last = "\n".join((text + complaint).splitlines()[-5:])
         raise KitError(f"{Path(command[0]).name} ended with code {process.returncode}: {last}")
-    return ProcessUsage(said, time.monotonic() - began_s, sum(cpu_s.values()), memory_mib)
+    return ProcessUsage(text, time.monotonic() - began_s, sum(cpu_s.values()), memory_mib)
 
 
 def _text(file: TextIO) -> str:

@@ -137,7 +137,7 @@ def _documentation(tree: ast.Module) -> Iterator[int]:
             hidden.append(node.value)
         if isinstance(node, ast.JoinedStr):
             hidden += [value for value in node.values if isinstance(value, ast.Constant)]
-        yield from (id(part) for each in hidden for part in ast.walk(each))
+        yield from (id(part) for block in hidden for part in ast.walk(block))
 
 
 def sample(project: Path, folders: Sequence[str], number: int, seed: int) -> list[Mutant]:

@@ -120,7 +120,7 @@ def _family(pid: int) -> set[int]:
     family = {pid}
     for thread in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):
-            family |= {each for child in (thread / "children").read_text().split() for each in _family(int(child))}
+            family = family.union(*(_family(int(child)) for child in (thread / "children").read_text().split()))
     return family
 
 
@@ -166,10 +166,10 @@ def list_objects() -> Iterator[str]:
 
 
 def _applied(client: httpx2.Client, path: str, kind: str, version: str) -> Iterator[str]:
-    for each in _get(client, path).get("items") or ():
-        managers = [str(field.get("manager", "")) for field in each["metadata"].get("managedFields") or ()]
+    for obj in _get(client, path).get("items") or ():
+        managers = [str(field.get("manager", "")) for field in obj["metadata"].get("managedFields") or ()]
         if any(manager.startswith(MANAGER) for manager in managers):
-            metadata = each["metadata"]
+            metadata = obj["metadata"]
             yield _name(version.partition("/apis/")[2], kind, metadata.get("namespace", ""), metadata["name"])
 
 
@@ -190,15 +190,17 @@ def main() -> None:
     parser.add_argument("--stack")
     parser.add_argument("--operate", choices=CYCLE)
     parser.add_argument("--list-objects", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        if given.list_objects:
+        if options.list_objects:
             for name in list_objects():
                 print(name)
         else:
             progress = PlainProgress(sys.stdout)
-            prepared = rehearsal.prepare(given.project, given.stack, Settings(plugin=PluginChoice.STAND_IN), progress)
-            rehearsal.run_engine(prepared, given.operate, progress, unprotect=given.operate == "destroy")
+            prepared = rehearsal.prepare(
+                options.project, options.stack, Settings(plugin=PluginChoice.STAND_IN), progress
+            )
+            rehearsal.run_engine(prepared, options.operate, progress, unprotect=options.operate == "destroy")
     except KitError as error:
         print(f"error {error}", file=sys.stderr)
         sys.exit(1)

@@ -118,17 +118,17 @@ class Growth:
 
 def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, Any]:
     """A stack of that many models with a small unit each, a GPU pool of that many nodes, and room for the routers."""
-    made = copy.deepcopy(dict(template))
-    model = {**made["models"][0], "topology": "1p-tp1-1d-tp1"}
-    made["models"] = [
+    stack = copy.deepcopy(dict(template))
+    model = {**stack["models"][0], "topology": "1p-tp1-1d-tp1"}
+    stack["models"] = [
         {**model, "name": f"model-{index}", "copies": 1 if index % TWICE_EVERY else 2} for index in range(models)
     ]
-    made["gpuPools"][0].update(size=nodes, maxPods=MOST_PODS)
-    made["systemPool"].update(size=system_nodes(models + -(-models // TWICE_EVERY)), maxPods=MOST_PODS)
-    made["smoke"] = {**made.get("smoke", {}), "where": "none"}
+    stack["gpuPools"][0].update(size=nodes, maxPods=MOST_PODS)
+    stack["systemPool"].update(size=system_nodes(models + -(-models // TWICE_EVERY)), maxPods=MOST_PODS)
+    stack["smoke"] = {**stack.get("smoke", {}), "where": "none"}
     # Its pods, of all nodes at once, would keep two processors busy for long.
-    made["acceptance"] = {"when": "by-command"}
-    return made
+    stack["acceptance"] = {"when": "by-command"}
+    return stack
 
 
 def measure(project: Path, stack: str, sizes: Sequence[tuple[int, int]], progress: Progress) -> Growth:
@@ -264,16 +264,16 @@ def main() -> None:
         "--skip-checkpoints", action="store_true", help="have the engine save its state at the end only"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.parse_args()
-    if given.skip_checkpoints:
+    options = parser.parse_args()
+    if options.skip_checkpoints:
         os.environ.update(dict.fromkeys(rehearsal.PASSED_ON, "true"))
     signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
     try:
-        growth = measure(given.project, given.stack, given.sizes, PlainProgress(sys.stderr))
+        growth = measure(options.project, options.stack, options.sizes, PlainProgress(sys.stderr))
     except KitError as error:
         print(f"error {error}", file=sys.stderr)
         sys.exit(1)
-    print(json.dumps(growth.as_json(), indent=2) if given.json else _shown(growth))
+    print(json.dumps(growth.as_json(), indent=2) if options.json else _shown(growth))
     sys.exit(not growth.within_limits)
 
 

@@ -198,12 +198,12 @@ def _kill_program(client: Client, name: str) -> float:
 
 
 def _processes(name: str) -> set[int]:
-    found: set[int] = set()
+    pids: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (folder / "comm").read_text().strip() == name:
-                found.add(int(folder.name))
-    return found
+                pids.add(int(folder.name))
+    return pids
 
 
 def _answers(client: Client) -> bool:
@@ -251,7 +251,9 @@ def _are_back(statuses: list[ContainerStatus], restarts: int) -> bool:
 def _containers(client: Client, place: Place) -> list[ContainerStatus]:
     """The place's container in each of its pods."""
     pods = [pod.status for pod in client.list(Pod, labels={place.label: place.value}) if pod.status]
-    statuses = [each for pod in pods for each in (*(pod.containerStatuses or ()), *(pod.initContainerStatuses or ()))]
+    statuses = [
+        status for pod in pods for status in (*(pod.containerStatuses or ()), *(pod.initContainerStatuses or ()))
+    ]
     return [status for status in statuses if status.name == place.container]
 
 

@@ -52,10 +52,10 @@ def main() -> int:
     """Measures and prints; the exit code is 1 where a limit is missed."""
     figures = measured()
     if "--json" in sys.argv[1:]:
-        print(json.dumps([{**asdict(each), "met": each.met} for each in figures], indent=2))
+        print(json.dumps([{**asdict(figure), "met": figure.met} for figure in figures], indent=2))
     else:
         print("\n".join(map(str, figures)))
-    return 0 if all(each.met for each in figures) else 1
+    return 0 if all(figure.met for figure in figures) else 1
 
 
 def measured() -> list[Figure]:
@@ -64,33 +64,30 @@ def measured() -> list[Figure]:
     from llmd_tuner import charts, ranking, search_inputs  # noqa: PLC0415 - after the clock has started
     from llmd_tuner.confidence import confine  # noqa: PLC0415
     from llmd_tuner.figures import known_figures  # noqa: PLC0415
-    from llmd_tuner.search import (  # noqa: PLC0415
-        LOADS,
-        frontier_of,
-        search,
-    )
+    from llmd_tuner.search import LOADS, frontier_of, search  # noqa: PLC0415
     from llmd_tuner.search_inputs import parse_targets  # noqa: PLC0415
     from llmd_tuner.workload import of_lengths  # noqa: PLC0415
 
     model, shape = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_shape("BM.GPU.MI300X.8")
     figures = known_figures(model, shape.gpu)
     targets = parse_targets("ttft=2000,itl=25,qps=45")
-    asked = search_inputs.question_of(model, shape, figures, of_lengths(4096, 256), targets, 16)
-    asked, trust = confine(asked, figures, allow_extrapolation=True)
+    question = search_inputs.question_of(model, shape, figures, of_lengths(4096, 256), targets, 16)
+    question, trust = confine(question, figures, allow_extrapolation=True)
 
     def full() -> None:
-        charts.html(charts.picture(model.name, asked, trust, ranking.rank(asked)))
+        charts.html(charts.picture(model.name, question, trust, ranking.rank(question)))
 
-    points = len(LOADS) * sum(each.copies == 1 for each in search(asked).deployments())  # what a frontier scores
-    first = list(search(asked).deployments(10))
-    scored_s = _best(lambda: frontier_of(asked))
+    scored = [deployment for deployment in search(question).deployments() if deployment.copies == 1]
+    points = len(LOADS) * len(scored)  # what a frontier scores
+    first = list(search(question).deployments(10))
+    scored_s = _best(lambda: frontier_of(question))
     full_s = _best(full)
-    simulated_s = _cpu_s(lambda: list(ranking.simulate_finalists(asked, model, shape, first)))
+    simulated_s = _cpu_s(lambda: list(ranking.simulate_finalists(question, model, shape, first)))
     memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [
         Figure("configurations scored", points / scored_s, "per s", 10_000, least=True),
         Figure("full search, sensitivity and plots, 16 GPUs", full_s, "s", 1.0),
-        Figure("  of which search alone", _best(lambda: search(asked)), "s"),
+        Figure("  of which search alone", _best(lambda: search(question)), "s"),
         Figure("  beside it, once: import of matplotlib", matplotlib_s, "s"),
         Figure("event simulation of the ten best, 120 s each", simulated_s, "s", 10.0),
         Figure("memory at most", memory_mib, "MiB", 300),

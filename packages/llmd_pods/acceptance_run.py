@@ -342,7 +342,7 @@ class Run:
         field_ = {"key": "metadata.name", "operator": "In", "values": [worker.name]}
         terms = {"nodeSelectorTerms": [{"matchFields": [field_]}]}
         pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-        told = {
+        node_request = {
             **self.request.node_request,
             "namespace": self.request.namespace,
             "run": self.job,
@@ -351,7 +351,7 @@ class Run:
             "index": worker.index,
             "nodes": len(self.workers),
         }
-        pod["spec"]["containers"][0]["env"].append({"name": NODE_VARIABLE, "value": json.dumps(told)})
+        pod["spec"]["containers"][0]["env"].append({"name": NODE_VARIABLE, "value": json.dumps(node_request)})
         return pod
 
     def _apply(self, name: str, data: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:

@@ -18,7 +18,7 @@ MET = Answer(0.0, 2000.0, 10.0, None)
 
 @pytest.fixture(scope="module")
 def scene():
-    return autoscaling.scene()
+    return autoscaling.usual_scene()
 
 
 def step(at_s: float, prefill: int, decode: int) -> Step:

@@ -108,13 +108,13 @@ def _reading(program: Program, series: Mapping[str, list[Series]] | None, unknow
     return Reading(endpoint, {name: tuple(samples) for name, samples in series.items()})
 
 
-def _alert(told: FiringAlert) -> Alert:
-    labels = {name: value for name, value in told.labels.items() if name not in {"alertname", "severity"}}
-    about = told.annotations.get("summary") or told.annotations.get("description")
+def _alert(firing: FiringAlert) -> Alert:
+    labels = {name: value for name, value in firing.labels.items() if name not in {"alertname", "severity"}}
+    about = firing.annotations.get("summary") or firing.annotations.get("description")
     return Alert(
-        name=told.labels.get("alertname", "an alert without a name"),
-        severity=told.labels.get("severity", "warning"),
+        name=firing.labels.get("alertname", "an alert without a name"),
+        severity=firing.labels.get("severity", "warning"),
         about=about or ", ".join(f"{name}={value}" for name, value in labels.items()),
-        remedy=told.annotations.get("runbook_url"),
-        since=told.since,
+        remedy=firing.annotations.get("runbook_url"),
+        since=firing.since,
     )

@@ -126,10 +126,10 @@ def server_symptoms(plan: Plan, stack: str, groups: Sequence[Group]) -> Iterator
             yield Symptom(Severity.RISK, what, f"llmd-oke drift --stack {stack}")
 
 
-def shortages(plan: Plan, groups: Iterable[Group], told: Sequence[Symptom]) -> Iterator[Symptom]:
+def shortages(plan: Plan, groups: Iterable[Group], known: Sequence[Symptom]) -> Iterator[Symptom]:
     """Groups with fewer ready pods than they are to have, of whose pods nothing is told otherwise."""
     for group in groups:
-        if group.ready < group.desired and not any(f"{group.name}-" in symptom.what for symptom in told):
+        if group.ready < group.desired and not any(f"{group.name}-" in symptom.what for symptom in known):
             what = f"{group.name}: {group.ready} of {group.desired} ready"
             yield Symptom(Severity.DEGRADED, what, f"kubectl -n {plan.namespace} describe deployment {group.name}")
 

@@ -136,17 +136,17 @@ def store_load(measurement: LoadMeasurement, target: LoadFolder) -> StoredLoad:
     Raises:
         KitError: something can't be written.
     """
-    folder, found = target.folder, ReadResults(measurement.rows)
+    folder, results = target.folder, ReadResults(measurement.rows)
     try:
         if measurement.files:
             _write_files(measurement.files, folder / TOOL_FOLDER)
-            found += read(folder / TOOL_FOLDER, target.hints)
-        write_rows(found.rows, folder / ROWS_FILE)
+            results += read(folder / TOOL_FOLDER, target.hints)
+        write_rows(results.rows, folder / ROWS_FILE)
         if measurement.stages:
             write_file(folder / REQUESTS_FILE, *(stage.records for stage in measurement.stages))
     except OSError as error:
         raise KitError(f"{error.filename or folder} can't be written: {error.strerror}") from error
-    return StoredLoad(found)
+    return StoredLoad(results)
 
 
 def _write_files(files: Mapping[str, str], folder: Path) -> None:
