@@ -141,8 +141,7 @@ def run(
     remove_unfinished(checkpoint.parents[2])
     if copy := mend(checkpoint):
         progress.step(f"the stack's state was not whole, as where its disk was full: going on from {copy.name}")
-    mode = StackInitMode.SELECT if checkpoint.is_file() else StackInitMode.CREATE_OR_SELECT
-    handle = Stack(stack, workspace, mode)  # the second tries to create it first, with another start of the CLI
+    handle = Stack(stack, workspace, StackInitMode.SELECT if checkpoint.is_file() else StackInitMode.CREATE)
     if operation not in _READING_OPERATIONS:
         adopt_pending(handle, checkpoint, journal_file(project.parent), progress)
     if operation == "destroy" and not targets:
