@@ -4,6 +4,7 @@ import http.server
 import os
 import signal
 import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -138,12 +139,22 @@ def test_what_no_fact_tells_is_told_in_general():
     assert spec_differences(SPEC, ClusterSpec(processes=SPEC.processes[:1])) == ["other programs, or other nodes"]
 
 
-WAITS = "trap 'echo heard; exit 7' {}; echo ready; while :; do sleep 0.01; done"
+WAITS = """
+import signal, sys, time
+
+def hear(*_):
+    print("heard")
+    sys.exit(7)
+
+signal.signal(int(sys.argv[1]), hear)
+print("ready", flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_hears_of_its_end_first_and_has_time(number: signal.Signals) -> None:
-    command = ["sh", "-c", WAITS.format(number.name.removeprefix("SIG"))]
+    command = [sys.executable, "-S", "-c", WAITS, str(number.value)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
