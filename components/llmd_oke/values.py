@@ -15,9 +15,12 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Entry(BaseModel):
-    """A record in `values/`: no unknown keys, never changed."""
+    """A record in `values/`: no unknown keys, never changed.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Its validator is made at its first use: a command needs few of all kinds. (Threads may, since pydantic 2.14.)
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 EntryType = TypeVar("EntryType", bound=Entry)

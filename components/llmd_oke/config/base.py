@@ -19,6 +19,7 @@ class Part(BaseModel):
     """
 
     model_config = ConfigDict(
+        defer_build=True,  # the whole stack file's is made once, and not one for each of its parts besides
         alias_generator=to_camel,
         populate_by_name=True,
         extra="forbid",
