@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from autoscaling_load import ROLES, Answer, Look, Order
-from bench_projects import copied
+from bench_projects import project_copy
 from llmd_bench.plots.charts import steps_svg
 from llmd_bench.plots.drawing import Point, Series
 from llmd_pods.errors import KitError
@@ -285,7 +285,7 @@ class AutoscalingBenchmark:
     ) -> None:
         self.folder, self.scene, self.speed, self.time_scale = folder, scene, speed, time_scale
         self.progress = progress
-        self._project = copied(source, folder, STACK)
+        self._project = project_copy(source, folder, STACK)
         self.command = partial(self._project.command, limit_s=LIMIT_S)
 
     def deploy(self, *, scaled: bool) -> None:

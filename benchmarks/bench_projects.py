@@ -46,7 +46,7 @@ class BenchProject:
         return done.stdout
 
 
-def copied(source: Path, folder: Path, stack: str, program: str | None = None) -> BenchProject:
+def project_copy(source: Path, folder: Path, stack: str, program: str | None = None) -> BenchProject:
     """A project with the program of another one, or with the text of `program`, and no stack file yet."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source / "Pulumi.yaml", folder / "Pulumi.yaml")
@@ -59,6 +59,6 @@ def with_change(
     source: Path, stack: str, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> BenchProject:
     """The project with what becomes of its stack."""
-    project = copied(source, folder, stack)
+    project = project_copy(source, folder, stack)
     project.write_stack(change(read(source, stack)))
     return project

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from bench_projects import copied
+from bench_projects import project_copy
 from llmd_bench.comparison import t_quantile
 from llmd_pods.errors import KitError
 from llmd_pods.records import read_lines
@@ -32,7 +32,7 @@ class FrontDoorBenchmark:
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.folder = folder
-        project = copied(source, folder, STACK)
+        project = project_copy(source, folder, STACK)
         self.command = partial(project.command, limit_s=LIMIT_S)
         workload = {"inputTokens": 32, "outputTokens": 2}
         model = {"model": "gpt-oss-120b", "topology": "agg-tp1-4r", "router": {"mode": "none"}, "workload": workload}

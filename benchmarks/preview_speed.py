@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import plain_program
-from bench_projects import BenchProject, copied, with_change
+from bench_projects import BenchProject, project_copy, with_change
 from llmd_oke import planning
 from llmd_oke.config import read
 from llmd_oke.config.model import MOST_COPIES
@@ -164,14 +164,14 @@ def same_project(source: Path, stack: str, folder: Path) -> BenchProject:
 def recording_project(source: Path, stack: str, folder: Path) -> BenchProject:
     """The project, whose program writes down what it declares."""
     program = _RECORDING_PROGRAM + (source / "__main__.py").read_text()
-    project = copied(source, folder, stack, program)
+    project = project_copy(source, folder, stack, program)
     project.write_stack(read(source, stack))
     return project
 
 
 def plain_project(source: Path, stack: str, folder: Path) -> BenchProject:
     """The plain program in place of the stack's."""
-    project = copied(source, folder, stack, _PLAIN_PROGRAM)
+    project = project_copy(source, folder, stack, _PLAIN_PROGRAM)
     project.write_stack(read(source, stack))
     return project
 

@@ -115,8 +115,10 @@ class EndpointPickerVersion(Entry):
         )
         scorers = dict.fromkeys(name for weights in roles.values() for name in weights)
         names = dict.fromkeys([*(self.always if disaggregated else ()), *scoring.producers, *scorers])
-        given = {name: {"parameters": dict(own)} for name in names if (own := self.parameters.get(name))}
-        plugins: list[JsonValue] = [{"type": name, **given.get(name, {})} for name in names]
+        plugins: list[JsonValue] = [
+            {"type": name, "parameters": dict(own)} if (own := self.parameters.get(name)) else {"type": name}
+            for name in names
+        ]
         if disaggregated:
             decision = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
             parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}

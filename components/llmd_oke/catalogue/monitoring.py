@@ -157,17 +157,17 @@ def watch(picker: Metrics) -> Watch:
     def shown(panel: Panel) -> Panel:
         return panel.model_copy(update={"queries": {legend: named(text) for legend, text in panel.queries.items()}})
 
-    def kept(some: Iterable[_Rule]) -> tuple[_Rule, ...]:
+    def available(candidates: Iterable[_Rule]) -> tuple[_Rule, ...]:
         return tuple(
             rule.model_copy(update={"expression": named(rule.expression)})
-            for rule in some
+            for rule in candidates
             if not lacks([rule.expression])
         )
 
     rows, boards = rules(), dashboards()
     return Watch(
-        kept(rows.recordings),
-        kept(rows.alerts),
+        available(rows.recordings),
+        available(rows.alerts),
         tuple(
             board.model_copy(
                 update={"panels": tuple(shown(panel) for panel in board.panels if not lacks(panel.queries.values()))}
