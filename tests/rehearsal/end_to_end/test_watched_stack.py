@@ -35,7 +35,7 @@ PICKER = endpoint_picker(program_definition("epp").version or "").metrics
 
 DASHBOARDS = watch(PICKER).dashboards
 SAMPLES_S = 90
-"""Longest that Prometheus may take to have two samples of everything."""
+"""Longest that Prometheus may take to have two samples of everything, from targets that are all up."""
 
 ASK = """
 import json, math, sys, time
@@ -47,15 +47,18 @@ def rows(text):
     now_s = time.time()
     return [{"labels": dict(one.labels), "points": [point for point in one.points if math.isfinite(point[1])]}
       for one in query_range(PROMETHEUS_URL, text, start_s=now_s - 120, end_s=now_s, step_s=2)]
+def asked(path):
+    return httpx2.get(f"{PROMETHEUS_URL}/api/v1/{path}", trust_env=False).json()["data"]
 while True:
     drawn = {text: [row for row in rows(text) if row["points"]] for text in panels}
     known = {name: len(query(PROMETHEUS_URL, name)) for name in names}
-    if all(drawn.values()) and all(known.values()) or time.monotonic() > limit_s:
+    targets = asked("targets?state=active")["activeTargets"]
+    answered = all(drawn.values()) and all(known.values()) and all(one["health"] == "up" for one in targets)
+    if answered or time.monotonic() > limit_s:
         break
     time.sleep(2)
-rules = httpx2.get(PROMETHEUS_URL + "/api/v1/rules", trust_env=False).json()["data"]["groups"]
+rules = asked("rules")["groups"]
 memory = query(PROMETHEUS_URL, 'process_resident_memory_bytes{job="prometheus"}')
-targets = httpx2.get(PROMETHEUS_URL + "/api/v1/targets?state=active", trust_env=False).json()["data"]["activeTargets"]
 print(json.dumps({"panels": drawn, "series": known, "rules": rules, "memory": [one.value for one in memory],
   "targets": [[t["scrapePool"], t["health"], t["lastError"]] for t in targets]}))
 """
