@@ -4,6 +4,7 @@ Each object is a resource of its own, so that previews, drift and diffs are for 
 """
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 import pulumi
@@ -107,11 +108,25 @@ def after(opts: pulumi.ResourceOptions, *needed: pulumi.Resource) -> pulumi.Reso
     return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(needed)))
 
 
-def inputs(args: Mapping[str, Any], *without: str) -> dict[str, Any]:
+def inputs(component: pulumi.ComponentResource, args: Mapping[str, Any], *without: str) -> dict[str, Any]:
     """A component's arguments as its inputs, which stand in previews and in the state: records of the catalogue by
     their names, `without` secrets, which are in one resource only, and what says how an update reaches the cluster.
+
+    Raises:
+        KitError: the component has no such argument, or needs one that is missing. Python itself checks neither.
     """
+    _check_names(type(component), args)
     return {key: _by_name(value) for key, value in present(args).items() if key not in without}
+
+
+def _check_names(component: type[pulumi.ComponentResource], args: Mapping[str, Any]) -> None:
+    declared = component.__init__.__annotations__["args"]
+    if unknown := sorted(args.keys() - declared.__annotations__.keys()):
+        close = get_close_matches(unknown[0], declared.__annotations__)
+        remedy = f"Did you mean {' or '.join(close)}?" if close else f"{declared.__name__} has those that there are."
+        raise KitError(f"{component.__name__} has no argument {', '.join(unknown)}.", remedy)
+    if missing := sorted(declared.__required_keys__ - args.keys()):
+        raise KitError(f"{component.__name__} lacks {', '.join(missing)}.", f"{declared.__name__} says what they are.")
 
 
 def _by_name(value: Any) -> Any:

@@ -106,12 +106,15 @@ def without_hash(name: str) -> str:
 
 @dataclass(frozen=True)
 class Declared:
-    """A resource as the program declares it. Others are named by URN; timeouts are Pulumi's texts (`"600s"`)."""
+    """A resource as the program declares it. Others are named by URN; timeouts are Pulumi's texts (`"600s"`); outputs
+    are what a component registers.
+    """
 
     type: str
     name: str
     urn: str
     inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     secret_inputs: frozenset[str] = frozenset()
     parent: str = ""
     provider: str = ""
@@ -290,6 +293,7 @@ class _Recorder(mocks.MockMonitor):
         super().__init__(cluster)
         self._stack = stack
         self._declared: list[Declared] = []
+        self._component_outputs: dict[str, Mapping[str, Any]] = {}
         self._outputs: dict[str, Any] = {}
 
     def run(self, program: Callable[[], object], config: dict[str, str], secret_keys: list[str]) -> None:
@@ -299,13 +303,18 @@ class _Recorder(mocks.MockMonitor):
             mocks.test(lambda: self._exports(program))()
 
     def rendered(self) -> Rendered:
-        return Rendered(tuple(sorted(self._declared, key=lambda r: (r.type, r.name))), self._outputs)
+        resources = (replace(item, outputs=self._component_outputs.get(item.urn, {})) for item in self._declared)
+        return Rendered(tuple(sorted(resources, key=lambda r: (r.type, r.name))), self._outputs)
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802 - the protocol's name
         answer = super().RegisterResource(request)
         if request.type != "pulumi:pulumi:Stack":
             self._declared.append(_declaration(request, answer.urn))
         return answer
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802 - the protocol's name
+        self._component_outputs[request.urn] = _readable(rpc.deserialize_properties(request.outputs))
+        return super().RegisterResourceOutputs(request)
 
     def _exports(self, program: Callable[[], object]) -> pulumi.Output[None]:
         program()

@@ -53,7 +53,7 @@ class NodeGate(pulumi.ComponentResource):
     """Known once the gate is passed: the OCID of the pool."""
 
     def __init__(self, name: str, args: NodeGateArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:NodeGate", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:NodeGate", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self)
         object_name = f"node-gate-{args['pool_name']}"
         metadata = {"name": object_name, "namespace": NAMESPACE, "labels": _LABELS}

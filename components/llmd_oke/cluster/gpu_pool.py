@@ -121,7 +121,7 @@ class GpuPool(pulumi.ComponentResource):
     """Number of nodes; if `autoscaled`, as many as the engine saw last."""
 
     def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:GpuPool", name, pool_inputs(args), opts)
+        super().__init__("llmd-oke:index:GpuPool", name, pool_inputs(self, args), opts)
         nodes = _GpuNodes(self, name, args)
         pool_id = args.get("pool_id")
         size: pulumi.Input[int] = args["size"]

@@ -70,7 +70,7 @@ class Iam(pulumi.ComponentResource):
     """All statements of the policies."""
 
     def __init__(self, name: str, args: IamArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Iam", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:Iam", name, inputs(self, args), opts)
         needs = _needs(args)
         provider = home_provider(self, name, args) if needs else None
         child = pulumi.ResourceOptions(parent=self, provider=provider, ignore_changes=["definedTags"])

@@ -199,7 +199,7 @@ class Network(pulumi.ComponentResource):
     """Security group of Lustre file systems."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Network", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:Network", name, inputs(self, args), opts)
         spec = _network_spec(self, name, args)
         self.vcn_id, security_list_id = _vcn(spec)
         self.cidr = pulumi.Output.from_input(str(spec.cidr))

@@ -131,10 +131,10 @@ class OkeCluster(pulumi.ComponentResource):
     _for_nodes: NodeClusterArgs
 
     def __init__(self, name: str, args: OkeClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        props = inputs(self, args, "kubeconfig", "api_server")
         place = args["network"]
         network = place.for_cluster if isinstance(place, Network) else place
-        props = inputs({**args, "network": network}, "kubeconfig", "api_server")
-        super().__init__("llmd-oke:index:OkeCluster", name, props, opts)
+        super().__init__("llmd-oke:index:OkeCluster", name, {**props, "network": present(network)}, opts)
         cluster_id = args.get("cluster_id")
         if cluster_id is None:
             cluster = self._cluster(name, args, network)
@@ -375,7 +375,7 @@ class AddOns(pulumi.ComponentResource):
     """Names of the add-ons."""
 
     def __init__(self, name: str, args: AddOnsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:AddOns", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:AddOns", name, inputs(self, args), opts)
         deleted_with = opts.deleted_with if opts else None
         add_ons: list[oci.containerengine.Addon] = []
         for add_on in args["add_ons"]:

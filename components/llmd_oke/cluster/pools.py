@@ -113,7 +113,7 @@ class CpuPool(pulumi.ComponentResource):
     """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
 
     def __init__(self, name: str, args: CpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:CpuPool", name, pool_inputs(args), opts)
+        super().__init__("llmd-oke:index:CpuPool", name, pool_inputs(self, args), opts)
         self.pool_id = _cpu_node_pool(self, name, args, autoscaled=args.get("autoscaled") or False)
         label = f"{POOL_LABEL}={args.get('pool_name') or name}"
         self.node_label = self.pool_id.apply(lambda _: label)
@@ -135,7 +135,7 @@ class SystemPool(pulumi.ComponentResource):
     """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
 
     def __init__(self, name: str, args: SystemPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:SystemPool", name, pool_inputs(args), opts)
+        super().__init__("llmd-oke:index:SystemPool", name, pool_inputs(self, args), opts)
         self.pool_id = _cpu_node_pool(self, name, args, autoscaled=False)
         label = f"{POOL_LABEL}={args.get('pool_name') or name}"
         self.node_label = self.pool_id.apply(lambda _: label)
@@ -167,7 +167,7 @@ class NodeImage(pulumi.ComponentResource):
     """OCID of the image."""
 
     def __init__(self, name: str, args: NodeImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:NodeImage", name, inputs(args, "uri"), opts)
+        super().__init__("llmd-oke:index:NodeImage", name, inputs(self, args, "uri"), opts)
         digest = args["checksum"].partition(":")[2][:8]
         image = oci.core.Image(
             f"{name}-image-{digest}",
@@ -196,9 +196,14 @@ def node_network(network: NodePlace) -> NodeNetworkArgs:
     return network.for_nodes if isinstance(network, Network) else network
 
 
-def pool_inputs(args: Mapping[str, Any]) -> dict[str, Any]:
+def pool_inputs(component: pulumi.ComponentResource, args: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of a pool's component: its arguments, with what its cluster and its network say of themselves."""
-    return inputs({**args, "cluster": joined_cluster(args["cluster"]), "network": node_network(args["network"])})
+    own = inputs(component, args)
+    return {
+        **own,
+        "cluster": present(joined_cluster(args["cluster"])),
+        "network": present(node_network(args["network"])),
+    }
 
 
 def _cpu_node_pool(

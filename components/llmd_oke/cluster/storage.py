@@ -52,7 +52,7 @@ class Storage(pulumi.ComponentResource):
     """OCID of the file system; empty for one that was there already."""
 
     def __init__(self, name: str, args: StorageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Storage", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:Storage", name, inputs(self, args), opts)
         self.file_system_id = pulumi.Output.from_input("")
         handle = args.get("existing_volume_handle")
         if handle is not None:

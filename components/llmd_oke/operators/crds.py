@@ -55,7 +55,7 @@ class Crds(pulumi.ComponentResource):
     """Names of the definitions."""
 
     def __init__(self, name: str, args: CrdsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Crds", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:Crds", name, inputs(self, args), opts)
         opts = pulumi.ResourceOptions(parent=self, retain_on_delete=True, custom_timeouts=ESTABLISH_TIMEOUT)
         names: list[pulumi.Output[str]] = []
         for manifest in crd_manifests(resolve_release(args["release"]).crds):

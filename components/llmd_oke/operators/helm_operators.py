@@ -64,7 +64,7 @@ class CertManager(pulumi.ComponentResource):
     """Namespace that it runs in; known once it is ready."""
 
     def __init__(self, name: str, args: CertManagerArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:CertManager", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:CertManager", name, inputs(self, args), opts)
         facts = operator("cert-manager")
         self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
         self.register_outputs({"namespace": self.namespace})
@@ -77,7 +77,7 @@ class NodeFeatureDiscovery(pulumi.ComponentResource):
     """Namespace that it runs in; known once it is ready."""
 
     def __init__(self, name: str, args: NodeFeatureDiscoveryArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:NodeFeatureDiscovery", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:NodeFeatureDiscovery", name, inputs(self, args), opts)
         facts = operator("node-feature-discovery")
         self.namespace = namespace_of(declare_release(self, name, facts, _manifests(args.get("tolerations"))), facts)
         self.register_outputs({"namespace": self.namespace})
@@ -97,7 +97,7 @@ class AmdGpuOperator(pulumi.ComponentResource):
     """Name of its DeviceConfig."""
 
     def __init__(self, name: str, args: AmdGpuOperatorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:AmdGpuOperator", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:AmdGpuOperator", name, inputs(self, args), opts)
         selector = args.get("node_selector")
         facts = _with_rule(operator("amd-gpu-operator"), selector)
         release = declare_release(self, name, facts, [])
@@ -227,7 +227,7 @@ class PrometheusStack(pulumi.ComponentResource):
     """Namespace that it runs in; known once it is ready."""
 
     def __init__(self, name: str, args: PrometheusStackArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:PrometheusStack", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:PrometheusStack", name, inputs(self, args), opts)
         facts = operator("kube-prometheus-stack")
         self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
         self.register_outputs({"namespace": self.namespace})

@@ -42,7 +42,9 @@ class RdmaNetwork(pulumi.ComponentResource):
     """Networks that pods attach to, `namespace/name`, by shape."""
 
     def __init__(self, name: str, args: RdmaNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:RdmaNetwork", name, inputs(args, "kubeconfig", "kubeconfig_context"), opts)
+        super().__init__(
+            "llmd-oke:index:RdmaNetwork", name, inputs(self, args, "kubeconfig", "kubeconfig_context"), opts
+        )
         facts, shapes = operators.rdma(), [resolve_shape(shape) for shape in args["shapes"]]
         kubeconfig, context = args.get("kubeconfig"), args.get("kubeconfig_context")
         served = when_established(facts.definitions, facts.definitions_timeout_s, kubeconfig, context, after=self)

@@ -14,7 +14,7 @@ from llmd_oke.cluster.gpu_pool import GpuPool, Launch
 from llmd_oke.cluster.iam import Iam
 from llmd_oke.cluster.network import Network, choice_args
 from llmd_oke.cluster.oke_cluster import AddOnArgs, AddOns, OkeCluster
-from llmd_oke.cluster.pools import CpuPool, CpuPoolArgs, CyclingArgs, NodeImage, SystemPool, TaintArgs
+from llmd_oke.cluster.pools import CpuNodesArgs, CpuPool, CpuPoolArgs, CyclingArgs, NodeImage, SystemPool, TaintArgs
 from llmd_oke.cluster.provider import availability_domains, region_provider
 from llmd_oke.cluster.storage import Storage
 from llmd_oke.config import CreateCluster
@@ -262,8 +262,7 @@ def _cpu_pools(
     for planned in created.cpu_pools:
         name, pool = planned.name, planned.config
         image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.lookup_results.system_image_id
-        own = pool if isinstance(pool, config.CpuPool) else None
-        args: CpuPoolArgs = {
+        nodes: CpuNodesArgs = {
             "cluster": oke,
             "network": network,
             "pool_name": name,
@@ -277,16 +276,15 @@ def _cpu_pools(
             "boot_volume_gib": pool.boot_volume_gib,
             "max_pods": pool.max_pods,
             "labels": dict(pool.labels),
-            "taints": None if own is None else _taints(own.taints),
-            "autoscaled": None if own is None else own.autoscaled,
             "cycling": _cycling(pool.cycling),
             "ssh_public_key": cluster.ssh_public_key,
             "protect": cluster.protect,
         }
-        if name == SYSTEM_POOL:
-            components[name] = SystemPool(name, args, opts)
+        if isinstance(pool, config.CpuPool):
+            own: CpuPoolArgs = {**nodes, "taints": _taints(pool.taints), "autoscaled": pool.autoscaled}
+            components[name] = CpuPool(name, own, after(opts, components[SYSTEM_POOL]))
         else:
-            components[name] = CpuPool(name, args, after(opts, components[SYSTEM_POOL]))
+            components[name] = SystemPool(name, nodes, opts)
     return components
 
 

@@ -106,7 +106,7 @@ class Acceptance(pulumi.ComponentResource):
     """Known once all pools have passed: their names."""
 
     def __init__(self, name: str, args: AcceptanceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Acceptance", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:Acceptance", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self)
         namespace = KubernetesObject(f"{name}-namespace", namespace_manifest(), child)
         inside = pulumi.ResourceOptions(parent=self, depends_on=[namespace])

@@ -163,7 +163,7 @@ class FrontDoor(pulumi.ComponentResource):
     """Base URL inside the cluster, without `/v1`."""
 
     def __init__(self, name: str, args: FrontDoorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:FrontDoor", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:FrontDoor", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
         units = pulumi.ResourceOptions(depends_on=opts.depends_on if opts else None)
         config = config_map(args)
@@ -190,7 +190,7 @@ class ModelEndpoint(pulumi.ComponentResource):
     """Base URL inside the cluster, without `/v1`."""
 
     def __init__(self, name: str, args: ModelEndpointArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ModelEndpoint", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:ModelEndpoint", name, inputs(self, args), opts)
         limits = timeouts(args.get("ready_timeout_s") or DEFAULT_READY_TIMEOUT_S)
         declared = declare(name, endpoint_service(args), pulumi.ResourceOptions(parent=self, custom_timeouts=limits))
         namespace = pulumi.Output.all(args["namespace"], declared.urn).apply(lambda values: values[0])

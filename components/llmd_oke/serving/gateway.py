@@ -99,7 +99,7 @@ class Gateway(pulumi.ComponentResource):
     """Name of the Gateway, once its pods take requests."""
 
     def __init__(self, name: str, args: GatewayArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Gateway", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:Gateway", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
         *parameters, gateway = gateway_manifests(args)
         read = [declare(f"{name}-parameters", manifest, child) for manifest in parameters]
@@ -118,7 +118,7 @@ class ModelRoute(pulumi.ComponentResource):
     """Base URL inside the cluster, without `/v1`."""
 
     def __init__(self, name: str, args: ModelRouteArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ModelRoute", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:ModelRoute", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
         routes = [
             declare(f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}", manifest, child)

@@ -50,7 +50,7 @@ class ImagePull(pulumi.ComponentResource):
     """The image, once nodes have it."""
 
     def __init__(self, name: str, args: ImagePullArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ImagePull", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:ImagePull", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self)
         needed = [
             declare(f"{name}-{manifest['kind'].lower()}", manifest, child)

@@ -80,7 +80,7 @@ class ModelCache(pulumi.ComponentResource):
     """Names of the Jobs that filled the cache."""
 
     def __init__(self, name: str, args: ModelCacheArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ModelCache", name, inputs(args, "source_url"), opts)
+        super().__init__("llmd-oke:index:ModelCache", name, inputs(self, args, "source_url"), opts)
         child = pulumi.ResourceOptions(parent=self)
         self.claim = self._shared_volume(name, args) if args["kind"] != "node-disk" else pulumi.Output.from_input("")
         needed: list[pulumi.Resource] = []

@@ -62,7 +62,7 @@ class ModelMonitoring(pulumi.ComponentResource):
     """Name of the PrometheusRule."""
 
     def __init__(self, name: str, args: ModelMonitoringArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ModelMonitoring", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:ModelMonitoring", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(NAMESPACE_S))
         declared = [
             declare(f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}", manifest, child)

@@ -39,7 +39,7 @@ class ServingNamespace(pulumi.ComponentResource):
     """Account of the model servers. It has no rights."""
 
     def __init__(self, name: str, args: ServingNamespaceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ServingNamespace", name, inputs(args, "hugging_face_token"), opts)
+        super().__init__("llmd-oke:index:ServingNamespace", name, inputs(self, args, "hugging_face_token"), opts)
         child = pulumi.ResourceOptions(parent=self)
         limited = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(NAMESPACE_S))
         self.name = when_declared(declare(name, namespace(args["namespace"]), limited), args["namespace"])

@@ -100,7 +100,7 @@ class Router(pulumi.ComponentResource):
     """Service of the router; port 80 takes requests where there is an Envoy, 9090 gives metrics."""
 
     def __init__(self, name: str, args: RouterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Router", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:Router", name, inputs(self, args), opts)
         service = _declare_all(self, name, router_manifests(args))
         self.service_name = when_declared(service, service_name(args["unit"]))
         self.register_outputs({"service_name": self.service_name})

@@ -58,7 +58,7 @@ class SmokeBenchmark(pulumi.ComponentResource):
     """Name of the ConfigMap with the result, once there is one."""
 
     def __init__(self, name: str, args: SmokeBenchmarkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:SmokeBenchmark", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:SmokeBenchmark", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self)
         needed: list[pulumi.Resource] = [
             declare(f"{name}-{part}", manifest, child)

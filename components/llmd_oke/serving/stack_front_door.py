@@ -142,7 +142,7 @@ class StackFrontDoor(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: StackFrontDoorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         secrets = ("certificate", "api_keys", "tokens")
-        super().__init__("llmd-oke:index:StackFrontDoor", name, inputs(args, *secrets), opts)
+        super().__init__("llmd-oke:index:StackFrontDoor", name, inputs(self, args, *secrets), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
         units = pulumi.ResourceOptions(depends_on=opts.depends_on if opts else None)
         key = f"{name}-{version(args)}"

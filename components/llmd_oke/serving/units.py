@@ -100,7 +100,7 @@ class AggregatedUnit(pulumi.ComponentResource):
     """Name of the Deployment."""
 
     def __init__(self, name: str, args: AggregatedUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:AggregatedUnit", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:AggregatedUnit", name, inputs(self, args), opts)
         self.deployment = model_servers(self, name, "aggregated", args, args["servers"])
         self.register_outputs({"deployment": self.deployment})
 
@@ -114,7 +114,7 @@ class PrefillDecodeUnit(pulumi.ComponentResource):
     """Name of the decode Deployment."""
 
     def __init__(self, name: str, args: PrefillDecodeUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:PrefillDecodeUnit", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:PrefillDecodeUnit", name, inputs(self, args), opts)
         self.prefill_deployment = model_servers(self, name, "prefill", args, args["prefill"])
         self.decode_deployment = model_servers(self, name, "decode", args, args["decode"])
         self.register_outputs(
@@ -132,7 +132,7 @@ class ModelScaling(pulumi.ComponentResource):
     """Names of the ScaledObjects, which are those of the Deployments."""
 
     def __init__(self, name: str, args: ModelScalingArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ModelScaling", name, inputs(args), opts)
+        super().__init__("llmd-oke:index:ModelScaling", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(NAMESPACE_S))
         manifests = [scaled_object(role, args) for role in args["servers"]]
         declared = [

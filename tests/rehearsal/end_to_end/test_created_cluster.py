@@ -34,19 +34,21 @@ LAYER = {**BASE, "gpuPools": [POOL, {**POOL, "name": "more"}], "layer": "cluster
 """A cluster with two pools of GPU nodes and nothing on it."""
 
 FAULTS = {
-    "Vcn:answer-lost": "can not create Core Vcn",
     "Node/mi300x*:dead-gpu": "amd-smi sees 7 of 8 GPUs",
 }
-"""Faults in the order in which an update meets them, each with the words of its cause."""
+"""A fault that an update meets, with the words of its cause."""
 
 NIGHTLY_FAULTS = {
     "Vcn:too-many-requests": "429-TooManyRequests",
+    "Vcn:answer-lost": "can not create Core Vcn",
     "Cluster:internal-error": "500-InternalError",
     "NodePool/mi300x*:out-of-host-capacity": "Out of host capacity",
     "NodePool/mi300x*:node-never-joins": "register timeout",
     "NodePool/mi300x*:late-failure": "Work Request error",
 }
-"""Others in that order, which end an update as those do; how each comes about is tested with the stand-in for OCI."""
+"""Others in the order in which an update meets them, which end it as that one does; how each comes about is tested with
+the stand-in for OCI.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Engines and control planes that are killed in the middle of operations leave nothing behind."""
+"""An engine and a control plane that are killed in the middle of an update leave nothing behind.
+
+Each night more of them are, in refreshes and destroys too: `.github/workflows/faults.yml`.
+"""
 
 import json
 import subprocess
@@ -13,7 +16,7 @@ LIMIT_S = 1500
 
 def test_nothing_is_orphaned_or_locked_after_killed_engines_and_control_planes(project: Project):
     project.write("killed", models=[model(topology="agg-tp1-1r")])
-    chosen = ("--only", "engine", "--kills", "3", "--only", "control-plane", "--restarts", "2")
+    chosen = ("--only", "engine", "--kills", "1", "--only", "control-plane", "--restarts", "1")
     measured = subprocess.run(
         [ROOT / "scripts" / "bench-faults", "--stack", "killed", *chosen, "--seed", "11", "--json"],
         env=project.environment(saves_steps=True),
@@ -24,11 +27,5 @@ def test_nothing_is_orphaned_or_locked_after_killed_engines_and_control_planes(p
     )
     assert measured.returncode == 0, measured.stderr + measured.stdout
     faults = json.loads(measured.stdout)["faults"]
-    assert [(fault["during"].partition(",")[0], fault["recovered"]) for fault in faults] == [
-        ("up", True),
-        ("refresh", True),
-        ("destroy", True),
-        ("up", True),
-        ("refresh", True),
-    ]
-    assert [fault["fault"] for fault in faults[3:]] == ["etcd killed", "kube-apiserver killed"]
+    assert [(fault["during"].partition(",")[0], fault["recovered"]) for fault in faults] == [("up", True)] * 2
+    assert faults[1]["fault"] == "etcd killed"

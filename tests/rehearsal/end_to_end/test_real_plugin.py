@@ -33,7 +33,7 @@ class Life:
     refreshed: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=["shaped like one", "installed"])
+@pytest.fixture(scope="module", params=[pytest.param("shaped like one", marks=pytest.mark.nightly), "installed"])
 def life(request: pytest.FixtureRequest, project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
     with pytest.MonkeyPatch.context() as environment:
         if request.param == "installed":
