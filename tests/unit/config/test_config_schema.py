@@ -27,6 +27,11 @@ def document(**changes: Any) -> dict[str, Any]:
 VALIDATORS = [jsonschema.Draft202012Validator, jsonschema.Draft7Validator]
 
 
+@pytest.fixture(name="schema", scope="module")
+def schema_fixture() -> dict[str, Any]:
+    return stack_file_schema()
+
+
 def test_the_schema_in_the_project_is_fresh():
     assert (STACKS / "schema.json").read_text() == schema_text(), (
         "stale: python -m llmd_oke.config.schema > stacks/schema.json"
@@ -34,14 +39,14 @@ def test_the_schema_in_the_project_is_fresh():
 
 
 @pytest.mark.parametrize("validator", VALIDATORS)
-def test_the_schema_is_one(validator: Any):
-    validator.check_schema(stack_file_schema())
+def test_the_schema_is_one(schema: dict[str, Any], validator: Any):
+    validator.check_schema(schema)
 
 
 @pytest.mark.parametrize("validator", VALIDATORS)
 @pytest.mark.parametrize("path", sorted(STACKS.glob("Pulumi.*.yaml")), ids=lambda path: path.name)
-def test_every_stack_file_satisfies_the_schema_and_names_it(path: Path, validator: Any):
-    validator(stack_file_schema()).validate(yaml.safe_load(path.read_text()))
+def test_every_stack_file_satisfies_the_schema_and_names_it(schema: dict[str, Any], path: Path, validator: Any):
+    validator(schema).validate(yaml.safe_load(path.read_text()))
     assert path.read_text().startswith("# yaml-language-server: $schema=./schema.json\n")
 
 
@@ -64,8 +69,8 @@ def test_every_stack_file_satisfies_the_schema_and_names_it(path: Path, validato
         ({"namespace": "A b"}, False),
     ],
 )
-def test_schema_and_code_are_of_one_mind(changes: dict[str, Any], good: bool, validator: Any):
-    assert validator(stack_file_schema()).is_valid(document(**changes)) is good
+def test_schema_and_code_are_of_one_mind(schema: dict[str, Any], changes: dict[str, Any], good: bool, validator: Any):
+    assert validator(schema).is_valid(document(**changes)) is good
     if good:
         config.parse(document(**changes))
     else:
@@ -73,8 +78,7 @@ def test_schema_and_code_are_of_one_mind(changes: dict[str, Any], good: bool, va
             config.parse(document(**changes))
 
 
-def test_every_key_is_described():
-    schema = stack_file_schema()
+def test_every_key_is_described(schema: dict[str, Any]):
     stack = schema["properties"]["config"]["properties"]["llmd-oke:stack"]
     for name, part in {"StackConfig": stack, **schema["$defs"]}.items():
         for key, described in part.get("properties", {}).items():
