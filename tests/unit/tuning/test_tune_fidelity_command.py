@@ -2,11 +2,13 @@
 
 import json
 import re
+from functools import cache
 
 import pytest
 from llmd_bench.files import write_rows
 from llmd_pods.errors import KitError
 from llmd_pods.row import Basis
+from llmd_tuner import findings
 from llmd_tuner.cli.tune import app
 from tuning_for_tests import row
 from typer.testing import CliRunner
@@ -17,6 +19,14 @@ LLAMA = ["--model", "llama-3.3-70b-instruct-fp8-dynamic"]
 
 def run(*arguments):
     return CliRunner().invoke(app, ["fidelity", *arguments], catch_exceptions=True, env={"COLUMNS": "80"})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _curves_once():
+    """What statements are held against is the same in each run of a model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(findings, "_curve", cache(findings._curve))
+        yield
 
 
 @pytest.fixture(name="published", scope="module")
