@@ -1,11 +1,16 @@
 """The engine of a test: where it keeps its own files, and a stack that starts the CLI seldom."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from llmd_rehearsal.engine import Stack, Workspace
+from llmd_rehearsal.engine_events import StepRecorder
 from pulumi import automation
 from pulumi.automation import PulumiFn
 from pulumi.automation._stack import StackInitMode
+
+Result = TypeVar("Result")
 
 
 def home_without_logs(folder: Path) -> str:
@@ -21,3 +26,9 @@ def new_stack(program: PulumiFn, options: automation.LocalWorkspaceOptions, name
     workspace = Workspace(options.work_dir, project_settings=project, env_vars=options.env_vars)
     workspace.program = program
     return Stack(name, workspace, StackInitMode.CREATE)
+
+
+def heard(operate: Callable[..., Result]) -> tuple[Result, dict[str, int]]:
+    """Does an operation of a stack: its result, and to how many resources it did what."""
+    steps = StepRecorder(lambda _: None)
+    return operate(on_event=steps.hear), steps.changes

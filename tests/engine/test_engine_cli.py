@@ -12,6 +12,7 @@ from llmd_oke.config import yaml_files
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_rehearsal.programs import locate
 from pulumi import automation
+from pulumi_engine import new_stack
 
 pytestmark = pytest.mark.engine
 
@@ -65,7 +66,7 @@ def test_history_and_outputs_are_those_of_the_last_operation(cli: PulumiCli) -> 
         pulumi.export("token", pulumi.Output.secret("hidden"))
 
     options = automation.LocalWorkspaceOptions(work_dir=str(cli.project))
-    stack = automation.create_stack("test", program=program, project_name="llmd-oke", opts=options)
+    stack = new_stack(program, options)
     assert cli.last_record() is None
     stack.up()
     record = cli.last_record()

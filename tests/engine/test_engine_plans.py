@@ -16,9 +16,9 @@ from llmd_oke.cluster.gate import NodeGate
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
 from llmd_rehearsal.programs import locate
-from pulumi import automation
 from pulumi.automation._server import LanguageServer
 from pulumi.runtime.proto import language_pb2_grpc, provider_pb2
+from pulumi_engine import new_stack
 from stack_files import model, plan
 from test_engine_gate import POOL, ReplacingPlugin
 from test_engine_updates import DEPLOYMENT, engine_options, serving, unit
@@ -104,7 +104,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
         for name, value in (options.env_vars or {}).items():
             monkeypatch.setenv(name, value)
         made = Stack(tmp_path / "work", plugin)
-        automation.create_stack("test", "llmd-oke", made.program, opts=options)
+        new_stack(made.program, options)
         yield made
 
 

@@ -20,6 +20,7 @@ from llmd_oke.serving.model_cache import source_secret
 from llmd_oke.serving.namespace import token_secret
 from llmd_pods.errors import KitError
 from pulumi import automation
+from pulumi_engine import new_stack
 from test_engine_updates import RecordingPlugin, engine_options, serving
 
 pytestmark = pytest.mark.engine
@@ -80,7 +81,7 @@ def test_state_preview_and_log_show_no_planted_secret(tmp_path: Path, monkeypatc
     with serving(RecordingPlugin()) as address:
         port = address.rpartition(":")[2]
         options = engine_options(f"{address},oci:{port}", tmp_path, monkeypatch, logs=True)
-        stack = automation.create_stack("test", "llmd-oke", lambda: program(links), opts=options)
+        stack = new_stack(lambda: program(links), options)
         told += [stack.preview(diff=True, on_output=told.append).stdout]
         told += [stack.up(diff=True, on_output=told.append, on_error=told.append, on_event=events.append).stdout]
         links["uri"] = links["uri"].replace("image.oci", "other.oci")

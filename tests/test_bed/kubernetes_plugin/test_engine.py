@@ -15,17 +15,17 @@ from llmd_oke.catalogue.serving import scaling
 from llmd_oke.values import module_folder
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import home_without_logs
+from pulumi_engine import heard, home_without_logs, new_stack
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
 Program = Callable[[Any], None]
-Run = Callable[[str, Program], Any]
+Run = Callable[[str, Program], tuple[Any, dict[str, int]]]
 
 
 @pytest.fixture
 def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Does `preview`, `up` or `destroy` of a program, which gets the resource options to use."""
+    """Does `preview`, `up` or `destroy` of a program, which gets resource options: its result, and changes."""
     if not program("pulumi").is_file():
         pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
     monkeypatch.setenv("PATH", f"{program('pulumi').parent}:{os.environ['PATH']}")
@@ -39,9 +39,9 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
     backend = automation.ProjectBackend(f"file://{tmp_path}")
     settings = automation.ProjectSettings("stand-in", "python", backend=backend)
     options = automation.LocalWorkspaceOptions(str(tmp_path), project_settings=settings, env_vars=environment)
-    stack = automation.create_stack("dev", "stand-in", lambda: None, opts=options, work_dir=str(tmp_path))
+    stack = new_stack(lambda: None, options, "dev")
 
-    def run_(operation: str, program_: Program) -> Any:
+    def run_(operation: str, program_: Program) -> tuple[Any, dict[str, int]]:
         def inline() -> None:
             import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
 
@@ -49,7 +49,7 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
             program_(pulumi.ResourceOptions(provider=provider))
 
         stack.workspace.program = inline
-        return getattr(stack, operation)()
+        return heard(getattr(stack, operation))
 
     yield run_
     server.stop()
@@ -72,12 +72,12 @@ def test_the_engine_makes_changes_and_deletes_objects(run: Run):
 
         return program_
 
-    result = run("up", app(1))
-    assert (result.summary.resource_changes, result.outputs["ready"].value) == ({"create": 5}, 1)
-    assert run("up", app(1)).summary.resource_changes == {"same": 5}
-    scaled = run("up", app(2))
-    assert (scaled.summary.resource_changes, scaled.outputs["ready"].value) == ({"same": 4, "update": 1}, 2)
-    assert run("destroy", app(2)).summary.resource_changes == {"delete": 5}
+    result, changes = run("up", app(1))
+    assert (changes, result.outputs["ready"].value) == ({"create": 5}, 1)
+    assert run("up", app(1))[1] == {"same": 5}
+    scaled, changes = run("up", app(2))
+    assert (changes, scaled.outputs["ready"].value) == ({"same": 4, "update": 1}, 2)
+    assert run("destroy", app(2))[1] == {"delete": 5}
 
 
 def test_a_kind_that_is_not_served_is_named(run: Run):
@@ -99,9 +99,9 @@ def test_servers_that_were_scaled_from_outside_stay_so(run: Run, control_plane: 
         player_with_gpus(client)
         for definition in definitions:
             client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition)
-        assert run("up", scaled_unit(replicas=2, autoscaled=False)).summary.result == "succeeded"
-        switched = run("up", scaled_unit(replicas=3, autoscaled=True))
-        assert (switched.summary.resource_changes["create"], replicas(client)) == (2, 2)
+        run("up", scaled_unit(replicas=2, autoscaled=False))
+        _, changes = run("up", scaled_unit(replicas=3, autoscaled=True))
+        assert (changes["create"], replicas(client)) == (2, 2)
         client.put(SCALE, json=with_replicas(client.get(SCALE).json(), 3)).raise_for_status()
         before = deployment_version(client)
         run("up", scaled_unit(replicas=2, autoscaled=True))

@@ -12,13 +12,13 @@ from kubernetes_control_plane import ControlPlane, program
 from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import home_without_logs
+from pulumi_engine import heard, home_without_logs, new_stack
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
 TOLERATION: Any = {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
 
-Run = Callable[[str], Any]
+Run = Callable[[str], tuple[Any, dict[str, int]]]
 
 
 def gpu_stack(options: pulumi.ResourceOptions) -> None:
@@ -35,7 +35,7 @@ def gpu_stack(options: pulumi.ResourceOptions) -> None:
 
 @pytest.fixture
 def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Does `preview`, `up` or `destroy`."""
+    """Does `preview`, `up` or `destroy`: its result, and changes."""
     for name in ("pulumi", "helm"):
         if not program(name).is_file():
             pytest.skip(f"no {name} (looked in LLMD_OKE_PROGRAMS)")
@@ -59,25 +59,25 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
         gpu_stack(pulumi.ResourceOptions(provider=k8s.Provider("k", kubeconfig=control_plane.kubeconfig_text())))
 
-    stack = automation.create_stack("dev", "operators", inline, opts=options, work_dir=str(tmp_path))
+    stack = new_stack(inline, options, "dev")
 
-    def run_(operation: str) -> Any:
-        return getattr(stack, operation)()
+    def run_(operation: str) -> tuple[Any, dict[str, int]]:
+        return heard(getattr(stack, operation))
 
     yield run_
     server.stop()
 
 
 def test_the_operators_come_stay_as_they_are_and_go(run: Run, control_plane: ControlPlane) -> None:
-    assert run("preview").change_summary["create"] == 12
-    result = run("up")
+    assert run("preview")[1]["create"] == 12
+    result, _ = run("up")
     assert result.outputs["namespace"].value == "kube-amd-gpu"
     with control_plane.client() as api:
         config = api.get("/apis/amd.com/v1alpha1/namespaces/kube-amd-gpu/deviceconfigs/gpus").json()
         assert config["spec"]["devicePlugin"]["devicePluginTolerations"] == [TOLERATION]
         assert workers(api)["tolerations"][-1] == TOLERATION
         assert api.get("/apis/nfd.k8s-sigs.io/v1alpha1/nodefeaturerules/amd-gpu-label-nfd-rule").is_success
-    assert run("up").summary.resource_changes == {"same": 12}
+    assert run("up")[1] == {"same": 12}
     run("destroy")
     with control_plane.client() as api:
         namespaces = [item["metadata"]["name"] for item in api.get("/api/v1/namespaces").json()["items"]]

@@ -15,7 +15,7 @@ from llmd_oke.gitops.manifests import files, stream
 from llmd_oke.program import program as kit_program
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import home_without_logs
+from pulumi_engine import home_without_logs, new_stack
 from stack_files import model, stack, write
 from test_engine import player_with_gpus
 
@@ -78,7 +78,7 @@ def deployed(
             "llmd-oke", "python", backend=automation.ProjectBackend(f"file://{folder}")
         )
         options = automation.LocalWorkspaceOptions(str(folder), project_settings=settings, env_vars=variables)
-        engine = automation.create_stack("rendered", "llmd-oke", kit_program, opts=options, work_dir=str(folder))
+        engine = new_stack(kit_program, options, "rendered")
         engine.set_config("llmd-oke:stack", automation.ConfigValue(json.dumps(CONFIG)))
         engine.set_config("llmd-oke:rehearsed", automation.ConfigValue("true"))
         engine.up()
