@@ -28,7 +28,7 @@ def new_stack(program: PulumiFn, options: automation.LocalWorkspaceOptions, name
     return Stack(name, workspace, StackInitMode.CREATE)
 
 
-def heard(operate: Callable[..., Result]) -> tuple[Result, dict[str, int]]:
+def count_changes(operate: Callable[..., Result]) -> tuple[Result, dict[str, int]]:
     """Does an operation of a stack: its result, and to how many resources it did what."""
     steps = StepRecorder(lambda _: None)
     return operate(on_event=steps.hear), steps.changes

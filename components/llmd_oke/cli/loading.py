@@ -88,6 +88,7 @@ def _uncollected() -> Generator[None]:
         yield
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 100)  # what a command reads lives as long as it
         if collects:
             gc.enable()
 

@@ -212,7 +212,7 @@ def tool_objects(settings: JobSettings, config: str, uid: str) -> list[dict[str,
 
 def start_config_map(settings: JobSettings, request: LoadRequest, uid: str) -> dict[str, Any]:
     """The ConfigMap that begins the load, by being created."""
-    return {**config_map(settings, uid, "start", {}, {}), "metadata": owned(settings, request.start_name, uid)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned(settings, request.start_name, uid)}
 
 
 def _load_pod(settings: JobSettings, security: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from llmd_oke.catalogue.serving import scaling
 from llmd_oke.values import module_folder
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import heard, home_without_logs, new_stack
+from pulumi_engine import count_changes, home_without_logs, new_stack
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -49,7 +49,7 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
             program_(pulumi.ResourceOptions(provider=provider))
 
         stack.workspace.program = inline
-        return heard(getattr(stack, operation))
+        return count_changes(getattr(stack, operation))
 
     yield run_
     server.stop()

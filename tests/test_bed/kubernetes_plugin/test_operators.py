@@ -12,7 +12,7 @@ from kubernetes_control_plane import ControlPlane, program
 from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import heard, home_without_logs, new_stack
+from pulumi_engine import count_changes, home_without_logs, new_stack
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -62,7 +62,7 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
     stack = new_stack(inline, options, "dev")
 
     def run_(operation: str) -> tuple[Any, dict[str, int]]:
-        return heard(getattr(stack, operation))
+        return count_changes(getattr(stack, operation))
 
     yield run_
     server.stop()

@@ -156,3 +156,9 @@ def test_what_servers_write_must_fit_the_boot_volume_where_local_disks_stay_unus
 def test_what_servers_write_goes_beside_the_weights_on_the_nodes_own_disks():
     changes = {"storage": storage("node-disk", capacityGib=100)}
     assert refusals(created_pool(), stack_changes=changes) == {}
+
+
+def test_where_a_nodes_own_disks_are_too_small_their_layout_is_to_blame(monkeypatch: pytest.MonkeyPatch):
+    """No node of the catalogue has disks so small."""
+    monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 500)
+    assert "its disks have 450 GiB for pods" in refusals(created_pool())["gpuPools[0].nvme"]
