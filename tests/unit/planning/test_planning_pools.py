@@ -156,15 +156,17 @@ def test_huge_pages_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("cycling", "key"),
+    ("cycling", "key", "accepted"),
     [
-        ({"maxSurge": "0", "maxUnavailable": "0"}, "cycling"),
-        ({"maxSurge": "0%", "maxUnavailable": "0"}, "cycling"),
-        ({"mode": "replace-boot-volume", "maxSurge": "1"}, "cycling.maxSurge"),
+        ({"maxSurge": "0", "maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
+        ({"maxSurge": "0%", "maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
+        ({"mode": "replace-boot-volume", "maxSurge": "1"}, "cycling.maxSurge", "0"),
     ],
 )
-def test_cycling_can_replace_nodes(cycling: dict[str, Any], key: str):
-    assert list(of_pool(cycling=cycling)) == [f"gpuPools[0].{key}"]
+def test_cycling_can_replace_nodes(cycling: dict[str, Any], key: str, accepted: str):
+    ((path, text),) = of_pool(cycling=cycling).items()
+    assert path == f"gpuPools[0].{key}"
+    assert f"(accepted: {accepted})" in text
 
 
 def test_controllers_do_not_run_on_gpu_nodes():
