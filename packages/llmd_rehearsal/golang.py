@@ -144,8 +144,8 @@ def _numbers(version: str) -> tuple[int, ...] | None:
     return tuple([*map(int, match[1].split(".")), 0, 0, 0][:3]) if match else None
 
 
-def module_version(program: Path, module: str) -> str | None:
-    """The version of a module inside a program; None when the program has no such module or isn't Go's.
+def module_version(program: Path, names: Sequence[str]) -> str | None:
+    """The version of a module inside a program, by any of its `names`; None without it, or when the program isn't Go's.
 
     A program that was built from the module's own checkout knows no version: then the release that its makers stamped
     into it (`BuildRef`) counts.
@@ -153,7 +153,7 @@ def module_version(program: Path, module: str) -> str | None:
     text = build_info(program) or ""
     for line in text.splitlines():
         kind, *fields = line.split("\t")
-        if kind in {"mod", "dep"} and fields[0] == module:
+        if kind in {"mod", "dep"} and fields[0] in names:
             if fields[1] != "(devel)":
                 return fields[1]
             stamp = _RELEASE_STAMP.search(text)

@@ -52,11 +52,14 @@ _ANY_GO_MODULE = "llm-d"
 
 
 class VersionQuery(Entry):
-    """How a program tells its version: by `arguments` and a pattern for the `answer`, or by the `go_module` in it."""
+    """How a program tells its version: by `arguments` and a pattern for the `answer`, or by a Go module in it.
+
+    `go_modules` are the names that the module has had.
+    """
 
     arguments: tuple[str, ...] = ()
     answer: str = ""
-    go_module: str | None = None
+    go_modules: tuple[str, ...] = ()
 
 
 class PythonSource(Entry):
@@ -289,8 +292,8 @@ def _on_path(name: str, definition: ProgramDefinition, required: str) -> Program
 def program_version(path: Path, definition: ProgramDefinition) -> str | None:
     """The version of this program, or None when it does not tell."""
     query = definition.ask
-    if query.go_module is not None:
-        version = golang.module_version(path, query.go_module)
+    if query.go_modules:
+        version = golang.module_version(path, query.go_modules)
         return version and normal_version(version)
     try:
         process = subprocess.run(

@@ -33,3 +33,24 @@ def script(path: Path) -> Callable[[str, str], Path]:
         return file
 
     return put
+
+
+@pytest.fixture
+def go_program(path: Path) -> Callable[..., Path]:
+    """Puts a program on PATH with a list of Go modules in it, as `go build` writes it, after a false start."""
+
+    def put(modules: str, name: str = "program") -> Path:
+        text = b"s" * 16 + modules.encode() + b"e" * 16
+        header = b"\xff Go buildinf:" + bytes([8, 2]) + bytes(16)
+        false_start = b"\x7fELF\xff Go buildinf:"
+        file = path / name
+        file.write_bytes(false_start.ljust(160, b"\0") + header + _varint(8) + b"go1.26.8" + _varint(len(text)) + text)
+        file.chmod(0o755)
+        return file
+
+    return put
+
+
+def _varint(number: int) -> bytes:
+    low, high = number & 0x7F, number >> 7
+    return bytes([low | 0x80, high]) if high else bytes([low])

@@ -5,6 +5,7 @@ import json
 import threading
 
 import pytest
+from llmd_oke import catalogue
 from llmd_pods.errors import KitError
 from llmd_rehearsal import programs
 from llmd_rehearsal.programs import pinned_modules, tools_folder
@@ -52,6 +53,16 @@ def test_what_was_built_is_not_given_out_as_another_version(cache, path):
     put_in_cache("epp")
     assert programs.locate("epp") is not None
     assert programs.locate("epp", "v0.8.0") is None
+
+
+@pytest.mark.parametrize("module", ["github.com/llm-d/llm-d-router", "github.com/llm-d/llm-d-inference-scheduler"])
+@pytest.mark.parametrize("release", catalogue.release_names())
+def test_a_releases_picker_and_sidecar_are_known_by_each_name_of_their_module(cache, go_program, release, module):
+    release = catalogue.release(release)
+    for program in (release.endpoint_picker.program, release.routing_sidecar.program):
+        file = go_program(f"path\t{module}/cmd/{program.name}\nmod\t{module}\t{program.version}\t\n", program.name)
+        located = programs.locate(program.name, program.version)
+        assert located == programs.Program(program.name, file, program.version, "PATH")
 
 
 def test_the_named_folder_comes_first_whatever_the_version(cache, script, tmp_path, monkeypatch):
