@@ -41,5 +41,14 @@ class FakeOci:
         return answer
 
 
+class EmptyOci(FakeOci):
+    """Has nothing of what no answer is given for."""
+
+    def _answer(self, key: str) -> Any:
+        if key in self.answers:
+            return self.answers[key]
+        return {"items": []} if key in {"compute /computeClusters", "lustre /lustreFileSystems"} else []
+
+
 class Sequence(list[Any]):
     """Answers one after the other."""

@@ -40,9 +40,12 @@ class OciResource(Entry):
 
 
 class OciResources(Entry):
-    """All types; `gone` are the lifecycle states of what is no longer there."""
+    """All types; `gone` are the lifecycle states of what is no longer there, `created` those that nothing has while it
+    is being created.
+    """
 
     gone: tuple[str, ...]
+    created: tuple[str, ...]
     resources: dict[str, OciResource]
 
 

@@ -97,7 +97,7 @@ def recover(
     settled = recovery.recover(pulumi, console.progress(), client, choices) if yes else None
     state: State = pulumi.export().get("deployment") or {}
     result = recovery.look(state, recovery.in_oci(client), choices) if settled is None else settled
-    left = _orphans(f"{project_name(project)}/{stack.rsplit('/', 1)[-1]}", config, client, state)
+    left = _orphans(f"{project_name(project)}/{stack.rsplit('/', 1)[-1]}", config, client, state, result)
     if as_json:
         typer.echo(
             json.dumps({"pending": list(result.lines()), "orphans": [asdict(orphan) for orphan in left]}, indent=2)
@@ -124,15 +124,15 @@ def _choices(take: Sequence[str]) -> dict[str, str]:
     return {name: identifier for name, _, identifier in pairs}
 
 
-def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State) -> list[Orphan]:
-    """Only a stack that creates its cluster makes resources of OCI."""
+def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State, result: Recovery) -> list[Orphan]:
+    """Only a stack that creates its cluster makes resources of OCI. What the state takes is no orphan."""
     cluster = config.cluster
     if not isinstance(cluster, CreateCluster):
         return []
     tenancy = Tenancy(client(), config, cluster)
     compartments = {cluster.compartment_id, cluster.tenancy_id, cluster.network.compartment_id}
     places = sorted(filter(None, compartments))
-    return recovery.orphans(tenancy.client, stack_tag, places, tenancy.availability_domains, state)
+    return recovery.orphans(tenancy.client, stack_tag, places, tenancy.availability_domains, state, result)
 
 
 def _show(result: Recovery, left: Sequence[Orphan], stack: str, *, settled: bool) -> None:

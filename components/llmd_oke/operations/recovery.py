@@ -280,18 +280,24 @@ def orphans(
     compartments: Sequence[str],
     availability_domains: Sequence[str],
     state: State,
+    recovery: Recovery,
 ) -> list[Orphan]:
     """Resources of these compartments that carry the stack's tag and are not in its state, what costs money first.
+
+    Nothing that `recovery` takes into the state is one, nor anything that a pending creation could be.
 
     Raises:
         KitError: OCI doesn't answer.
     """
     known = {str(resource.get("id")) for resource in state.get("resources") or ()}
+    known |= {identifier for _, identifier in recovery.taken}
+    unmatched = [item.pending for item in recovery.unmatched]
     results = list[Orphan]()
     for type_, kind in oci_resources().resources.items():
         for inputs in _list_queries(kind, compartments, availability_domains):
             for listed in _list_resources(client, kind, inputs):
-                if _tag(listed) == stack_tag and listed["id"] not in known:
+                could_be = any(item.type == type_ and _has_name(listed, kind, item) for item in unmatched)
+                if _tag(listed) == stack_tag and listed["id"] not in known and not could_be:
                     identifier, created = str(listed["id"]), str(listed.get("timeCreated") or "")
                     name, delete = str(listed.get(kind.listed_name or kind.name) or ""), kind.delete_command(identifier)
                     results.append(Orphan(type_, name, identifier, created, delete, kind.costs))
@@ -326,7 +332,7 @@ def in_oci(client: ClientOf) -> Find:
         candidates = [
             item
             for item in _list_resources(client(), kind, inputs)
-            if item.get(kind.listed_name or kind.name) == pending.inputs.get(kind.name)
+            if _has_name(item, kind, pending)
             and (not kind.tagged or _tag(item) == _tag(pending.inputs))
             and str(item.get("id")) not in known
         ]
@@ -369,6 +375,11 @@ def _list_queries(
             yield from ({"compartmentId": compartment, "availabilityDomain": name} for name in availability_domains)
         else:
             yield {"compartmentId": compartment}
+
+
+def _has_name(listed: Mapping[str, Any], kind: OciResource, pending: Pending) -> bool:
+    """Whether what OCI lists has the name of what was about to be created."""
+    return bool(listed.get(kind.listed_name or kind.name) == pending.inputs.get(kind.name))
 
 
 def _tag(resource: Mapping[str, Any]) -> str | None:

@@ -1,5 +1,6 @@
 """Updates with what comes before them: a look at changes by hand, a preview that is judged, servers that go first."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 
+from llmd_oke.catalogue.operations import oci_resources
 from llmd_oke.catalogue.operators import cluster_autoscaler
 from llmd_oke.config import CreateCluster
 from llmd_oke.operations import drift, guards
@@ -29,10 +31,6 @@ Resource = Mapping[str, Any]
 ADD_ON = "oci:ContainerEngine/addon:Addon"
 
 
-_TAKEN_BACK = (ADD_ON, "oci:ContainerEngine/cluster:Cluster", "oci:ContainerEngine/nodePool:NodePool")
-"""What OCI's plug-in deletes again where its creation failed (terraform-provider-oci, `Create` of these resources)."""
-
-
 def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
     """The CLI, with a refresh where the state is wrong: the cluster autoscaler changes pools, or did until this update,
     so that a pool that goes back to a fixed size could look as if it had it already; or something is gone again whose
@@ -51,18 +49,23 @@ def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
 
 
 def is_gone_after_failure(resource: Resource) -> bool:
-    """Whether OCI may have no such thing any longer: its creation failed, after which the plug-in deletes it.
+    """Whether OCI may have no such thing any longer: its creation failed, after which OCI or the plug-in takes it back.
 
-    The state has its id all the same, so that each update would fail, for want of something to update. One that failed
-    later is there still; the next update goes on with it, and a refresh would forget that there was something to do.
+    The state has its id all the same, so that each update would fail, for want of something to update. The error says
+    what failed: a creation, or an update that found nothing, whose error takes the place of the creation's. Where it
+    says neither, the recorded state decides. What failed in an update is there still; the next update goes on with it,
+    and a refresh would forget that there was something to do.
     """
+    errors = "\n".join(resource.get("initErrors") or ())
+    if not errors or not str(resource["type"]).startswith("oci:"):
+        return False
     state: Mapping[str, Any] = resource.get("outputs") or {}
-    is_unwell = bool(resource.get("initErrors")) and state.get("state") not in _THERE
-    return resource["type"] in _TAKEN_BACK and is_unwell
+    return bool(_GONE.search(errors)) or state.get("state") not in oci_resources().created
 
 
-_THERE = ("ACTIVE", "NEEDS_ATTENTION", "UPDATING")
-"""States that the state can have of something whose creation went well (OCI API, lifecycle states)."""
+_GONE = re.compile(r"^creating urn:|\b404-NotAuthorizedOrNotFound\b", re.MULTILINE)
+"""How errors say that something may be gone: the bridge of Terraform's providers writes `creating URN: ...`, later
+`updating URN: ...` (pulumi-terraform-bridge, pkg/tfbridge/provider.go), and OCI's provider the status and the code."""
 
 
 def update(

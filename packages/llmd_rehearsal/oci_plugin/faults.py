@@ -9,6 +9,8 @@ faults:
     times: 1                        # as often, then no more; each time if left out
     nodes: 2                        # how many nodes it hits; all if left out
     message: what OCI says          # for late-failure
+    state: NEEDS_ATTENTION          # of a creation that fails late: the state that the plug-in records; TERMINATED and
+                                    # DELETED have OCI take the resource back, whatever its type
 ```
 
 The file is read again before every operation, so that it can be changed between two runs of the engine.
@@ -94,6 +96,7 @@ class FaultRule(Entry):
     times: int | None = Field(default=None, ge=1)
     nodes: int | None = Field(default=None, ge=1)
     message: str = "The service reported an internal error."
+    state: str | None = None
 
     def matches(self, resource: str, names: Sequence[str], operation: str) -> bool:
         """Whether it is about that request."""

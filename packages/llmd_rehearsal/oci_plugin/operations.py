@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from typing import Any, Final
 
+from llmd_oke.catalogue.operations import oci_resources
+
 from llmd_rehearsal.oci_plugin.bridge import (
     META,
     FailedRequest,
@@ -206,22 +208,26 @@ class Operations:
                 reason = failed.failed_work(self.clock.give_up(request.limit_s, request.cancelled))
                 raise InitFailed(record.id, before or _recorded(_in_state(record, "CREATING")), [reason])
         except WorkRequestFailed as error:
-            remnant = self._after_failure(record, failed, error)
+            remnant = self._after_failure(record, failed, error, fault.state if fault else None)
             raise InitFailed(record.id, before or _recorded(remnant), [failed.failed_work(str(error))]) from None
         self.records.put(done)
         if record.resource.name == "Addon" and self.add_ons:
             self.add_ons.install(done.state["addonName"], configurations_of(done.state))
         return _recorded(done)
 
-    def _after_failure(self, record: Record, failed: FailedRequest, error: WorkRequestFailed) -> Record:
-        """What became of a resource whose work failed, as the plug-in saw it last."""
+    def _after_failure(
+        self, record: Record, failed: FailedRequest, error: WorkRequestFailed, seen: str | None
+    ) -> Record:
+        """What became of a resource whose work failed, as the plug-in saw it last; `seen` is what a fault says of that
+        state.
+        """
         now = self.records.get(record.id) or record
-        deleted = failed.operation == "create" and record.resource.name in _DELETED_AFTER_FAILURE
-        if deleted and not isinstance(error, WaitEnded):
+        by_plug_in, by_oci = record.resource.name in _DELETED_AFTER_FAILURE, seen in oci_resources().gone
+        if failed.operation == "create" and (by_plug_in or by_oci) and not isinstance(error, WaitEnded):
             with suppress(WorkRequestFailed):
                 self._remove(now)
-                return _in_state(record, "CREATING")
-        remnant = _in_state(now, "FAILED")
+                return _in_state(record, seen or "CREATING")
+        remnant = _in_state(now, seen or "FAILED")
         self.records.put(remnant)
         return remnant
 

@@ -3,6 +3,8 @@
 # ruff: noqa: N802, ARG002, D102
 
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +44,7 @@ from llmd_rehearsal.plugin_protocol import (
     provider,
     serve,
 )
-from llmd_rehearsal.plugin_values import JsonObject, without_secrets
+from llmd_rehearsal.plugin_values import InitFailed, JsonObject, Refusal, without_secrets
 
 VERSION: Final = "4.20.0"
 """What it answers as."""
@@ -201,13 +203,18 @@ class OciServicer(PluginServicer):
 
     @logged_call
     def Create(self, request: Message, context: Message) -> Message:
-        state = self._operations.create(self._request(request, request.properties, context))
+        with _failures_of("creating", request.urn):
+            state = self._operations.create(self._request(request, request.properties, context))
         return provider.CreateResponse(id="" if request.preview else state["id"], properties=encode(state))
 
     @logged_call
     def Update(self, request: Message, context: Message) -> Message:
-        update = self._request(request, request.news, context)
-        state = self._operations.update(request.id, _plain(request.olds), update)
+        update, before = self._request(request, request.news, context), _plain(request.olds)
+        with _failures_of("updating", request.urn):
+            try:
+                state = self._operations.update(request.id, before, update)
+            except Refusal as error:
+                raise InitFailed(request.id, before, [str(error)]) from None
         return provider.UpdateResponse(properties=encode(state))
 
     @logged_call
@@ -242,6 +249,18 @@ class OciServicer(PluginServicer):
             timeout_s=request.timeout,
             cancelled=session.cancelled,
         )
+
+
+@contextmanager
+def _failures_of(operation: str, urn: str) -> Generator[None]:
+    """Has the failure of a resource that is there, or was for a while, say what failed, as the bridge of Terraform's
+    providers does (pulumi-terraform-bridge, pkg/tfbridge/provider.go, `Create` and `Update`).
+    """
+    try:
+        yield
+    except InitFailed as error:
+        reasons = [f"{operation} {urn}: 1 error occurred:\n\t* {reason}\n\n" for reason in error.reasons]
+        raise InitFailed(error.id, error.properties, reasons, error.inputs) from None
 
 
 def _plain(message: Message) -> JsonObject:

@@ -1,6 +1,7 @@
 """The real engine, attached to the stand-in for OCI."""
 
 import base64
+import json
 import os
 import signal
 import socket
@@ -68,8 +69,17 @@ class Kit:
     rest_url: str
     steps: StepRecorder = field(default_factory=lambda: StepRecorder(lambda _: None))
 
-    def run(self, operation: str, reads_first: bool = False, replaced: Sequence[str] = (), **inputs: Any) -> Any:
+    def run(
+        self,
+        operation: str,
+        reads_first: bool = False,
+        replaced: Sequence[str] = (),
+        tries_all: bool = False,
+        **inputs: Any,
+    ) -> Any:
         how: dict[str, Any] = {"diff": True} if operation == "preview" else {}
+        if tries_all:
+            how["continue_on_error"] = True
         if replaced:
             how["replace"] = list(replaced)
         if reads_first:
@@ -487,6 +497,58 @@ def test_a_pool_that_oci_could_not_make_is_made_by_an_update_that_reads_first(ki
     assert [item["type"] for item in kit.resources() if is_gone_after_failure(item)] == [NODE_POOL]
     assert kit.changes("up", reads_first=True) == {"same": 8, "create": 1}
     assert len(kit.nodes.there) == 9
+
+
+NODE_POOL_STATES = (
+    *("CREATING", "ACTIVE", "UPDATING", "DELETING", "DELETED", "FAILED", "INACTIVE", "NEEDS_ATTENTION"),
+)
+"""OCI API reference, NodePool."""
+
+
+def _many_pools() -> Callable[[], None]:
+    """A pool for each state that one can have, and a cluster network."""
+
+    def program() -> None:
+        import pulumi_oci as oci  # noqa: PLC0415 - half a second of import time
+
+        place: Any = {"compartment_id": COMPARTMENT}
+        vcn = oci.core.Vcn("vcn", **place, cidr_blocks=["10.0.0.0/16"])
+        subnet = oci.core.Subnet("workers", **place, vcn_id=vcn.id, cidr_block="10.0.32.0/19")
+        endpoint: Any = {"subnet_id": subnet.id}
+        cluster = oci.containerengine.Cluster(
+            "cluster", **place, vcn_id=vcn.id, kubernetes_version=VERSION, name="prod", endpoint_config=endpoint
+        )
+        where = [{"availability_domain": DOMAIN, "subnet_id": subnet.id}]
+        for state in NODE_POOL_STATES:
+            nodes: Any = {"size": 1, "placement_configs": where}
+            shape: Any = {"node_shape": "BM.GPU.MI300X.8", "node_config_details": nodes}
+            oci.containerengine.NodePool(state, cluster_id=cluster.id, **place, name=state, **shape)
+        launch: Any = {
+            "shape": "BM.GPU.MI300X.8",
+            "source_details": {"source_type": "image", "image_id": "ocid1.image.x"},
+        }
+        details: Any = {"instance_type": "compute", "launch_details": {**place, **launch}}
+        configuration = oci.core.InstanceConfiguration("configuration", **place, instance_details=details)
+        network: Any = {"availability_domain": DOMAIN, "primary_subnet_id": subnet.id}
+        machines: Any = [{"instance_configuration_id": configuration.id, "size": 1}]
+        oci.core.ClusterNetwork("network", **place, instance_pools=machines, placement_configuration=network)
+
+    return program
+
+
+def test_a_failed_creation_blocks_no_update_whatever_state_was_recorded(kit: Kit):
+    pools = replace(kit, program=_many_pools)
+    late: list[Any] = [{"resource": "NodePool", "name": state, "state": state} for state in NODE_POOL_STATES]
+    late += [{"resource": "ClusterNetwork", "state": "TERMINATED"}]
+    kit.faults.write_text(json.dumps({"faults": [{**rule, "fault": "late-failure", "times": 1} for rule in late]}))
+    failed = {*NODE_POOL_STATES, "network"}
+    for error in ("creating urn:", "404-NotAuthorizedOrNotFound"):
+        with pytest.raises(automation.CommandError):
+            pools.run("up", tries_all=True)
+        gone = {item["urn"].rpartition("::")[2]: item for item in pools.resources() if is_gone_after_failure(item)}
+        assert {name for name, item in gone.items() if error in item["initErrors"][0]} == failed
+    assert pools.changes("up", reads_first=True)["create"] == len(failed)
+    assert set(pools.changes("up")) == {"same"}
 
 
 def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):

@@ -10,7 +10,7 @@ from llmd_oke.operations import recovery
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.recovery import NONE, Pending, kubernetes_id
 from llmd_pods.errors import KitError
-from oci_for_tests import FakeOci
+from oci_for_tests import EmptyOci, FakeOci
 
 TAG = {"llmd-oke/stack": "llmd-oke/prod"}
 POOL = {
@@ -191,7 +191,12 @@ def test_a_resource_with_the_stacks_tag_outside_its_state_is_an_orphan_costs_fir
         "compute /subnets": [{"id": "ocid1.subnet.others", "displayName": "x", "freeformTags": {"a": "b"}}],
     }
     lost = recovery.orphans(
-        EmptyOci(answers), "llmd-oke/prod", ["c"], ["AD-1"], state(known=({"urn": "u", "id": "ocid1.nodepool.known"},))
+        EmptyOci(answers),
+        "llmd-oke/prod",
+        ["c"],
+        ["AD-1"],
+        state(known=({"urn": "u", "id": "ocid1.nodepool.known"},)),
+        recovery.Recovery(),
     )
     assert [(orphan.identifier, orphan.costs) for orphan in lost] == [
         ("ocid1.nodepool.lost", True),
@@ -200,13 +205,14 @@ def test_a_resource_with_the_stacks_tag_outside_its_state_is_an_orphan_costs_fir
     assert lost[0].delete == "oci ce node-pool delete --node-pool-id ocid1.nodepool.lost"
 
 
-class EmptyOci(FakeOci):
-    """Has nothing of what no answer is given for."""
-
-    def _answer(self, key: str) -> Any:
-        if key in self.answers:
-            return self.answers[key]
-        return {"items": []} if key in {"compute /computeClusters", "lustre /lustreFileSystems"} else []
+@pytest.mark.parametrize("pools", [[pool()], [pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")]])
+def test_what_a_pending_creation_is_or_could_be_is_no_orphan(pools: list[dict[str, Any]]):
+    other = pool("ocid1.nodepool.lost", name="prod-other")
+    client = EmptyOci({POOLS: [*pools, other]})
+    deployment = state(POOL)
+    foreseen = recovery.look(deployment, recovery.in_oci(lambda: client))
+    lost = recovery.orphans(client, "llmd-oke/prod", ["c"], ["AD-1"], deployment, foreseen)
+    assert [orphan.identifier for orphan in lost] == ["ocid1.nodepool.lost"]
 
 
 class Cli:

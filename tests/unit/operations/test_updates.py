@@ -243,10 +243,48 @@ def test_a_pool_whose_creation_failed_is_read_because_it_is_gone():
     assert reads(FIXED, OTHER, left("CREATING"))
 
 
-@pytest.mark.parametrize("type_", [NODE_POOL, "oci:ContainerEngine/cluster:Cluster", "oci:ContainerEngine/addon:Addon"])
-@pytest.mark.parametrize("outputs", [{"state": "CREATING"}, {"state": "DELETING"}, {}, None])
-def test_a_failed_creation_may_have_left_nothing(type_: str, outputs: dict[str, Any] | None):
-    assert is_gone_after_failure(left("", type_, outputs=outputs))
+CLUSTER = "oci:ContainerEngine/cluster:Cluster"
+STATES = {
+    CLUSTER: ("CREATING", "ACTIVE", "FAILED", "DELETING", "DELETED", "UPDATING"),
+    NODE_POOL: (*("CREATING", "ACTIVE", "UPDATING", "DELETING", "DELETED", "FAILED", "INACTIVE", "NEEDS_ATTENTION"),),
+    "oci:ContainerEngine/addon:Addon": (
+        *("CREATING", "ACTIVE", "DELETING", "DELETED", "UPDATING", "NEEDS_ATTENTION", "FAILED"),
+    ),
+    "oci:Core/clusterNetwork:ClusterNetwork": (
+        *("PROVISIONING", "SCALING", "STARTING", "STOPPING", "TERMINATING", "STOPPED", "RUNNING", "TERMINATED"),
+    ),
+    "oci:Core/instance:Instance": (
+        *("MOVING", "PROVISIONING", "RUNNING", "STARTING", "STOPPING", "STOPPED", "CREATING_IMAGE", "TERMINATING"),
+        "TERMINATED",
+    ),
+    "oci:Core/computeCluster:ComputeCluster": ("ACTIVE", "DELETED"),
+}
+"""All lifecycle states of what holds nodes, or is needed for them (OCI API reference, `lifecycleState`)."""
+
+RECORDED = [(type_, {"state": state}) for type_, states in STATES.items() for state in states]
+RECORDED += [(type_, outputs) for type_ in STATES for outputs in ({}, None)]
+FAILED_CREATION = "creating urn:pulumi:prod::llmd-oke::x::gpu: 1 error occurred:\n\t* Out of host capacity"
+NOTHING_THERE = (
+    "updating urn:pulumi:prod::llmd-oke::x::gpu: 1 error occurred:\n\t* 404-NotAuthorizedOrNotFound, no pool"
+)
+FAILED_UPDATE = "updating urn:pulumi:prod::llmd-oke::x::gpu: 1 error occurred:\n\t* Out of host capacity"
+
+
+@pytest.mark.parametrize(("type_", "outputs"), RECORDED)
+@pytest.mark.parametrize("error", [FAILED_CREATION, NOTHING_THERE], ids=["creation", "update that found nothing"])
+def test_a_failed_creation_may_have_left_nothing_whatever_state_was_recorded(
+    type_: str, outputs: dict[str, Any] | None, error: str
+):
+    assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[error]))
+
+
+@pytest.mark.parametrize(("type_", "outputs"), RECORDED)
+def test_a_failed_update_is_read_only_in_a_state_that_a_creation_passes_through(
+    type_: str, outputs: dict[str, Any] | None
+):
+    created = {"ACTIVE", "CREATING_IMAGE", "INACTIVE", "MOVING", "NEEDS_ATTENTION", "RUNNING", "STOPPED", "STOPPING"}
+    there = (outputs or {}).get("state") in {*created, "UPDATING"}
+    assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[FAILED_UPDATE])) is not there
 
 
 @pytest.mark.parametrize(
