@@ -172,6 +172,46 @@ def test_units_that_change_one_by_one_stand_one_by_one(render: Render):
     assert waves["gpt-oss-120b-1-decode"] > waves["gpt-oss-120b-0-decode"]
 
 
+def by_name(result: Rendering, kind: str) -> dict[str, int]:
+    return {item.name: item.wave for item in result.objects if item.kind == kind}
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_pool_selects_another_version_once_its_new_decode_servers_are_ready(render: Render, copies: int):
+    """Else nothing would be in the pool until the first of them has started."""
+    result = render(stack(model("2p-tp1-2d-tp1" if copies == 2 else "4p-tp1-4d-tp1", copies=copies), nodes=1))
+    pools, servers, pickers = (by_name(result, kind) for kind in ("InferencePool", "Deployment", "ConfigMap"))
+    assert len(pools) == copies
+    for unit, wave in pools.items():
+        assert servers[f"{unit}-decode"] < wave == servers[f"{unit}-prefill"] < servers[f"{unit}-epp"]
+        assert pickers[f"{unit}-epp"] < servers[f"{unit}-epp"]
+
+
+def test_with_room_for_both_another_version_comes_as_another_unit_with_its_own_pool(render: Render):
+    before, after = (render(stack(model("2p-tp1-1d-tp2", engine={"blockSize": size}))) for size in (128, 64))
+    pools, servers = by_name(before, "InferencePool"), by_name(before, "Deployment")
+    assert not pools.keys() & by_name(after, "InferencePool").keys()
+    assert [update.way for update in before.updates] == ["beside"]
+    (unit,) = pools
+    assert servers[f"{unit}-prefill"] == servers[f"{unit}-decode"]
+
+
+def test_an_outage_that_an_update_leaves_is_told_where_it_is_rendered(tmp_path: Path):
+    need_definitions("llm-d-0.9.0")
+    words = ["render", "--stack", "prod", "--project", str(tmp_path), "--output", str(tmp_path / "out")]
+
+    def told(size: int, *more: str) -> Any:
+        config = stack(model("4p-tp1-4d-tp1", engine={"blockSize": size}), nodes=1)
+        write(tmp_path, "prod", config)
+        return CliRunner().invoke(app, [*words, *more])
+
+    assert "Later updates of gpt-oss-120b:" in told(128).stderr
+    assert "outage of a start-up, at most" in told(128).stderr
+    (update,) = json.loads(told(64, "--json").stdout)["updates"]
+    assert (update["way"], update["replaced_now"]) == ("outage", ["gpt-oss-120b"])
+    assert "This update replaces the servers of gpt-oss-120b. gpt-oss-120b: another image" in told(128).stderr
+
+
 @pytest.mark.parametrize("text", ["[]", "{", "text"])
 def test_outputs_that_are_no_json_object_are_refused(tmp_path: Path, text: str):
     (tmp_path / "outputs.json").write_text(text)

@@ -1,6 +1,7 @@
 """`llmd-oke render`: a stack's Kubernetes objects as YAML files, for GitOps."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,19 +49,23 @@ def render(
     if output == STREAM and as_json:
         raise KitError("A stream and --json would both be on standard output.", "Give --output a folder.")
     rendered = rendering.render(project, stack, rendering.read_outputs(outputs) if outputs else None)
+    replaced: tuple[str, ...] = ()
     if output == STREAM:
         typer.echo(manifests.stream(rendered, argo_cd=argo_cd), nl=False)
         changes = None
     else:
+        replaced = manifests.changed_pools(Path(output), rendered)
         changes = manifests.write_folder(Path(output), manifests.files(rendered, argo_cd=argo_cd))
     if as_json:
-        typer.echo(json.dumps(_document(rendered, output, changes, argo_cd=argo_cd), indent=2))
+        typer.echo(json.dumps(_document(rendered, output, changes, replaced, argo_cd=argo_cd), indent=2))
         return
-    _show(rendered, output, changes, argo_cd=argo_cd)
+    _show(rendered, output, changes, replaced, argo_cd=argo_cd)
 
 
-def _document(rendered: "Rendering", output: str, changes: "FolderChanges | None", *, argo_cd: bool) -> dict[str, Any]:
-    """The rendering as plain data."""
+def _document(
+    rendered: "Rendering", output: str, changes: "FolderChanges | None", replaced: Sequence[str], *, argo_cd: bool
+) -> dict[str, Any]:
+    """The rendering as plain data. `replaced` are the units whose servers this update replaces where they are."""
     from llmd_oke.gitops.manifests import helm_command  # noqa: PLC0415
 
     charts = rendered.charts if not argo_cd else ()
@@ -88,12 +93,23 @@ def _document(rendered: "Rendering", output: str, changes: "FolderChanges | None
             for chart in charts
         ],
         "left_out": [{"name": item.name, "reason": item.reason} for item in rendered.left_out],
+        "updates": [
+            {
+                "model": item.model,
+                "way": item.way,
+                "note": item.note,
+                "replaced_now": [unit for unit in item.units if unit in replaced],
+            }
+            for item in rendered.updates
+        ],
     }
 
 
-def _show(rendered: "Rendering", output: str, changes: "FolderChanges | None", *, argo_cd: bool) -> None:
+def _show(
+    rendered: "Rendering", output: str, changes: "FolderChanges | None", replaced: Sequence[str], *, argo_cd: bool
+) -> None:
     """What was written, and what is left to do: on standard error, because a stream has standard output."""
-    document = _document(rendered, output, changes, argo_cd=argo_cd)
+    document = _document(rendered, output, changes, replaced, argo_cd=argo_cd)
     lines = [f"{document['objects']} objects of {rendered.stack} in {document['waves']} waves"]
     if changes:
         lines += [
@@ -109,5 +125,12 @@ def _show(rendered: "Rendering", output: str, changes: "FolderChanges | None", *
         for item in document["charts"]
     ]
     lines += [f"Not rendered: {item['name']}: {item['reason']}" for item in document["left_out"]]
+    lines += [
+        f"This update replaces the servers of {', '.join(item['replaced_now'])}. {item['model']}: {item['note']}"
+        if item["replaced_now"]
+        else f"Later updates of {item['model']}: {item['note']}"
+        for item in document["updates"]
+        if item["replaced_now"] or item["way"] in {"outage", "one by one"}
+    ]
     for line in lines:
         console.errors().print(line, markup=False, soft_wrap=True)

@@ -39,6 +39,7 @@ _AMBIGUOUS = re.compile(r"[-+.]?\d.*|[yYnN]")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\.yaml")
 _NO_FILE_NAME = re.compile(r"[^a-z0-9.-]")
 _OCI = "oci://"
+_POOL = "InferencePool"
 _UNFOLDED = 1 << 20
 """Columns of a line: texts are never folded, so that a change of one word is a change of one line."""
 
@@ -203,6 +204,32 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> FolderChanges:
     _record(folder, files.keys())
     unchanged = files.keys() - set(changed)
     return FolderChanges(tuple(sorted(changed)), tuple(sorted(unchanged)), tuple(removed))
+
+
+def changed_pools(folder: Path, rendering: Rendering) -> tuple[str, ...]:
+    """The InferencePools that select another version of servers than the files of an earlier run in `folder` say.
+
+    Raises:
+        KitError: the record of that run can't be read.
+    """
+    before = {
+        (manifest["metadata"]["namespace"], manifest["metadata"]["name"]): _selector(manifest)
+        for name in _recorded(folder)
+        if f"-{_POOL.lower()}-" in name and (folder / name).is_file()
+        for manifest in [cast("Mapping[str, Any]", yaml.safe_load((folder / name).read_bytes()))]
+    }
+    pools = [item for item in rendering.objects if item.kind == _POOL]
+    return tuple(
+        sorted(
+            item.name
+            for item in pools
+            if (known := before.get((item.namespace, item.name))) is not None and known != _selector(item.manifest)
+        )
+    )
+
+
+def _selector(pool: Mapping[str, Any]) -> Mapping[str, str]:
+    return pool["spec"]["selector"]["matchLabels"]
 
 
 def _recorded(folder: Path) -> set[str]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,9 @@ from pulumi.runtime import mocks
 from llmd_oke import testing
 from llmd_oke.config import CONFIG_KEY, locate, setting_names, stack_file
 from llmd_oke.planning import Plan, plan_stack_file
+from llmd_oke.planning.plan import UpdateWay
 from llmd_oke.program import program
+from llmd_oke.serving import labels
 from llmd_oke.testing import ClusterMocks, Declared, declared
 
 UNKNOWN = "llmd-oke-unknown:"
@@ -28,6 +30,7 @@ _SECRETS = ("huggingFaceToken", "modelSourceUrl")
 
 _IMAGE_LINK = "https://placeholder.invalid/image"
 _KUBERNETES = "kubernetes:"
+_DEPLOYMENT = "kubernetes:apps/v1:Deployment"
 _RELEASE = "kubernetes:helm.sh/v3:Release"
 _STACK_REFERENCE = "pulumi:pulumi:StackReference"
 
@@ -108,6 +111,23 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class ModelUpdates:
+    """How another version of a model's servers comes: `beside` what serves, `one by one`, as an `outage`, or `rolling`
+    pod by pod; `note` says what that costs. `units` are those of the model.
+    """
+
+    model: str
+    way: UpdateWay
+    note: str
+    units: tuple[str, ...]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether units keep their names while servers of another version take the place of the old ones."""
+        return self.way in {"outage", "one by one"}
+
+
+@dataclass(frozen=True)
 class Rendering:
     """All that a stack deploys into its cluster; objects and charts by wave."""
 
@@ -116,6 +136,7 @@ class Rendering:
     charts: tuple[ChartRelease, ...]
     secrets: tuple[RequiredSecret, ...]
     left_out: tuple[LeftOut, ...]
+    updates: tuple[ModelUpdates, ...] = ()
 
     @property
     def waves(self) -> int:
@@ -142,7 +163,11 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
     if problems := list(_front_door_problems(plan)):
         raise Refused(locate(problems, stack_file(project, stack)))
     resources = _declarations(project, stack, plan, outputs or {})
-    rendering = rendering_of(stack, resources)
+    updates = tuple(
+        ModelUpdates(model.name, model.update_way, model.update_note, tuple(unit.name for unit in model.units))
+        for model in plan.models
+    )
+    rendering = rendering_of(stack, resources, updates)
     if problems := list(_unknown_values(rendering, plan)):
         raise Refused(locate(problems, stack_file(project, stack)))
     return rendering
@@ -221,13 +246,15 @@ class _Unmade(ClusterMocks):
         return f"{UNKNOWN}{args.name}", {**outputs, **made_up}
 
 
-def rendering_of(stack: str, resources: Sequence[Declared]) -> Rendering:
-    """What of a program's resources goes into a cluster.
+def rendering_of(stack: str, resources: Sequence[Declared], updates: Sequence[ModelUpdates] = ()) -> Rendering:
+    """What of a program's resources goes into a cluster, in an order that suits `updates` of its models.
 
     Raises:
         KitError: a secret stands elsewhere than in a Secret.
     """
-    waves, by_urn = _waves(resources), {resource.urn: resource for resource in resources}
+    units_in_place = {unit for model in updates if model.in_place for unit in model.units}
+    waves = _waves(resources, _after_decode_servers(resources, units_in_place))
+    by_urn = {resource.urn: resource for resource in resources}
     objects: list[RenderedObject] = []
     charts: list[ChartRelease] = []
     secrets: list[RequiredSecret] = []
@@ -251,12 +278,39 @@ def rendering_of(stack: str, resources: Sequence[Declared]) -> Rendering:
             objects.append(RenderedObject(waves[resource.urn], manifest, resource.retain_on_delete))
     objects.sort(key=lambda item: (item.wave, item.kind, item.namespace or "", item.name))
     charts.sort(key=lambda item: (item.wave, item.name))
-    return Rendering(stack, tuple(objects), tuple(charts), tuple(secrets), tuple(left_out))
+    return Rendering(stack, tuple(objects), tuple(charts), tuple(secrets), tuple(left_out), tuple(updates))
 
 
-def _waves(resources: Sequence[Declared]) -> dict[str, int]:
+def _after_decode_servers(resources: Sequence[Declared], units: Collection[str]) -> Mapping[str, str]:
+    """The InferencePools and prefill servers of these units, each with the decode servers that it waits for.
+
+    The engine deletes the servers of a unit before it creates those of another version. YAML has them roll, and a pool
+    selects one version: were it to change first, nothing would answer until a decode server has started. So the pool
+    changes once the new decode servers are ready; until the last of the old ones goes those answer, with all old
+    prefill servers. Prefill servers follow with the pool, as decode servers answer alone meanwhile.
+    """
+    deployments = {
+        (found[labels.UNIT], found[labels.ROLE]): resource.urn
+        for resource in resources
+        if resource.type == _DEPLOYMENT and {labels.UNIT, labels.ROLE} <= (found := _labels(resource)).keys()
+    }
+    decode = {unit: urn for (unit, role), urn in deployments.items() if role == "decode" and unit in units}
+    waiting = {urn: decode[unit] for (unit, role), urn in deployments.items() if role == "prefill" and unit in decode}
+    pools = [resource for resource in resources if resource.inputs.get("kind") == "InferencePool"]
+    return {**waiting, **{pool.urn: decode[name] for pool in pools if (name := _name(pool)) in decode}}
+
+
+def _labels(resource: Declared) -> Mapping[str, str]:
+    return resource.inputs["metadata"].get("labels", {})
+
+
+def _name(resource: Declared) -> str:
+    return resource.inputs["metadata"].get("name") or resource.name
+
+
+def _waves(resources: Sequence[Declared], waits_for: Mapping[str, str]) -> dict[str, int]:
     """How many objects each resource waits for, one behind the other. A child waits for what its parent waits for, as
-    it does in the engine.
+    it does in the engine. `waits_for` has one more object for some.
     """
     by_urn = {resource.urn: resource for resource in resources}
 
@@ -264,7 +318,8 @@ def _waves(resources: Sequence[Declared]) -> dict[str, int]:
     def wave(urn: str) -> int:
         resource = by_urn[urn]
         provider = resource.provider.rpartition("::")[0]
-        needed = {name for name in (*resource.depends_on, resource.parent, provider) if name in by_urn}
+        declared = (*resource.depends_on, resource.parent, provider, waits_for.get(urn, ""))
+        needed = {name for name in declared if name in by_urn}
         return max((wave(name) + by_urn[name].type.startswith(_KUBERNETES) for name in needed), default=0)
 
     rendered = [resource.urn for resource in resources if resource.type.startswith(_KUBERNETES)]
@@ -283,7 +338,7 @@ def _manifest(resource: Declared) -> dict[str, Any]:
         if section != "spec" or not name or "." in name:
             raise KitError(f"{resource.name} leaves {path} to others, which plain YAML can't say.")
         spec = {key: value for key, value in spec.items() if key != name}
-    name: str = metadata.get("name") or resource.name
+    name = _name(resource)
     if resource.inputs["kind"] == "Job":
         name = f"{name}-{hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:8]}"
     metadata = {**metadata, "name": name, **({"annotations": own} if own else {})}
