@@ -7,6 +7,7 @@ that boots next year runs what was reviewed today.
 import base64
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from llmd_pods.errors import KitError
 from llmd_oke.catalogue.cluster import cloud_init, script_template
 
 DIGEST_KEY = "llmd-oke-cloud-init"
-"""Metadata key with the SHA-256 of the user data's text, to see on a node which version it booted with."""
+"""Metadata key with the SHA-256 of the user data's text, to see on a node which version it booted with. A comment or
+blanks of a script change neither."""
 
 SHORT_NAMES_REFUSED_FROM = 34
 """Minor version of Kubernetes from which CRI-O refuses image names without a registry (oci-hpc-oke)."""
@@ -44,6 +46,17 @@ failed() { # the console tells it too: the instance's console history can be rea
 
 _END = "LLMD_OKE_END_OF_STEP"
 
+_GAP = re.compile(r"(?:\s|\\\n|(?<![^\s;&|()])#[^\n]*)+")
+"""What separates words and commands of Bash: blanks, line ends and comments."""
+
+_PASSED_OVER = re.compile(r"\\\n|#[^\n]*")
+
+_WORDS = re.compile(r"\\.|'[^']*'|\$?\(|\$\{|.", re.DOTALL)
+
+_QUOTED = re.compile(r"\\.|\$\(|\$\{|.", re.DOTALL)
+
+_CLOSED_BY = {'"': '"', "(": ")", "$(": ")", "${": "}"}
+
 
 @dataclass(frozen=True)
 class Boot:
@@ -68,8 +81,34 @@ def user_data(boot: Boot) -> str:
     if not boot.huge_pages_gib:
         left_out.add("huge-pages")
     names = [name for name in cloud_init().scripts[boot.kind] if name not in left_out]
-    steps = [f"step {name} <<'{_END}'\n{_script(name, boot)}{_END}\n" for name in names]
-    return "\n".join([_HEAD, *steps])
+    steps = [f"step {name} <<'{_END}'\n{without_comments(_script(name, boot))}{_END}\n" for name in names]
+    return "".join([without_comments(_HEAD), *steps])
+
+
+def without_comments(script: str) -> str:
+    """A Bash script without what Bash passes over: comments, indentation, empty lines, further blanks.
+
+    OKE compares nodes by their user data, so that a reworded comment would have it cycle all nodes of a pool (OCI
+    documentation, Updating Worker Nodes in an Existing Node Pool by Replacing Boot Volumes). Quotes and substitutions
+    are followed as deep as they are nested; there are no here-documents in boot scripts.
+    """
+    shebang = re.match(r"#![^\n]*\n", script)
+    kept, ends, at = [shebang[0]] if shebang else [], list[str](), shebang.end() if shebang else 0
+    while at < len(script):
+        quoted = ends[-1:] in (['"'], ["}"])
+        gap = None if quoted else _GAP.match(script, at)
+        found = gap or (_QUOTED if quoted else _WORDS).match(script, at)
+        assert found is not None  # noqa: S101 - both take any character
+        part, at = found[0], found.end()
+        if gap is not None:
+            blanks = _PASSED_OVER.sub("", part)
+            part = "\n" if "\n" in blanks else blanks[:1]
+        elif ends and part == ends[-1]:
+            ends.pop()
+        elif part in _CLOSED_BY:
+            ends.append(_CLOSED_BY[part])
+        kept.append(part)
+    return "".join(kept)
 
 
 def metadata(boot: Boot, further: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -4,11 +4,21 @@ import base64
 import hashlib
 import re
 import subprocess
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
 from llmd_oke.catalogue.cluster import cloud_init
-from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, kubelet_arguments, metadata, self_managed, user_data
+from llmd_oke.cluster import instance_metadata
+from llmd_oke.cluster.instance_metadata import (
+    Boot,
+    SelfManaged,
+    kubelet_arguments,
+    metadata,
+    self_managed,
+    user_data,
+    without_comments,
+)
 from llmd_pods.errors import KitError
 
 GPU = Boot(
@@ -38,6 +48,61 @@ def test_every_script_is_bash(boot: Boot):
     for script in (user_data(boot), *steps(user_data(boot)).values()):
         checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False, timeout=10)
         assert checked.stderr == ""
+
+
+def parsed_by_bash(script: str) -> str:
+    """The script as Bash itself writes what it has read of it."""
+    function = f"whole() {{\n{script}\n}}\ndeclare -f whole"
+    return subprocess.run(["bash", "-c", function], capture_output=True, text=True, check=True, timeout=10).stdout
+
+
+@pytest.mark.parametrize("boot", VARIANTS)
+def test_bash_reads_the_same_scripts_with_and_without_comments(boot: Boot, monkeypatch: pytest.MonkeyPatch):
+    kept = steps(user_data(boot))
+    monkeypatch.setattr(instance_metadata, "without_comments", str)
+    written = steps(user_data(boot))
+    assert {name: parsed_by_bash(script) for name, script in kept.items()} == {
+        name: parsed_by_bash(script) for name, script in written.items()
+    }
+    assert sum(map(len, kept.values())) < sum(map(len, written.values()))
+
+
+@pytest.mark.parametrize("boot", VARIANTS)
+def test_another_comment_or_indentation_changes_no_nodes_metadata(boot: Boot, monkeypatch: pytest.MonkeyPatch):
+    before = metadata(boot)
+    monkeypatch.setattr(instance_metadata, "_script", with_other_comments(instance_metadata._script))
+    assert metadata(boot) == before
+
+
+def with_other_comments(render: Callable[[str, Boot], str]) -> Callable[[str, Boot], str]:
+    def reworded(name: str, boot: Boot) -> str:
+        shebang, *lines = render(name, boot).splitlines()
+        own = [line for line in lines if not line.startswith("#")]
+        return "\n".join([shebang, '# it\'s "another" $(comment', *(f"    {line}" for line in own), "", "  # end", ""])
+
+    return reworded
+
+
+def test_another_word_of_a_boot_script_is_another_digest(monkeypatch: pytest.MonkeyPatch):
+    before, render = metadata(CPU), instance_metadata._script
+    monkeypatch.setattr(instance_metadata, "_script", lambda name, boot: render(name, boot) + "true\n")
+    assert metadata(CPU)["llmd-oke-cloud-init"] != before["llmd-oke-cloud-init"]
+
+
+@pytest.mark.parametrize(
+    ("script", "meaning"),
+    [
+        ("a  b # c\n\n\n  d\n", "a b\nd\n"),
+        ("a \\\n  b\n", "a b\n"),
+        ("echo 'it  # stays' \"so  # too\"\n", "echo 'it  # stays' \"so  # too\"\n"),
+        ("echo ${#list[@]} $# a#b\n", "echo ${#list[@]} $# a#b\n"),
+        ('x="$(f "a  b"  c)" # d\n', 'x="$(f "a  b" c)"\n'),
+        ("a;# b\nc\n", "a;\nc\n"),
+        ("(# b\na)\n", "(\na)\n"),
+    ],
+)
+def test_what_is_quoted_stays_and_comments_go(script: str, meaning: str):
+    assert without_comments(script) == meaning
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
