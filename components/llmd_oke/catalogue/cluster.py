@@ -241,6 +241,22 @@ def eviction() -> Eviction:
     return required_entry("node-pools", "eviction", Eviction)
 
 
+class NodeComparison(Entry):
+    """Inputs of a node pool by what a change of them does to nodes that OKE cycles: those that a new `boot_volume`
+    brings, those of the `pool` alone, and those of the `placement`, which no cycling takes. Others need other nodes.
+    """
+
+    boot_volume: tuple[str, ...]
+    pool: tuple[str, ...]
+    placement: tuple[str, ...]
+
+
+@cache
+def node_comparison() -> NodeComparison:
+    """What OKE compares the nodes of a pool by."""
+    return required_entry("node-pools", "cycling", NodeComparison)
+
+
 Group = Literal["nodes", "clusters"]
 """The dynamic groups."""
 

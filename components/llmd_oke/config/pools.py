@@ -66,19 +66,25 @@ class Taint(Part):
     """What it does to pods that don't tolerate it."""
 
 
-class Cycling(Part):
-    """How OKE replaces the nodes of a managed pool after a change of image, version or metadata."""
+CycleMode = Literal["replace-node", "replace-boot-volume"]
 
-    mode: Literal["replace-node", "replace-boot-volume"] = "replace-node"
-    """`replace-node`: another instance; `replace-boot-volume`: the same instance with a new boot volume, the only way
-    that needs no spare GPU node.
+
+class Cycling(Part):
+    """How OKE replaces the nodes of a managed pool after a change of image, version or metadata. What is left out
+    returns no machine before there is another one.
     """
 
-    max_surge: PercentOrCount = "0"
-    """Nodes that may be added meanwhile."""
+    mode: CycleMode | None = None
+    """`replace-node`: another instance; `replace-boot-volume`: the same instance with a new boot volume, the only way
+    that needs no spare GPU node, for changes of image, version, metadata, and key or size of the boot volume. If left
+    out, `replace-boot-volume` for GPU nodes and `replace-node` for others.
+    """
 
-    max_unavailable: PercentOrCount = "1"
-    """Nodes that may be missing meanwhile."""
+    max_surge: PercentOrCount | None = None
+    """Nodes that may be added meanwhile; if left out 1 with `replace-node`, else 0."""
+
+    max_unavailable: PercentOrCount | None = None
+    """Nodes that may be missing meanwhile; 0 if left out where nodes may be added, else 1."""
 
 
 class SizeLimits(NamedTuple):

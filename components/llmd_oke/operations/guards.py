@@ -5,13 +5,15 @@ would refuse half way. The engine creates first and deletes last, which is right
 full nodes new servers would wait for GPUs that old ones hold, until the update fails.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from llmd_pods.errors import KitError
 
-from llmd_oke.operations.previews import Change, Preview
+from llmd_oke.catalogue.cluster import node_comparison
+from llmd_oke.operations.previews import UNKNOWN, Change, Preview
 
 GUARDED = {
     "oci:ContainerEngine/cluster:Cluster": "cluster",
@@ -29,6 +31,13 @@ LONGEST_VALUES = 240
 
 
 UNPROTECT = "To do it all the same: llmd-oke up --allow-replace."
+
+
+NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
+
+
+BOOT_VOLUME = "BOOT_VOLUME_REPLACE"
+"""Cycling that keeps the machines (OCI API, NodePoolCyclingDetails)."""
 
 
 DEPLOYMENT = "kubernetes:apps/v1:Deployment"
@@ -123,6 +132,76 @@ def upgrades(preview: Preview) -> Iterator[tuple[str, str, Change]]:
         before, after = (inputs.get("kubernetesVersion") for inputs in (change.old, change.new))
         if change.type in GUARDED and isinstance(before, str) and isinstance(after, str) and before != after:
             yield before, after, change
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A node pool whose nodes OKE replaces in turn in an update, in that mode, because of these of its inputs."""
+
+    pool: Change
+    mode: str
+    causes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        how = "gets new boot volumes" if self.mode == BOOT_VOLUME else "is replaced by others"
+        size = value_at(self.pool.new, "nodeConfigDetails.size")
+        return f"node pool {self.pool.name}: each of its {size} nodes {how}, because of {', '.join(self.causes)}"
+
+    @property
+    def refused(self) -> list[str]:
+        """The inputs for which OKE's cycling fails half way."""
+        facts = node_comparison()
+        others = [cause for cause in self.causes if not _is_in(cause, (*facts.boot_volume, *facts.placement))]
+        placement = [cause for cause in self.causes if _is_in(cause, facts.placement)]
+        return [*placement, *(others if self.mode == BOOT_VOLUME else [])]
+
+
+def cycles(preview: Preview) -> Iterator[Cycle]:
+    """The pools whose nodes OKE replaces in an update. Whether an input changes that only the update will know, no
+    preview says; it is none of the causes.
+    """
+    for change in preview.changes:
+        modes = value_at(change.new, "nodePoolCyclingDetails.cycleModes") or ["INSTANCE_REPLACE"]
+        if change.type != NODE_POOL or change.operation != "update":
+            continue
+        if value_at(change.new, "nodePoolCyclingDetails.isNodeCyclingEnabled") is not True:
+            continue
+        before, after = _flat(change.old), _flat(change.new)
+        changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+        known = [path for path in changed if UNKNOWN not in json.dumps(after.get(path))]
+        causes = tuple(sorted(path for path in known if not _is_in(path, node_comparison().pool)))
+        if causes:
+            yield Cycle(change, str(modes[0]), causes)
+
+
+def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs by path, down to the keys of objects. The plug-in adds which of them are its own defaults."""
+    flat: dict[str, Any] = {}
+    for key, value in inputs.items():
+        inner = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else dict[str, Any]()
+        flat |= {f"{key}.{name}": part for name, part in inner.items()} if inner else {key: value}
+    return {path: value for path, value in flat.items() if not path.endswith("__defaults")}
+
+
+def _is_in(path: str, inputs: Iterable[str]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in inputs)
+
+
+def refuse_failing_cycles(preview: Preview) -> None:
+    """Lets a preview pass whose cycling OKE can do.
+
+    Raises:
+        KitError: names each pool, and the inputs for which OKE's cycling fails half way.
+    """
+    failing = [(cycle, cycle.refused) for cycle in cycles(preview) if cycle.refused]
+    if failing:
+        lines = "\n".join(f"  node pool {cycle.pool.name}: {', '.join(inputs)}" for cycle, inputs in failing)
+        raise KitError(
+            f"OKE's cycling can't bring these changes to nodes that are there, and would fail half way:\n{lines}",
+            "Undo them, or leave `cycling` of the pool out for this update, so that its nodes stay as they are; labels,"
+            " shapes and security groups come with `mode: replace-node`, another place or reservation with other nodes"
+            " only.",
+        )
 
 
 def _numbers(version: str) -> list[int]:

@@ -111,6 +111,8 @@ def update(
         upgraded = [f"{change.name} {before} -> {after}" for before, after, change in guards.upgrades(preview)]
         if upgraded:
             progress.step(f"Kubernetes, one after the other: {', '.join(upgraded)}")
+        for cycle in guards.cycles(preview):
+            progress.step(f"OKE cycles nodes, one after the other: {cycle}")
         plan_file = plan_file if _can_be_bound(pulumi, preview, progress) else None
         for resource in guards.unjudged(preview, allowed=allow_replace):
             progress.step(f"not judged: {resource}")
@@ -124,6 +126,7 @@ def update(
 def _judge(preview: Preview, *, allow_replace: bool) -> None:
     guards.refuse_losses(preview, allowed=allow_replace)
     guards.refuse_skipped_versions(preview)
+    guards.refuse_failing_cycles(preview)
 
 
 def _preview_rest(pulumi: PulumiCli, plan_file: Path | None, progress: Progress) -> Preview:

@@ -42,6 +42,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *placeholder_advice(plan.config),
         *release_advice(plan),
         *_created_cluster(plan),
+        *_cycling(plan),
         *_network_policies(plan),
         *gateway_advice(plan),
         *monitoring_advice(plan),
@@ -101,6 +102,18 @@ def _created_cluster(plan: Plan) -> Iterator[Advice]:
     if managed and "oci-metrics" in cluster.iam.grants:
         text = "node pools of OKE can't turn the agent's GPU monitoring on; whether images have it on is not published"
         yield Advice("cluster.iam.grants", text)
+
+
+def _cycling(plan: Plan) -> Iterator[Advice]:
+    """GPU nodes that are returned before there are others."""
+    for i, pool in enumerate(plan.created.gpu_pools if plan.created else ()):
+        cycling = pool.cycling
+        if cycling is not None and cycling.mode == "replace-node" and cycling.shrinks:
+            text = (
+                f"OKE may return a {pool.config.shape} before it has another one, which somebody else may get;"
+                " replace-boot-volume keeps the machines, maxSurge without maxUnavailable takes another one first"
+            )
+            yield Advice(f"gpuPools[{i}].cycling.maxUnavailable", text)
 
 
 def _network_policies(plan: Plan) -> Iterator[Advice]:

@@ -35,7 +35,7 @@ from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.front_door import Authentication, Exposure, LoadBalancer, Tls
 from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.config.model import RouterProfileName
-from llmd_oke.config.pools import Taint
+from llmd_oke.config.pools import CycleMode, Taint
 from llmd_oke.config.stack import GpuStack, Override
 from llmd_oke.planning.network import NetworkChoices, PoolSize
 
@@ -338,6 +338,25 @@ class StoragePlan:
 
 
 @dataclass(frozen=True)
+class CyclingPlan:
+    """How OKE replaces the nodes of a pool: `max_surge` and `max_unavailable` are numbers of nodes or percentages."""
+
+    mode: CycleMode
+    max_surge: str
+    max_unavailable: str
+
+    @property
+    def grows(self) -> bool:
+        """Whether nodes may be added meanwhile."""
+        return self.max_surge not in {"0", "0%"}
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether nodes may be missing meanwhile."""
+        return self.max_unavailable not in {"0", "0%"}
+
+
+@dataclass(frozen=True)
 class GpuPoolPlan:
     """A GPU pool of a created cluster: what the stack file says of it (`config`), and what it leaves to planning.
 
@@ -349,6 +368,7 @@ class GpuPoolPlan:
     labels: Mapping[str, str]
     topology_manager_policy: str | None
     file_storage: bool
+    cycling: CyclingPlan | None
 
 
 @dataclass(frozen=True)
@@ -361,6 +381,7 @@ class CpuPoolPlan:
     config: SystemPool | CpuPool
     kubernetes_version: str
     availability_domains: tuple[str, ...]
+    cycling: CyclingPlan | None
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ from llmd_oke.planning.plan import (
     UnitPlan,
     UpdateWay,
 )
-from llmd_oke.planning.pools import SYSTEM_POOL, autoscaled_pools, autoscaler_add_on
+from llmd_oke.planning.pools import SYSTEM_POOL, autoscaled_pools, autoscaler_add_on, planned_cycling
 from llmd_oke.planning.releases import (
     pull_problems,
     router_of,
@@ -153,6 +153,7 @@ def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
                 config=pool,
                 kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
                 availability_domains=pool.availability_domains or cluster.lookup_results.availability_domains,
+                cycling=planned_cycling(pool),
             )
             for pool in (config.system_pool, *config.cpu_pools)
         ),
@@ -171,6 +172,7 @@ def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool) -> Gpu
         labels={**dict(gpu_stack(config).node_labels), **pool.labels},
         topology_manager_policy=pool.topology_manager_policy or ("best-effort" if config.rdma == "sriov-vf" else None),
         file_storage=isinstance(config.storage.model_cache, FileStorage),
+        cycling=planned_cycling(pool),
     )
 
 

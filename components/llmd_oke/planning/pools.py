@@ -25,8 +25,9 @@ from llmd_oke.config import (
     SystemPool,
 )
 from llmd_oke.config.cluster import AddOn
+from llmd_oke.config.pools import CycleMode
 from llmd_oke.planning.placement import place_at_first
-from llmd_oke.planning.plan import Plan
+from llmd_oke.planning.plan import CyclingPlan, Plan
 
 SYSTEM_POOL = "system"
 """Name of the pool that controllers and the cluster autoscaler run on."""
@@ -222,17 +223,29 @@ def launch_problems(pool: GpuPool, path: str) -> Iterator[Problem]:
     yield from _cycling(pool, path)
 
 
-def _cycling(pool: GpuPool | SystemPool, path: str) -> Iterator[Problem]:
+def planned_cycling(pool: GpuPool | SystemPool) -> CyclingPlan | None:
+    """How OKE replaces a pool's nodes. A GPU node that is returned may be had by somebody else before another one is
+    launched, so that what the stack file leaves out never does so.
+    """
     cycling = pool.cycling
     if cycling is None:
+        return None
+    mode: CycleMode = cycling.mode or ("replace-boot-volume" if isinstance(pool, GpuPool) else "replace-node")
+    surge = cycling.max_surge or ("1" if mode == "replace-node" else "0")
+    unavailable = cycling.max_unavailable or ("1" if surge in {"0", "0%"} else "0")
+    return CyclingPlan(mode, surge, unavailable)
+
+
+def _cycling(pool: GpuPool | SystemPool, path: str) -> Iterator[Problem]:
+    cycling = planned_cycling(pool)
+    if cycling is None:
         return
-    surge, unavailable = cycling.max_surge in {"0", "0%"}, cycling.max_unavailable in {"0", "0%"}
-    if surge and unavailable:
+    if not cycling.grows and not cycling.shrinks:
         why = "a pool that may neither grow nor shrink can replace no node"
         yield Problem(f"{path}.cycling", "0 and 0", "maxSurge or maxUnavailable above 0", why)
-    if isinstance(pool, GpuPool) and cycling.mode == "replace-boot-volume" and not surge:
+    if isinstance(pool, GpuPool) and cycling.mode == "replace-boot-volume" and cycling.grows:
         why = "a node whose boot volume is replaced stays the same node, so that none is added"
-        yield Problem(f"{path}.cycling.maxSurge", cycling.max_surge, "0", why)
+        yield Problem(f"{path}.cycling.maxSurge", cycling.max_surge, "0, or mode: replace-node", why)
 
 
 def size_problems(pool: SystemPool, path: str) -> Iterator[Problem]:

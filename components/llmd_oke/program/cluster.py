@@ -20,12 +20,12 @@ from llmd_oke.cluster.storage import Storage
 from llmd_oke.config import CreateCluster
 from llmd_oke.config.base import Part
 from llmd_oke.config.cluster import AddOn
-from llmd_oke.config.pools import Cycling, Taint
+from llmd_oke.config.pools import Taint
 from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, after
 from llmd_oke.operators.helm_operators import AmdGpuOperator, CertManager, NodeFeatureDiscovery, TolerationArgs
 from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.planning import Plan
-from llmd_oke.planning.plan import ClusterPlan, GpuPoolPlan, GpuStackPlan
+from llmd_oke.planning.plan import ClusterPlan, CyclingPlan, GpuPoolPlan, GpuStackPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
 from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, taint_outputs
@@ -276,7 +276,7 @@ def _cpu_pools(
             "boot_volume_gib": pool.boot_volume_gib,
             "max_pods": pool.max_pods,
             "labels": dict(pool.labels),
-            "cycling": _cycling(pool.cycling),
+            "cycling": _cycling(planned.cycling),
             "ssh_public_key": cluster.ssh_public_key,
             "protect": cluster.protect,
         }
@@ -327,7 +327,7 @@ def _gpu_pool(
             "topology_manager_policy": planned.topology_manager_policy,
             "topology_manager_scope": pool.topology_manager_scope,
             "file_storage": planned.file_storage,
-            "cycling": _cycling(pool.cycling),
+            "cycling": _cycling(planned.cycling),
             "eviction_grace_minutes": pool.eviction_grace_minutes,
             "ssh_public_key": cluster.ssh_public_key,
             "protect": cluster.protect,
@@ -340,7 +340,7 @@ def _taints(taints: Iterable[Taint]) -> list[TaintArgs]:
     return [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in taints]
 
 
-def _cycling(cycling: Cycling | None) -> CyclingArgs | None:
+def _cycling(cycling: CyclingPlan | None) -> CyclingArgs | None:
     if cycling is None:
         return None
     return {"mode": cycling.mode, "max_surge": cycling.max_surge, "max_unavailable": cycling.max_unavailable}

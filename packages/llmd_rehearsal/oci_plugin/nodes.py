@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.cluster import node_comparison
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 
 from llmd_rehearsal.agent_config import NodeConfig, Taint
@@ -27,7 +28,14 @@ DISK: Final = "1Ti"
 """Room for pods on a machine's disks, whatever they are."""
 MOST_PODS: Final = 110
 """Pods on a node by default (kubelet's own)."""
-_CYCLED_FOR = ("nodeMetadata", "nodeShape", "nodeShapeConfig", "kubernetesVersion", "nodeSourceDetails", "sshPublicKey")
+_CYCLED_FOR = (
+    "initialNodeLabels",
+    "nodeShape",
+    "nodeShapeConfig",
+    "nodeConfigDetails.nsgIds",
+    "nodeConfigDetails.isPvEncryptionInTransitEnabled",
+)
+"""What OKE replaces nodes for, beside what new boot volumes bring (terraform-oci-oke, guide, Workers: Node Cycle)."""
 _JOINING: Final = re.compile(r"\boke bootstrap\b|\boke[-_]init\b|\boke-install\.sh\b")
 _SELF_MANAGED_JOINING: Final = (
     re.compile(r"\boke bootstrap\b.* --apiserver-host "),
@@ -85,13 +93,35 @@ class Machines:
             raise NodesNotJoined(f"{launched - joining} node(s) register timeout")
         return stored
 
-    def cycle(self, before: Record, after: Record) -> Record:
-        """The record without machines where the change means that all are replaced."""
-        cycled = dig(after.state, "nodePoolCyclingDetails", "isNodeCyclingEnabled")
-        if not cycled or all(before.state.get(key) == after.state.get(key) for key in _CYCLED_FOR):
+    def cycle(self, before: Record, after: Record, region: str) -> Record:
+        """Replaces the machines of a node pool, or their boot volumes, where it cycles them for the change. Machines
+        with new boot volumes keep their names and OCIDs; those that are replaced are missing in the record.
+
+        Raises:
+            WorkRequestFailed: new boot volumes don't bring the change.
+        """
+        cycling: Any = after.state.get("nodePoolCyclingDetails") or {}
+        spec = machine_spec(after, self._records)
+        if not cycling.get("isNodeCyclingEnabled") or spec is None:
             return after
-        self.end(after)
-        return replace(after, machines=())
+
+        def changed(paths: Sequence[str]) -> list[str]:
+            return [path for path in paths if dig(before.state, *path.split(".")) != dig(after.state, *path.split("."))]
+
+        by_boot_volume, others = changed(node_comparison().boot_volume), changed(_CYCLED_FOR)
+        if (cycling.get("cycleModes") or ["INSTANCE_REPLACE"])[0] != "BOOT_VOLUME_REPLACE":
+            if not by_boot_volume and not others:
+                return after
+            self.end(after)
+            return replace(after, machines=())
+        if others:
+            raise WorkRequestFailed(f"The boot volume replacement cannot update {', '.join(others)} of the nodes.")
+        if by_boot_volume:
+            joined = [machine for machine in after.machines if machine["joined"]]
+            self._remove(joined)
+            if self._control:
+                self._control.add([spec.node(one["name"], one["index"], region, one["id"]) for one in joined])
+        return after
 
     def detach(self, record: Record, machine_id: str) -> None:
         """Ends one machine of a resource, which has one less until it converges again."""

@@ -179,12 +179,11 @@ class Operations:
                 check_request(ServiceRequest(request.resource, inputs, before, self.records, request.region))
                 after = replace(before, state=next_state(request.resource, before.state, inputs), inputs=inputs)
                 self.records.put(_in_state(after, "UPDATING"))
-            after = self.machines.cycle(before, after)
         except ServiceError as error:
             raise failed.refusal(error) from None
         except UnansweredError:
             raise failed.unanswered() from None
-        return self._settle(after, request, failed, fault, state)
+        return self._settle(after, request, failed, fault, (before, state))
 
     def _settle(
         self,
@@ -192,9 +191,12 @@ class Operations:
         request: ResourceRequest,
         failed: FailedRequest,
         fault: FaultRule | None,
-        before: JsonObject | None = None,
+        before: tuple[Record, JsonObject] | None = None,
     ) -> JsonObject:
-        """Does the work that follows a request, and records how it ended. `before` is the state before an update."""
+        """Does the work that follows a request, and records how it ended. `before` is what was there before an update,
+        and what the engine knew of it.
+        """
+        known = before[1] if before else None
         kind = fault.fault if fault else None
         try:
             require_add_on_dependencies(record, self.records)
@@ -202,14 +204,16 @@ class Operations:
             self.clock.work(request.resource, failed.operation, request.limit_s, request.cancelled, factor)
             if fault is not None and kind is Fault.LATE_FAILURE:
                 raise WorkRequestFailed(fault.message)
+            if before is not None:
+                record = self.machines.cycle(before[0], record, request.region)
             done = _in_state(self._with_nodes(record, request, fault), active_state(request.resource))
             if kind is Fault.TIMEOUT:
                 self.records.put(done)
                 reason = failed.failed_work(self.clock.give_up(request.limit_s, request.cancelled))
-                raise InitFailed(record.id, before or _recorded(_in_state(record, "CREATING")), [reason])
+                raise InitFailed(record.id, known or _recorded(_in_state(record, "CREATING")), [reason])
         except WorkRequestFailed as error:
             remnant = self._after_failure(record, failed, error, fault.state if fault else None)
-            raise InitFailed(record.id, before or _recorded(remnant), [failed.failed_work(str(error))]) from None
+            raise InitFailed(record.id, known or _recorded(remnant), [failed.failed_work(str(error))]) from None
         self.records.put(done)
         if record.resource.name == "Addon" and self.add_ons:
             self.add_ons.install(done.state["addonName"], configurations_of(done.state))

@@ -7,13 +7,15 @@ import pytest
 from llmd_oke.operations.guards import (
     DEPLOYMENT,
     GPU,
+    cycles,
     displacement,
     losses,
+    refuse_failing_cycles,
     refuse_losses,
     refuse_skipped_versions,
     value_at,
 )
-from llmd_oke.operations.previews import of_document, parse
+from llmd_oke.operations.previews import UNKNOWN, Preview, of_document, parse
 from llmd_pods.errors import KitError
 from previews_for_tests import document, recorded, replaced_pool, step
 
@@ -69,6 +71,90 @@ def test_a_control_plane_goes_up_one_minor_version(after: str):
 def test_pools_may_go_up_further_than_one_minor_version():
     pool = "oci:ContainerEngine/nodePool:NodePool"
     refuse_skipped_versions(parse(document(upgrade(pool, "v1.33.1", "v1.35.2"))))
+
+
+POOL = "oci:ContainerEngine/nodePool:NodePool"
+NODES: dict[str, Any] = {
+    "name": "mi300x",
+    "kubernetesVersion": "v1.34.2",
+    "nodeMetadata": {"user_data": "IyE=", "apiserver_host": "10.0.0.5"},
+    "nodeSourceDetails": {"imageId": "a", "bootVolumeSizeInGbs": "512"},
+    "nodeConfigDetails": {"size": 9, "nsgIds": ["a"], "placementConfigs": [{"subnetId": "a"}]},
+}
+
+
+def cycled(mode: str, *, enabled: bool = True, **changes: Any) -> Preview:
+    """The preview of an update of a pool with cycling; keys with two underscores are those of inner objects."""
+    after = json.loads(json.dumps(NODES))
+    for key, value in changes.items():
+        outer, _, inner = key.partition("__")
+        after[outer] = {**after[outer], inner: value} if inner else value
+    after["nodePoolCyclingDetails"] = {"isNodeCyclingEnabled": enabled, "cycleModes": [mode], "__defaults": []}
+    states: Any = {"oldState": {"inputs": NODES}, "newState": {"inputs": after}}
+    return parse(document(step("update", POOL, "gpu-node-pool", **states)))
+
+
+BY_BOOT_VOLUME: list[dict[str, Any]] = [
+    {"kubernetesVersion": "v1.35.0"},
+    {"nodeMetadata__user_data": "IyEv"},
+    {"nodeSourceDetails__imageId": "b"},
+    {"nodeSourceDetails__bootVolumeSizeInGbs": "600"},
+    {"nodeConfigDetails__kmsKeyId": "key"},
+    {"sshPublicKey": "ssh-ed25519 A"},
+]
+BY_NODE: list[dict[str, Any]] = [
+    {"initialNodeLabels": [{"key": "a", "value": "b"}]},
+    {"nodeShapeConfig": {"ocpus": 8}},
+    {"nodeConfigDetails__nsgIds": ["b"]},
+    {"nodeConfigDetails__isPvEncryptionInTransitEnabled": True},
+    {"nodeConfigDetails__nodePoolPodNetworkOptionDetails": {"maxPodsPerNode": 31}},
+]
+
+
+@pytest.mark.parametrize("changes", BY_BOOT_VOLUME)
+def test_an_update_tells_the_pool_whose_nodes_oke_will_cycle_and_why(changes: dict[str, Any]):
+    ((key, _),) = changes.items()
+    for mode, how in (("BOOT_VOLUME_REPLACE", "new boot volumes"), ("INSTANCE_REPLACE", "replaced by others")):
+        (cycle,) = cycles(cycled(mode, **changes))
+        assert how in str(cycle)
+        assert str(cycle).endswith(f"because of {key.replace('__', '.')}")
+        assert "gpu-node-pool: each of its 9 nodes" in str(cycle)
+        refuse_failing_cycles(cycled(mode, **changes))
+
+
+@pytest.mark.parametrize("changes", BY_NODE)
+def test_cycling_by_boot_volume_is_refused_what_a_boot_volume_does_not_bring(changes: dict[str, Any]):
+    ((key, _),) = changes.items()
+    with pytest.raises(KitError, match=f"gpu-node-pool: {key.replace('__', '.')}\n?") as refused:
+        refuse_failing_cycles(cycled("BOOT_VOLUME_REPLACE", kubernetesVersion="v1.35.0", **changes))
+    assert "kubernetesVersion" not in refused.value.message
+    refuse_failing_cycles(cycled("INSTANCE_REPLACE", **changes))
+
+
+@pytest.mark.parametrize("mode", ["BOOT_VOLUME_REPLACE", "INSTANCE_REPLACE"])
+def test_nodes_that_are_cycled_are_never_placed_elsewhere(mode: str):
+    moved = {"nodeConfigDetails__placementConfigs": [{"subnetId": "a", "capacityReservationId": "b"}]}
+    with pytest.raises(KitError, match=r"gpu-node-pool: nodeConfigDetails\.placementConfigs"):
+        refuse_failing_cycles(cycled(mode, **moved))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"name": "other"},
+        {"nodeConfigDetails__size": 8},
+        {"nodeConfigDetails__freeformTags": {"team": "a"}},
+        {"nodeMetadata__apiserver_host": UNKNOWN},
+    ],
+)
+def test_what_is_no_property_of_nodes_cycles_none(changes: dict[str, Any]):
+    assert list(cycles(cycled("BOOT_VOLUME_REPLACE", **changes))) == []
+
+
+def test_nodes_of_pools_without_cycling_stay_as_they_are():
+    changes = {"kubernetesVersion": "v1.35.0", "initialNodeLabels": []}
+    assert list(cycles(cycled("BOOT_VOLUME_REPLACE", enabled=False, **changes))) == []
 
 
 def test_what_is_allowed_passes():

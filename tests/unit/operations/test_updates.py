@@ -52,6 +52,25 @@ def test_kubernetes_is_upgraded_one_resource_after_the_other():
     assert cli.progress.news[-1] == "Kubernetes, one after the other: system-node-pool v1.34.2 -> v1.35.2"
 
 
+def test_which_nodes_are_cycled_is_told_before_an_update_and_what_fails_is_refused():
+    cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True, "cycleModes": ["BOOT_VOLUME_REPLACE"]}}
+
+    def cli(**changes: Any) -> Cli:
+        old: dict[str, Any] = {"nodeMetadata": {"user_data": "a"}, "nodeConfigDetails": {"size": 9}, **cycling}
+        states = {"oldState": {"inputs": old}, "newState": {"inputs": {**old, **changes}}}
+        return Cli(document(step("update", "oci:ContainerEngine/nodePool:NodePool", "gpu-node-pool", **states)))
+
+    rolled = cli(nodeMetadata={"user_data": "b"})
+    assert rolled.update() == 0
+    assert "gpu-node-pool: each of its 9 nodes gets new boot volumes, because of nodeMetadata.user_data" in "\n".join(
+        rolled.progress.news
+    )
+    failing = cli(initialNodeLabels=[{"key": "a", "value": "b"}])
+    with pytest.raises(KitError, match="would fail half way"):
+        failing.update()
+    assert not [words for words in failing.asked if words.startswith("up")]
+
+
 def test_what_was_read_before_an_update_that_never_came_is_told_with_the_next():
     owner = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     read = {"spec": {"replicas": 3}}

@@ -11,6 +11,7 @@ from llmd_oke.catalogue.shapes import flexible_shape
 from llmd_oke.planning.estimates import costs
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.network import network_pools
+from llmd_oke.planning.plan import CyclingPlan
 from llmd_oke.planning.pools import (
     autoscaled_pools,
     autoscaler_add_on,
@@ -160,13 +161,35 @@ def test_huge_pages_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyPatch)
     [
         ({"maxSurge": "0", "maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
         ({"maxSurge": "0%", "maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
-        ({"mode": "replace-boot-volume", "maxSurge": "1"}, "cycling.maxSurge", "0"),
+        ({"mode": "replace-boot-volume", "maxSurge": "1"}, "cycling.maxSurge", "0, or mode: replace-node"),
+        ({"maxSurge": "1"}, "cycling.maxSurge", "0, or mode: replace-node"),
+        ({"maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
     ],
 )
 def test_cycling_can_replace_nodes(cycling: dict[str, Any], key: str, accepted: str):
     ((path, text),) = of_pool(cycling=cycling).items()
     assert path == f"gpuPools[0].{key}"
     assert f"(accepted: {accepted})" in text
+
+
+@pytest.mark.parametrize(
+    ("cycling", "expected"),
+    [
+        ({}, ("replace-boot-volume", "0", "1")),
+        ({"mode": "replace-node"}, ("replace-node", "1", "0")),
+        ({"mode": "replace-node", "maxSurge": "0"}, ("replace-node", "0", "1")),
+        ({"mode": "replace-node", "maxUnavailable": "25%"}, ("replace-node", "1", "25%")),
+    ],
+)
+def test_cycling_that_is_left_open_returns_no_gpu_node_before_there_is_another(
+    cycling: dict[str, Any], expected: tuple[str, str, str]
+):
+    planned = planning.plan(validated(created_pool(cycling=cycling), stack_changes={"systemPool": {"cycling": {}}}))
+    assert planned.created is not None
+    assert planned.created.gpu_pools[0].cycling == CyclingPlan(*expected)
+    assert planned.created.cpu_pools[0].cycling == CyclingPlan("replace-node", "1", "0")
+    told = [advice for advice in planned.advice if advice.path == "gpuPools[0].cycling.maxUnavailable"]
+    assert bool(told) is (expected[0] == "replace-node" and expected[2] != "0")
 
 
 def test_controllers_do_not_run_on_gpu_nodes():

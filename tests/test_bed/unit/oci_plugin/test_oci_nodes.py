@@ -146,6 +146,21 @@ def test_nodes_are_replaced_for_new_metadata_where_cycling_is_on(
     assert {node.labels.get("l") for node in region.nodes.there.values()} == {"1"}
 
 
+def test_nodes_with_new_boot_volumes_stay_the_same_machines(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
+    cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True, "cycleModes": ["BOOT_VOLUME_REPLACE"]}}
+    state = region.create("NodePool", **pool(*parts, size=2, **cycling))
+    before = {name: node.provider_id for name, node in region.nodes.there.items()}
+    metadata = {"nodeMetadata": {"user_data": encoded(SCRIPT)}}
+    state = region.update("NodePool", state, **pool(*parts, size=2, **cycling, **metadata))
+    assert {name: node.provider_id for name, node in region.nodes.there.items()} == before
+    assert {node.labels.get("l") for node in region.nodes.there.values()} == {"1"}
+    labels = {"initialNodeLabels": [{"key": "team", "value": "a"}]}
+    with pytest.raises(InitFailed, match="boot volume replacement cannot update initialNodeLabels"):
+        region.update("NodePool", state, **pool(*parts, size=2, **cycling, **metadata, **labels))
+
+
 def test_nodes_stay_as_they_are_where_cycling_is_off(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     state = region.create("NodePool", **pool(*parts, size=2))
     region.update("NodePool", state, **pool(*parts, size=2, nodeMetadata={"user_data": encoded(SCRIPT)}))
