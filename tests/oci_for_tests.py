@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmd_oke.access.oci_client import OciError
+from llmd_oke.catalogue.operations import oci_resources
 
 CLUSTER = {
     "id": "x",
@@ -46,8 +47,9 @@ class EmptyOci(FakeOci):
 
     def _answer(self, key: str) -> Any:
         if key in self.answers:
-            return self.answers[key]
-        return {"items": []} if key in {"compute /computeClusters", "lustre /lustreFileSystems"} else []
+            return super()._answer(key)
+        kinds = oci_resources().resources.values()
+        return {"items": []} if any(kind.items and key == f"{kind.service} {kind.path}" for kind in kinds) else []
 
 
 class Sequence(list[Any]):

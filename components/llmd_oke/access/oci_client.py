@@ -123,7 +123,9 @@ HOSTS = {
     "filestorage": "https://filestorage.{region}.oraclecloud.com/20171215",
     "identity": "https://identity.{region}.oci.oraclecloud.com/20160918",
     "limits": "https://limits.{region}.oci.oraclecloud.com/20190729",
+    "loadbalancer": "https://iaas.{region}.oraclecloud.com/20170115",
     "lustre": "https://lustre-file-storage.{region}.oci.oraclecloud.com/20250228",
+    "networkloadbalancer": "https://network-load-balancer-api.{region}.oci.oraclecloud.com/20200501",
 }
 """Endpoints and versions of services (OCI documentation, API Reference and Endpoints)."""
 
@@ -141,7 +143,7 @@ class OciClient(Protocol):
     """Asks OCI. Tests have one of their own."""
 
     def get(self, service: str, path: str, **query: str) -> Any:
-        """The document at a path; all pages of it where it is a list.
+        """The document at a path; all pages of it where it is a list, or has one under `items`.
 
         Raises:
             OciError: OCI refuses, or does not answer.
@@ -175,16 +177,17 @@ class SignedOciClient:
         self._hosts = hosts or HOSTS
 
     def get(self, service: str, path: str, **query: str) -> Any:
-        """The document at a path; all pages of it where it is a list."""
+        """The document at a path; all pages of it where it is a list, or has one under `items`."""
         document, page = self._page(service, path, query)
+        items = _items(document)
         for _ in range(MOST_PAGES):
-            if not page or not isinstance(document, list):
+            if not page or items is None:
                 break
             more, page = self._page(service, path, {**query, "page": page})
-            document = [*cast("list[Any]", document), *more]
+            items += _items(more) or []
         else:
             raise OciError(0, "TooManyPages", f"{service} {path} has more than {MOST_PAGES} pages.")
-        return cast("Any", document)
+        return document
 
     def send(self, method: str, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer to a request that may change something."""
@@ -213,6 +216,15 @@ class SignedOciClient:
                 return _accepted(answer, url)
             self._pause(2.0**attempt)
         raise AssertionError
+
+
+def _items(document: Any) -> list[Any] | None:
+    """The list that a document is, or has under `items`: services answer lists in both forms. None in another one."""
+    match document:
+        case list() | {"items": list()}:
+            return cast("list[Any]", document if isinstance(document, list) else document["items"])
+        case _:
+            return None
 
 
 def _accepted(answer: httpx2.Response, url: str) -> httpx2.Response:

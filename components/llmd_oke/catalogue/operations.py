@@ -14,6 +14,7 @@ class OciResource(Entry):
     """A type of resource: where OCI lists it, and how OCI's command line calls it.
 
     `again` is the reason why one of them may be created a second time without harm; all else is None or unused then.
+    `held_by` are ways into what is listed, each to the id, or ids, of what it goes with.
     """
 
     service: str = ""
@@ -29,6 +30,7 @@ class OciResource(Entry):
     delete: str = "delete"
     costs: bool = False
     again: str | None = None
+    held_by: tuple[tuple[str, ...], ...] = ()
 
     def show_command(self, inputs: Mapping[str, str]) -> str:
         """The command that lists what there is."""

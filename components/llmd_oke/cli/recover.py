@@ -132,7 +132,8 @@ def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State
     tenancy = Tenancy(client(), config, cluster)
     compartments = {cluster.compartment_id, cluster.tenancy_id, cluster.network.compartment_id}
     places = sorted(filter(None, compartments))
-    return recovery.orphans(tenancy.client, stack_tag, places, tenancy.availability_domains, state, result)
+    domains, progress = tenancy.availability_domains, console.progress()
+    return recovery.orphans(tenancy.client, stack_tag, places, domains, state, result, progress)
 
 
 def _show(result: Recovery, left: Sequence[Orphan], stack: str, *, settled: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 
-from llmd_oke.access.oci_client import OciClient
+from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.catalogue.operations import OciResource, oci_resources
 from llmd_oke.cluster.provider import STACK_TAG
 from llmd_oke.operations.pulumi_cli import PulumiCli
@@ -281,10 +281,13 @@ def orphans(
     availability_domains: Sequence[str],
     state: State,
     recovery: Recovery,
+    progress: Progress,
 ) -> list[Orphan]:
     """Resources of these compartments that carry the stack's tag and are not in its state, what costs money first.
 
-    Nothing that `recovery` takes into the state is one, nor anything that a pending creation could be.
+    Nothing that `recovery` takes into the state is one, nor anything that a pending creation could be. What OKE or an
+    instance pool makes (nodes, load balancers) is one once its pool or cluster is gone, with a tag or without: until
+    then it goes with that. What this identity may not list is told, and left out.
 
     Raises:
         KitError: OCI doesn't answer.
@@ -292,16 +295,85 @@ def orphans(
     known = {str(resource.get("id")) for resource in state.get("resources") or ()}
     known |= {identifier for _, identifier in recovery.taken}
     unmatched = [item.pending for item in recovery.unmatched]
+    listed = {
+        type_: _listed_in(client, kind, _list_queries(kind, compartments, availability_domains), progress)
+        for type_, kind in oci_resources().resources.items()
+    }
+    holders = _holders(listed, stack_tag, known)
     results = list[Orphan]()
-    for type_, kind in oci_resources().resources.items():
-        for inputs in _list_queries(kind, compartments, availability_domains):
-            for listed in _list_resources(client, kind, inputs):
-                could_be = any(item.type == type_ and _has_name(listed, kind, item) for item in unmatched)
-                if _tag(listed) == stack_tag and listed["id"] not in known and not could_be:
-                    identifier, created = str(listed["id"]), str(listed.get("timeCreated") or "")
-                    name, delete = str(listed.get(kind.listed_name or kind.name) or ""), kind.delete_command(identifier)
-                    results.append(Orphan(type_, name, identifier, created, delete, kind.costs))
+    for type_, items in listed.items():
+        kind = oci_resources().resources[type_]
+        for item in items:
+            could_be = any(pending.type == type_ and _has_name(item, kind, pending) for pending in unmatched)
+            if item["id"] in known or could_be or _is_gone(item):
+                continue
+            if holders.lost(_held_by(item, kind), tagged=_tag(item) == stack_tag):
+                identifier, created = str(item["id"]), str(item.get("timeCreated") or "")
+                name, delete = str(item.get(kind.listed_name or kind.name) or ""), kind.delete_command(identifier)
+                results.append(Orphan(type_, name, identifier, created, delete, kind.costs))
     return sorted(results, key=lambda orphan: (not orphan.costs, orphan.type, orphan.name))
+
+
+@dataclass(frozen=True)
+class _Holders:
+    """The ids of a stack's resources that others go with, and those of them that are there still."""
+
+    own: Set[str]
+    live: Set[str]
+
+    def lost(self, held_by: Set[str], *, tagged: bool) -> bool:
+        """Whether something of the stack's goes with nothing that is there; `held_by` are the ids that it names."""
+        return (tagged or bool(held_by & self.own)) and not held_by & self.live
+
+
+_SUBNET, _CLUSTER = "oci:Core/subnet:Subnet", "oci:ContainerEngine/cluster:Cluster"
+
+
+def _holders(listed: Mapping[str, Sequence[Mapping[str, Any]]], stack_tag: str, known: Set[str]) -> _Holders:
+    """What others of the stack's go with, by what is listed and known. A load balancer that says its subnet alone goes
+    with the stack's cluster.
+    """
+    own, live = set(known), set(known)
+    for items in listed.values():
+        for item in items:
+            pools = {str(pool["id"]) for pool in item.get("instancePools") or ()}  # of a cluster network
+            if item["id"] in known or _tag(item) == stack_tag:
+                own |= {str(item["id"]), *pools}
+                live = live - {item["id"]} if _is_gone(item) else live | {str(item["id"]), *pools}
+    if not any(item["id"] in live for item in listed[_CLUSTER]):
+        live -= {str(item["id"]) for item in listed[_SUBNET]}
+    return _Holders(own, live)
+
+
+def _held_by(item: Mapping[str, Any], kind: OciResource) -> Set[str]:
+    for way in kind.held_by:
+        value: Any = item
+        for step in way:
+            value = value.get(step) or {}
+        if value:
+            return {value} if isinstance(value, str) else set(value)
+    return frozenset()
+
+
+def _listed_in(
+    client: OciClient, kind: OciResource, queries: Iterable[Mapping[str, str]], progress: Progress
+) -> list[Mapping[str, Any]]:
+    """What OCI has of a type at some places, with what is gone; nothing where this identity may not list it."""
+    items: list[Mapping[str, Any]] = []
+    for inputs in queries:
+        try:
+            items += _listed(client, kind, inputs)
+        except OciError as error:
+            if error.status not in _NOT_ALLOWED:
+                raise
+            progress.step(
+                f"not looked for: {kind.command}s of {inputs['compartmentId']}, which OCI doesn't list: {error}"
+            )
+    return items
+
+
+_NOT_ALLOWED = (401, 403, 404)
+"""How OCI answers those who may not list something."""
 
 
 def kubernetes_id(pending: Pending) -> str | None:
@@ -355,13 +427,20 @@ def _match(pending: Pending, find: Find, known: Set[str]) -> str | Unmatched | N
     return find(pending, known)
 
 
+def _is_gone(item: Mapping[str, Any]) -> bool:
+    return item.get("lifecycleState") in oci_resources().gone
+
+
 def _list_resources(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """What OCI has of a type at a place, but for what is gone."""
+    return [item for item in _listed(client, kind, inputs) if not _is_gone(item)]
+
+
+def _listed(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:
     path = kind.path.format_map(inputs)
     names = ["compartmentId", *kind.query] if "{" not in kind.path else []
     answer = client.get(kind.service, path, **{name: inputs[name] for name in names if inputs.get(name)})
-    items: list[Mapping[str, Any]] = answer[kind.items] if kind.items else answer
-    return [item for item in items if item.get("lifecycleState") not in oci_resources().gone]
+    return answer[kind.items] if kind.items else answer
 
 
 def _list_queries(

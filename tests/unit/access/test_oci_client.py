@@ -18,6 +18,7 @@ from llmd_oke.access.oci_client import (
     stored_text,
 )
 from llmd_oke.access.signing import Signer
+from llmd_oke.catalogue.operations import OciResource, oci_resources
 from llmd_oke.config import validate
 from llmd_pods.errors import KitError
 from stack_files import existing_cluster, stack
@@ -64,6 +65,23 @@ def test_all_pages_of_a_list_are_read():
     transport = Transport(answer([1, 2], opc_next_page="p2"), answer([3]))
     assert transport.client.get("identity", "/policies") == [1, 2, 3]
     assert transport.requests[1].url.params["page"] == "p2"
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind"), [(type_, kind) for type_, kind in oci_resources().resources.items() if kind.path]
+)
+def test_all_pages_of_each_list_that_recovery_asks_for_are_read(type_: str, kind: OciResource):
+    def page(*items: int) -> Any:
+        return {kind.items: list(items)} if kind.items else list(items)
+
+    transport = Transport(answer(page(1, 2), opc_next_page="p2"), answer(page(3), opc_next_page="p3"), answer(page(4)))
+    assert transport.client.get(kind.service, kind.path.format_map({"clusterId": "c"})) == page(1, 2, 3, 4), type_
+    assert [request.url.params.get("page") for request in transport.requests] == [None, "p2", "p3"]
+
+
+def test_a_document_that_is_no_list_is_read_once():
+    transport = Transport(answer({"id": "x"}, opc_next_page="p2"))
+    assert transport.client.get("compute", "/instances/x") == {"id": "x"}
 
 
 def test_a_busy_service_is_asked_again():

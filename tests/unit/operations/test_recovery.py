@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from listening import Listener
+from llmd_oke.access.oci_client import OciError
 from llmd_oke.operations import recovery
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.recovery import NONE, Pending, kubernetes_id
@@ -197,6 +198,7 @@ def test_a_resource_with_the_stacks_tag_outside_its_state_is_an_orphan_costs_fir
         ["AD-1"],
         state(known=({"urn": "u", "id": "ocid1.nodepool.known"},)),
         recovery.Recovery(),
+        Listener(),
     )
     assert [(orphan.identifier, orphan.costs) for orphan in lost] == [
         ("ocid1.nodepool.lost", True),
@@ -211,8 +213,75 @@ def test_what_a_pending_creation_is_or_could_be_is_no_orphan(pools: list[dict[st
     client = EmptyOci({POOLS: [*pools, other]})
     deployment = state(POOL)
     foreseen = recovery.look(deployment, recovery.in_oci(lambda: client))
-    lost = recovery.orphans(client, "llmd-oke/prod", ["c"], ["AD-1"], deployment, foreseen)
+    lost = recovery.orphans(client, "llmd-oke/prod", ["c"], ["AD-1"], deployment, foreseen, Listener())
     assert [orphan.identifier for orphan in lost] == ["ocid1.nodepool.lost"]
+
+
+INSTANCES, NETWORKS, CLUSTERS = "compute /instances", "compute /clusterNetworks", "containerengine /clusters"
+BALANCERS = "networkloadbalancer /networkLoadBalancers"
+MANAGED: Any = {"id": "ocid1.instance.managed", "metadata": {"oke-pool-id": "ocid1.nodepool.1"}}
+POOLED: Any = {"id": "ocid1.instance.pooled", "freeformTags": {"oci:compute:instancepool": "ocid1.instancepool.1"}}
+NETWORK = {"id": "ocid1.network.1", "freeformTags": TAG, "instancePools": [{"id": "ocid1.instancepool.1"}]}
+CLUSTER = {"id": "ocid1.cluster.1", "freeformTags": TAG}
+BALANCER: Any = {"id": "ocid1.nlb.1", "systemTags": {"orcl-containerengine": {"Cluster": "ocid1.cluster.1"}}}
+GONE = {"lifecycleState": "DELETED"}
+
+
+def lost(state_ids: tuple[str, ...] = (), progress: Listener | None = None, **answers: Any) -> list[str]:
+    keys = {"pools": POOLS, "instances": INSTANCES, "networks": NETWORKS, "clusters": CLUSTERS}
+    client = EmptyOci({keys.get(name, name): items for name, items in answers.items()})
+    deployment = state(known=tuple({"urn": f"u::{item}", "id": item} for item in state_ids))
+    found_ = recovery.orphans(
+        client, "llmd-oke/prod", ["c"], ["AD-1"], deployment, recovery.Recovery(), progress or Listener()
+    )
+    return [orphan.identifier for orphan in found_]
+
+
+@pytest.mark.parametrize("tags", [{}, {"freeformTags": TAG}], ids=["without the stack's tag", "with it"])
+def test_nodes_and_load_balancers_of_what_is_there_are_no_orphans(tags: dict[str, Any]):
+    pooled: Any = {**POOLED, "freeformTags": {**POOLED["freeformTags"], **tags.get("freeformTags", {})}}
+    there: Any = {
+        "pools": [pool()],
+        "networks": [NETWORK],
+        "clusters": [CLUSTER],
+        "instances": [{**MANAGED, **tags}, pooled],
+        BALANCERS: {"items": [{**BALANCER, **tags}]},
+    }
+    assert lost(("ocid1.nodepool.1", "ocid1.network.1", "ocid1.cluster.1"), **there) == []
+    assert lost((), **there) == ["ocid1.cluster.1", "ocid1.nodepool.1", "ocid1.network.1"]
+
+
+@pytest.mark.parametrize("tags", [{}, {"freeformTags": TAG}], ids=["without the stack's tag", "with it"])
+def test_nodes_and_load_balancers_whose_pool_or_cluster_is_gone_are_orphans(tags: dict[str, Any]):
+    pooled: Any = {**POOLED, "freeformTags": {**POOLED["freeformTags"], **tags.get("freeformTags", {})}}
+    gone: Any = {
+        "pools": [pool(**GONE)],
+        "networks": [{**NETWORK, "lifecycleState": "TERMINATED"}],
+        "clusters": [{**CLUSTER, **GONE}],
+        "instances": [{**MANAGED, **tags}, pooled],
+        BALANCERS: {"items": [{**BALANCER, **tags}]},
+    }
+    orphaned = ["ocid1.instance.managed", "ocid1.instance.pooled", "ocid1.nlb.1"]
+    assert lost((), **gone) == orphaned
+    assert lost(("ocid1.nodepool.1", "ocid1.network.1", "ocid1.cluster.1"), **gone) == orphaned
+
+
+def test_a_load_balancer_that_says_its_subnet_alone_goes_with_the_stacks_cluster():
+    balancer = {"id": "ocid1.lb.1", "subnetIds": ["ocid1.subnet.1"]}
+    answers: Any = {"loadbalancer /loadBalancers": [balancer], "compute /subnets": [{"id": "ocid1.subnet.1"}]}
+    assert lost(("ocid1.subnet.1",), clusters=[{**CLUSTER, **GONE}], **answers) == ["ocid1.lb.1"]
+    assert lost(("ocid1.subnet.1", "ocid1.cluster.1"), clusters=[CLUSTER], **answers) == []
+    others: Any = {"loadbalancer /loadBalancers": [{**balancer, "subnetIds": ["ocid1.subnet.2"]}]}
+    assert lost(("ocid1.subnet.1",), **others) == []
+
+
+def test_what_an_identity_may_not_list_is_told_and_the_rest_is_looked_for():
+    progress = Listener()
+    pools: Any = {"pools": [pool("ocid1.nodepool.lost")]}
+    client = EmptyOci({POOLS: pools["pools"], BALANCERS: OciError(404, "NotAuthorizedOrNotFound", "no rights")})
+    found_ = recovery.orphans(client, "llmd-oke/prod", ["c"], [], state(), recovery.Recovery(), progress)
+    assert [orphan.identifier for orphan in found_] == ["ocid1.nodepool.lost"]
+    assert progress.news == ["not looked for: nlb network-load-balancers of c, which OCI doesn't list: no rights"]
 
 
 class Cli:
