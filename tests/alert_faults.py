@@ -47,6 +47,8 @@ REHEARSED: Mapping[str, str] = {
 """By alert: the fault that makes it fire, and what clears it."""
 
 BY_PROMTOOL: Mapping[str, str] = {
+    "KvReleaseNotTold": "a notice gets lost between servers that both run: the simulated network loses none",
+    "KvCacheStranded": "blocks that no lease frees: simulated servers have no such fault",
     "CertificateExpires": "the rehearsed stack has no certificate: Envoys tell of none",
     "PickerWithoutLeader": "pickers of the release that is rehearsed (v0.7.1) have no leader",
 }

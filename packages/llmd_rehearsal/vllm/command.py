@@ -78,6 +78,11 @@ class KeyValueTransfer:
         return self.connector in NIXL_CONNECTORS
 
     @property
+    def lease_extension_s(self) -> float:
+        """What a heartbeat extends a lease by, in model seconds (vLLM 0.26, `nixl/base_worker.py`)."""
+        return self.lease_s * 2 // 3
+
+    @property
     def decode_bench(self) -> bool:
         """Prompts are filled with dummy KV caches, for decode-only benchmarks."""
         return self.connector == DECODE_BENCH_CONNECTOR

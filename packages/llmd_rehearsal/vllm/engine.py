@@ -83,10 +83,20 @@ class Engine:
         """The KV cache of that finished prefill waits to be pulled."""
         return self._handover is not None and self._handover.holds(request_id)
 
-    def claim(self, request_id: str) -> None:
-        """A decode server has a request for that KV cache: it doesn't expire any more."""
+    def claim(self, request_id: str, engine_id: str) -> None:
+        """A decode server has a request for that KV cache: it doesn't expire while it has."""
         if self._handover is not None:
-            self._handover.renew(request_id)
+            self._handover.renew(request_id, engine_id)
+
+    def abandon(self, request_id: str, engine_id: str) -> None:
+        """That decode server has ended its request without pulling the KV cache."""
+        if self._handover is not None:
+            self._handover.abandon(request_id, engine_id)
+
+    def abandon_all(self, engine_id: str) -> None:
+        """That decode server is gone."""
+        if self._handover is not None:
+            self._handover.abandon_all(engine_id)
 
     def release(self, request_id: str) -> None:
         """Free the KV cache of a finished prefill."""

@@ -27,6 +27,7 @@ _ENGINE = (
 )
 _CONNECTOR = (
     ("failed_transfers", "vllm:nixl_num_failed_transfers_total", "counter", "Number of failed NIXL transfers."),
+    ("failed_notifications", "vllm:nixl_num_failed_notifications_total", "counter", "Number of failed notifications."),
     ("expired_transfers", "vllm:nixl_num_kv_expired_reqs_total", "counter", "Requests that had their KV expire."),
 )
 _LAG = (
@@ -103,6 +104,7 @@ class ServerMetrics:
         self.external_queries = 0
         self.external_hits = 0
         self.failed_transfers = 0
+        self.failed_notifications = 0
         self.expired_transfers = 0
         self.finished: dict[str, int] = dict.fromkeys(Finish, 0)
         self._lag = lag

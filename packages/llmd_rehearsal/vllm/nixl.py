@@ -51,8 +51,16 @@ class Holder(Protocol):
         """The KV cache of that request is still there."""
         ...
 
-    def claim(self, request_id: str) -> None:
-        """A decode server has a request for that KV cache."""
+    def claim(self, request_id: str, engine_id: str) -> None:
+        """A decode server has a request for that KV cache, and renews the lease."""
+        ...
+
+    def abandon(self, request_id: str, engine_id: str) -> None:
+        """That decode server does not renew the lease any more, and has not said that it pulled the KV cache."""
+        ...
+
+    def abandon_all(self, engine_id: str) -> None:
+        """That decode server renews no lease any more: it is gone."""
         ...
 
     def release(self, request_id: str) -> None:
@@ -111,14 +119,25 @@ class Network:
                 del self._peers[identity.engine_id]
                 for other in self._peers.values():
                     other.lost |= {identity.engine_id} & other.handshakes.keys()
+                    other.holder.abandon_all(identity.engine_id)
 
         return leave
 
-    def claim(self, remote: RemoteBlocks) -> None:
+    def claim(self, local_id: str, remote: RemoteBlocks) -> None:
         """Tell the holder that the KV cache will be pulled. vLLM does so by a heartbeat, until it is pulled."""
         peer = self._peers.get(remote.engine_id)
         if peer is not None:
-            peer.holder.claim(remote.request_id)
+            peer.holder.claim(remote.request_id, local_id)
+
+    def abandon(self, local_id: str, remote: RemoteBlocks) -> None:
+        """End the heartbeat for a KV cache that was not pulled: the holder keeps it until the lease ends."""
+        peer = self._peers.get(remote.engine_id)
+        if peer is not None:
+            peer.holder.abandon(remote.request_id, local_id)
+
+    def knows(self, remote: RemoteBlocks) -> bool:
+        """Whether the engine that holds that KV cache is there."""
+        return remote.engine_id in self._peers
 
     def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
         """Plan the transfer of the KV cache of `tokens`; the ports of the holder serve one transfer after the other."""
@@ -189,6 +208,20 @@ def _arrives_garbled(local: Identity, other: Identity) -> bool:
     return not (local.splits_by_heads and other.splits_by_heads)
 
 
+@dataclass
+class _Held:
+    """A KV cache that waits to be pulled: until `lease_end_s`, or for as long as a decode server renews the lease."""
+
+    sequence: Sequence
+    lease_end_s: float
+    renewed_by: str | None = None
+    timer: Handle | None = None
+
+    def stop_expiry(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+
 class Handover:
     """One server's side: KV caches that it holds for others, and those that it pulls.
 
@@ -215,21 +248,23 @@ class Handover:
         self._log = log
         self._free = free
         self._crash = crash
-        self._held: dict[str, tuple[Sequence, Handle]] = {}
+        self._held: dict[str, _Held] = {}
 
     def hold(self, sequence: Sequence) -> None:
         """Keep the KV cache of a finished prefill until a decode server pulled it or nobody came for it."""
+        held = self._held[sequence.request_id] = _Held(sequence, self._clock.now() + self._transfer.lease_s)
+        self._let_expire(held)
 
+    def _let_expire(self, held: "_Held") -> None:
         def expire() -> None:
             self._metrics.expired_transfers += 1
             self._log(
-                f"WARNING Releasing expired KV blocks for request {sequence.request_id} which were retrieved by 0 "
+                f"WARNING Releasing expired KV blocks for request {held.sequence.request_id} which were retrieved by 0 "
                 "remote worker(s) before lease expired."
             )
-            self.release(sequence.request_id)
+            self.release(held.sequence.request_id)
 
-        timer = self._clock.call_at(self._clock.now() + self._transfer.lease_s, expire)
-        self._held[sequence.request_id] = (sequence, timer)
+        held.timer = self._clock.call_at(held.lease_end_s, expire)
 
     def holds(self, request_id: str) -> bool:
         """The KV cache of that finished prefill waits to be pulled."""
@@ -243,19 +278,36 @@ class Handover:
     def claim(self, sequence: Sequence) -> None:
         """Keep the holder of a sequence's KV cache from giving it up while the sequence waits."""
         if sequence.remote is not None:
-            self._network.claim(sequence.remote)
+            self._network.claim(self._transfer.engine_id, sequence.remote)
 
-    def renew(self, request_id: str) -> None:
+    def renew(self, request_id: str, engine_id: str) -> None:
         """A decode server renews the lease for as long as it has the request."""
-        if request_id in self._held:
-            self._held[request_id][1].cancel()
+        held = self._held.get(request_id)
+        if held is not None:
+            held.renewed_by = engine_id
+            held.stop_expiry()
+
+    def abandon(self, request_id: str, engine_id: str) -> None:
+        """A decode server has ended a request without saying that it pulled the KV cache: the lease goes on for as long
+        as its last heartbeat extended it.
+        """
+        held = self._held.get(request_id)
+        if held is not None and held.renewed_by == engine_id:
+            held.renewed_by = None
+            held.lease_end_s = max(held.lease_end_s, self._clock.now() + self._transfer.lease_extension_s)
+            self._let_expire(held)
+
+    def abandon_all(self, engine_id: str) -> None:
+        """A decode server is gone, and its heartbeats with it."""
+        for request_id in list(self._held):
+            self.abandon(request_id, engine_id)
 
     def release(self, request_id: str) -> None:
         """Free the KV cache of a finished prefill."""
-        if request_id in self._held:
-            sequence, timer = self._held.pop(request_id)
-            timer.cancel()
-            self._free(sequence)
+        held = self._held.pop(request_id, None)
+        if held is not None:
+            held.stop_expiry()
+            self._free(held.sequence)
 
     def pull(self, sequence: Sequence, now_s: float, done: Callable[[Sequence, bool], None]) -> None:
         """Fetch what isn't cached here of a prompt's KV cache; `done` gets whether it came."""
@@ -272,6 +324,7 @@ class Handover:
             failure = pull.failure or self._network.finish(remote)
             sequence.remote = None
             if failure is not None:
+                self._network.abandon(self._transfer.engine_id, remote)
                 self._metrics.failed_transfers += 1
                 self._log(f"ERROR KV load failed for request {sequence.request_id}: {failure}")
             else:
@@ -286,7 +339,9 @@ class Handover:
         self._clock.call_at(pull.end_s, end)
 
     def release_remote(self, sequence: Sequence) -> None:
-        """Tell the holder of a KV cache that nobody will pull it."""
+        """Tell the holder of a KV cache that nobody will pull it; where it is gone, count that it wasn't told."""
         if sequence.remote is not None:
+            if not self._network.knows(sequence.remote):
+                self._metrics.failed_notifications += 1
             self._network.finish(sequence.remote)
             sequence.remote = None

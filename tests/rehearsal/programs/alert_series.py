@@ -11,7 +11,7 @@ PREFILL, DECODE = f'{{{POD},llm_d_ai_role="prefill"}}', f'{{{POD},llm_d_ai_role=
 GPU = '{hostname="node",gpu_id="0"}'
 PORT = '{instance="node",device="mlx5_0",port="1"}'
 RESTARTS = 'kube_pod_container_status_restarts_total{namespace="llm-d",container="vllm",pod='
-WAITING, IN_USE = "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
+RUNNING, WAITING, IN_USE = "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
 
 
 def _buckets(name: str, labels: str, low: str, high: str) -> dict[str, str]:
@@ -47,6 +47,14 @@ SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "KvTransferExpired": (
         {f"vllm:nixl_num_kv_expired_reqs_total{TRANSFERS}": "0+1x60"},
         {f"vllm:nixl_num_kv_expired_reqs_total{TRANSFERS}": "5+0x60"},
+    ),
+    "KvReleaseNotTold": (
+        {f"vllm:nixl_num_failed_notifications_total{TRANSFERS}": "0+1x60"},
+        {f"vllm:nixl_num_failed_notifications_total{TRANSFERS}": "5+0x60"},
+    ),
+    "KvCacheStranded": (
+        {f"{IN_USE}{PREFILL}": "0.2x60", f"{RUNNING}{PREFILL}": "0x60", f"{WAITING}{PREFILL}": "0x60"},
+        {f"{IN_USE}{PREFILL}": "0.2x60", f"{RUNNING}{PREFILL}": "0 0 1x58", f"{WAITING}{PREFILL}": "0x60"},
     ),
     "KvTransferSlow": (
         _buckets("vllm:nixl_xfer_time_seconds_bucket", POD, QUIET, BUSY),

@@ -90,6 +90,60 @@ def test_a_prefill_that_a_decode_server_knows_of_does_not_expire(pair, clock):
     assert all(len(request.times) == 4000 for request in busy)
 
 
+def claimed(clock, prefill, decode):
+    """A finished prefill that a decode server, whose batch is full, has a request for."""
+    for index in range(256):
+        decode.request(64, 4000, start=100_000 * (index + 1))
+    clock.run(until_s=2)
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=4)
+    waiting = decode.request(4096, 1, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=40)
+    return filled, waiting
+
+
+def test_blocks_of_a_decode_server_that_is_gone_are_freed_when_its_last_renewal_ends(pair, clock):
+    """A heartbeat extends the lease by two thirds of its 30 s."""
+    prefill, decode = pair
+    filled, _ = claimed(clock, prefill, decode)
+    decode.leave()
+    clock.run(until_s=59)
+    assert prefill.engine.holds(filled.sequence.request_id)
+    clock.run(until_s=61)
+    assert prefill.engine.at_rest
+    assert prefill.metrics.cache_usage == 0.0
+    assert prefill.metrics.expired_transfers == 1
+
+
+def test_blocks_of_a_request_that_is_aborted_before_it_is_pulled_are_freed_at_once(pair, clock):
+    prefill, decode = pair
+    filled, waiting = claimed(clock, prefill, decode)
+    decode.engine.abort(waiting.sequence)
+    assert not prefill.engine.holds(filled.sequence.request_id)
+    assert (prefill.metrics.expired_transfers, prefill.metrics.cache_usage) == (0, 0.0)
+    assert decode.metrics.failed_notifications == 0
+
+
+def test_an_abort_that_the_holder_of_its_blocks_is_not_told_of_is_counted(pair, clock):
+    prefill, decode = pair
+    _, waiting = claimed(clock, prefill, decode)
+    prefill.leave()
+    decode.engine.abort(waiting.sequence)
+    assert decode.metrics.failed_notifications == 1
+
+
+def test_blocks_that_a_decode_server_fails_to_pull_are_freed_when_the_lease_ends(serve, clock):
+    """Their block sizes differ, so that the handshake fails."""
+    prefill = serve("--kv-transfer-config", NIXL)
+    decode = serve("--kv-transfer-config", NIXL, "--block-size", "64", host="10.244.0.3")
+    request, _ = hand_over(clock, prefill, decode)
+    assert request.sequence.finish == "error"
+    assert prefill.metrics.cache_usage > 0
+    clock.run(until_s=40)
+    assert prefill.metrics.cache_usage == 0.0
+    assert prefill.metrics.expired_transfers == 1
+
+
 def test_transfers_out_of_one_prefill_server_follow_each_other(pair, clock):
     """One port: the last of four transfers ends four transfer times after it could begin."""
     prefill, decode = pair
