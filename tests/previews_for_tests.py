@@ -67,6 +67,7 @@ class Cli:
         self._then = then
         self.on_update: Callable[[], None] = lambda: None
         self.update_status = 0
+        self.event_log = ""
         self.resources = list(resources)
         self.asked: list[str] = []
         self.progress = Listener()
@@ -83,6 +84,8 @@ class Cli:
             self.asked.append(words)
         if own[0] == "up":
             self.on_update()
+            if "--event-log" in own:
+                Path(own[own.index("--event-log") + 1]).write_text(self.event_log)
             return CommandResult(self.update_status)
         if own[0] == "stack":
             return CommandResult(0, json.dumps({"deployment": {"resources": self.resources}}))

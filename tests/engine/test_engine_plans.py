@@ -36,9 +36,13 @@ class DeploymentPlugin(ReplacingPlugin):
             return provider_pb2.CreateResponse(properties=request.properties)
         return super().Create(request, context)
 
+    fails = False
+
     def Update(self, request, context):  # noqa: N802
         if request.preview:
             return provider_pb2.UpdateResponse(properties=request.news)
+        if self.fails:
+            context.abort(grpc.StatusCode.UNKNOWN, "out of capacity")
         return super().Update(request, context)
 
 
@@ -49,6 +53,7 @@ class Stack:
         self.servers: dict[str, Any] = {"replicas": 2, "size": 1}
         self.between: dict[str, Any] = {}
         self.with_gate = False
+        self.image = ""
         self.said = ""
         self.plugin = plugin
         self._project = project
@@ -56,6 +61,8 @@ class Stack:
     def program(self) -> None:
         opts = pulumi.ResourceOptions(provider=k8s.Provider("cluster", cluster_identifier="test"))
         AggregatedUnit("m", unit(**self.servers), opts)
+        if self.image:
+            pulumi.Stash(self.image, input="ocid1.image")
         if self.with_gate:
             pool_id = k8s.core.v1.Namespace("pool", opts=opts).id
             NodeGate("gate", {**POOL, "pool_id": pool_id}, opts)  # type: ignore[typeddict-item]
@@ -120,6 +127,21 @@ def test_an_update_does_what_was_judged_and_refuses_what_was_not(stack: Stack):
     assert status
     assert done == []
     assert "violates plan" in stack.said
+
+
+def test_an_update_that_fails_before_it_deletes_is_told_as_one_failure(stack: Stack):
+    stack.image = "image-v1.34.2"
+    assert stack.update()[0] == 0, stack.said
+    stack.image, stack.servers["replicas"], stack.plugin.fails = "image-v1.35.2", 3, True
+    status, _, news = stack.update()
+    assert status
+    assert "image-v1.34.2 but none were seen" in stack.said
+    assert [text for text in news if text.startswith("what failed")] == [
+        "what failed: Deployment m-aggregated. Not begun for it, as `expected resource operations for ...` means, and"
+        " left to the next update: Stash image-v1.34.2"
+    ]
+    stack.plugin.fails = False
+    assert stack.update()[0] == 0, stack.said
 
 
 def test_where_values_are_known_to_the_update_only_it_goes_on_and_says_so(stack: Stack):

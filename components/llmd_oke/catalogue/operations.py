@@ -43,11 +43,12 @@ class OciResource(Entry):
 
 class OciResources(Entry):
     """All types; `gone` are the lifecycle states of what is no longer there, `created` those that nothing has while it
-    is being created.
+    is being created, `under_way` those that become others by themselves.
     """
 
     gone: tuple[str, ...]
     created: tuple[str, ...]
+    under_way: tuple[str, ...]
     resources: dict[str, OciResource]
 
 

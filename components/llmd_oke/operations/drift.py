@@ -43,7 +43,7 @@ Tree = Mapping[str, Any]
 @dataclass(frozen=True)
 class Drift:
     """A change by hand, in words. `path` is the property, empty where all is gone; `taken_back` says whether an update
-    undoes it once the engine has read it.
+    undoes it once the engine has read it, without making the resource anew.
     """
 
     urn: str
@@ -142,10 +142,13 @@ def _changed_field(change: Change, path: str) -> Drift:
     values = "was changed" if _is_hidden(was, now) else f"was {was} and is {now}"
     managers = _other_managers(change.new_outputs, path)
     undoing = f"{_undoing(change)} makes it what the stack file says"
+    replaces = path in change.replaced_by
+    if replaces:
+        undoing = f"{_undoing(change)} would replace it: change it back where it was changed"
     words = f"{change.short_name}: {path} {values}{_by(managers)}; {undoing}"
     if path == _REPLICAS and any(manager.startswith(_AUTOSCALERS) for manager in managers):
         words += " (`scaling` would leave it to an autoscaler)"
-    return Drift(change.urn, path, words)
+    return Drift(change.urn, path, words, taken_back=not replaces)
 
 
 def _undone_field(change: Change, path: str) -> Drift:

@@ -128,6 +128,42 @@ def errors_of_events(text: str) -> tuple[str, ...]:
         return ()
 
 
+def failures_of_events(text: str) -> "Failures":
+    """What failed in an update, by its events; none where the text is something else."""
+    try:
+        events: list[dict[str, Any]] = [json.loads(line).get("diagnosticEvent") or {} for line in text.splitlines()]
+    except (ValueError, AttributeError):
+        return Failures()
+    told = [(str(event.get("urn") or ""), str(event.get("message") or "")) for event in events if _is_error(event)]
+    not_begun = dict.fromkeys(urn for urn, message in told if _NOT_BEGUN in message)
+    failed = dict.fromkeys(urn for urn, message in told if _NOT_BEGUN not in message)
+    names, others = ([Change("", urn).short_name for urn in urns if _is_part(urn)] for urns in (failed, not_begun))
+    return Failures(tuple(names), tuple(others))
+
+
+_NOT_BEGUN = "but none were seen"
+"""How the engine ends its complaint of a resource that a plan has and an update that failed did not come to:
+`expected resource operations for URN but none were seen` (Pulumi 3.250, deployment_executor.go).
+"""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The short names of resources that failed, and of those that were planned and not begun for it."""
+
+    failed: tuple[str, ...] = ()
+    not_begun: tuple[str, ...] = ()
+
+
+def _is_part(urn: str) -> bool:
+    """Whether it is a resource, and not the stack itself, which fails with each of them."""
+    return Change("", urn).type not in {"", "pulumi:pulumi:Stack"}
+
+
+def _is_error(diagnostic: Mapping[str, Any]) -> bool:
+    return diagnostic.get("severity") == "error"
+
+
 def _step(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """A step in the words of `pulumi preview --json`."""
     differences: Mapping[str, Any] = metadata.get("detailedDiff") or {}
@@ -175,5 +211,5 @@ def _part(step: Mapping[str, Any], state: str, part: str) -> Mapping[str, Any]:
 
 def _errors(diagnostics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for diagnostic in diagnostics:
-        if diagnostic.get("severity") == "error":
+        if _is_error(diagnostic):
             yield str(diagnostic.get("message", "")).strip()

@@ -7,13 +7,14 @@ is with a request to create that got no answer, of which engines write nothing d
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
+from llmd_pods.progress import Progress, Ticker
 
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.catalogue.operations import OciResource, oci_resources
@@ -35,6 +36,11 @@ NONE = "none"
 """The choice for a resource that was never created."""
 
 _CREATES = ("create", "create-replacement")
+CREATION_S = 7200.0
+"""How long OCI may take to create what was taken up: as for GPU instances (`cluster/timeouts.py`, GPU_INSTANCE)."""
+
+POLL_S = 15.0
+
 BEGUN_FIELDS = ("urn", "type", "custom", "inputs", "parent", "provider", "protect")
 """What a state has of a resource that is being created."""
 
@@ -236,12 +242,15 @@ def recover(
     client: ClientOf = no_client,
     choices: Choices | None = None,
     begun: Sequence[Mapping[str, Any]] = (),
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Recovery:
-    """Settles the pending operations of a stack, with the creations in `begun`; nothing is done where it has none.
+    """Settles the pending operations of a stack, with the creations in `begun`; nothing is done where it has none. What
+    is taken into the state and still on its way is waited for, so that the update that follows finds it as it will be.
 
     Raises:
         KitError: one of them can't be matched, with the command that shows what there is and the one that settles it;
-            or the state can't be read or changed, as where another engine holds its lock.
+            the state can't be read or changed, as where another engine holds its lock; or OCI isn't done in time.
     """
     document = pulumi.export()
     state: State = with_pending(document.get("deployment") or {}, begun)
@@ -253,9 +262,45 @@ def recover(
         progress.detail(line)
     refuse_unmatched(recovery, pulumi.stack)
     pulumi.import_state({**document, "deployment": recovered_state(state, recovery)})
+    _await_created(recovery.taken, client, progress, pause, clock)
     if recovery.urns and pulumi.read(recovery.urns):
         raise KitError("What was taken into the state can't be read from the cloud.", "`pulumi refresh` says why.")
     return recovery
+
+
+def _await_created(
+    taken: Sequence[tuple[Pending, str]],
+    client: ClientOf,
+    progress: Progress,
+    pause: Callable[[float], None],
+    clock: Callable[[], float],
+) -> None:
+    """Waits until OCI is done with what was taken into the state, however that ends.
+
+    Raises:
+        KitError: it isn't in time.
+    """
+    ends_s, ticker = clock() + CREATION_S, Ticker(progress, clock=clock)
+    while under_way := [line for pending, identifier in taken if (line := _under_way(pending, identifier, client))]:
+        words = f"OCI is not done with {', '.join(under_way)}"
+        if clock() >= ends_s:
+            raise KitError(
+                f"{words} after {CREATION_S / 60:.0f} minutes.",
+                "The console's work requests say what it waits for. The same command goes on from there.",
+            )
+        ticker.tell(words, "creating")
+        pause(POLL_S)
+
+
+def _under_way(pending: Pending, identifier: str, client: ClientOf) -> str:
+    """The name and state of a resource that OCI still works on; empty where it is done, or nobody can say."""
+    kind = oci_resources().resources.get(pending.type)
+    inputs = {name: value for name, value in pending.inputs.items() if isinstance(value, str)}
+    if kind is None or not kind.path or not kind.costs or set(_NEEDED.findall(kind.path)) - set(inputs):
+        return ""
+    listed = {str(item.get("id")): item for item in _listed(client(), kind, inputs)}
+    state = str(listed.get(identifier, {}).get("lifecycleState"))
+    return f"{pending.name} ({state})" if state in oci_resources().under_way else ""
 
 
 def refuse_unmatched(recovery: Recovery, stack: str) -> None:

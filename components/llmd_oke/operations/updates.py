@@ -16,7 +16,7 @@ from llmd_oke.config import CreateCluster
 from llmd_oke.operations import drift, guards
 from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.guards import displacement
-from llmd_oke.operations.previews import Preview
+from llmd_oke.operations.previews import Preview, failures_of_events
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.recovery import ClientOf, no_client, recover, recover_unanswered
 from llmd_oke.planning import Plan
@@ -119,8 +119,19 @@ def update(
         event_log = Path(folder) / "events.jsonl"
         status = pulumi.up(yes=yes, skip_preview=yes, one_at_a_time=bool(upgraded), plan=plan_file, event_log=event_log)
         if status:
+            _tell_failures(event_log, progress)
             recover_unanswered(pulumi, event_log, progress, client)
         return status
+
+
+def _tell_failures(event_log: Path, progress: Progress) -> None:
+    """Tells errors of a bound update apart: the engine takes what it did not come to for a violation of the plan."""
+    failures = failures_of_events(event_log.read_text() if event_log.is_file() else "")
+    if failures.failed and failures.not_begun:
+        progress.step(
+            f"what failed: {', '.join(failures.failed)}. Not begun for it, as `expected resource operations for ...` "
+            f"means, and left to the next update: {', '.join(failures.not_begun)}"
+        )
 
 
 def _judge(preview: Preview, *, allow_replace: bool) -> None:

@@ -153,6 +153,14 @@ class Kit:
         """What the engine wrote down."""
         return (self._stack().export_stack().deployment or {})["resources"]
 
+    def export(self) -> Any:
+        """The state."""
+        return self._stack().export_stack()
+
+    def import_state(self, state: Any) -> None:
+        """Takes another state for its own."""
+        self._stack().import_stack(state)
+
     def _stack(self, **inputs: Any) -> automation.Stack:
         stack = self._made
         stack.workspace.program = self.program(**inputs)
@@ -559,6 +567,19 @@ def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
     assert not any(is_gone_after_failure(item) for item in kit.resources())
     assert kit.changes("up") == {"same": 8, "update": 1}
     assert len(kit.nodes.there) == 9
+
+
+def test_what_an_update_would_replace_is_not_promised_to_be_taken_back(kit: Kit, monkeypatch: pytest.MonkeyPatch):
+    kit.run("up", size=1)
+    state = kit.export()
+    (api,) = [item for item in state.deployment["resources"] if item["urn"].endswith("::api")]
+    for part in ("inputs", "outputs"):
+        api[part]["prohibitPublicIpOnVnic"] = False
+    kit.import_state(state)
+    assert kit.drift(monkeypatch) == [
+        "Subnet api: prohibitPublicIpOnVnic was False and is True; an update after `pulumi refresh` would replace it:"
+        " change it back where it was changed"
+    ]
 
 
 def test_only_what_was_changed_in_oci_is_told_and_the_state_stays_as_it_is(kit: Kit, monkeypatch: pytest.MonkeyPatch):

@@ -30,6 +30,20 @@ def containers(image: str) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": image}]}}
 
 
+def test_what_only_a_replacement_undoes_is_no_promise_of_an_update():
+    subnet = urn("oci:Core/subnet:Subnet", "workers")
+    was, now = {"prohibitPublicIpOnVnic": True}, {"prohibitPublicIpOnVnic": False}
+    paths = ("prohibitPublicIpOnVnic",)
+    (drift,) = drift_of_refresh(
+        [Change("update", subnet, old=was, new=now, changed=paths, replaced_by=paths)], objects_only=False
+    )
+    assert str(drift) == (
+        "Subnet workers: prohibitPublicIpOnVnic was True and is False; an update after `pulumi refresh` would replace"
+        " it: change it back where it was changed"
+    )
+    assert to_read([drift]) == []
+
+
 def test_items_of_lists_are_found_by_their_keys():
     fields = {"f:spec": {"f:containers": {'k:{"name":"b"}': {"f:image": {}}}}}
     change = changed(

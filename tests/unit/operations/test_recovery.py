@@ -11,7 +11,7 @@ from llmd_oke.operations import recovery
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.recovery import NONE, Pending, kubernetes_id
 from llmd_pods.errors import KitError
-from oci_for_tests import EmptyOci, FakeOci
+from oci_for_tests import EmptyOci, FakeOci, Sequence
 
 TAG = {"llmd-oke/stack": "llmd-oke/prod"}
 POOL = {
@@ -313,6 +313,38 @@ def test_a_stack_with_something_pending_gets_it_into_its_state_and_reads_it():
     assert progress.news[0] == "settling what an engine had begun and did not end"
 
 
+class Steps:
+    """A clock that moves with each pause."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def clock(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize("ends", ["ACTIVE", "NEEDS_ATTENTION", "FAILED", "DELETED"])
+def test_a_pool_that_is_taken_up_is_waited_for_before_anything_else_is_done(ends: str):
+    cli, progress, steps = Cli(state(POOL)), Listener(), Steps()
+    answers = Sequence([[pool()], [pool()], [pool(lifecycleState="UPDATING")], [pool(lifecycleState=ends)]])
+    client = FakeOci({POOLS: answers})
+    recovery.recover(cli.pulumi, progress, lambda: client, pause=steps.pause, clock=steps.clock)
+    assert (steps.now_s, cli.asked) == (2 * recovery.POLL_S, ["stack export", "stack import", "refresh --yes"])
+    assert "OCI is not done with mi300x (CREATING)" in progress.news
+
+
+def test_a_pool_that_is_not_there_in_time_ends_the_wait_with_what_it_waits_for():
+    cli, steps = Cli(state(POOL)), Steps()
+    client = FakeOci({POOLS: [pool()]})
+    with pytest.raises(KitError, match=r"OCI is not done with mi300x \(CREATING\) after 120 minutes") as late:
+        recovery.recover(cli.pulumi, Listener(), lambda: client, pause=steps.pause, clock=steps.clock)
+    assert (late.value.remedy or "").endswith("The same command goes on from there.")
+    assert cli.imported["deployment"]["resources"][0]["id"] == "ocid1.nodepool.1"
+
+
 def test_a_stack_with_nothing_pending_is_left_alone():
     cli, progress = Cli(state()), Listener()
     recovery.recover(cli.pulumi, progress)
@@ -346,7 +378,7 @@ def test_a_creation_without_an_answer_is_told_from_one_that_was_refused():
 
 def test_what_was_created_without_an_answer_is_taken_into_the_failed_updates_state(tmp_path: Path):
     cli, progress, log = Cli(state()), Listener(), tmp_path / "events.jsonl"
-    client = FakeOci({POOLS: [pool()]})
+    client = FakeOci({POOLS: [pool(lifecycleState="ACTIVE")]})
     recovery.recover_unanswered(cli.pulumi, log, progress, lambda: client)
     assert cli.asked == []
     log.write_text("\n".join(json.dumps(event) for event in failed(POOL, LOST)))

@@ -103,6 +103,23 @@ def test_what_others_change_is_read_before_it_is_previewed_and_updated():
     ]
 
 
+def test_what_failed_is_told_apart_from_what_was_not_begun_for_it():
+    pool, stash = urn(NODE_POOL, "gpu"), urn("pulumi:index:Stash", "gpu-image-v1.34.2")
+    stack = "urn:pulumi:prod::llmd-oke::pulumi:pulumi:Stack::llmd-oke-prod"
+    errors = {pool: "out of capacity", stash: f"expected resource operations for {stash} but none were seen"}
+    errors |= {stack: "update failed"}
+    events = [{"diagnosticEvent": {"severity": "error", "urn": urn, "message": text}} for urn, text in errors.items()]
+    cli = Cli(document())
+    cli.update_status = 255
+    cli.event_log = "\n".join(map(json.dumps, events))
+    assert cli.update() == 255
+    (told,) = [news for news in cli.progress.news if news.startswith("what failed")]
+    assert told == (
+        "what failed: NodePool gpu. Not begun for it, as `expected resource operations for ...` means, and left to the"
+        " next update: Stash gpu-image-v1.34.2"
+    )
+
+
 def test_an_update_is_previewed_and_then_made():
     cli = Cli(document())
     assert cli.update() == 0
