@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 import yaml
-from llmd_oke.serving import envoy, router
+from llmd_oke.serving import router
 from llmd_oke.testing import without_hash
 from render_support import find_program, pod, selects
 
@@ -205,9 +205,9 @@ def requests_filters(stack):
 
 def test_what_a_client_says_of_servers_is_gone_before_the_picker_is_asked(older, guide):
     for stack in (older, guide):
-        removal, picking, _ = requests_filters(stack)
-        removed = {item["remove"] for item in removal["typed_config"]["mutations"]["request_mutations"]}
-        assert removed == set(envoy.PICKERS_HEADERS)
+        held, checked, picking, _ = requests_filters(stack)
+        assert held["name"] == "envoy.filters.http.buffer"
+        assert "x-prefiller-" in checked["typed_config"]["default_source_code"]["inline_string"]
         assert picking["name"] == "envoy.filters.http.ext_proc"
         assert picking["typed_config"]["failure_mode_allow"] is False
 

@@ -53,6 +53,7 @@ class RouterDialect(Entry):
     that it can stand in at once. `picker_arguments` are the picker's beside those that say which pool and which config,
     `objective_groups` the API groups of objectives and rewrites that it reads, and the protocols what Service and
     InferencePool say of their ports, if anything. `traces` says whether the picker is known to send traces.
+    `largest_body_mib` is what a request may have: the picker gets it in one message, whole, once it is checked.
     """
 
     chart: str
@@ -64,6 +65,7 @@ class RouterDialect(Entry):
     picker_protocol: str | None = None
     pool_protocol: str | None = None
     traces: bool = False
+    largest_body_mib: int
 
 
 class Crds(Entry):

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from llmd_oke.serving import client_requests
+
 REQUESTS_PORT = 8081
 """Where Envoy takes requests."""
 
@@ -20,17 +22,6 @@ PICKER_HEALTH_PORT = 9003
 DESTINATION_HEADER = "x-gateway-destination-endpoint"
 """The header in which the endpoint picker names the server of a request; Envoy dials what it says."""
 
-PICKERS_HEADERS = (
-    DESTINATION_HEADER,
-    "x-prefiller-host-port",
-    "x-encoder-hosts-ports",
-    "x-data-parallel-host-port",
-    "x-kv-cache-source-host-port",
-)
-"""Headers that the endpoint picker alone may set: routing sidecars dial what they name (llm-d-router v0.10.0,
-pkg/common/routing and pkg/sidecar/proxy). The picker leaves those in place that it has nothing to say in.
-"""
-
 _ADMIN_PORT = 19000
 _ANY = "0.0.0.0"  # noqa: S104 - in the pod
 _LONGEST_REQUEST = "86400s"
@@ -42,24 +33,25 @@ _API = "type.googleapis.com/envoy"
 _Config = dict[str, Any]
 
 
-def bootstrap(pickers: str | None = None) -> str:
+def bootstrap(largest_body_mib: int, pickers: str | None = None) -> str:
     """Envoy's config as text: JSON, which is YAML too.
 
     Args:
+        largest_body_mib: of a request.
         pickers: name in the DNS of all endpoint pickers, of which the one that leads is asked; the picker in the same
             pod if left out.
     """
     config = {
         "admin": {"address": socket_address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
         "static_resources": {
-            "listeners": [_metrics_listener(), _requests_listener()],
+            "listeners": [_metrics_listener(), _requests_listener(largest_body_mib)],
             "clusters": [_admin_cluster(), _servers_cluster(), _pickers_cluster(pickers)],
         },
     }
     return json.dumps(config, indent=1)
 
 
-def _requests_listener() -> _Config:
+def _requests_listener(largest_body_mib: int) -> _Config:
     return {
         "name": "vllm",
         "address": socket_address(_ANY, REQUESTS_PORT),
@@ -67,11 +59,11 @@ def _requests_listener() -> _Config:
         "access_log": [
             {**_access_log("/dev/stdout", _ACCESS), "filter": {"response_flag_filter": {"flags": ["NR"]}}},
         ],
-        "filter_chains": [{"name": "vllm", "filters": [_requests_manager()]}],
+        "filter_chains": [{"name": "vllm", "filters": [_requests_manager(largest_body_mib)]}],
     }
 
 
-def _requests_manager() -> _Config:
+def _requests_manager(largest_body_mib: int) -> _Config:
     return connection_manager(
         stat_prefix=f"http-{REQUESTS_PORT}",
         route_config={
@@ -79,7 +71,7 @@ def _requests_manager() -> _Config:
             "virtual_hosts": [{"name": "vllm-default", "domains": ["*"], "routes": [_route()]}],
         },
         http_filters=[
-            _header_removal(),
+            *client_requests.filters(largest_body_mib),
             _endpoint_picker_filter(),
             http_filter("router", "router", "Router", suppress_envoy_headers=True),
         ],
@@ -109,20 +101,11 @@ def _route() -> _Config:
             "cluster": "original_destination_cluster",
             "timeout": _LONGEST_REQUEST,
             "idle_timeout": _LONGEST_REQUEST,
-            "upgrade_configs": [{"upgrade_type": "websocket"}],
         },
         "typed_per_filter_config": {
             "envoy.filters.http.ext_proc": {"@type": f"{_API}.config.route.v3.FilterConfig", "config": {}}
         },
     }
-
-
-def _header_removal() -> _Config:
-    """A client can't name a server: what it sends in the picker's headers is gone before the picker is asked."""
-    removals = [{"remove": header} for header in PICKERS_HEADERS]
-    return http_filter(
-        "header_mutation", "header_mutation", "HeaderMutation", mutations={"request_mutations": removals}
-    )
 
 
 def _endpoint_picker_filter() -> _Config:

@@ -24,7 +24,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS
-from llmd_oke.serving import envoy, labels
+from llmd_oke.serving import client_requests, envoy, labels
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
 
@@ -61,17 +61,6 @@ unit that refuses at once has the fewest requests, and Envoy's choice among all 
 
 _MOST = 40000
 """Connections and requests at a time, as in the Envoy of the router's chart."""
-
-DESTINATION_HEADERS = (
-    "x-gateway-destination-endpoint",
-    "x-gateway-destination-endpoint-subset",
-    "x-prefiller-host-port",
-    "x-encoder-hosts-ports",
-    "x-data-parallel-host-port",
-    "x-kv-cache-source-host-port",
-)
-"""Headers that the router's Envoy, the endpoint picker or the routing sidecar take for addresses (llm-d-router v0.10.0,
-pkg/sidecar/proxy; GAIE, pkg/epp/metadata). They are the router's to set, never a client's."""
 
 _DRAIN = """
 function envoy_on_request(handle)
@@ -424,10 +413,9 @@ def requests_listener(name: str, port: int, cluster: str, **routes: object) -> C
         "name": "model",
         "domains": ["*"],
         "routes": [{"match": {"prefix": "/"}, "route": route_to(cluster)}],
-        "request_headers_to_remove": list(DESTINATION_HEADERS),
     }
     config = {"name": "requests", "virtual_hosts": [host], **routes}
-    return _listener(name, port, _manager("requests", config, [], **connection_settings()))
+    return _listener(name, port, _manager("requests", config, client_requests.filters(), **connection_settings()))
 
 
 def route_to(cluster: str) -> Config:

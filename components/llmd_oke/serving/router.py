@@ -152,10 +152,13 @@ class _Objects:
         self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
         self.picker_file = {config_file_name(picker_config): picker_config}
+        largest_mib = self.dialect.largest_body_mib
         self.proxy_config: Any = (
-            mapped(self.namespace, lambda name: envoy.bootstrap(f"{self.pickers}.{name}.svc.cluster.local"))
+            mapped(
+                self.namespace, lambda name: envoy.bootstrap(largest_mib, f"{self.pickers}.{name}.svc.cluster.local")
+            )
             if self.pickers
-            else envoy.bootstrap()
+            else envoy.bootstrap(largest_mib)
         )
 
     def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -9,10 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llmd_oke.serving import envoy
+from llmd_oke.serving import client_requests, envoy
 from llmd_oke.serving.front_door import (
     ADMIN_PORT,
-    DESTINATION_HEADERS,
     DRAIN_PORT,
     Config,
     Upstream,
@@ -44,21 +43,8 @@ CERTIFICATE_FOLDER = "/etc/front-door/certificate"
 CERTIFICATE_FILE = "certificate.json"
 """Beside the bootstrap: where Envoy finds the certificate."""
 
-LARGEST_BODY_MIB = 32
-"""Of a request, which is held until its model is known; ours. A million tokens of text are about 5 MiB."""
-
 _MOST_CLIENTS = 4096
 """Clients whose requests are counted at a time; ours. Of more, those that ask least often begin anew."""
-
-_MODEL = "llmd-oke.model"
-"""Namespace and key of what the body says."""
-
-_CHOOSE_ROUTE = """
-function envoy_on_request(handle)
-  handle:clearRouteCache()
-end
-"""
-"""The route is chosen anew once the body is read; no filter of Envoy's own does that."""
 
 _READ_LATER: Config = {"validate_clusters": False}
 """Of routes: the clusters that they name come from a file."""
@@ -76,7 +62,7 @@ _CODES = {
 
 _WORDS = {
     401: "The key or token is missing, unknown or expired (%LOCAL_REPLY_BODY%)",
-    413: f"The request is larger than {LARGEST_BODY_MIB} MiB.",
+    413: f"The request is larger than {client_requests.LARGEST_BODY_MIB} MiB.",
     429: "The key's requests of this minute are used up.",
     503: "No server of the model can be reached at the moment.",
 }
@@ -202,7 +188,7 @@ def _stack_listener(settings: EnvoySettings) -> Config:
     return {
         "name": "requests",
         "address": envoy.socket_address("0.0.0.0", STACK_PORT),  # noqa: S104 - a pod's own address
-        "per_connection_buffer_limit_bytes": LARGEST_BODY_MIB * 1024 * 1024,
+        "per_connection_buffer_limit_bytes": client_requests.LARGEST_BODY_MIB * 1024 * 1024,
         "filter_chains": [chain],
     }
 
@@ -224,17 +210,12 @@ def _tls() -> Config:
 
 def _filters(settings: EnvoySettings) -> list[Config]:
     """In the order in which requests go through them: who asks, how much, for which model."""
-    removals = [{"remove": header} for header in (*DESTINATION_HEADERS, CLIENT_HEADER)]
-    clean = envoy.http_filter(
-        "header_mutation", "header_mutation", "HeaderMutation", mutations={"request_mutations": removals}
-    )
-    filters: list[Config] = [clean]
+    filters: list[Config] = [client_requests.headers_filter(CLIENT_HEADER)]
     if settings.authenticated:
         filters.append(_authentication_filter())
     if settings.requests_per_minute is not None:
         filters.append(_limit_filter(settings.requests_per_minute, settings.client_limits or {}))
-    chosen = envoy.http_filter("lua", "lua", "Lua", default_source_code={"inline_string": _CHOOSE_ROUTE})
-    return [*filters, _body_filter(), chosen, router_filter()]
+    return [*filters, *client_requests.fields_filters(chooses_route=True), router_filter()]
 
 
 def _authentication_filter() -> Config:
@@ -277,21 +258,6 @@ def _bucket(requests_per_minute: int) -> Config:
     return {"max_tokens": requests_per_minute, "tokens_per_fill": requests_per_minute, "fill_interval": "60s"}
 
 
-def _body_filter() -> Config:
-    """The body's `model`. The body is parsed as it comes, and held until it is whole."""
-    namespace, _, key = _MODEL.partition(".")
-    rule = {"selectors": [{"key": "model"}], "on_present": {"metadata_namespace": namespace, "key": key}}
-    return envoy.http_filter(
-        "json_to_metadata",
-        "json_to_metadata",
-        "JsonToMetadata",
-        request_rules={
-            "rules": [rule],
-            "allow_content_types_regex": {"regex": r"(?i)application/json(\s*;.*)?"},
-        },
-    )
-
-
 def _hosts(models: Sequence[ServedModel]) -> list[Config]:
     """Hosts that lead to one model, and all others, where the path or the body says the model."""
     own = [
@@ -327,19 +293,17 @@ def _host(name: str, domains: Sequence[str], routes: Sequence[Config]) -> Config
 
 
 def _own_routes(model: ServedModel, prefix: str) -> list[Config]:
-    """What leads to one model, whatever the body says: nothing of it has to be read."""
+    """What leads to one model, whatever the body says of it."""
     route = {**route_to(_own_cluster(model)), "prefix_rewrite": "/v1/"}
-    disabled = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": True}
-    unread = {f"envoy.filters.http.{name}": disabled for name in ("json_to_metadata", "lua")}
     return [
-        {"match": {"prefix": f"{prefix}v1/"}, "route": route, "typed_per_filter_config": unread},
+        {"match": {"prefix": f"{prefix}v1/"}, "route": route},
         _answer({"prefix": prefix}, 404, f"There is no such path: the API of the model is below {prefix}v1/."),
     ]
 
 
 def _metadata(value: Config) -> Config:
-    namespace, _, key = _MODEL.partition(".")
-    return {"filter": namespace, "path": [{"key": key}], "value": value}
+    path = [{"key": client_requests.MODEL_KEY}]
+    return {"filter": client_requests.MODEL_NAMESPACE, "path": path, "value": value}
 
 
 def _models_route(models: Sequence[ServedModel]) -> Config:
@@ -390,7 +354,7 @@ def _access_log() -> Config:
         "method": "%REQ(:METHOD)%",
         "host": "%REQ(:AUTHORITY):253%",
         "path": "%PATH(NQ):200%",
-        "model": f"%DYNAMIC_METADATA({_MODEL.replace('.', ':')}):200%",
+        "model": f"%DYNAMIC_METADATA({client_requests.MODEL_NAMESPACE}:{client_requests.MODEL_KEY}):200%",
         "status": "%RESPONSE_CODE%",
         "details": "%RESPONSE_CODE_DETAILS%",
         "flags": "%RESPONSE_FLAGS%",

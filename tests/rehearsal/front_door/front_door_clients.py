@@ -5,6 +5,7 @@ Run as the first process of a new network namespace; everything ends with it.
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,25 +41,26 @@ class Unit:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                await self.answer(head.decode(), writer)
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                size = re.search(r"content-length: (\d+)", head)
+                body = await reader.readexactly(int(size[1])) if size else b""
+                await self.answer(json.loads(body)["prompt"] if body else head.split()[1], head, writer)
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
             writer.close()
 
-    async def answer(self, head: str, writer: asyncio.StreamWriter) -> None:
-        path = head.split()[1]
-        self.seen.append(path)
+    async def answer(self, asked: str, head: str, writer: asyncio.StreamWriter) -> None:
+        self.seen.append(asked)
         if self.refuses:
             writer.write(f"HTTP/1.1 {self.refuses} Refused\r\ncontent-length: 0\r\n\r\n".encode())
-        elif path == "/headers":
+        elif asked == "headers":
             writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(head)}\r\n\r\n{head}".encode())
-        elif path == "/stream":
+        elif asked == "stream":
             writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + CHUNK)
             await self.hold.wait()
             writer.write(CHUNK + b"0\r\n\r\n")
-        elif path == "/broken":
+        elif asked == "broken":
             writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + CHUNK)
             await writer.drain()
             writer.close()
@@ -77,10 +79,18 @@ class Client:
     async def to(cls, port: int, host: str = HERE) -> "Client":
         return cls(*await asyncio.open_connection(host, port))
 
-    async def get(self, path: str, *headers: str) -> tuple[int, dict[str, str], str]:
-        """Status, headers and body of an answer; the body of a stream is left."""
-        lines = [f"GET {path} HTTP/1.1", "host: model", *headers, "", ""]
-        self.writer.write("\r\n".join(lines).encode())
+    async def get(self, path: str) -> tuple[int, dict[str, str], str]:
+        """Status, headers and body of an answer."""
+        return await self.send(f"GET {path} HTTP/1.1\r\nhost: model\r\n\r\n")
+
+    async def ask(self, prompt: str, *headers: str) -> tuple[int, dict[str, str], str]:
+        """Status, headers and body of the answer to a prompt; the body of a stream is left."""
+        body = json.dumps({"prompt": prompt})
+        lines = ["POST /v1/completions HTTP/1.1", "host: model", "content-type: application/json", *headers]
+        return await self.send("\r\n".join([*lines, f"content-length: {len(body)}", "", body]))
+
+    async def send(self, text: str) -> tuple[int, dict[str, str], str]:
+        self.writer.write(text.encode())
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
         fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
         body = await self.reader.readexactly(int(fields.get("content-length", 0)))
@@ -126,7 +136,7 @@ async def streams(units: Sequence[Unit]) -> dict[str, object]:
     """Twelve streams at a time, while one unit is busy with three already."""
     busy = [await Client.to(REQUEST_PORT) for _ in range(12)]
     for client in busy:
-        await client.get("/stream")
+        await client.ask("stream")
     begun = [await client.chunk() for client in busy]
     shares = [len(unit.seen) for unit in units]
     for unit in units:
@@ -141,7 +151,7 @@ async def refused(client: Client, units: Sequence[Unit]) -> dict[int, int]:
         unit.hold = asyncio.Event()
     busy = [await Client.to(REQUEST_PORT) for _ in range(12)]
     for connection in busy:
-        await connection.get("/stream")
+        await connection.ask("stream")
     answered = await statuses(client, 200)
     for unit in units:
         unit.hold.set()
@@ -153,7 +163,7 @@ async def drained(units: Sequence[Unit]) -> dict[str, object]:
     for unit in units:
         unit.hold = asyncio.Event()
     stream, kept, hook = [await Client.to(port) for port in (REQUEST_PORT, REQUEST_PORT, DRAIN_PORT)]
-    await stream.get("/stream")
+    await stream.ask("stream")
     hooked = asyncio.create_task(hook.get("/drain"))
     await until_ready(wanted=False)
     status, headers, _ = await kept.get("/v1/models")
@@ -197,12 +207,12 @@ async def observe() -> dict[str, object]:
     seen["shares"] = [len(unit.seen) for unit in units]
     forget(units)
     named = ("x-prefiller-host-port: evil:1", "x-gateway-destination-endpoint: evil:1", "authorization: kept")
-    seen["headers"] = (await client.get("/headers", *named))[2]
+    seen["headers"] = (await client.ask("headers", *named))[2]
     forget(units)
     seen["streams"] = await streams(units)
     forget(units)
     broken = await Client.to(REQUEST_PORT)
-    await broken.get("/broken")
+    await broken.ask("broken")
     seen["broken"] = {"chunks": [await broken.chunk(), await broken.chunk()], "sent": sum(len(u.seen) for u in units)}
     for status in (503, 429):
         units[0].refuses = status
