@@ -14,6 +14,7 @@ from pulumi.runtime.settings import get_monitor
 from pydantic import BaseModel
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.catalogue.releases import with_override
 from llmd_oke.sdk_modules import plugin_version
 
@@ -53,6 +54,32 @@ class OverrideArgs(TypedDict):
     """vLLM's attention backend."""
     quick_reduce: NotRequired[str | None]
     """Number format of all-reduce: NONE, FP, INT8, INT6 or INT4."""
+
+
+class RegistryMirrorArgs(TypedDict):
+    """A private registry with copies of what is pulled."""
+
+    prefix: str
+    """Registry and path in it, for example `iad.ocir.io/ai/mirror`. The whole names of copies begin with it."""
+    pull_secret: NotRequired[str | None]
+    """Name of the Secret that pods pull with; none if left out, where nodes sign in themselves."""
+
+
+def registry_mirror(args: Mapping[str, Any]) -> RegistryMirror | None:
+    """The private registry of a component's arguments; None where there is none."""
+    own: RegistryMirrorArgs | None = args.get("registry_mirror")
+    return None if own is None else RegistryMirror(own["prefix"], own.get("pull_secret"))
+
+
+def pulls_from(mirror: RegistryMirror) -> pulumi.ResourceTransformation:
+    """Has the pods of all objects pull their images from a private registry, as an option of components."""
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        if not args.type_.startswith("kubernetes:"):
+            return None
+        return pulumi.ResourceTransformationResult(mirror.in_manifest(args.props), args.opts)
+
+    return transform
 
 
 class KubernetesObject(pulumi.CustomResource):

@@ -89,6 +89,7 @@ class _Listed(BaseModel):
 
 class _Layer(BaseModel):
     size: int
+    digest: str = ""
 
 
 class _Body(BaseModel):
@@ -149,6 +150,15 @@ class RegistryClient:
             self._head(image, child)
             return StoredImage(manifest.digest)
         return StoredImage(manifest.digest, self._manifest(image, child).layer_bytes)
+
+    def layer_digests(self, image: ContainerImage) -> tuple[str, ...]:
+        """The digests of what an image or a chart consists of; that of a chart's archive is its checksum.
+
+        Raises:
+            RegistryError: the registry doesn't give it.
+        """
+        manifest = self._manifest(image, image.digest or image.tag)
+        return tuple(layer.digest for layer in manifest.body.layers)
 
     def _head(self, image: ContainerImage, name: str) -> tuple[str | None, str]:
         answer = self._ask("HEAD", image, name)

@@ -153,6 +153,26 @@ LockedImage = Annotated[
 """An image that a record of `values/` names by its reference, with its digest from the lock."""
 
 
+class PullLimit(Entry):
+    """How many manifests one address may pull from a registry without an account, in so many hours."""
+
+    pulls: int
+    hours: int
+    source: str
+
+
+class Registries(Entry):
+    """Registries that bound pulls, by their names in references."""
+
+    pull_limits: dict[str, PullLimit]
+
+
+@follows_project
+def registries() -> Registries:
+    """What is known of registries (`values/container-images/registries.yaml`)."""
+    return required_entry("container-images", "registries", Registries)
+
+
 class JobImages(Entry):
     """Images of Jobs that several parts of the kit run."""
 

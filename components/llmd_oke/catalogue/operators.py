@@ -1,12 +1,13 @@
 """Operators that the kit installs: their charts, what they are told, and the custom resources that they act on."""
 
 from functools import cache
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from llmd_pods.errors import KitError
 from pydantic import Field, model_validator
 
 from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked_image
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.values import Entry, entry, follows_project, required_entry
@@ -23,8 +24,10 @@ class HelmChart(Entry):
     reference: str
     version: str
     repository: str | None = None
-    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     reason: str | None = None
+    digest: str | None = None
+    """Of a copy in a private registry, which the lock doesn't have."""
 
     @model_validator(mode="after")
     def _explained(self) -> Self:
@@ -41,7 +44,23 @@ class HelmChart(Entry):
         """What a registry has of it, with the lock's digest; None for a chart of a repository."""
         if self.repository is not None:
             return None
-        return locked_image(f"{self.reference.removeprefix(_OCI)}:{self.version}")
+        image = locked_image(f"{self.reference.removeprefix(_OCI)}:{self.version.replace('+', '_')}")
+        return image.model_copy(update={"digest": self.digest}) if self.digest else image
+
+    @property
+    def published(self) -> ContainerImage:
+        """What of it is copied into a private registry, by the name that its registry or its repository gives it."""
+        if self.repository is None:
+            assert self.artifact is not None  # noqa: S101 - a chart without a repository is in a registry
+            return self.artifact
+        registry, _, path = self.repository.partition("://")[2].partition("/")
+        repository = "/".join(part for part in (path, self.reference) if part)
+        return ContainerImage(registry=registry, repository=repository, tag=self.version.replace("+", "_"))
+
+    def taken_from(self, mirror: RegistryMirror) -> "HelmChart":
+        """The chart's copy in a private registry."""
+        copy = mirror.copy_of(self.published)
+        return HelmChart(reference=f"{_OCI}{copy.registry}/{copy.repository}", version=self.version, digest=copy.digest)
 
     @property
     def pinned(self) -> str:
@@ -51,16 +70,25 @@ class HelmChart(Entry):
 
 
 class ImagePlace(Entry):
-    """Where an image goes: in one text, or `in_parts` as a map of repository and tag."""
+    """Where an image goes: in one text, or `in_parts` as a map of repository and tag. With `digest_key` the map has
+    registry and digest apart, the digest under that key: `sha` and `digest` with the name of its algorithm,
+    `sha-without-algorithm` as `sha` without.
+    """
 
     at: tuple[str, ...]
     image: LockedImage
     in_parts: bool = False
+    digest_key: Literal["sha", "sha-without-algorithm", "digest"] | None = None
 
     @property
     def value(self) -> str | dict[str, str]:
         """What goes there."""
         image = self.image
+        if self.digest_key is not None:
+            key, _, without_algorithm = self.digest_key.partition("-")
+            digest = image.digest or ""
+            own = digest.removeprefix("sha256:") if without_algorithm else digest
+            return {"registry": image.registry, "repository": image.repository, "tag": image.tag, key: own}
         if not self.in_parts:
             return image.pinned
         return {"repository": f"{image.registry}/{image.repository}", "tag": image.pinned_tag}
@@ -68,7 +96,8 @@ class ImagePlace(Entry):
 
 class Operator(Entry):
     """A Helm release. `values` are the chart's, and `images` what of them is an image, its own defaults included.
-    `tolerations_at` is their list that tolerates the GPU nodes' taints.
+    `tolerations_at` is their list that tolerates the GPU nodes' taints, `pull_secrets_at` that of the Secrets that
+    pods pull with.
 
     `timeout_s` is how long Helm may wait for all of it to be ready, in seconds; `oldest_minor` the oldest minor version
     of Kubernetes 1 that the chart accepts.
@@ -83,11 +112,20 @@ class Operator(Entry):
     images: tuple[ImagePlace, ...] = ()
     oldest_minor: int = 0
     tolerations_at: tuple[str, ...] = ()
+    pull_secrets_at: tuple[str, ...]
+
+    def taken_from(self, mirror: RegistryMirror | None) -> "Operator":
+        """The operator with its chart and images from a private registry; as it is if None."""
+        if mirror is None:
+            return self
+        values = _with_pull_secret(self.values, self.pull_secrets_at, mirror.pull_secret)
+        copies = {"chart": self.chart.taken_from(mirror), "images": _copies(self.images, mirror)}
+        return self.model_copy(update={**copies, "values": values})
 
 
 class DeviceConfig(Entry):
     """The AMD GPU operator's custom resource. `images` belong into its `spec`; `tolerations_at` are the lists that
-    tolerate the GPU nodes' taints.
+    tolerate the GPU nodes' taints, `pull_secrets_at` is that of the Secrets that pods pull with.
     """
 
     name: str
@@ -96,6 +134,27 @@ class DeviceConfig(Entry):
     spec: dict[str, Any]
     images: tuple[ImagePlace, ...]
     tolerations_at: tuple[tuple[str, ...], ...]
+    pull_secrets_at: tuple[str, ...]
+
+    def taken_from(self, mirror: RegistryMirror | None) -> "DeviceConfig":
+        """The resource with its images from a private registry; as it is if None."""
+        if mirror is None:
+            return self
+        spec = _with_pull_secret(self.spec, self.pull_secrets_at, mirror.pull_secret)
+        return self.model_copy(update={"images": _copies(self.images, mirror), "spec": spec})
+
+
+def _copies(places: tuple[ImagePlace, ...], mirror: RegistryMirror) -> tuple[ImagePlace, ...]:
+    return tuple(place.model_copy(update={"image": mirror.copy_of(place.image)}) for place in places)
+
+
+def _with_pull_secret(tree: dict[str, Any], at: tuple[str, ...], secret: str | None) -> dict[str, Any]:
+    """A copy of a tree with the Secret that pods pull with in its list, where there is one."""
+    if secret is None:
+        return tree
+    first, *further = at
+    inner = _with_pull_secret(tree.get(first, {}), tuple(further), secret) if further else [{"name": secret}]
+    return {**tree, first: inner}
 
 
 class PoolConfig(Entry):

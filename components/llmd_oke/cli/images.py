@@ -5,17 +5,29 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from llmd_pods.errors import Refused
+from llmd_pods.errors import KitError, Refused
+from pydantic import ValidationError
 from rich.table import Table
 
 from llmd_oke.catalogue.container_images import LOCK, lock, lock_file
 from llmd_oke.catalogue.entries import VERDICT
 from llmd_oke.catalogue.project import project_problems
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
+from llmd_oke.config.stack import RegistryMirror as RegistryMirrorPart
 from llmd_oke.config.yaml_files import write_whole
 from llmd_oke.planning import plan_stack_file
-from llmd_oke.planning.container_images import UsedImage, images_of, kit_images, project_images, tag_only_sentence
+from llmd_oke.planning.container_images import (
+    UsedImage,
+    copies,
+    images_of,
+    kit_images,
+    not_mirrored,
+    project_images,
+    tag_only_sentence,
+)
+from llmd_oke.planning.copy_lists import CopyForm, as_copy, copy_text
 from llmd_oke.values import VALUES, is_checkout
 
 app = typer.Typer(no_args_is_help=True, help="Container images: what a stack pulls, and the lock of their digests.")
@@ -33,9 +45,11 @@ Moved = Annotated[
 @app.command("list")
 def list_images(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
     """The images that an update of a stack pulls, with their digests and where these are known from."""
-    images = images_of(plan_stack_file(project, stack))
+    plan = plan_stack_file(project, stack)
+    images = images_of(plan)
     if as_json:
-        typer.echo(json.dumps({"stack": stack, "images": [as_plain(used) for used in images]}, indent=2))
+        listed = [{**as_plain(used), "pulled": plan.pulled(used.image).pinned} for used in images]
+        typer.echo(json.dumps({"stack": stack, "images": listed}, indent=2))
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("image", "digest", "runs as", "digest from"):
@@ -43,8 +57,41 @@ def list_images(stack: options.Stack, project: options.Project = options.HERE, a
     for used in images:
         table.add_row(used.image.reference, used.image.digest or "tag alone", used.used_by, _origin(used))
     console.output().print(FittingTable(table))
+    if plan.registry_mirror is not None:
+        console.output().print(f"\ncopies of them are pulled from {plan.registry_mirror.prefix}", markup=False)
     if sentence := tag_only_sentence(images):
         console.output().print(f"\n{sentence}", markup=False)
+
+
+@app.command("copy-list")
+def copy_list(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", help="Private registry and path in it; the stack file's registryMirror if left out."),
+    ] = None,
+    form: Annotated[
+        CopyForm, typer.Option("--format", help="`plain`, shell commands of `crane`, or a file for `skopeo sync`.")
+    ] = CopyForm.PLAIN,
+    as_json: options.Json = False,
+) -> None:
+    """What must be copied into a private registry before a stack pulls from it: each source with its digest, and where
+    it goes. What no registry of yours can have is told on standard error.
+    """
+    plan = plan_stack_file(project, stack)
+    destination = plan.registry_mirror if mirror is None else _mirror(mirror)
+    if destination is None:
+        remedy = "Say registryMirror in the stack file, or --mirror, such as iad.ocir.io/namespace/mirror."
+        raise KitError(f"Stack {stack} has no private registry.", remedy)
+    wanted, left_out = copies(plan, destination), list(not_mirrored(plan))
+    if as_json:
+        document = {"stack": stack, "prefix": destination.prefix, "copies": [as_copy(copy) for copy in wanted]}
+        typer.echo(json.dumps({**document, "not_mirrored": left_out}, indent=2))
+        return
+    typer.echo(copy_text(wanted, destination.prefix, form))
+    for text in left_out:
+        _complain(text)
 
 
 @app.command("update")
@@ -94,6 +141,14 @@ def as_plain(used: UsedImage) -> dict[str, Any]:
         "used_by": used.used_by,
         "path": used.path,
     }
+
+
+def _mirror(prefix: str) -> RegistryMirror:
+    try:
+        return RegistryMirror(RegistryMirrorPart(prefix=prefix).prefix)
+    except ValidationError as error:
+        remedy = "A registry and a path in it, without https://, such as iad.ocir.io/namespace/mirror."
+        raise KitError(f"--mirror {prefix} is no private registry.", remedy) from error
 
 
 def _origin(used: UsedImage) -> str:

@@ -16,7 +16,7 @@ from llmd_oke.operations.preflight import preflight as look
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.registries import chart_findings, registry_findings
 from llmd_oke.planning import plan_stack_file
-from llmd_oke.planning.container_images import chart_archives, images_of
+from llmd_oke.planning.container_images import chart_archives, pulled_images
 
 _COLOURS = {Verdict.FINE: "green", Verdict.PROBLEM: "red bold", Verdict.UNKNOWN: "magenta"}
 
@@ -41,8 +41,8 @@ def preflight(
     where = region_of(config, region)
     who = token.sign_in_of(settings(project, stack), auth, profile)
     findings = look(token.client_of(who, where), config, link_of=lambda pool: _image_link(project, stack, pool))
-    findings += registry_findings(images_of(plan), console.progress())
-    findings += chart_findings(chart_archives(plan), console.progress())
+    findings += registry_findings(pulled_images(plan), console.progress())
+    findings += chart_findings(chart_archives(plan), console.progress(), plan.registry_mirror)
     findings += certificate_findings(plan)
     findings += prometheus_findings(plan)
     if as_json:

@@ -49,7 +49,7 @@ def up(
     if charts := chart_archives(plan):
         from llmd_oke.operations.registries import refuse_other_archives  # noqa: PLC0415 - asks over HTTP
 
-        refuse_other_archives(charts, console.progress())
+        refuse_other_archives(charts, console.progress(), plan.registry_mirror)
     cli = pulumi_cli(project, stack, aside=as_json)
     require_stack(cli, None if as_json or not sys.stdin.isatty() else Terminal(typer.confirm, _ask_passphrase))
     pulumi = with_refresh(cli, plan)

@@ -310,6 +310,38 @@ class Tracing(Part):
     """Share of the requests that are traced, of those that don't come with a decision of their client's."""
 
 
+class RegistryMirror(Part):
+    """A private registry with copies of every image and chart that the stack pulls (`llmd-oke images copy-list`)."""
+
+    prefix: Annotated[
+        str,
+        matching(
+            r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+|localhost)(:[0-9]{1,5})?"
+            r"(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$",
+            "a registry and a path in it, without https:// and without a slash at its end, such as"
+            " iad.ocir.io/namespace/mirror",
+            max_length=128,
+        ),
+    ]
+    """Registry and path in it. The whole name of what is copied comes behind it: with `iad.ocir.io/ai/mirror`,
+    `iad.ocir.io/ai/mirror/docker.io/library/python` is the copy of `docker.io/library/python`. What is in the same
+    registry already is pulled from where it is."""
+
+    pull_secret: (
+        Annotated[
+            str,
+            matching(
+                r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+                "the name of a Secret: lower-case letters, digits, dashes and dots",
+                max_length=253,
+            ),
+        ]
+        | None
+    ) = None
+    """Name of the Secret (`kubernetes.io/dockerconfigjson`) that all pods pull with; it has to be in each namespace.
+    Left out where nodes sign in by themselves, as they do to OCI's registry with `cluster.iam.grants: ocir`."""
+
+
 class StackConfig(Part):
     """Everything that one stack deploys. It stands under `llmd-oke:stack` in `stacks/Pulumi.<stack>.yaml`."""
 
@@ -382,6 +414,9 @@ class StackConfig(Part):
 
     tracing: Annotated[Tracing | None, Field(exclude_if=is_absent)] = None
     """Where endpoint pickers, routing sidecars and vLLM send traces of requests; nowhere if left out."""
+
+    registry_mirror: Annotated[RegistryMirror | None, Field(exclude_if=is_absent)] = None
+    """Where images and charts are taken from in place of the registries that publish them; from those if left out."""
 
     @property
     def created_cluster(self) -> CreateCluster | None:

@@ -20,6 +20,7 @@ from llmd_oke.access.oci_client import bounded_content
 from llmd_oke.access.registry import Answers, Refusal, RegistryClient, RegistryError, StoredImage, query_registries
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.operators import HelmChart
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.config import yaml_files
 from llmd_oke.operations.preflight import Finding, Verdict
 from llmd_oke.planning.container_images import UsedImage
@@ -71,11 +72,16 @@ def _image_finding(client: RegistryClient, image: ContainerImage) -> Finding:
             return _locked_image_finding(client, image, image.digest)
         return Finding(CHECK, "", Verdict.FINE, f"{image.reference} can be pulled, {client.stored(image).digest} today")
     except RegistryError as error:
-        if error.refusal is Refusal.DENIED and image.registry.endswith(OCI_REGISTRY):
-            remedy = "Nodes sign in with their own rights (cluster.iam.grants: ocir), which can't be tried from here."
-            return Finding(CHECK, "", Verdict.UNKNOWN, error.message, remedy)
-        verdict = Verdict.UNKNOWN if error.refusal in _UNKNOWN else Verdict.PROBLEM
-        return Finding(CHECK, "", verdict, error.message, _REMEDIES[error.refusal])
+        return _refused(image, error, "")
+
+
+def _refused(image: ContainerImage, error: RegistryError, path: str) -> Finding:
+    """What a registry that doesn't give an image means for nodes."""
+    if error.refusal is Refusal.DENIED and image.registry.endswith(OCI_REGISTRY):
+        remedy = "Nodes sign in with their own rights (cluster.iam.grants: ocir), which can't be tried from here."
+        return Finding(CHECK, path, Verdict.UNKNOWN, error.message, remedy)
+    verdict = Verdict.UNKNOWN if error.refusal in _UNKNOWN else Verdict.PROBLEM
+    return Finding(CHECK, path, verdict, error.message, _REMEDIES[error.refusal])
 
 
 def _locked_image_finding(client: RegistryClient, image: ContainerImage, digest: str) -> Finding:
@@ -98,8 +104,17 @@ def _locked_image_finding(client: RegistryClient, image: ContainerImage, digest:
     return Finding(CHECK, "", Verdict.FINE, f"{image.reference} can be pulled as it is locked")
 
 
-def chart_findings(charts: Sequence[HelmChart], progress: Progress) -> list[Finding]:
-    """A finding for each chart of a repository: whether its archive is the one of the catalogue."""
+def chart_findings(
+    charts: Sequence[HelmChart], progress: Progress, mirror: RegistryMirror | None = None
+) -> list[Finding]:
+    """A finding for each chart of a repository: whether its archive, or that of its copy in a private registry, is the
+    one of the catalogue.
+    """
+    if mirror is not None:
+        by_copy = {mirror.copy_of(chart.published).reference: chart for chart in charts}
+        images = [mirror.copy_of(chart.published) for chart in charts]
+        answers = query_registries(images, lambda client, image: _copy_finding(client, image, by_copy), progress)
+        return list(answers.values())
     findings: list[Finding] = []
     with httpx2.Client(timeout=CHART_TIMEOUT_S, follow_redirects=True, max_redirects=3) as client:
         for chart in charts:
@@ -108,13 +123,16 @@ def chart_findings(charts: Sequence[HelmChart], progress: Progress) -> list[Find
     return findings
 
 
-def refuse_other_archives(charts: Sequence[HelmChart], progress: Progress) -> None:
-    """Before Helm fetches them: a chart whose checksum is known, and whose repository has another archive, is not used.
+def refuse_other_archives(
+    charts: Sequence[HelmChart], progress: Progress, mirror: RegistryMirror | None = None
+) -> None:
+    """Before Helm fetches them: a chart whose checksum is known, and whose repository (or private registry, where there
+    is one) has another archive, is not used.
 
     Raises:
         KitError: there is such a chart.
     """
-    for finding in chart_findings([chart for chart in charts if chart.sha256], progress):
+    for finding in chart_findings([chart for chart in charts if chart.sha256], progress, mirror):
         if finding.verdict is Verdict.PROBLEM:
             raise KitError(f"{finding.value}.", finding.remedy)
 
@@ -138,6 +156,19 @@ def _chart_finding(client: httpx2.Client, chart: HelmChart) -> Finding:
         value = f"{name} is {sha256}, the catalogue has {chart.sha256}"
         return Finding(CHECK, "gpuStack", Verdict.PROBLEM, value, remedy)
     return Finding(CHECK, "gpuStack", Verdict.FINE, f"{name} is the archive of the catalogue")
+
+
+def _copy_finding(client: RegistryClient, image: ContainerImage, charts: Mapping[str, HelmChart]) -> Finding:
+    chart = charts[image.reference]
+    try:
+        digests = client.layer_digests(image)
+    except RegistryError as error:
+        return _refused(image, error, "gpuStack")
+    if chart.sha256 is None or f"sha256:{chart.sha256}" in digests:
+        return Finding(CHECK, "gpuStack", Verdict.FINE, f"{image.reference} is the archive of the catalogue")
+    value = f"{image.reference} has {' and '.join(digests) or 'no archive'}, the catalogue sha256:{chart.sha256}"
+    remedy = "`llmd-oke images copy-list` says what to copy; deploy nothing with another archive."
+    return Finding(CHECK, "gpuStack", Verdict.PROBLEM, value, remedy)
 
 
 def _archive_sha256(client: httpx2.Client, chart: HelmChart) -> str:

@@ -8,7 +8,16 @@ import pulumi
 
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.operators import ImagePlace, Operator, operator
-from llmd_oke.objects import PART_OF, HelmRelease, KubernetesObject, inputs, when_declared
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.objects import (
+    PART_OF,
+    HelmRelease,
+    KubernetesObject,
+    RegistryMirrorArgs,
+    inputs,
+    registry_mirror,
+    when_declared,
+)
 
 DELETE_S = 900
 """Helm waits for what it deletes, and charts run clean-up Jobs before and after."""
@@ -38,7 +47,10 @@ class TolerationArgs(TypedDict):
 
 
 class CertManagerArgs(TypedDict):
-    """cert-manager takes nothing: its version and settings come from the catalogue."""
+    """What cert-manager is told; its version and settings come from the catalogue."""
+
+    registry_mirror: NotRequired[RegistryMirrorArgs | None]
+    """Private registry that chart and images are taken from; those that publish them if left out."""
 
 
 class NodeFeatureDiscoveryArgs(TypedDict):
@@ -46,6 +58,8 @@ class NodeFeatureDiscoveryArgs(TypedDict):
 
     tolerations: NotRequired[list[TolerationArgs] | None]
     """Tolerations of the workers beside those of the AMD GPU operator's chart; GPU nodes' taints belong here."""
+    registry_mirror: NotRequired[RegistryMirrorArgs | None]
+    """Private registry that chart and images are taken from; those that publish them if left out."""
 
 
 class AmdGpuOperatorArgs(TypedDict):
@@ -55,6 +69,8 @@ class AmdGpuOperatorArgs(TypedDict):
     """Labels of the GPU nodes; what Node Feature Discovery finds (`feature.node.kubernetes.io/amd-gpu`) if left out."""
     tolerations: NotRequired[list[TolerationArgs] | None]
     """Tolerations of what runs on GPU nodes; their taints belong here."""
+    registry_mirror: NotRequired[RegistryMirrorArgs | None]
+    """Private registry that chart and images are taken from; those that publish them if left out."""
 
 
 class CertManager(pulumi.ComponentResource):
@@ -65,7 +81,7 @@ class CertManager(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: CertManagerArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:CertManager", name, inputs(self, args), opts)
-        facts = operator("cert-manager")
+        facts = operator("cert-manager").taken_from(registry_mirror(args))
         self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
         self.register_outputs({"namespace": self.namespace})
 
@@ -78,7 +94,7 @@ class NodeFeatureDiscovery(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: NodeFeatureDiscoveryArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:NodeFeatureDiscovery", name, inputs(self, args), opts)
-        facts = operator("node-feature-discovery")
+        facts = operator("node-feature-discovery").taken_from(registry_mirror(args))
         self.namespace = namespace_of(declare_release(self, name, facts, _manifests(args.get("tolerations"))), facts)
         self.register_outputs({"namespace": self.namespace})
 
@@ -98,11 +114,11 @@ class AmdGpuOperator(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: AmdGpuOperatorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:AmdGpuOperator", name, inputs(self, args), opts)
-        selector = args.get("node_selector")
-        facts = _with_rule(operator("amd-gpu-operator"), selector)
+        selector, mirror = args.get("node_selector"), registry_mirror(args)
+        facts = _with_rule(operator("amd-gpu-operator"), selector).taken_from(mirror)
         release = declare_release(self, name, facts, [])
         self.namespace = namespace_of(release, facts)
-        manifest = device_config(facts.namespace, selector, _manifests(args.get("tolerations")))
+        manifest = device_config(facts.namespace, selector, _manifests(args.get("tolerations")), mirror)
         # It comes after the operator and goes before it, because the operator has to let it go.
         child = pulumi.ResourceOptions(parent=self, depends_on=[release], custom_timeouts=DEVICE_CONFIG_TIMEOUT)
         resource = KubernetesObject(f"{name}-device-config", manifest, child)
@@ -124,15 +140,21 @@ def _manifests(tolerations: list[TolerationArgs] | None) -> list[Toleration]:
     return [{key: str(value) for key, value in row.items() if value is not None} for row in tolerations or ()]
 
 
-def device_config(namespace: Any, selector: dict[str, str] | None, tolerations: list[Toleration]) -> dict[str, Any]:
+def device_config(
+    namespace: Any,
+    selector: dict[str, str] | None,
+    tolerations: list[Toleration],
+    mirror: RegistryMirror | None = None,
+) -> dict[str, Any]:
     """The custom resource: device plug-in, node labeller and metrics exporter; no driver, which the node's image has.
 
     Args:
         namespace: the operator's; it looks nowhere else.
         selector: labels of GPU nodes; what Node Feature Discovery finds if left out.
         tolerations: of the GPU nodes' taints, for each of the three.
+        mirror: the private registry that images are taken from.
     """
-    facts = operators.device_config()
+    facts = operators.device_config().taken_from(mirror)
     spec = with_tolerations(with_images(facts.spec, facts.images), list(facts.tolerations_at), tolerations)
     return {
         "apiVersion": facts.api_version,
@@ -215,7 +237,10 @@ def _map_at(tree: dict[str, Any], path: Iterable[str]) -> dict[str, Any]:
 
 
 class PrometheusStackArgs(TypedDict):
-    """It takes nothing: version and settings come from the catalogue."""
+    """What Prometheus' chart is told; its version and settings come from the catalogue."""
+
+    registry_mirror: NotRequired[RegistryMirrorArgs | None]
+    """Private registry that chart and images are taken from; those that publish them if left out."""
 
 
 class PrometheusStack(pulumi.ComponentResource):
@@ -228,6 +253,6 @@ class PrometheusStack(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: PrometheusStackArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:PrometheusStack", name, inputs(self, args), opts)
-        facts = operator("kube-prometheus-stack")
+        facts = operator("kube-prometheus-stack").taken_from(registry_mirror(args))
         self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
         self.register_outputs({"namespace": self.namespace})

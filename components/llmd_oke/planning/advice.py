@@ -7,6 +7,7 @@ from typing import Any, cast
 from llmd_oke.catalogue import Shape
 from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, NodeDisk, StackConfig
 from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.models import has_kv_connector, scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
@@ -46,6 +47,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_network_policies(plan),
         *gateway_advice(plan),
         *monitoring_advice(plan),
+        *registry_advice(plan),
         *_cache_of_scaled_nodes(plan),
         *vocabulary_advice(plan),
         *revision_advice(plan),

@@ -8,10 +8,18 @@ from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import Release, operators, release, release_names
 from llmd_oke.catalogue.benchmarks import inference_perf
-from llmd_oke.catalogue.container_images import ContainerImage, job_images, kit_lock, parse_reference, project_lock
+from llmd_oke.catalogue.container_images import (
+    ContainerImage,
+    job_images,
+    kit_lock,
+    parse_reference,
+    project_lock,
+    registries,
+)
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning.monitoring import OPERATOR as MONITORING
-from llmd_oke.planning.plan import Plan
+from llmd_oke.planning.plan import Advice, Plan
 
 _GPU_OPERATOR = "amd-gpu-operator"
 _OPERATORS = ("cert-manager", "node-feature-discovery", _GPU_OPERATOR)
@@ -19,11 +27,22 @@ _OPERATORS = ("cert-manager", "node-feature-discovery", _GPU_OPERATOR)
 
 @dataclass(frozen=True)
 class UsedImage:
-    """An image, who runs it, and the place in the stack file that brings it."""
+    """An image or a chart, who runs it, and the place in the stack file that brings it."""
 
     image: ContainerImage
     used_by: str
     path: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What is to be copied into a private registry: an image, a chart of a registry, or the `archive` of a chart of a
+    repository, None of others. `destination` has the digest of `source`, except where an archive becomes one.
+    """
+
+    source: ContainerImage
+    destination: ContainerImage
+    archive: operators.HelmChart | None = None
 
 
 def images_of(plan: Plan) -> tuple[UsedImage, ...]:
@@ -34,11 +53,26 @@ def images_of(plan: Plan) -> tuple[UsedImage, ...]:
     return tuple(first.values())
 
 
+def pulled_images(plan: Plan) -> tuple[UsedImage, ...]:
+    """The same as nodes and Helm ask for them: the copies where the stack has a private registry."""
+    return tuple(replace(used, image=plan.pulled(used.image)) for used in images_of(plan))
+
+
+def copies(plan: Plan, mirror: RegistryMirror) -> tuple[Copy, ...]:
+    """What must be in a private registry before a stack pulls from it, with the Jobs of benchmarks and evaluations;
+    what is there already needs no copy.
+    """
+    sources = {used.image.reference: used.image for used in (*images_of(plan), *_of_commands(plan))}
+    of_images = [Copy(image, mirror.copy_of(image)) for _, image in sorted(sources.items())]
+    charts = [Copy(chart.published, mirror.copy_of(chart.published), chart) for chart in chart_archives(plan)]
+    return tuple(copy for copy in (*of_images, *charts) if copy.source != copy.destination)
+
+
 def kit_images() -> tuple[ContainerImage, ...]:
     """All images that the kit's `values/` and the project's name, by their references."""
     releases = (item for name in release_names() if (item := release(name)))
     images = [used.image for item in releases for used in _of_release(item)]
-    images += [used.image for name in _OPERATORS for used in _of_operator(name)]
+    images += [used.image for name in (*_OPERATORS, MONITORING) for used in _of_operator(name)]
     images += [job_images().python, inference_perf().image]
     return tuple(sorted({image.reference: image for image in images}.values(), key=lambda image: image.reference))
 
@@ -55,8 +89,49 @@ def project_images() -> tuple[ContainerImage, ...]:
 
 def chart_archives(plan: Plan) -> tuple[operators.HelmChart, ...]:
     """The charts of a stack that come from chart repositories, and so from no registry."""
-    charts = (operators.operator(name).chart for name in _operators_of(plan))
+    charts = (operators.operator(name).chart for name in operators_of(plan))
     return tuple(chart for chart in charts if chart.repository is not None)
+
+
+def not_mirrored(plan: Plan) -> Iterator[str]:
+    """What of a stack a private registry has no say in, in words."""
+    if plan.created is not None:
+        yield "OKE's control plane, node software and add-ons come from Oracle's own registries"
+    if plan.gateway is not None:
+        yield f"pods of the Gateway run the image that {plan.gateway.provider.name} is installed with"
+
+
+def registry_advice(plan: Plan) -> Iterator[Advice]:
+    """What a private registry needs or leaves out; without one, pulls that may meet a public registry's limit."""
+    mirror = plan.registry_mirror
+    if mirror is None:
+        yield from _pull_limit_advice(plan)
+        return
+    for text in not_mirrored(plan):
+        yield Advice("registryMirror", text)
+    if mirror.pull_secret is not None:
+        namespaces = [operators.operator(name).namespace for name in operators_of(plan)]
+        namespaces += ["kube-system"] if plan.created is not None else []  # gates
+        namespaces += ["llmd-oke-acceptance"] if any(pool.in_update for pool in plan.acceptance) else []
+        namespaces += [plan.namespace] if plan.layer != "cluster" else []
+        text = f"pods wait until the Secret {mirror.pull_secret} is in {', '.join(dict.fromkeys(namespaces))}"
+        yield Advice("registryMirror.pullSecret", text)
+
+
+def _pull_limit_advice(plan: Plan) -> Iterator[Advice]:
+    """Nodes behind one address that pull everything anew. A bound: each node, each image."""
+    nodes = sum(pool.limits.most for pool in plan.pools)
+    if plan.created is not None:
+        nodes += sum(pool.config.size for pool in plan.created.cpu_pools)
+    for registry, limit in registries().pull_limits.items():
+        images = [used for used in images_of(plan) if used.image.registry == registry]
+        if len(images) * nodes > limit.pulls:
+            text = (
+                f"{nodes} nodes pull {len(images)} images from {registry}, at most {len(images) * nodes} pulls; behind"
+                f" one address it gives {limit.pulls} in {limit.hours} hours without an account ({limit.source}):"
+                " registryMirror takes them from a registry of yours"
+            )
+            yield Advice("registryMirror", text)
 
 
 def unchecked_archives_sentence(charts: tuple[operators.HelmChart, ...]) -> str | None:
@@ -82,6 +157,13 @@ def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
     )
 
 
+def _of_commands(plan: Plan) -> Iterator[UsedImage]:
+    """Images of Jobs that commands start in a cluster, beside those that an update pulls."""
+    yield UsedImage(job_images().python, "acceptance and evaluations", "")
+    if plan.layer != "cluster":
+        yield UsedImage(inference_perf().image, "inference-perf", "")
+
+
 def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
     if plan.config.created_cluster is not None:
         yield UsedImage(job_images().python, "gate", "gpuPools")
@@ -89,11 +171,12 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
             overridden = plan.config.override is not None and plan.config.override.vllm_image is not None
             path = "override.vllmImage" if overridden else "release"
             yield UsedImage(plan.release.vllm.image, "vLLM", path)
-    for name in _operators_of(plan):
+    for name in operators_of(plan):
         yield from _of_operator(name)
 
 
-def _operators_of(plan: Plan) -> list[str]:
+def operators_of(plan: Plan) -> list[str]:
+    """The operators that a stack installs by Helm, by their names in the catalogue."""
     own = [MONITORING] if plan.monitoring is not None and plan.monitoring.install else []
     if plan.config.created_cluster is None:
         return own
@@ -101,11 +184,12 @@ def _operators_of(plan: Plan) -> list[str]:
 
 
 def _of_operator(name: str) -> Iterator[UsedImage]:
+    path = "monitoring" if name == MONITORING else "gpuStack"
     if chart := operators.operator(name).chart.artifact:
-        yield UsedImage(chart, f"{name} (chart)", "gpuStack")
+        yield UsedImage(chart, f"{name} (chart)", path)
     devices = operators.device_config().images if name == _GPU_OPERATOR else ()
     for place in (*operators.operator(name).images, *devices):
-        yield UsedImage(place.image, f"{name} ({'.'.join(place.at)})", "gpuStack")
+        yield UsedImage(place.image, f"{name} ({'.'.join(place.at)})", path)
 
 
 def _of_serving(plan: Plan) -> Iterator[UsedImage]:

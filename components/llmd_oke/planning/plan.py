@@ -9,7 +9,9 @@ from llmd_pods.acceptance import CheckName, Limits
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.catalogue.cluster import Need
+from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.entries import ProjectEntry
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.catalogue.serving import GatewayProvider
 from llmd_oke.config import (
     Cluster,
@@ -544,8 +546,9 @@ class Plan:
     `model_cache` is None where servers keep weights in their pods. `virtual_functions_owner` says whose names virtual
     functions have, where not the kit's own. `created` is None where the cluster is there already or another stack's.
     `control_plane_cidrs` are the addresses that the API server speaks to pods from, None where they can't be known
-    beforehand. `acceptance` has the pools whose nodes can be tested. `project_entries` are those that come from the
-    project's own `values/`.
+    beforehand. `acceptance` has the pools whose nodes can be tested. `registry_mirror` is the private registry that
+    everything is pulled from, where there is one. `project_entries` are those that come from the project's own
+    `values/`.
     """
 
     config: StackConfig
@@ -569,6 +572,7 @@ class Plan:
     acceptance: tuple[PoolAcceptance, ...]
     monitoring: MonitoringPlan | None
     tracing: TracingPlan | None
+    registry_mirror: RegistryMirror | None
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 
@@ -585,6 +589,10 @@ class Plan:
     def taints(self) -> tuple[Taint, ...]:
         """The taints of all GPU pools that their shapes don't have, each once; the pods of all models tolerate them."""
         return tuple(dict.fromkeys(taint for pool in self.pools for taint in pool.taints))
+
+    def pulled(self, image: ContainerImage) -> ContainerImage:
+        """What nodes pull for an image: its copy where the stack has a private registry."""
+        return image if self.registry_mirror is None else self.registry_mirror.copy_of(image)
 
     @property
     def layer(self) -> Layer:

@@ -15,6 +15,7 @@ from llmd_oke.catalogue.entries import ProjectEntry, origin
 from llmd_oke.catalogue.models import MODELS
 from llmd_oke.catalogue.operations import PRICES
 from llmd_oke.catalogue.project import LATENCY, project_problems
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import GPUS, SHAPES
 from llmd_oke.config import (
@@ -109,7 +110,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
     pools = checks.pools(config)
     nodes, _ = place(servers(config, config.models), empty_nodes(pools))
     room = _Room(config, pools, nodes)
-    release, cidrs = used_release(config), control_plane_cidrs(config)
+    release, cidrs, mirror = used_release(config), control_plane_cidrs(config), config.registry_mirror
     assert release is not None  # noqa: S101 - the checks have looked
     draft = Plan(
         config=config,
@@ -133,6 +134,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         acceptance=pool_acceptance(config, pools, nodes),
         monitoring=monitoring(config, pools),
         tracing=tracing(config),
+        registry_mirror=None if mirror is None else RegistryMirror(mirror.prefix, mirror.pull_secret),
         advice=(),
         project_entries=(),
     )

@@ -98,9 +98,9 @@ def _unknown(path: str, name: str) -> Problem:
 
 
 def pull_problems(config: StackConfig) -> Iterator[Problem]:
-    """Images that nodes can't pull any more. Rehearsals pull none."""
+    """Images that nodes can't pull any more. Rehearsals pull none, and a private registry may have copies."""
     release, override = used_release(config), used_override(config)
-    if release is None or config.layer == "cluster":
+    if release is None or config.layer == "cluster" or config.registry_mirror is not None:
         return
     images = {"vllm_image": release.vllm.image}
     if any(model.router.mode != "none" for model in config.models):
@@ -189,7 +189,7 @@ def _router_problems(config: StackConfig, model: Model, path: str, release: Rele
 
 def release_advice(plan: Plan) -> Iterator[Advice]:
     """What of the release can't be pulled, is replaced, or can't do what a model is used for."""
-    for image, because in plan.release.images_gone.items():
+    for image, because in plan.release.images_gone.items() if plan.registry_mirror is None else ():
         yield Advice("release", f"nodes can't pull {image}: {because}")
     override, facts = used_override(plan.config), vllm_facts(plan.config)
     if override.vllm_image and facts:

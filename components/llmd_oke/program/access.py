@@ -8,8 +8,10 @@ import pulumi
 import pulumi_kubernetes as k8s
 from llmd_pods.errors import KitError, Problem, Refused
 
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.config import ExistingCluster
 from llmd_oke.config.pools import Taint
+from llmd_oke.objects import RegistryMirrorArgs, pulls_from
 from llmd_oke.operators.crds import when_established
 from llmd_oke.planning import Plan
 
@@ -34,7 +36,8 @@ class ClusterAccess:
 
     `created` is the cluster as a resource of this stack, `ready` what has to be there before models are deployed,
     `model_cache_handle` what the storage driver knows the created file system of model caches by, `load_balancers`
-    where in the created network `internal` and `public` load balancers go.
+    where in the created network `internal` and `public` load balancers go, `mirror` the private registry that pods
+    pull from.
     """
 
     identifier: pulumi.Input[str]
@@ -44,6 +47,7 @@ class ClusterAccess:
     ready: tuple[pulumi.Resource, ...] = ()
     model_cache_handle: pulumi.Input[str] | None = None
     load_balancers: Mapping[str, LoadBalancerNetwork] = field(default_factory=dict[str, LoadBalancerNetwork])
+    mirror: RegistryMirror | None = None
 
     def provider(self, name: str, *, upsert: bool = False, mutable: bool = False) -> k8s.Provider:
         """A provider of the cluster.
@@ -84,16 +88,25 @@ class ClusterAccess:
 
     def options(self, provider: k8s.Provider) -> pulumi.ResourceOptions:
         """The options of what is in the cluster. A cluster of this stack takes it with it when it goes."""
-        opts = pulumi.ResourceOptions(provider=provider)
-        if self.created is None:
-            return opts
-        return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(transformations=[_deleted_with(self.created)]))
+        transformations: list[pulumi.ResourceTransformation] = []
+        if self.created is not None:
+            transformations.append(_deleted_with(self.created))
+        if self.mirror is not None:
+            transformations.append(pulls_from(self.mirror))
+        return pulumi.ResourceOptions(provider=provider, transformations=transformations or None)
+
+
+def mirror_args(plan: Plan) -> RegistryMirrorArgs | None:
+    """The stack's private registry as an argument of components; None where it has none."""
+    mirror = plan.registry_mirror
+    return None if mirror is None else {"prefix": mirror.prefix, "pull_secret": mirror.pull_secret}
 
 
 def existing_cluster(plan: Plan) -> ClusterAccess:
     """A cluster that is there already: by the stack file, or by the stack that made it."""
     if isinstance(plan.cluster, ExistingCluster):
-        return ClusterAccess(plan.cluster.identifier, context=plan.cluster.kubeconfig_context)
+        context = plan.cluster.kubeconfig_context
+        return ClusterAccess(plan.cluster.identifier, context=context, mirror=plan.registry_mirror)
     if plan.cluster_stack is None:
         raise KitError("The stack names no cluster.")
     stack = pulumi.StackReference(plan.cluster_stack)
@@ -102,6 +115,7 @@ def existing_cluster(plan: Plan) -> ClusterAccess:
         identifier=outputs.apply(lambda values: require_known_taints(plan, *values)),
         kubeconfig=cast("pulumi.Output[str]", stack.require_output("kubeconfig")),
         model_cache_handle=cast("pulumi.Output[str]", stack.get_output("model_cache_handle")),
+        mirror=plan.registry_mirror,
     )
 
 

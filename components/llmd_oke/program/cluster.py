@@ -9,6 +9,7 @@ import pulumi
 from llmd_pods.errors import KitError
 
 from llmd_oke import config
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, Launch
 from llmd_oke.cluster.iam import Iam
@@ -22,14 +23,20 @@ from llmd_oke.config.base import Part
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.pools import Taint
 from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, after
-from llmd_oke.operators.helm_operators import AmdGpuOperator, CertManager, NodeFeatureDiscovery, TolerationArgs
+from llmd_oke.operators.helm_operators import (
+    AmdGpuOperator,
+    AmdGpuOperatorArgs,
+    CertManager,
+    NodeFeatureDiscovery,
+    TolerationArgs,
+)
 from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import ClusterPlan, CyclingPlan, GpuPoolPlan, GpuStackPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
 from llmd_oke.program.acceptance import accepted_pool
-from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, taint_outputs
-from llmd_oke.serving.acceptance import Acceptance
+from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, mirror_args, taint_outputs
+from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs
 
 _API_SERVER_PROBE: Manifest = {
     "apiVersion": "v1",
@@ -80,7 +87,10 @@ class CreatedCluster:
 
 
 def create_cluster(
-    created: ClusterPlan, api_server: str | None, image_links: Mapping[str, pulumi.Input[str]]
+    created: ClusterPlan,
+    api_server: str | None,
+    image_links: Mapping[str, pulumi.Input[str]],
+    mirror: RegistryMirror | None,
 ) -> CreatedCluster:
     """Declares network, rights, cluster, pools, add-ons and storage, each after what it needs.
 
@@ -91,6 +101,7 @@ def create_cluster(
         created: what the plan has of the cluster.
         api_server: address of the API server at the end of a tunnel.
         image_links: secret links to image files, by the names of pools that import them.
+        mirror: the private registry that pods pull from.
 
     Raises:
         KitError: a pool's image has no link.
@@ -108,6 +119,7 @@ def create_cluster(
         kubeconfig=oke.kubeconfig,
         created=oke.created,
         load_balancers=_load_balancers(network),
+        mirror=mirror,
     )
     inside = access.options(access.provider("operators"))
     reached = KubernetesObject("api-server", _API_SERVER_PROBE, inside)
@@ -456,13 +468,19 @@ def _operator(
         {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}
         for taint in stack.tolerations
     ]
+    mirror = mirror_args(plan)
     match name:
         case "cert-manager":
-            return CertManager(name, {}, opts)
+            return CertManager(name, {"registry_mirror": mirror}, opts)
         case "node-feature-discovery":
-            return NodeFeatureDiscovery(name, {"tolerations": tolerations}, opts)
+            return NodeFeatureDiscovery(name, {"tolerations": tolerations, "registry_mirror": mirror}, opts)
         case "amd-gpu-operator":
-            return AmdGpuOperator(name, {"node_selector": dict(stack.gpu_selector), "tolerations": tolerations}, opts)
+            operator: AmdGpuOperatorArgs = {
+                "node_selector": dict(stack.gpu_selector),
+                "tolerations": tolerations,
+                "registry_mirror": mirror,
+            }
+            return AmdGpuOperator(name, operator, opts)
         case _:
             shapes = sorted({pool.shape.name for pool in plan.pools})
             return RdmaNetwork("rdma-network", {"shapes": [*shapes], "kubeconfig": cluster.oke.kubeconfig}, opts)
@@ -498,5 +516,10 @@ def _acceptance(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOption
     ]
     if not pools:
         return []
-    image = plan.release.vllm.image.pinned
-    return [Acceptance("acceptance", {"pools": pools, "image": image, "system_pool_name": SYSTEM_POOL}, opts)]
+    args: AcceptanceArgs = {
+        "pools": pools,
+        "image": plan.pulled(plan.release.vllm.image).pinned,
+        "system_pool_name": SYSTEM_POOL,
+        "registry_mirror": mirror_args(plan),
+    }
+    return [Acceptance("acceptance", args, opts)]

@@ -16,7 +16,7 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.operators.helm_operators import PrometheusStack
 from llmd_oke.planning import Advice, Plan, merge_advice
 from llmd_oke.planning.plan import ClusterPlan
-from llmd_oke.program.access import ClusterAccess, existing_cluster
+from llmd_oke.program.access import ClusterAccess, existing_cluster, mirror_args
 from llmd_oke.program.addresses import declare_front_door, declare_routes
 from llmd_oke.program.models import (
     declare_address,
@@ -84,7 +84,7 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
     """OCI's packages are loaded only where a cluster is created."""
     from llmd_oke.program.cluster import create_cluster, declare_autoscaler, declare_operators  # noqa: PLC0415
 
-    cluster = create_cluster(created, settings.get("apiServer"), image_links(settings))
+    cluster = create_cluster(created, settings.get("apiServer"), image_links(settings), plan.registry_mirror)
     gates = declare_operators(plan, cluster, cluster.inside)
     declare_autoscaler(plan, cluster, gates)
     return replace(cluster.access, ready=(*cluster.nodes, *gates)), cluster.outputs(plan, created.config.region)
@@ -149,7 +149,8 @@ def declare_prometheus(plan: Plan, access: ClusterAccess) -> ClusterAccess:
     if plan.monitoring is None or not plan.monitoring.install:
         return access
     opts = after(access.options(access.provider("monitoring")), *access.ready)
-    return replace(access, ready=(*access.ready, PrometheusStack("prometheus", {}, opts)))
+    prometheus = PrometheusStack("prometheus", {"registry_mirror": mirror_args(plan)}, opts)
+    return replace(access, ready=(*access.ready, prometheus))
 
 
 def declare_monitoring(

@@ -12,8 +12,19 @@ from llmd_pods.acceptance import TAINT_EFFECT, TAINT_KEY, TAINT_VALUE
 
 from llmd_oke.catalogue.benchmarks import acceptance as facts
 from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.catalogue.shapes import POOL_LABEL, Shape
-from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, ShapeRef, inputs, resolve_shape, when_declared
+from llmd_oke.objects import (
+    PART_OF,
+    KubernetesObject,
+    Manifest,
+    RegistryMirrorArgs,
+    ShapeRef,
+    inputs,
+    registry_mirror,
+    resolve_shape,
+    when_declared,
+)
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import RBAC, role, role_binding, service_account, text_digest, timeouts, tolerations
@@ -92,6 +103,8 @@ class AcceptanceArgs(TypedDict):
     """Image of vLLM: it has amd-smi, PyTorch with RCCL, and NIXL, and is what servers run."""
     system_pool_name: NotRequired[str | None]
     """Name of the pool that the Jobs run on; any node if left out."""
+    registry_mirror: NotRequired[RegistryMirrorArgs | None]
+    """Private registry that the image is taken from; the one that publishes it if left out."""
 
 
 class Acceptance(pulumi.ComponentResource):
@@ -128,7 +141,7 @@ class Acceptance(pulumi.ComponentResource):
         """The request of a pool and its Job, whose name has a digest of it."""
         name = f"{LEADER}-{pool['name']}"
         metadata = {"name": name, "namespace": NAMESPACE, "labels": _LABELS}
-        asked = request(pool, args["image"])
+        asked = request(pool, args["image"], registry_mirror(args))
         program = KubernetesObject(f"{pool['name']}-acceptance-program", program_manifest(metadata, asked), inside)
 
         def job_metadata(pool_id: str) -> dict[str, Any]:
@@ -202,8 +215,13 @@ def program_manifest(metadata: dict[str, Any], asked: dict[str, Any]) -> Manifes
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data, "binaryData": binary}
 
 
-def request(pool: AcceptedPoolArgs, image: str) -> dict[str, Any]:
+def request(pool: AcceptedPoolArgs, image: str, mirror: RegistryMirror | None = None) -> dict[str, Any]:
     """What a Job is asked (`llmd_pods.acceptance_run.RunRequest`)."""
+    asked = _request(pool, image)
+    return mirror.in_manifest(asked) if mirror else asked
+
+
+def _request(pool: AcceptedPoolArgs, image: str) -> dict[str, Any]:
     known, shape, limits = facts(), resolve_shape(pool["shape"]), dict(pool["limits"])
     rdma = pool["limits"]["virtual_functions"] > 0
     return {

@@ -18,6 +18,7 @@ from llmd_pods.pod_load import LoadRequest
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.benchmarks import EvalPackage, InferencePerf, JobFacts, requirements
 from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.serving import bench_program, vllm
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.bench_program import from_label
@@ -46,7 +47,8 @@ SCRATCH = "/tmp"  # noqa: S108 - a path in the container
 class JobSettings:
     """Where the pods of a Job run: rather on nodes of `shape`, which have the image of the servers already.
 
-    They tolerate what such nodes are tainted with: by their shape, and `node_taints` beside it.
+    They tolerate what such nodes are tainted with: by their shape, and `node_taints` beside it. `mirror` is the private
+    registry that they pull from.
     """
 
     namespace: str
@@ -54,6 +56,7 @@ class JobSettings:
     image: ContainerImage
     shape: Shape
     node_taints: tuple[NodeTaintArgs, ...] = ()
+    mirror: RegistryMirror | None = None
 
     def tolerations(self) -> list[dict[str, str]]:
         """What the pods tolerate, taint by taint."""
@@ -63,7 +66,7 @@ class JobSettings:
 def job(settings: JobSettings, pod: dict[str, Any], limit_s: float, more: dict[str, Any]) -> dict[str, Any]:
     """A Job around a pod that may run for so long; `more` is what else its specification says."""
     own = {"app.kubernetes.io/part-of": "llmd-oke", config_maps.PART_LABEL: settings.job}
-    return {
+    manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": settings.job, "namespace": settings.namespace, "labels": own},
@@ -76,6 +79,7 @@ def job(settings: JobSettings, pod: dict[str, Any], limit_s: float, more: dict[s
             **more,
         },
     }
+    return settings.mirror.in_manifest(manifest) if settings.mirror else manifest
 
 
 def config_map(

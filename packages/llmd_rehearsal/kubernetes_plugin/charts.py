@@ -43,6 +43,15 @@ class ChartSource(Entry):
     stand_in: str = ""
     definitions: ChartModule | None = None
 
+    @property
+    def published(self) -> str:
+        """Its name behind the prefix of a private registry that has a copy."""
+        return (
+            f"{self.repository.partition('://')[2]}/{self.reference}"
+            if self.repository
+            else self.reference.removeprefix("oci://")
+        )
+
     def folder(self) -> Path:
         """The folder; it may be missing."""
         return self.module.path() if self.module else values_folder() / "rehearsal" / "charts" / self.stand_in
@@ -87,16 +96,28 @@ def chart_version(reference: str, repository: str, version: str) -> str:
         return str(yaml.safe_load((folder / _OWN).read_text())["version"])
 
 
-def _source(reference: str, repository: str, version: str) -> ChartSource:
+def find(reference: str, repository: str, version: str) -> ChartSource:
+    """The chart of a reference, or of its copy in a private registry; its folder may be missing.
+
+    Raises:
+        Refusal: there is no such chart; says which there are.
+    """
     name = reference.partition("@")[0]  # a folder has no digest to be held to
     for source in sources():
-        if (name, repository) == (source.reference, source.repository) and version in {source.version, ""}:
-            for folder in (source.folder(), *(module.path() for module in source.modules())):
-                if not folder.is_dir():
-                    raise Refusal(f"the chart {reference} {version} is not on this machine: {folder} is missing")
+        is_copy = not repository and name.endswith(f"/{source.published}")
+        is_it = is_copy or (name, repository) == (source.reference, source.repository)
+        if is_it and version in {source.version, ""}:
             return source
     known = ", ".join(f"{source.reference} {source.version}" for source in sources())
     raise Refusal(f"the chart {reference} {version} is not in this rehearsal; its Helm releases are of {known}")
+
+
+def _source(reference: str, repository: str, version: str) -> ChartSource:
+    source = find(reference, repository, version)
+    for folder in (source.folder(), *(module.path() for module in source.modules())):
+        if not folder.is_dir():
+            raise Refusal(f"the chart {reference} {version} is not on this machine: {folder} is missing")
+    return source
 
 
 def _write_version(folder: Path, version: str) -> None:

@@ -127,7 +127,7 @@ class ImageTable:
         """
         name = repository(image)
         for entry in self.entries:
-            has_image = any(fnmatchcase(name, repository(pattern)) for pattern in entry.repositories)
+            has_image = any(_is_named(name, repository(pattern)) for pattern in entry.repositories)
             if has_image and _is_for(entry, command, arguments):
                 return entry
         return None
@@ -152,6 +152,11 @@ def repository(image: str) -> str:
     if "." not in host and ":" not in host and host != "localhost":
         return f"docker.io/{name}"
     return name
+
+
+def _is_named(name: str, pattern: str) -> bool:
+    """Whether a repository, or what it is a copy of in a private registry, matches a pattern."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
 
 
 def _absent(flags: Iterable[str], argv: Sequence[str]) -> list[str]:

@@ -238,11 +238,11 @@ def _image_symptoms(plan: Plan, stack: str, images: Mapping[str, RunningImage]) 
 def planned_images(plan: Plan) -> dict[str, str]:
     """What containers that serve are to run, by their names."""
     release = plan.release
-    proxy = release.proxy.image.pinned
+    proxy = plan.pulled(release.proxy.image).pinned
     return {
-        "vllm": release.vllm.image.pinned,
-        "routing-proxy": release.routing_sidecar.image.pinned,
-        "epp": release.endpoint_picker.image.pinned,
+        "vllm": plan.pulled(release.vllm.image).pinned,
+        "routing-proxy": plan.pulled(release.routing_sidecar.image).pinned,
+        "epp": plan.pulled(release.endpoint_picker.image).pinned,
         release.router.proxy_container: proxy,
         "envoy": proxy,
     }

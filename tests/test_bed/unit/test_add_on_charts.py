@@ -1,5 +1,8 @@
 """The charts of OKE's add-ons in rehearsals."""
 
+import pytest
+from llmd_oke.catalogue.operators import operator
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.oci_plugin.local_cluster import contents
 
@@ -8,3 +11,13 @@ def test_every_chart_of_an_add_on_is_one_that_rehearsals_have():
     known = {(source.reference, source.repository, source.version) for source in charts.sources()}
     request = {(item.chart.reference, item.chart.repository, item.chart.version) for item in contents().values()}
     assert request <= known
+
+
+CHARTS = ["cert-manager", "amd-gpu-operator", "node-feature-discovery", "kube-prometheus-stack"]
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_copy_of_a_chart_is_the_chart_that_rehearsals_have(name: str):
+    copy = operator(name).chart.taken_from(RegistryMirror("iad.ocir.io/ai/mirror"))
+    source = charts.find(copy.pinned, "", copy.version)
+    assert (source.version, source.published) == (copy.version, copy.reference.partition("/mirror/")[2])

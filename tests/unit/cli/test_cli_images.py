@@ -10,6 +10,7 @@ from llmd_oke.cli import images as images_cli
 from llmd_oke.cli.main import app
 from llmd_oke.planning import container_images
 from llmd_oke.values import open_project
+from llmd_pods.errors import KitError
 from project_entries import write_entry
 from registry_for_tests import Registry, served
 from typer.testing import CliRunner
@@ -126,3 +127,32 @@ def test_images_that_a_projects_lock_has_by_hand_stay_in_it(project: Path, regis
     assert update("--project", str(project))[0] == 0
     open_project(project)
     assert locked_image(reference).digest == digest
+
+
+def copy_list(*arguments: str) -> str:
+    whole = ["images", "copy-list", "--project", str(PROJECT), *arguments]
+    return CliRunner().invoke(app, whole, catch_exceptions=False).output
+
+
+def test_the_list_to_copy_is_plain_data_with_digests_and_destinations():
+    document = json.loads(copy_list("--stack", "reference", "--mirror", "iad.ocir.io/ai/mirror", "--json"))
+    assert document["prefix"] == "iad.ocir.io/ai/mirror"
+    assert all(item["destination"].startswith("iad.ocir.io/ai/mirror/") for item in document["copies"])
+    assert [text.partition(",")[0] for text in document["not_mirrored"]] == ["OKE's control plane"]
+
+
+def test_a_list_to_copy_without_a_private_registry_says_how_to_name_one():
+    with pytest.raises(KitError, match="has no private registry") as raised:
+        copy_list("--stack", "rehearsal")
+    assert (raised.value.remedy or "").startswith("Say registryMirror in the stack file, or --mirror")
+
+
+@pytest.mark.parametrize("prefix", ["https://x.io/a", "x", "iad.ocir.io/a/"])
+def test_a_private_registry_of_the_wrong_form_is_refused(prefix: str):
+    with pytest.raises(KitError, match=f"--mirror {prefix} is no private registry"):
+        copy_list("--stack", "rehearsal", "--mirror", prefix)
+
+
+@pytest.mark.parametrize(("form", "word"), [("crane", "crane copy "), ("skopeo", "# skopeo sync"), ("plain", "  iad.")])
+def test_the_list_to_copy_has_the_form_that_is_asked_for(form: str, word: str):
+    assert word in copy_list("--stack", "rehearsal", "--mirror", "iad.ocir.io/ai/mirror", "--format", form)

@@ -12,6 +12,7 @@ import pytest
 from llmd_oke.access.registry import Answers, Refusal, RegistryError, StoredImage
 from llmd_oke.catalogue.container_images import ContainerImage, parse_reference
 from llmd_oke.catalogue.operators import HelmChart
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.operations.preflight import Finding, Verdict
 from llmd_oke.operations.registries import (
     LockUpdate,
@@ -248,3 +249,31 @@ def test_asking_twice_changes_nothing_the_second_time():
     answers = {A: RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1."), B: StoredImage(TWO, 7)}
     once = after(answers).text
     assert lock_update(once, images(A, B), answers, date(2027, 1, 1)).text == once
+
+
+def copied_chart(registry: Registry, sha256: str) -> HelmChart:
+    """A chart of a repository whose copy that registry has; the layer's digest is 64 zeros."""
+    registry.push("charts.example.com/gpu", "v1", 10)
+    return HelmChart(reference="gpu", version="v1", repository="https://charts.example.com", sha256=sha256)
+
+
+def test_the_copy_of_a_charts_archive_is_held_to_the_checksum_too(registry: Registry):
+    mirror = RegistryMirror(registry.address)
+    (fine,) = chart_findings([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
+    assert (fine.verdict, fine.path) == (Verdict.FINE, "gpuStack")
+    (other,) = chart_findings([copied_chart(registry, "1" * 64)], SilentProgress(), mirror)
+    assert other.verdict is Verdict.PROBLEM
+    assert "images copy-list" in other.remedy
+
+
+def test_an_update_does_not_begin_with_another_copy_of_an_archive(registry: Registry):
+    mirror = RegistryMirror(registry.address)
+    refuse_other_archives([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
+    with pytest.raises(KitError, match="the catalogue sha256:1111"):
+        refuse_other_archives([copied_chart(registry, "1" * 64)], SilentProgress(), mirror)
+
+
+def test_a_chart_that_was_not_copied_is_a_problem(registry: Registry):
+    chart = HelmChart(reference="gpu", version="v1", repository="https://charts.example.com", sha256="0" * 64)
+    (finding,) = chart_findings([chart], SilentProgress(), RegistryMirror(registry.address))
+    assert (finding.verdict, "charts.example.com/gpu:v1" in finding.value) == (Verdict.PROBLEM, True)

@@ -110,7 +110,8 @@ def _accept_pool(
     pool, jobs = accepted.pool, ClusterJobs(client, progress)
     name = f"accept-{pool.name}-{secrets.token_hex(3)}"
     place = JobSettings(NAMESPACE, name, job_images().python, pool.shape)
-    asked = {**request(accepted_pool(accepted, ""), plan.release.vllm.image.pinned), "only": list(only), "again": True}
+    image = plan.pulled(plan.release.vllm.image).pinned
+    asked = {**request(accepted_pool(accepted, ""), image, plan.registry_mirror), "only": list(only), "again": True}
     problem: str | None = None
     with jobs.running(_job(plan, accepted, name), lambda uid: [dict(program_manifest(owned(place, name, uid), asked))]):
         try:
@@ -125,9 +126,10 @@ def _accept_pool(
 def _job(plan: Plan, accepted: PoolAcceptance, name: str) -> dict[str, Any]:
     system_pool = SYSTEM_POOL if plan.created is not None else None
     spec = job_spec(name, accepted.limit_s, system_pool)
-    return {
+    manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {**spec, "suspend": True, "ttlSecondsAfterFinished": KEPT_S},
     }
+    return plan.registry_mirror.in_manifest(manifest) if plan.registry_mirror else manifest

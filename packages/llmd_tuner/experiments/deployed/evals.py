@@ -154,7 +154,7 @@ def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, 
         concurrency=how.concurrency,
     )
     job, taints = f"eval-{name}-{secrets.token_hex(3)}", tuple(node_taints(plan))
-    place = JobSettings(plan.namespace, job, job_images().python, plan.pools[0].shape, taints)
+    place = JobSettings(plan.namespace, job, job_images().python, plan.pools[0].shape, taints, plan.registry_mirror)
     jobs = ClusterJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
     manifest = evaluation_job(place, evaluation, bench_jobs(), how.timeout_s)
     with jobs.running(manifest, lambda uid: evaluation_objects(place, evaluation, uid)):

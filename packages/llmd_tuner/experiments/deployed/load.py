@@ -460,7 +460,8 @@ def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> 
 
 def place_of(plan: Plan, job: str) -> JobSettings:
     """Where the pods of a model's load run."""
-    return JobSettings(plan.namespace, job, plan.release.vllm.image, plan.pools[0].shape, tuple(node_taints(plan)))
+    taints, shape = tuple(node_taints(plan)), plan.pools[0].shape
+    return JobSettings(plan.namespace, job, plan.release.vllm.image, shape, taints, plan.registry_mirror)
 
 
 def _workers(stage: Stage) -> int:

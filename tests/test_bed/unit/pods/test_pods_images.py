@@ -110,6 +110,11 @@ def test_the_pod_that_keeps_an_image_on_its_node_needs_no_process() -> None:
     assert entry.idle
 
 
+def test_a_copy_in_a_private_registry_runs_what_the_image_itself_would() -> None:
+    image = "docker.io/envoyproxy/envoy:distroless-v1.33.2"
+    assert TABLE.find(f"iad.ocir.io/ai/mirror/{image}") == TABLE.find(image) is not None
+
+
 def test_other_images_have_no_row() -> None:
     assert TABLE.find("ghcr.io/llm-d/llm-d-benchmark:v0.5.2") is None
 

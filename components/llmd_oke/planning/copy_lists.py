@@ -1,0 +1,74 @@
+"""What is to be copied into a private registry, as plain text, as commands of `crane` and Helm, or for skopeo."""
+
+import shlex
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import yaml
+
+from llmd_oke.planning.container_images import Copy
+
+
+class CopyForm(StrEnum):
+    """How a list is written."""
+
+    PLAIN = "plain"
+    CRANE = "crane"
+    SKOPEO = "skopeo"
+
+
+def as_copy(copy: Copy) -> dict[str, Any]:
+    """A copy as plain data. The archive of a chart of a repository is known by its SHA-256, all else by its digest."""
+    plain = {
+        "kind": "image or chart" if copy.archive is None else "chart archive",
+        "source": copy.source.reference,
+        "digest": copy.source.digest,
+        "destination": copy.destination.reference,
+    }
+    if copy.archive is None:
+        return plain
+    chart = copy.archive
+    source = f"{chart.repository}/{chart.reference}"
+    return {**plain, "source": source, "version": chart.version, "sha256": chart.sha256}
+
+
+def copy_text(copies: Sequence[Copy], prefix: str, form: CopyForm) -> str:
+    """The list in a form, for copies into a registry with that prefix."""
+    if form is CopyForm.CRANE:
+        return "\n".join(["set -eu", *(_commands(copy) for copy in copies)])
+    if form is CopyForm.SKOPEO:
+        return _skopeo(copies, prefix)
+    rows = [
+        (copy.source.pinned if copy.archive is None else f"{copy.archive.repository} {copy.archive.reference}", copy)
+        for copy in copies
+    ]
+    return "\n".join(f"{source}  {copy.destination.reference}" for source, copy in rows)
+
+
+def _commands(copy: Copy) -> str:
+    """`crane` copies all platforms of an index, so that its digest stays."""
+    if copy.archive is None:
+        return shlex.join(["crane", "copy", copy.source.pinned, copy.destination.reference])
+    chart, folder = copy.archive, copy.destination.repository.rpartition("/")[0]
+    file = f"{chart.reference}-{chart.version}.tgz"
+    version = ["--version", chart.version]
+    lines = [shlex.join(["helm", "pull", chart.reference, "--repo", chart.repository or "", *version])]
+    if chart.sha256:
+        lines.append(f"echo {shlex.quote(f'{chart.sha256}  {file}')} | sha256sum --check -")
+    lines.append(shlex.join(["helm", "push", file, f"oci://{copy.destination.registry}/{folder}"]))
+    return "\n".join(lines)
+
+
+def _skopeo(copies: Sequence[Copy], prefix: str) -> str:
+    """By tag, as skopeo takes a list; `preflight` says whether the digests are the lock's. Charts of repositories are
+    no images, and come as comments.
+    """
+    registries: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for copy in copies:
+        if copy.archive is None:
+            images = registries.setdefault(copy.source.registry, {"images": {}})["images"]
+            images.setdefault(copy.source.repository, []).append(copy.source.tag)
+    charts = [line for copy in copies if copy.archive is not None for line in _commands(copy).splitlines()]
+    command = f"# skopeo sync --all --preserve-digests --scoped --src yaml --dest docker FILE {prefix}"
+    return "\n".join([command, *(f"# {line}" for line in charts), yaml.safe_dump(registries).rstrip()])

@@ -1,0 +1,262 @@
+"""Stacks with a private registry: nothing that they declare is pulled from anywhere else."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke import planning
+from llmd_oke.catalogue import operators, release_names
+from llmd_oke.catalogue.container_images import lock
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.config import stacks, validate
+from llmd_oke.gitops.rendering import rendering_of
+from llmd_oke.operators.helm_operators import chart_values, device_config
+from llmd_oke.planning.container_images import copies, images_of, pulled_images
+from llmd_oke.testing import Declared, Rendered
+from render_support import PROJECT, SHARED_DATA
+from stack_files import StackObject, cluster_layer, created_stack, model, read, stack
+from test_render_goldens import CHOICES, COMPONENTS
+
+PREFIX = "iad.ocir.io/ai/mirror"
+MIRROR = {"registryMirror": {"prefix": PREFIX, "pullSecret": "ocir"}}
+PODS = ("containers", "initContainers", "ephemeralContainers")
+ELSEWHERE = re.compile(rf"(?<!{re.escape(PREFIX)}/)\b(docker\.io|ghcr\.io|quay\.io|registry\.k8s\.io|gcr\.io)/")
+RELEASE = "kubernetes:helm.sh/v3:Release"
+
+
+def varied_stack(choice: Mapping[str, Any]) -> StackObject:
+    """The rehearsal's stack with a choice of the golden files."""
+    config = {**read("rehearsal"), **choice.get("stack", {})}
+    changes = {key: value for key, value in choice.items() if key != "stack"}
+    return {**config, "models": [{**config["models"][0], **changes}]}
+
+
+VARIANTS: dict[str, StackObject] = {
+    **{name: read(name) for name in stacks(PROJECT)},
+    **{name: varied_stack(choice) for name, (_, choice) in CHOICES.items()},
+    **{name: varied_stack(choice) for name, choice in COMPONENTS.items()},
+    **{f"release-{name}": stack(model("2p-tp1-2d-tp1"), release=name) for name in release_names()},
+    **{
+        f"created-{gpu_stack}": created_stack(monitoring="install", gpuStack=gpu_stack)
+        for gpu_stack in ("helm-operator", "oke-plugin")
+    },
+    "created-without-rdma": created_stack(monitoring="install", rdma="none", models=[model("agg-tp1-8r")]),
+    "cluster-layer": cluster_layer(monitoring="install"),
+}
+
+
+def with_mirror(variant: str) -> StackObject:
+    return {**VARIANTS[variant], **MIRROR}
+
+
+@pytest.fixture(params=VARIANTS)
+def mirrored(request: pytest.FixtureRequest, rendered: Callable[..., Rendered]) -> Rendered:
+    """Each stack, each choice of a stack file and each release, with a private registry."""
+    return rendered(with_mirror(request.param))
+
+
+def declared_objects(rendered: Rendered) -> Iterator[Declared]:
+    """What reaches a cluster: objects and Helm releases."""
+    return (resource for resource in rendered.resources if resource.type.startswith("kubernetes:"))
+
+
+def pods(value: object) -> Iterator[Mapping[str, Any]]:
+    """All pods in a manifest, those in the JSON of ConfigMaps among them, which programs start."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("containers"), list):
+            yield value
+        for inner in value.values():
+            yield from pods(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from pods(inner)
+    elif isinstance(value, str) and value.startswith("{"):
+        try:
+            yield from pods(json.loads(value))
+        except ValueError:
+            return
+
+
+def texts(value: object) -> Iterator[str]:
+    """All texts in a value; an image that a chart wants in parts is one."""
+    if isinstance(value, Mapping):
+        parts = [value[key] for key in ("registry", "repository") if key in value]
+        if len(parts) == 2 and all(isinstance(part, str) for part in parts):
+            own = value.get("sha") or value.get("digest") or ""
+            digest = f"@sha256:{own.removeprefix('sha256:')}" if own else ""
+            yield f"{'/'.join(parts)}:{value['tag']}{digest}"
+            return
+        for inner in value.values():
+            yield from texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def test_every_pod_pulls_from_the_private_registry_alone(mirrored: Rendered):
+    declared = [(resource.name, pod) for resource in declared_objects(mirrored) for pod in pods(resource.inputs)]
+    images = [(name, c["image"]) for name, pod in declared for key in PODS for c in pod.get(key, ())]
+    assert images, "a stack without pods shows nothing"
+    assert [image for image in images if not image[1].startswith(f"{PREFIX}/")] == []
+    assert [name for name, pod in declared if pod.get("imagePullSecrets") != [{"name": "ocir"}]] == []
+
+
+def test_no_object_and_no_value_of_a_chart_names_another_registry(mirrored: Rendered):
+    """But for ConfigMaps: what they say of images is told in reports; the pods that they describe are tested above."""
+    named = [
+        (resource.name, text)
+        for resource in declared_objects(mirrored)
+        if not resource.type.endswith(":ConfigMap") and "CustomResourceDefinition" not in resource.type
+        for text in texts(resource.inputs)
+        if ELSEWHERE.search(text)
+    ]
+    assert named == []
+
+
+def test_charts_come_from_the_private_registry_too(mirrored: Rendered):
+    releases = [resource.inputs for resource in declared_objects(mirrored) if resource.type == RELEASE]
+    assert [release["chart"] for release in releases if not release["chart"].startswith(f"oci://{PREFIX}/")] == []
+    assert [release for release in releases if "repositoryOpts" in release] == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_digests_and_names_of_resources_stay_with_a_private_registry(rendered: Callable[..., Rendered], variant: str):
+    before, after = rendered(VARIANTS[variant]), rendered(with_mirror(variant))
+    assert {resource.urn for resource in before.resources} == {resource.urn for resource in after.resources}
+    digests = [re.findall(r"sha256:[0-9a-f]{64}", json.dumps(pod_images(item))) for item in (before, after)]
+    assert digests[0] == digests[1]
+
+
+def pod_images(rendered: Rendered) -> list[str]:
+    return [
+        container["image"]
+        for resource in declared_objects(rendered)
+        for pod in pods(resource.inputs)
+        for key in PODS
+        for container in pod.get(key, ())
+    ]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_list_to_copy_has_all_that_is_pulled(rendered: Callable[..., Rendered], variant: str):
+    config = with_mirror(variant)
+    plan = planning.plan(validate(config))
+    wanted = {copy.destination.pinned for copy in copies(plan, RegistryMirror(PREFIX))}
+    used = set(pod_images(rendered(config)))
+    used |= {text for text in texts([r.inputs for r in declared_objects(rendered(config))]) if IMAGE.fullmatch(text)}
+    assert used - wanted == set()
+    assert {item.image.pinned for item in pulled_images(plan)} <= wanted
+
+
+IMAGE = re.compile(rf"{re.escape(PREFIX)}/[^\s:]+:[^\s]+")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_namespaces_that_need_the_secret_are_those_that_pods_are_in(
+    rendered: Callable[..., Rendered], variant: str
+):
+    config = with_mirror(variant)
+    plan = planning.plan(validate(config))
+    (advice,) = [advice for advice in plan.advice if advice.path == "registryMirror.pullSecret"]
+    told = set(advice.text.rpartition(" is in ")[2].split(", "))
+    declared = list(declared_objects(rendered(config)))
+    of_pods = {r.inputs["metadata"]["namespace"] for r in declared if r.type != RELEASE and any(pods(r.inputs))}
+    assert told == of_pods | {r.inputs["namespace"] for r in declared if r.type == RELEASE}
+
+
+# What charts' default values bring, beside what the kit says: images that nothing here switches on.
+SWITCHED_OFF = {
+    "amd-gpu-operator": {
+        "deviceConfig",  # the default DeviceConfig is not installed (crds.defaultCR); the kit's own is a resource
+        "kmm",
+        "node-feature-discovery",
+        "remediation",
+    },
+    "cert-manager": set[str](),
+    "kube-prometheus-stack": {
+        "crds.upgradeJob.image.busybox",
+        "crds.upgradeJob.image.kubectl",
+        "prometheusOperator.admissionWebhooks.deployment.image",
+        "prometheusOperator.thanosImage",  # the operator's argument for sidecars and rulers, of which there are none
+        "thanosRuler.thanosRulerSpec.image",
+    },
+}
+CHART_VALUES = {
+    "amd-gpu-operator": "amd-gpu-operator-v1.5.1.yaml",
+    "cert-manager": "cert-manager-v1.20.2.yaml",
+    "kube-prometheus-stack": "kube-prometheus-stack-88.5.3.yaml",  # places of images are those of 87.2.1
+}
+
+
+def image_places(values: object, path: str = "") -> Iterator[str]:
+    """Where a chart's values have an image: a map with a repository, or a text."""
+    if not isinstance(values, Mapping):
+        return
+    if "repository" in values:
+        yield path
+    for key, value in values.items():
+        inner = f"{path}.{key}".lstrip(".")
+        if isinstance(value, str) and re.fullmatch(r"(.*[a-z])?[iI]mage", key) and re.search(r"\w[:/]\w", value):
+            yield inner
+        yield from image_places(value, inner)
+
+
+@pytest.mark.parametrize("name", CHART_VALUES)
+def test_every_image_that_a_charts_values_bring_is_named_by_the_kit(name: str):
+    published = SHARED_DATA / "chart-values" / CHART_VALUES[name]
+    if not published.is_file():
+        pytest.skip(f"{published} is absent")
+    brought = set(image_places(yaml.safe_load(published.read_text())))
+    named = {".".join(place.at) for place in operators.operator(name).images}
+    off = {place for place in brought if any(place == key or place.startswith(f"{key}.") for key in SWITCHED_OFF[name])}
+    assert brought - named - off == set()
+
+
+@pytest.mark.parametrize("name", [*CHART_VALUES, "node-feature-discovery"])
+def test_an_operators_images_are_taken_from_the_private_registry_by_their_digests(name: str):
+    facts, mirror = operators.operator(name), RegistryMirror(PREFIX, "ocir")
+    values = chart_values(facts.taken_from(mirror), [])
+    written = json.dumps(values)
+    assert [text for text in texts(values) if ELSEWHERE.search(text)] == []
+    assert written.count('"ocir"') == 1
+    for place in facts.images:
+        assert (place.image.digest or "").removeprefix("sha256:") in written
+
+
+def test_the_gpu_operators_own_resource_names_the_private_registry():
+    spec = device_config("ns", None, [], RegistryMirror(PREFIX, "ocir"))["spec"]
+    assert ELSEWHERE.search(json.dumps(spec)) is None
+    assert spec["commonConfig"]["imageRegistrySecrets"] == [{"name": "ocir"}]
+
+
+def test_without_a_secret_no_pod_names_one(rendered: Callable[..., Rendered]):
+    quiet = rendered({**created_stack(monitoring="install"), "registryMirror": {"prefix": PREFIX}})
+    assert "imagePullSecrets" not in json.dumps([resource.inputs for resource in declared_objects(quiet)])
+
+
+def test_what_lies_in_the_private_registry_already_is_pulled_from_where_it_is(rendered: Callable[..., Rendered]):
+    own = f"iad.ocir.io/ai/vllm/own:1@sha256:{'1' * 64}"
+    config = {**stack(model("agg-tp1-8r")), **MIRROR, "override": {"vllmImage": own}}
+    assert own in pod_images(rendered(config))
+    assert own not in {
+        copy.destination.pinned for copy in copies(planning.plan(validate(config)), RegistryMirror(PREFIX))
+    }
+
+
+def test_every_image_of_a_stack_is_in_the_lock():
+    """Also those that charts bring: a digest, or the reason why there is none."""
+    plan = planning.plan(validate(created_stack(monitoring="install")))
+    assert [used.image.reference for used in images_of(plan) if used.image.reference not in lock().images] == []
+
+
+def test_the_files_of_a_rendering_name_the_private_registry(rendered: Callable[..., Rendered]):
+    config = {**stack(model("2p-tp1-2d-tp2")), **MIRROR}
+    objects = [part.manifest for part in rendering_of("s", rendered(config).resources).objects]
+    images = [c["image"] for item in objects for pod in pods(item) for key in PODS for c in pod.get(key, ())]
+    assert images
+    assert [image for image in images if not image.startswith(f"{PREFIX}/")] == []

@@ -1,0 +1,168 @@
+"""Private registries in the stack file: what they may be called, what goes into them, and what is said without one."""
+
+import json
+import shlex
+
+import pytest
+import yaml
+from created_stacks import validated
+from llmd_oke import planning
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.planning.container_images import Copy, copies, images_of, pulled_images
+from llmd_oke.planning.copy_lists import CopyForm, as_copy, copy_text
+from llmd_pods.errors import Refused
+from stack_files import created_stack, model, plan, problems
+
+PREFIX = "iad.ocir.io/ai/mirror"
+MIRROR = RegistryMirror(PREFIX)
+BUSYBOX = ContainerImage(registry="docker.io", repository="library/busybox", tag="1.36", digest="sha256:" + "1" * 64)
+
+
+def created(**changes: object) -> planning.Plan:
+    return planning.plan(validated(stack_changes={"monitoring": "install", **changes}))
+
+
+def advice(of: planning.Plan, path: str) -> list[str]:
+    return [item.text for item in of.advice if item.path == path]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "https://iad.ocir.io/ai",
+        "iad.ocir.io/ai/",
+        "iad.ocir.io/AI",
+        "iad.ocir.io/ai:v1",
+        f"iad.ocir.io/ai@sha256:{'0' * 64}",
+        "mirror",
+        "iad.ocir.io/../ai",
+        "iad.ocir.io/ai mirror",
+        "user:secret@iad.ocir.io/ai",
+        "iad.ocir.io/" + "a" * 200,
+        "",
+    ],
+)
+def test_a_prefix_that_is_no_registry_with_a_path_is_refused_with_its_place(prefix: str):
+    (problem,) = problems(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": prefix})
+    assert problem.path == "registryMirror.prefix"
+    assert "iad.ocir.io/namespace/mirror" in problem.accepted or "128" in problem.accepted
+
+
+@pytest.mark.parametrize(
+    ("mirror", "path"),
+    [
+        ({}, "registryMirror.prefix"),
+        ({"prefix": PREFIX, "pullSecret": "Not A Name"}, "registryMirror.pullSecret"),
+        ({"prefix": PREFIX, "pullSecret": ""}, "registryMirror.pullSecret"),
+        ({"prefix": PREFIX, "secret": "x"}, "registryMirror.secret"),
+        (PREFIX, "registryMirror"),
+    ],
+)
+def test_what_else_may_be_wrong_of_a_private_registry_is_refused_with_its_place(mirror: object, path: str):
+    (problem,) = problems(model("agg-tp1-8r"), nodes=1, registryMirror=mirror)
+    assert problem.path == path
+
+
+@pytest.mark.parametrize(
+    "prefix", [PREFIX, "registry.example.com", "registry.example.com:5000/a", "localhost:5000/a_b"]
+)
+def test_registries_with_and_without_a_path_or_port_are_taken(prefix: str):
+    assert problems(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": prefix}) == []
+
+
+def test_copies_of_equal_names_from_two_registries_are_two():
+    other = BUSYBOX.model_copy(update={"registry": "quay.io"})
+    assert MIRROR.copy_of(BUSYBOX).reference == f"{PREFIX}/docker.io/library/busybox:1.36"
+    assert MIRROR.copy_of(other).reference == f"{PREFIX}/quay.io/library/busybox:1.36"
+
+
+def test_a_copy_of_a_copy_is_the_copy_with_its_digest():
+    copy = MIRROR.copy_of(BUSYBOX)
+    assert MIRROR.copy_of(copy) == copy
+    assert copy.digest == BUSYBOX.digest
+
+
+def test_an_image_of_a_registry_with_a_port_has_a_copy_that_can_be_named():
+    local = BUSYBOX.model_copy(update={"registry": "localhost:5000"})
+    assert MIRROR.copy_of(local).reference == f"{PREFIX}/localhost-5000/library/busybox:1.36"
+
+
+def test_values_that_are_not_known_yet_stay_what_they_are():
+    unknown = object()
+    pod = {"containers": [{"image": "docker.io/library/busybox:1.36"}], "volumes": unknown}
+    assert MIRROR.in_manifest({"spec": pod})["spec"]["volumes"] is unknown
+
+
+def test_pods_keep_the_secrets_that_they_pull_with_already():
+    pod = {"containers": [], "imagePullSecrets": [{"name": "own"}]}
+    mirrored = RegistryMirror(PREFIX, "ocir").in_manifest(pod)
+    assert mirrored["imagePullSecrets"] == [{"name": "own"}, {"name": "ocir"}]
+    assert RegistryMirror(PREFIX, "ocir").in_manifest(mirrored) == mirrored
+
+
+def test_nodes_pull_copies_and_the_lock_goes_by_the_images_themselves():
+    of = created(registryMirror={"prefix": PREFIX})
+    assert [used.image.digest for used in pulled_images(of)] == [used.image.digest for used in images_of(of)]
+    assert {used.image.registry for used in pulled_images(of)} == {"iad.ocir.io"}
+    assert "iad.ocir.io" not in {used.image.registry for used in images_of(of)}
+
+
+def test_a_release_whose_images_are_gone_is_deployed_from_copies():
+    old = created_stack(release="llm-d-0.6.0", models=[model("2p-tp1-2d-tp1")])
+    mirrored = {**old, "registryMirror": {"prefix": PREFIX}}
+    with pytest.raises(Refused, match="nodes can't pull"):
+        planning.plan_object(old, nodes_pull=True)
+    assert not [item for item in planning.plan_object(mirrored, nodes_pull=True).advice if "can't pull" in item.text]
+
+
+def test_the_list_has_the_digests_and_the_archives_of_charts_with_their_checksums():
+    listed = [as_copy(copy) for copy in copies(created(), MIRROR)]
+    assert {item["kind"] for item in listed} == {"image or chart", "chart archive"}
+    archives = [item for item in listed if item["kind"] == "chart archive"]
+    assert [len(item["sha256"]) for item in archives] == [64, 64]
+    assert all(item["destination"].startswith(f"{PREFIX}/") for item in listed)
+    assert json.loads(json.dumps(listed)) == listed
+
+
+def test_crane_copies_whole_indexes_by_digest_to_the_tag():
+    line = copy_text([Copy(BUSYBOX, MIRROR.copy_of(BUSYBOX))], PREFIX, CopyForm.CRANE).splitlines()[1]
+    assert shlex.split(line) == ["crane", "copy", BUSYBOX.pinned, f"{PREFIX}/docker.io/library/busybox:1.36"]
+
+
+def test_the_commands_for_a_charts_archive_hold_it_to_its_checksum():
+    archives = [copy for copy in copies(created(), MIRROR) if copy.archive]
+    lines = copy_text(archives[:1], PREFIX, CopyForm.CRANE).splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["set", "helm", "echo", "helm"]
+    assert lines[2].endswith("| sha256sum --check -")
+    assert archives[0].archive is not None
+    assert (archives[0].archive.sha256 or "absent") in lines[2]
+
+
+def test_skopeo_gets_a_file_of_its_own_form_and_its_command():
+    text = copy_text(copies(created(), MIRROR), PREFIX, CopyForm.SKOPEO)
+    listed = yaml.safe_load(text)
+    assert listed["docker.io"]["images"]["library/busybox"] == ["1.36"]
+    assert text.startswith("# skopeo sync --all --preserve-digests --scoped --src yaml --dest docker FILE iad.ocir.io")
+    assert "# helm push" in text
+
+
+def test_what_a_private_registry_has_no_say_in_is_told():
+    texts = advice(created(registryMirror={"prefix": PREFIX}), "registryMirror")
+    assert texts == ["OKE's control plane, node software and add-ons come from Oracle's own registries"]
+    assert not advice(plan(model("agg-tp1-8r"), nodes=1, registryMirror={"prefix": PREFIX}), "registryMirror")
+
+
+def test_the_image_of_a_gateways_pods_is_told_to_be_its_providers():
+    behind = model("agg-tp1-8r", router={"mode": "gateway"})
+    own = {"mode": "create", "provider": "istio"}
+    (text,) = advice(plan(behind, nodes=1, gateway=own, registryMirror={"prefix": PREFIX}), "registryMirror")
+    assert text == "pods of the Gateway run the image that istio is installed with"
+
+
+def test_many_nodes_without_a_private_registry_are_told_docker_hubs_limit():
+    pools = [{**created_stack()["gpuPools"][0], "size": 40}]
+    (text,) = advice(planning.plan(validated(stack_changes={"gpuPools": pools})), "registryMirror")
+    assert "from docker.io, at most " in text
+    assert "100 in 6 hours without an account (docs.docker.com" in text
+    assert not advice(plan(model("agg-tp1-8r"), nodes=1), "registryMirror")
