@@ -111,7 +111,7 @@ def test_probes_ask_vllm_itself_with_the_published_limits(rehearsal):
         3,
     )
     assert (ready["httpGet"]["path"], ready["periodSeconds"], ready["timeoutSeconds"], ready["failureThreshold"]) == (
-        "/v1/models",
+        "/health",
         5,
         2,
         3,
@@ -159,7 +159,7 @@ def test_cache_is_handed_over_between_prefill_and_decode_only(rehearsal, baselin
 
 
 def test_prefill_and_decode_agree_on_what_the_cache_looks_like(stack):
-    shared = ("--block-size", "--max-model-len", "--kv-transfer-config", "--attention-backend")
+    shared = ("--block-size", "--max-model-len", "--attention-backend")
     told = [
         sorted(arg for arg in m["spec"]["template"]["spec"]["containers"][0]["args"] if arg.startswith(shared))
         for m in stack.manifests()

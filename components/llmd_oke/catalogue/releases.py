@@ -1,7 +1,9 @@
 """llm-d releases: the versions that belong together, the dialect that they speak, and their CRDs."""
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +15,8 @@ from llmd_oke.catalogue.container_images import LockedImage, locked_image, parse
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.entries import Kind
 from llmd_oke.catalogue.models import Model
+from llmd_oke.config.engine import argument_of, flag_of
+from llmd_oke.config.model import Role
 from llmd_oke.config.stack import Override, QuickReduceFormat
 from llmd_oke.values import Entry, cache_folder, follows_project, module_folder, read_yaml
 
@@ -112,7 +116,9 @@ class AttentionBackend(Entry):
     Not every backend's layout of the KV cache can be handed over: vLLM doesn't start with a KV connector and one of
     `refused_with_kv_connector`. Only those of `split_by_heads` can be handed over between servers of different tensor
     parallel sizes; with another one answers are garbage. Those `without_sinks` don't run models with attention sinks.
-    Models with latent attention run with `latent` alone, whether or not they hand their cache over.
+    Models with latent attention run with `latent` alone, whether or not they hand their cache over. Those of
+    `heads_by_sixteen` run where the attention heads of each GPU are a multiple or a divisor of 16. No model has been
+    evaluated with those of `evaluated_by_updates` in this very version: each update evaluates one that runs with them.
     """
 
     default: str
@@ -121,6 +127,8 @@ class AttentionBackend(Entry):
     refused_with_kv_connector: tuple[str, ...]
     split_by_heads: tuple[str, ...]
     without_sinks: tuple[str, ...]
+    heads_by_sixteen: tuple[str, ...] = ()
+    evaluated_by_updates: tuple[str, ...] = ()
 
     @property
     def named(self) -> frozenset[str]:
@@ -136,10 +144,55 @@ class AttentionBackend(Entry):
 
 
 class BlockSize(Entry):
-    """vLLM's `--block-size` in tokens: of servers that have a KV connector, and of all others."""
+    """vLLM's `--block-size` in tokens: of servers that have a KV connector, and of all others, where the size that
+    their attention backend prefers wins over `default`.
+    """
 
     default: int
     kv_connector: int
+    preferred: dict[str, int]
+
+
+class KvConnector(Entry):
+    """vLLM's KV connectors: the kit's own, and those of a user's arguments.
+
+    `roles` is the `kv_role` of the servers that hand KV cache over. A server has a connector as soon as one of `flags`
+    is given; where several are, vLLM goes by one of them without a word. `further_flags` say more of such a connector.
+    `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`.
+    """
+
+    roles: dict[Role, str]
+    flags: tuple[str, ...]
+    further_flags: tuple[str, ...]
+    offload_flag: str
+    offload_factor: float
+
+    def given(self, arguments: Iterable[str]) -> list[str]:
+        """Those of `flags` that are among a user's arguments, in the order of the arguments, each once."""
+        return [flag for flag in dict.fromkeys(map(flag_of, arguments)) if flag in self.flags]
+
+    def offload_gib(self, arguments: Sequence[str]) -> float | None:
+        """GiB of host memory that a user's arguments have a server keep KV cache in; 0 where they don't, None where
+        the value is no positive number.
+        """
+        if (given := argument_of(arguments, self.offload_flag)) is None:
+            return 0.0
+        try:
+            size = float(given[1])
+        except ValueError:
+            return None
+        return size if 0 < size < math.inf else None
+
+
+@dataclass(frozen=True)
+class KvCacheSettings:
+    """What servers of one kind are started with for their KV cache: whether they have a connector, the attention
+    backend, and the size of blocks in tokens.
+    """
+
+    kv_connector: bool
+    attention_backend: str
+    block_size: int
 
 
 class Vllm(Entry):
@@ -156,12 +209,26 @@ class Vllm(Entry):
     arguments: tuple[str, ...]
     block_size: BlockSize
     attention_backend: AttentionBackend
+    kv_connector: KvConnector
     environment: dict[str, str]
     scratch_folders: tuple[str, ...]
     scratch_gib: int
     limits: tuple[KnownLimit, ...] = ()
     quick_reduce: QuickReduceFormat | None = None
     traces: bool = False
+
+    def kv_cache_settings(
+        self, model: Model, arguments: Sequence[str], block_size: int | None = None, *, hands_over: bool
+    ) -> KvCacheSettings:
+        """What a model's servers are started with, whether or not they hand KV cache over; plan, pods and conditions
+        of figures go by it. `arguments` are the user's further ones, `block_size` the user's own.
+        """
+        connected = hands_over or bool(self.kv_connector.given(arguments))
+        named = argument_of(arguments, "--attention-backend")
+        backend = named[1].upper() if named else self.attention_backend.chosen(model, kv_connector=connected)
+        sizes = self.block_size
+        usual = sizes.kv_connector if connected else sizes.preferred.get(backend, sizes.default)
+        return KvCacheSettings(connected, backend, block_size or usual)
 
     def runs(self, reference: str) -> bool:
         """Whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""

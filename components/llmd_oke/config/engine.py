@@ -1,6 +1,6 @@
 """vLLM's settings: the one table of them, and the stack file's `engine`, whose keys are its rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -146,12 +146,24 @@ class Engine(EngineRows):
 
     def argument(self, name: str) -> tuple[int, str] | None:
         """The value that `extraArgs` give an argument, and its position; of several the last, which wins."""
-        last = None
-        for i, argument in enumerate(self.extra_args):
-            key, mark, value = argument.partition("=")
-            if key.replace("_", "-") == name:
-                last = i, value if mark else "".join(self.extra_args[i + 1 : i + 2])
-        return last
+        return argument_of(self.extra_args, name)
+
+
+def argument_of(arguments: Sequence[str], name: str) -> tuple[int, str] | None:
+    """The value that a list of arguments gives to one of them, and its position; of several the last, which wins."""
+    last = None
+    for i, argument in enumerate(arguments):
+        key, mark, value = argument.partition("=")
+        if key.replace("_", "-") == name:
+            last = i, value if mark else "".join(arguments[i + 1 : i + 2])
+    return last
+
+
+def flag_of(argument: str) -> str:
+    """The flag that an argument names, without its value and without the key of an object: `--kv-transfer-config` of
+    `--kv_transfer_config.kv_role=kv_both`. Another word than a flag stays as it is.
+    """
+    return argument.partition("=")[0].partition(".")[0].replace("_", "-") if argument.startswith("-") else argument
 
 
 DEFAULT_ENGINE = Engine()

@@ -11,6 +11,9 @@ from llmd_oke.config.gateway import Route
 
 Role = Literal["prefill", "decode", "aggregated"]
 
+HANDING_OVER: frozenset[Role] = frozenset({"prefill", "decode"})
+"""Roles whose servers hand KV cache over: they alone have a KV connector of the kit's, and virtual functions."""
+
 
 class Servers(Part):
     """Equal vLLM servers of one role."""

@@ -9,7 +9,7 @@ from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, 
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.gateway import gateway_advice
-from llmd_oke.planning.models import has_kv_connector, scaling_advice
+from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Plan, Server
@@ -202,7 +202,8 @@ def _engine(plan: Plan, model: Model, path: str) -> Iterator[Advice]:
         )
         yield Advice(f"{path}.env.AITER_JIT_DIR", text)
     size, usual = model.engine.block_size, plan.release.vllm.block_size.kv_connector
-    if size is not None and size < usual and has_kv_connector(model.topology, model.engine):
+    connected = model.topology.disaggregated or plan.release.vllm.kv_connector.given(model.engine.extra_args)
+    if size is not None and size < usual and connected:
         text = (
             f"KV cache is handed over block by block: {usual / size:g} times the descriptors of blocks of {usual}, at"
             " the first contact of two servers and in each transfer (vllm issues 50913, 55157)"

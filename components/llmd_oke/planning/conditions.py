@@ -60,19 +60,15 @@ def deployed_conditions(release: Release, model: Model, engine: Engine) -> Deplo
     """What the servers of a stack are started with, as `llmd_oke.serving.vllm` writes it into their pods."""
     of_model = model.quick_reduce.quantization if model.quick_reduce else None
     quick_reduce = engine.env.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") or release.vllm.quick_reduce or of_model
-    _, named = engine.argument("--attention-backend") or (0, None)
 
-    def conditions(backend: str, block_size: int) -> Conditions:
+    def conditions(*, hands_over: bool) -> Conditions:
+        started = release.vllm.kv_cache_settings(model, engine.extra_args, engine.block_size, hands_over=hands_over)
         return Conditions(
             image=release.vllm.image.reference,
             release=release.name,
-            attention_backend=named or backend,
+            attention_backend=started.attention_backend,
             quick_reduce=quantization(quick_reduce or "NONE"),
-            block_size=engine.block_size or block_size,
+            block_size=started.block_size,
         )
 
-    backend, block_size = release.vllm.attention_backend, release.vllm.block_size
-    return DeployedConditions(
-        handing_over=conditions(backend.chosen(model, kv_connector=True), block_size.kv_connector),
-        aggregated=conditions(backend.chosen(model, kv_connector=False), block_size.default),
-    )
+    return DeployedConditions(handing_over=conditions(hands_over=True), aggregated=conditions(hands_over=False))

@@ -19,16 +19,14 @@ from llmd_oke.catalogue.models import (
     shared_size,
     state_tokens,
 )
-from llmd_oke.catalogue.releases import AttentionBackend
+from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings, KvConnector
 from llmd_oke.catalogue.serving import scaling
-from llmd_oke.config import Engine, Model, Role, ServersScaling, StackConfig, Topology
-from llmd_oke.config.engine import engine_settings
-from llmd_oke.config.model import PrefillScaling
+from llmd_oke.config import Model, Role, ServersScaling, StackConfig
+from llmd_oke.config.engine import engine_settings, flag_of
+from llmd_oke.config.model import HANDING_OVER, PrefillScaling
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, Node
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
-
-_TRANSFER = "--kv-transfer-config"
 
 _KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
 _LAYOUT = "VLLM_KV_CACHE_LAYOUT"
@@ -42,9 +40,12 @@ _OWN_VARIABLES = {
 }
 """Environment variables that would contradict what the kit gives every server: what is right instead, and why."""
 
+USABLE_MEMORY = 0.95
+"""Share of a node's memory that its servers may have: OKE keeps some 50 of 2,048 GiB (OCI documentation, Reserving
+Resources for Kubernetes and OS), and daemons take the rest; ours."""
+
 _SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCESS_KEY)$")
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
-_ROLES_TOGETHER: frozenset[Role] = frozenset({"prefill", "decode"})
 _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
 
 
@@ -110,6 +111,7 @@ def other_problems(context: ModelContext) -> Iterator[Problem]:
         why = "without an endpoint picker nothing pairs prefill with decode servers"
         yield Problem(f"{context.path}.router.mode", "none", "standalone", why)
     yield from _extra_arguments(context)
+    yield from _connectors(context)
     yield from _attention_backend(context)
     yield from _attention_config(context)
     yield from _variables(context)
@@ -160,12 +162,13 @@ def answer_changes(context: ModelContext) -> Iterator[AnswerChange]:
     if base is None or release is None:
         return
     yield from _changed_reduction(context)
-    yield from _changed_backend(context, base.vllm.attention_backend, release.vllm.attention_backend)
+    yield from _changed_backend(context, base.vllm.attention_backend, kv_cache_settings(release, context))
 
 
-def has_kv_connector(topology: Topology, engine: Engine) -> bool:
-    """Whether a model's servers have a KV connector: the kit's own, or one of the user's."""
-    return topology.disaggregated or any(argument.startswith(_TRANSFER) for argument in engine.extra_args)
+def kv_cache_settings(release: catalogue.Release, context: ModelContext) -> KvCacheSettings:
+    """What a model's servers are started with for their KV cache."""
+    engine, hands_over = context.model.engine, context.model.topology.disaggregated
+    return release.vllm.kv_cache_settings(context.facts, engine.extra_args, engine.block_size, hands_over=hands_over)
 
 
 def possible_sizes(context: ModelContext, role: Role) -> list[int]:
@@ -186,7 +189,7 @@ def fitting_sizes(context: ModelContext, role: Role) -> list[int]:
 def _roles(context: ModelContext) -> Iterator[Problem]:
     topology = context.model.topology
     roles = frozenset(topology.servers())
-    if roles in (_ROLES_TOGETHER, _ROLE_ALONE):
+    if roles in (HANDING_OVER, _ROLE_ALONE):
         return
     why = {
         frozenset({"prefill"}): "prefill servers hand their KV cache to decode servers, and there are none",
@@ -343,15 +346,59 @@ def _later_settings(context: ModelContext) -> Iterator[Problem]:
 
 
 def _extra_arguments(context: ModelContext) -> Iterator[Problem]:
-    """Arguments that the stack file has other keys for. A connector of aggregated servers is the user's own."""
+    """Arguments that the stack file has other keys for."""
     for i, argument in enumerate(context.model.engine.extra_args):
-        name = argument.split("=", 1)[0].split(".", 1)[0]
-        if name.replace("_", "-") == "--api-key":
-            yield Problem(f"{context.path}.engine.extraArgs[{i}]", name, "nothing", _KEYLESS)
-        key = engine_settings().taken().get(name.replace("_", "-"))
-        if key is not None and not (name == _TRANSFER and not context.model.topology.disaggregated):
-            why = f"{name} would contradict what was planned"
+        flag = flag_of(argument)
+        if flag == "--api-key":
+            yield Problem(f"{context.path}.engine.extraArgs[{i}]", flag, "nothing", _KEYLESS)
+        key = engine_settings().taken().get(flag)
+        if key is not None:
+            why = f"{flag} would contradict what was planned"
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, key, why)
+
+
+def _connectors(context: ModelContext) -> Iterator[Problem]:
+    """Arguments that bring a KV connector: none beside the kit's own, and one for aggregated servers, whose host memory
+    a node must have.
+    """
+    release, arguments = used_release(context.stack), context.model.engine.extra_args
+    if release is None:
+        return
+    connectors, path = release.vllm.kv_connector, f"{context.path}.engine.extraArgs"
+    places = {flag: i for i, argument in reversed(list(enumerate(arguments))) if (flag := flag_of(argument))}
+    given = connectors.given(arguments)
+    if context.model.topology.disaggregated:
+        why = (
+            "prefill and decode servers have the kit's KV connector, which vLLM would replace without a word, so that"
+            " no KV cache is handed over"
+        )
+        for flag in (*given, *(flag for flag in connectors.further_flags if flag in places)):
+            yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], "nothing, or aggregated servers", why)
+        return
+    for flag in given[1:]:
+        why = f"a server has one KV connector, and {given[0]} brings one: vLLM replaces it without a word"
+        yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], f"one of {' and '.join(given)}", why)
+    if connectors.offload_flag in given:
+        yield from _offload(context, connectors, f"{path}[{places[connectors.offload_flag]}]")
+
+
+def _offload(context: ModelContext, connectors: KvConnector, path: str) -> Iterator[Problem]:
+    """KV cache in host memory that the servers of a full node don't have."""
+    size, argument = connectors.offload_gib(context.model.engine.extra_args), connectors.offload_flag
+    if size is None:
+        yield Problem(
+            path, argument, "a size in GiB above 0", f"{argument} is the host memory of one server's KV cache"
+        )
+        return
+    shape, gpus = context.shape, context.size("aggregated")
+    room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
+    most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor)
+    if size > most:
+        why = (
+            f"a node has {shape.memory_gib} GiB for servers of {shape.gpus} GPUs, and vLLM takes up to"
+            f" {connectors.offload_factor:g} times the size in pinned memory"
+        )
+        yield Problem(path, f"{size:g}", f"at most {most} for servers with {_gpus(gpus)}", why)
 
 
 def _attention_backend(context: ModelContext) -> Iterator[Problem]:
@@ -359,9 +406,9 @@ def _attention_backend(context: ModelContext) -> Iterator[Problem]:
     release = used_release(context.stack)
     if release is None:
         return
-    backends, connected = release.vllm.attention_backend, has_kv_connector(context.model.topology, context.model.engine)
+    backends, started = release.vllm.attention_backend, kv_cache_settings(release, context)
+    connected, used = started.kv_connector, started.attention_backend
     i, argument = _backend_argument(context.model)
-    used = argument or backends.chosen(context.facts, kv_connector=connected)
     path, value = "override.attentionBackend", used
     if argument:
         path, value = f"{context.path}.engine.extraArgs[{i}]", context.model.engine.extra_args[i]
@@ -371,6 +418,18 @@ def _attention_backend(context: ModelContext) -> Iterator[Problem]:
     elif used in _without_sinks(context, backends):
         why = f"{context.facts.name} has attention sinks, which {used} lacks in vLLM of {release.name}"
         yield Problem(path, value, "another backend, or none", why)
+    elif used in backends.heads_by_sixteen:
+        yield from _head_counts(context, used)
+
+
+def _head_counts(context: ModelContext, backend: str) -> Iterator[Problem]:
+    """Servers on whose GPUs the attention heads of a model are a number that the backend has no kernel for."""
+    for part in context.model.topology.servers().values():
+        heads = context.facts.architecture.attention_heads / part.tensor_parallel_size
+        if heads % 16 and 16 % heads:
+            why = f"{backend} runs with a multiple or a divisor of 16 attention heads for each GPU, here are {heads:g}"
+            yield Problem("override.attentionBackend", backend, "TRITON_MLA", why)
+            return
 
 
 def _backend_argument(model: Model) -> tuple[int, str]:
@@ -437,13 +496,12 @@ def _changed_reduction(context: ModelContext) -> Iterator[AnswerChange]:
         yield AnswerChange(path, f"{own.quantization} in all-reduce, {evaluated},")
 
 
-def _changed_backend(
-    context: ModelContext, base: AttentionBackend, backends: AttentionBackend
-) -> Iterator[AnswerChange]:
-    """Another backend than the release's, or one that is named and whose KV cache can't be split where it has to be."""
-    connected = has_kv_connector(context.model.topology, context.model.engine)
+def _changed_backend(context: ModelContext, base: AttentionBackend, started: KvCacheSettings) -> Iterator[AnswerChange]:
+    """Another backend than the release's, one that is named and whose KV cache can't be split where it has to be, and
+    one that no evaluation is known of.
+    """
     i, argument = _backend_argument(context.model)
-    used = argument or backends.chosen(context.facts, kv_connector=connected)
+    connected, used = started.kv_connector, started.attention_backend
     named = context.stack.override is not None and context.stack.override.attention_backend is not None
     sizes = {servers.tensor_parallel_size for servers in context.model.topology.servers().values()}
     latent = context.facts.architecture.latent_attention is not None
@@ -452,6 +510,12 @@ def _changed_backend(
     if used not in own or (named and not latent and len(sizes) > 1 and used not in base.split_by_heads):
         path = "override.attentionBackend" if named else "override.vllmImage"
         yield AnswerChange(f"{context.path}.engine.extraArgs[{i}]" if argument else path, f"attention backend {used}")
+    elif used in base.evaluated_by_updates:
+        yield AnswerChange("release", f"attention backend {used}, which nobody is known to have evaluated with it,")
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _sizes(sizes: list[int]) -> str:

@@ -12,6 +12,7 @@ from llmd_pods.errors import Problem
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.catalogue.releases import Requests
 from llmd_oke.config import Model, Role, StackConfig, SystemPool
+from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning.plan import Node, Pool, Rollout, Server
 from llmd_oke.planning.releases import used_release
 
@@ -39,7 +40,7 @@ def unit_names(model: Model) -> list[str]:
 
 def virtual_functions(config: StackConfig, role: Role, tensor_parallel_size: int) -> int:
     """Virtual functions of one server: one for each GPU where KV cache is handed over, none for aggregated servers."""
-    return tensor_parallel_size if config.rdma == "sriov-vf" and role != "aggregated" else 0
+    return tensor_parallel_size if config.rdma == "sriov-vf" and role in HANDING_OVER else 0
 
 
 def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:

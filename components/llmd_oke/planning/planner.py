@@ -39,7 +39,7 @@ from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import iam_needs
-from llmd_oke.planning.models import ModelContext, answer_changes, has_kv_connector, memory
+from llmd_oke.planning.models import ModelContext, answer_changes, kv_cache_settings, memory
 from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, network_choices, network_pools
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
@@ -213,7 +213,7 @@ class _Room:
 
 
 def _model(context: ModelContext, room: _Room, release: catalogue.Release) -> ModelPlan:
-    model, facts, block_sizes = context.model, context.facts, release.vllm.block_size
+    model, facts = context.model, context.facts
     roles = tuple(_role(role, model, facts, context.shape, room) for role in model.topology.servers())
     return ModelPlan(
         name=model.object_name,
@@ -225,8 +225,7 @@ def _model(context: ModelContext, room: _Room, release: catalogue.Release) -> Mo
         slo=model.slo,
         engine=model.engine,
         max_model_len=model.engine.max_model_len or facts.max_model_len,
-        block_size=model.engine.block_size
-        or (block_sizes.kv_connector if has_kv_connector(model.topology, model.engine) else block_sizes.default),
+        block_size=kv_cache_settings(release, context).block_size,
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
         update_way=room.update_way(model),
         scaling=model.scaling,

@@ -15,7 +15,6 @@ from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.planning.conditions import deployed_conditions
-from llmd_oke.planning.models import has_kv_connector
 from llmd_oke.planning.releases import override_words
 from llmd_oke.program.models import (
     engine_args,
@@ -105,7 +104,7 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
 def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
     """What rows say of a model's deployment, beside its topology."""
     started = deployed_conditions(plan.release, model.model, model.engine)
-    own = started.handing_over if has_kv_connector(model.topology, model.engine) else started.aggregated
+    own = started.handing_over if model.topology.disaggregated else started.aggregated
     return {
         "image": plan.release.vllm.image.reference,
         "release": plan.release.name,

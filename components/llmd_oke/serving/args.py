@@ -124,7 +124,8 @@ class UnitArgs(TypedDict):
     model_label: NotRequired[str | None]
     """Name that the model's objects carry as label; the unit's name if left out."""
     rdma: NotRequired[bool | None]
-    """Whether each server gets a virtual function of the RDMA network for each of its GPUs; true if left out."""
+    """Whether servers that hand KV cache over get a virtual function of the RDMA network for each of their GPUs; true
+    if left out. Others get none."""
     virtual_functions: NotRequired[str | None]
     """Whose names virtual functions have where others made them, such as `oci-hpc-oke`; the kit's own if left out."""
     priority_class_prefix: NotRequired[str | None]

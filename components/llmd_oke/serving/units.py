@@ -262,7 +262,11 @@ def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
     return {
         "metadata": {
             "labels": {**labels.model_server(args.get("model_label") or unit, unit, spec.role), **own},
-            **({"annotations": network_annotations(spec.shape, spec.tensor_parallel_size)} if spec.rdma else {}),
+            **(
+                {"annotations": network_annotations(spec.shape, spec.tensor_parallel_size)}
+                if spec.on_rdma_network
+                else {}
+            ),
         },
         "spec": pod_spec(spec, args),
     }

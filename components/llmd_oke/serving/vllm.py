@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,8 +11,10 @@ from llmd_pods.errors import KitError
 from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.catalogue.releases import KvCacheSettings
 from llmd_oke.catalogue.serving import handshake
 from llmd_oke.config.engine import SettingValue, engine_settings
+from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, TracingArgs
@@ -42,7 +45,9 @@ Container = dict[str, Any]
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """What one model server is, apart from its names: the input of its container and its pod."""
+    """What one model server is, apart from its names: the input of its container and its pod. `rdma` says whether its
+    stack hands KV cache over by the RDMA network.
+    """
 
     release: Release
     model: Model
@@ -62,14 +67,18 @@ class ServerSpec:
     @property
     def transfers_cache(self) -> bool:
         """Whether KV cache is handed over between servers."""
-        return self.role in {"prefill", "decode"}
+        return self.role in HANDING_OVER
 
     @property
-    def has_kv_connector(self) -> bool:
-        """Whether vLLM has a KV connector: the kit's own, or one of the user's."""
-        return self.transfers_cache or any(
-            argument.startswith(_KV_TRANSFER) for argument in self.engine.get("extra_args", [])
-        )
+    def on_rdma_network(self) -> bool:
+        """Whether the server has virtual functions, and what using them takes: only where it hands KV cache over."""
+        return self.rdma and self.transfers_cache
+
+    @property
+    def kv_cache(self) -> KvCacheSettings:
+        """Connector, attention backend and block size."""
+        arguments, block_size = self.engine.get("extra_args", []), self.engine.get("block_size")
+        return self.release.vllm.kv_cache_settings(self.model, arguments, block_size, hands_over=self.transfers_cache)
 
     @property
     def cpus(self) -> int:
@@ -83,7 +92,9 @@ class ServerSpec:
 
 
 def container(spec: ServerSpec) -> Container:
-    """The container `vllm`."""
+    """The container `vllm`. It has started once it lists its model; from then on it is asked for its health, which
+    ends with its engine core: the list of models is a static route that goes on answering.
+    """
     return {
         "name": "vllm",
         "image": spec.release.vllm.image.pinned,
@@ -95,9 +106,9 @@ def container(spec: ServerSpec) -> Container:
         "resources": resources(spec),
         "startupProbe": _probe("/v1/models", STARTUP_PERIOD_S, 5, -(-spec.model.startup_budget_s // STARTUP_PERIOD_S)),
         "livenessProbe": _probe("/health", 10, 5, 3),
-        "readinessProbe": _probe("/v1/models", 5, 2, 3),
+        "readinessProbe": _probe("/health", 5, 2, 3),
         "lifecycle": {"preStop": {"sleep": {"seconds": placement.DRAIN_S}}},
-        "securityContext": security_context(rdma=spec.rdma),
+        "securityContext": security_context(rdma=spec.on_rdma_network),
         "volumeMounts": _mounts(spec),
     }
 
@@ -118,9 +129,8 @@ def arguments(spec: ServerSpec) -> list[str]:
         own.append(f"--revision={revision}")
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
-    transfer = [f"{_KV_TRANSFER}={kv_transfer_config()}"] if spec.transfers_cache else []
-    backend = spec.release.vllm.attention_backend.chosen(spec.model, kv_connector=spec.has_kv_connector)
-    release = [f"--attention-backend={backend}", *spec.release.vllm.arguments]
+    transfer = [f"{_KV_TRANSFER}={kv_transfer_config(spec)}"] if spec.transfers_cache else []
+    release = [f"--attention-backend={spec.kv_cache.attention_backend}", *spec.release.vllm.arguments]
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
     return [*own, *transfer, *release, *traced, *spec.model.arguments, *spec.engine.get("extra_args", [])]
 
@@ -135,12 +145,11 @@ def _settings(spec: ServerSpec) -> list[str]:
     further = engine.get("settings") or {}
     if unknown := sorted(further.keys() - {setting.field for setting in table}):
         raise KitError(f"vLLM's setting {unknown[0]!r} is not known.", "Give it among extra_args, as vLLM has it.")
-    sizes = spec.release.vllm.block_size
     values: dict[str, SettingValue | None] = {
         "max_model_len": engine.get("max_model_len", spec.model.max_model_len),
         "max_num_seqs": engine.get("max_num_seqs"),
         "gpu_memory_utilization": engine.get("gpu_memory_utilization"),
-        "block_size": engine.get("block_size") or (sizes.kv_connector if spec.has_kv_connector else sizes.default),
+        "block_size": spec.kv_cache.block_size,
         **further,
     }
     chosen = ((setting, values.get(setting.field)) for setting in table)
@@ -158,9 +167,10 @@ def pinned_revision(model: Model, cache: ModelCacheMountArgs) -> str | None:
     return prewarm.get("revision") or (model.revision if prewarm["source"] == "hugging-face" else None)
 
 
-def kv_transfer_config() -> str:
+def kv_transfer_config(spec: ServerSpec) -> str:
     """Cache is pulled through NIXL; a failed transfer fails the request instead of hiding behind a recomputation."""
-    return json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "fail"})
+    role = next(name for own, name in spec.release.vllm.kv_connector.roles.items() if own == spec.role)
+    return json.dumps({"kv_connector": "NixlConnector", "kv_role": role, "kv_load_failure_policy": "fail"})
 
 
 def environment(spec: ServerSpec) -> list[dict[str, Any]]:
@@ -175,8 +185,8 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
         "MAX_JOBS": str(spec.cpus),
         **_quick_reduce(spec),
-        **(spec.shape.rdma.environment if spec.rdma else {}),
-        **(spec.shape.rdma.rccl if spec.rdma and spec.tensor_parallel_size > 1 else {}),
+        **(spec.shape.rdma.environment if spec.on_rdma_network else {}),
+        **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
@@ -213,14 +223,21 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
     """
     size = spec.tensor_parallel_size
     devices = {spec.shape.gpu.resource: str(size)}
-    if spec.rdma:
+    if spec.on_rdma_network:
         devices[spec.shape.rdma.resource] = str(size)
-    memory = f"{spec.shape.server_requests_per_gpu.memory_gib * size}Gi"
+    memory = f"{spec.shape.server_requests_per_gpu.memory_gib * size + _offload_gib(spec)}Gi"
     disk = f"{server_disk_gib(spec.release, spec.model, own_weights=not spec.cache)}Gi"
     return {
         "limits": {**devices, "memory": memory},
         "requests": {**devices, "cpu": str(spec.cpus), "memory": memory, "ephemeral-storage": disk},
     }
+
+
+def _offload_gib(spec: ServerSpec) -> int:
+    """Host memory that KV cache may take beside a server's own, in whole GiB."""
+    connectors = spec.release.vllm.kv_connector
+    size = connectors.offload_gib(spec.engine.get("extra_args", [])) or 0.0
+    return math.ceil(size * connectors.offload_factor)
 
 
 def shared_memory_gib(spec: ServerSpec) -> int:
@@ -292,9 +309,14 @@ def version(spec: ServerSpec) -> str:
     """A short name of what servers must have in common to hand KV cache over: image, vLLM arguments and environment.
 
     Prefill and decode servers of one unit share it whatever their sizes are, so that a change of one role's size does
-    not restart the other role. `kubectl get pods -L llmd-oke/version` shows it.
+    not restart the other role. vLLM's `kv_role` is no part of it: servers that are given another hand KV cache over to
+    those that aren't yet. `kubectl get pods -L llmd-oke/version` shows it.
     """
-    common = replace(spec, role="prefill" if spec.transfers_cache else spec.role, tensor_parallel_size=1)
+    connectors, vllm = spec.release.vllm.kv_connector, spec.release.vllm
+    either_role = connectors.model_copy(update={"roles": dict.fromkeys(connectors.roles, "kv_both")})
+    release = spec.release.model_copy(update={"vllm": vllm.model_copy(update={"kv_connector": either_role})})
+    role = "prefill" if spec.transfers_cache else spec.role
+    common = replace(spec, release=release, role=role, tensor_parallel_size=1)
     without = handshake().environment
     variables = [entry for entry in environment(common) if entry["name"] not in without]
     return _short([common.release.vllm.image.pinned, _arguments(arguments(common)), variables])

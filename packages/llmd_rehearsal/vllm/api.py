@@ -79,7 +79,7 @@ class Api:
         return web.Response(body=self._engine.metrics.text().encode(), headers=_METRICS_HEADERS)
 
     async def _health(self, _: web.BaseRequest) -> web.StreamResponse:
-        return web.Response()
+        return web.Response(status=503 if self._engine.dead else 200)
 
     async def _version_(self, _: web.BaseRequest) -> web.StreamResponse:
         return web.json_response({"version": self._version})
@@ -102,6 +102,8 @@ class Api:
 
     async def _create(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
         """Answer, or refuse; what the engine refuses comes into a stream that has begun."""
+        if self._engine.dead:
+            raise ApiError(500, "InternalServerError", "EngineCore encountered an issue.")
         body = await _body(request)
         try:
             generation = judge(body, self._limits)

@@ -118,6 +118,12 @@ class Settings:
     attention_backend: str | None
     keep_alive_s: float
     transfer: KeyValueTransfer | None
+    offloads: bool
+
+    @property
+    def kv_connector(self) -> bool:
+        """Whether vLLM has a KV connector: that of a transfer, or the one that keeps KV cache in host memory."""
+        return self.transfer is not None or self.offloads
 
 
 def settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -127,6 +133,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
         Refusal: vLLM would not start with it, or it is no vLLM command that can be simulated.
     """
     namespace = _parsed(argv)
+    offloads = namespace.kv_offloading_size is not None  # its connector replaces any other without a word
     for name in ("data_parallel_size", "pipeline_parallel_size"):
         if getattr(namespace, name) != 1:
             raise Refusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} other than 1 isn't simulated.")
@@ -169,7 +176,8 @@ def settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
         quick_reduce=_quick_reduce(environment),
         attention_backend=_attention_backend(namespace),
         keep_alive_s=_number(environment, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5),
-        transfer=_transfer(namespace.kv_transfer_config, environment),
+        transfer=None if offloads else _transfer(namespace.kv_transfer_config, environment),
+        offloads=offloads,
     )
 
 

@@ -37,6 +37,7 @@ class Engine:
         self.metrics = metrics
         self.cache = cache
         self.clock = clock
+        self.dead = False
         self._overhead_s = latency.factors.prefill_overhead_s
         self._server = latency.server(settings.tensor_parallel_size)
         self._scheduler = Scheduler(settings, cache, metrics)

@@ -50,6 +50,9 @@ _STOP_GRACE_S = 30.0
 _WAIT_S = 30.0
 _KILLED = 128 + signal.SIGKILL
 """The exit code of a container that was killed at once, or because it took longer than its grace period."""
+
+WATCHDOG_S = 5.0
+"""vLLM's API server looks this often whether its engine is there (vllm/entrypoints/launcher.py)."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -155,16 +158,28 @@ class SimulatedServer:
         if self._runner is not None:
             for site in list(self._runner.sites):
                 await site.stop()
-            for connection in self._runner.server.connections if self._runner.server else ():
-                if connection.transport is not None:
-                    connection.transport.abort()
+            self._break_connections()
             await self._runner.cleanup()
         self._exit(exit_code)
 
     def _crash(self) -> None:
-        """A worker is dead, so that the engine is, and with it the server."""
+        """A worker is dead, so that the engine is, and with it the server once its watchdog looks."""
         self._write("ERROR EngineCore encountered a fatal error.\nvllm.v1.engine.exceptions.EngineDeadError")
-        self._crashing = asyncio.create_task(self.kill(1), name=f"crash of vllm {self.container.id}")
+        self._crashing = asyncio.create_task(self._end_without_engine(), name=f"crash of vllm {self.container.id}")
+
+    async def _end_without_engine(self) -> None:
+        """Requests break at once; until the watchdog looks, the API lists its models and is not healthy."""
+        if self._parts is not None:
+            self._parts.engine.dead = True
+        self._leave()
+        self._break_connections()
+        await asyncio.sleep(WATCHDOG_S)
+        await self.kill(1)
+
+    def _break_connections(self) -> None:
+        for connection in self._runner.server.connections if self._runner and self._runner.server else ():
+            if connection.transport is not None:
+                connection.transport.abort()
 
     async def _start(self) -> None:
         try:

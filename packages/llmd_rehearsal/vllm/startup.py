@@ -165,7 +165,7 @@ def check_backend(settings: Settings, image: str) -> None:
         Refusal: it doesn't; an image of no release refuses nothing.
     """
     release = release_of_vllm(image)
-    if release is None or settings.transfer is None:
+    if release is None or not settings.kv_connector:
         return
     backend = settings.attention_backend
     if backend in release.vllm.attention_backend.refused_with_kv_connector:

@@ -13,6 +13,7 @@ from llmd_oke import catalogue, values
 from llmd_oke.catalogue import release_names
 from llmd_oke.catalogue.endpoint_pickers import KnownLimit
 from llmd_oke.catalogue.releases import Crds, Release, crd_manifests, release_of_former_name, with_override
+from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.values import values_folder
 from llmd_pods.errors import KitError
 
@@ -120,6 +121,51 @@ def test_no_release_changes_answers_or_hides_the_kernels_of_its_image(release: c
 @by_release
 def test_blocks_are_those_of_amds_overlays_where_cache_is_handed_over(release: catalogue.Release):
     assert release.vllm.block_size.kv_connector == 128
+
+
+@by_release
+def test_what_hands_kv_cache_over_has_a_role_and_known_connector_flags(release: catalogue.Release):
+    connectors = release.vllm.kv_connector
+    assert set(connectors.roles) == HANDING_OVER
+    assert {"--kv-transfer-config", "--kv-offloading-size"} <= set(connectors.flags)
+    assert connectors.offload_flag in connectors.flags
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version such as v0.26.0 by its numbers; empty for another text."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)) if version.startswith("v") else ()
+
+
+def left_open(release: catalogue.Release) -> list[str]:
+    """What the file of a release must decide, as later versions of its parts are known to differ."""
+    vllm, picker = release.vllm, release.endpoint_picker
+    found: list[str] = []
+    if vllm.image.repository == "vllm/vllm-openai-rocm" and numbers(vllm.image.tag) > (0, 26, 0):
+        if "ROCPROFILER_QUEUE_INTERPOSITION" not in vllm.environment:  # images set 0, with which workers segfault
+            found.append("ROCPROFILER_QUEUE_INTERPOSITION: https://github.com/vllm-project/vllm/issues/56521")
+        if "kv_both" in vllm.kv_connector.roles.values():
+            found.append("kv_role: https://github.com/vllm-project/vllm/issues/43807")
+    if numbers(picker.program.version) >= (0, 11, 0):  # it ends on plug-ins that it doesn't know
+        handlers = [name for name, plugin in picker.dialect.plugins.items() if plugin.kind == "headers"]
+        found += [f"{name}: https://github.com/llm-d/llm-d-router/pull/2815" for name in handlers]
+    return found
+
+
+@by_release
+def test_no_release_leaves_open_what_its_parts_are_known_to_have_changed(release: catalogue.Release):
+    assert left_open(release) == []
+
+
+def test_a_later_release_has_to_say_what_its_parts_changed():
+    newest = RELEASES[-1]
+    image = newest.vllm.image.model_copy(update={"tag": "v0.30.0"})
+    program = newest.endpoint_picker.program.model_copy(update={"version": "v0.11.0"})
+    picker = type("Later", (), {"program": program, "dialect": newest.endpoint_picker.dialect})
+    both = newest.vllm.kv_connector.model_copy(update={"roles": dict.fromkeys(HANDING_OVER, "kv_both")})
+    vllm = newest.vllm.model_copy(update={"image": image, "kv_connector": both})
+    later = newest.model_copy(update={"vllm": vllm, "endpoint_picker": picker})
+    names = [text.partition(":")[0] for text in left_open(later)]
+    assert names == ["ROCPROFILER_QUEUE_INTERPOSITION", "kv_role", "disagg-headers-handler"]
 
 
 @by_release
@@ -303,9 +349,12 @@ def rows(release: Release) -> Iterator[tuple[str, str]]:
     yield "endpoint pickers of a router", str(release.router.replicas)
     yield "router profiles", ", ".join(picker.dialect.profiles)
     yield "APIs that are prefilled remotely", ", ".join(picker.dialect.disaggregating_apis)
-    yield "attention backend", f"{backend.default}; with a KV connector {backend.kv_connector}"
+    yield "attention backend", f"{backend.default}; with a KV connector {backend.kv_connector}; latent {backend.latent}"
     yield "backends for mixed TP", ", ".join(backend.split_by_heads) or "none"
-    yield "block size", f"{vllm.block_size.default}; with a KV connector {vllm.block_size.kv_connector}"
+    sizes = vllm.block_size
+    preferred = "".join(f"; {size} with {name}" for name, size in sizes.preferred.items())
+    yield "block size", f"{sizes.default}{preferred}; with a KV connector {sizes.kv_connector}"
+    yield "`kv_role`", ", ".join(f"{role} {name}" for role, name in vllm.kv_connector.roles.items())
     sidecar = release.routing_sidecar.tracing_arguments is not None
     senders = {"endpoint picker": release.router.traces, "routing sidecar": sidecar, "vLLM": vllm.traces}
     yield "known to send traces", ", ".join(name for name, sends in senders.items() if sends) or "none"

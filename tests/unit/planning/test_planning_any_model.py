@@ -79,12 +79,31 @@ def test_servers_of_latent_attention_have_its_backend():
     release = catalogue.release("llm-d-0.9.0")
     assert release is not None
     backends = release.vllm.attention_backend
-    assert backends.chosen(known("deepseek-r1"), kv_connector=True) == "TRITON_MLA"
-    assert backends.chosen(known("deepseek-r1"), kv_connector=False) == "TRITON_MLA"
+    assert backends.chosen(known("deepseek-r1"), kv_connector=True) == "ROCM_AITER_MLA"
+    assert backends.chosen(known("deepseek-r1"), kv_connector=False) == "ROCM_AITER_MLA"
     assert backends.chosen(known("qwen3-32b"), kv_connector=True) == "TRITON_ATTN"
     planned = plan(model("1p-tp8-1d-tp8", model="deepseek-r1", workload=WORKLOAD)).models[0]
     started = deployed_conditions(release, planned.model, planned.engine)
-    assert started.handing_over.attention_backend == started.aggregated.attention_backend == "TRITON_MLA"
+    assert started.handing_over.attention_backend == started.aggregated.attention_backend == "ROCM_AITER_MLA"
+
+
+@pytest.mark.parametrize("topology", ["1p-tp8-1d-tp8", "agg-tp8-1r"])
+def test_a_backend_that_nobody_evaluated_in_this_vllm_is_evaluated_by_each_update(topology: str):
+    servers = model(topology, model="deepseek-r1", workload=WORKLOAD)
+    (change,) = plan(servers).models[0].answer_changes
+    assert (change.path, change.what.split(",")[0]) == ("release", "attention backend ROCM_AITER_MLA")
+    assert plan(servers).models[0].min_accuracy == 0.95
+    assert [problem.path for problem in problems(servers, smoke={"where": "none"})] == ["smoke.where"]
+    assert plan(servers, release="llm-d-0.7.0").models[0].answer_changes == ()
+
+
+def test_heads_that_a_backend_has_no_kernel_for_are_refused(monkeypatch: pytest.MonkeyPatch):
+    deepseek = known("deepseek-r1")
+    architecture = deepseek.architecture.model_copy(update={"attention_heads": 40, "key_value_heads": 40})
+    monkeypatch.setattr(catalogue, "model", lambda name: deepseek.model_copy(update={"architecture": architecture}))
+    (problem,) = problems(model("agg-tp8-1r", model="deepseek-r1", workload=WORKLOAD))
+    assert (problem.path, problem.accepted) == ("override.attentionBackend", "TRITON_MLA")
+    assert "here are 5" in problem.why
 
 
 def test_the_state_of_a_sequence_takes_room_of_its_kv_cache():

@@ -170,10 +170,63 @@ def test_servers_that_ask_for_a_key_are_refused_without_showing_it(engine: dict[
     assert "=secret" not in str(problem)
 
 
-def test_a_connector_is_the_kits_where_cache_is_handed_over_and_the_users_elsewhere():
-    connector = {"extraArgs": ['--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}']}
-    assert only(model(engine=connector)).path == "models[0].engine.extraArgs[0]"
-    assert problems(model("agg-tp1-1r", engine=connector)) == []
+CONNECTOR = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}'
+
+
+@pytest.mark.parametrize("release", catalogue.release_names())
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [CONNECTOR],
+        ["--kv-transfer-config", "{}"],
+        ["--kv_transfer_config.kv_connector=OffloadingConnector"],
+        ["--kv-offloading-size=10"],
+        ["--kv_offloading_size", "10"],
+        ["--kv-offloading-backend=lmcache"],
+    ],
+)
+def test_a_connector_beside_the_kits_own_is_refused_where_cache_is_handed_over(arguments: list[str], release: str):
+    servers = model("1p-tp1-1d-tp1", engine={"extraArgs": ["--seed=1", *arguments]})
+    (problem,) = problems(servers, release=release)
+    assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
+    assert "replace without a word" in problem.why
+    assert problem.accepted == "nothing, or aggregated servers"
+
+
+@pytest.mark.parametrize("arguments", [[CONNECTOR], ["--kv-offloading-size=10"], ["--kv_offloading_size", "10"]])
+def test_aggregated_servers_with_a_connector_are_started_as_vllm_needs_it(arguments: list[str]):
+    engine = {"extraArgs": arguments}
+    assert plan(model("agg-tp1-1r", engine=engine)).models[0].block_size == 128
+    backend = {"extraArgs": [*arguments, "--attention-backend=ROCM_AITER_UNIFIED_ATTN"]}
+    assert "does not start" in only(model("agg-tp1-1r", engine=backend)).why
+
+
+def test_two_connectors_of_one_server_are_refused():
+    problem = only(model("agg-tp1-1r", engine={"extraArgs": [CONNECTOR, "--kv-offloading-size=10"]}))
+    assert problem.path == "models[0].engine.extraArgs[1]"
+    assert "replaces it without a word" in problem.why
+
+
+@pytest.mark.parametrize("size", ["none", "0", "-1", "nan", "inf", ""])
+def test_kv_cache_in_host_memory_has_a_size(size: str):
+    problem = only(model("agg-tp1-1r", engine={"extraArgs": [f"--kv-offloading-size={size}"]}))
+    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "a size in GiB above 0")
+
+
+@pytest.mark.parametrize(("topology", "most"), [("agg-tp1-1r", 57), ("agg-tp2-1r", 115), ("agg-tp8-1r", 460)])
+def test_kv_cache_in_host_memory_leaves_room_for_a_full_node_of_servers(topology: str, most: int):
+    def asked(size: int) -> list[Any]:
+        return problems(model(topology, engine={"extraArgs": [f"--kv-offloading-size={size}"]}))
+
+    assert asked(most) == []
+    (problem,) = asked(most + 1)
+    assert problem.path == "models[0].engine.extraArgs[0]"
+    assert problem.accepted.startswith(f"at most {most} ")
+
+
+def test_arguments_in_a_file_are_refused_because_no_plan_knows_them():
+    problem = only(model(engine={"extraArgs": ["--config=/etc/vllm.yaml"]}))
+    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "engine, and its extraArgs")
 
 
 @pytest.mark.parametrize("arguments", [["--attention-backend=ROCM_ATTN"], ["--attention-backend", "rocm_attn"]])

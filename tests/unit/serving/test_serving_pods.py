@@ -113,7 +113,16 @@ def blocks(role, extra_args=()):
 
 def test_blocks_are_large_where_cache_is_handed_over():
     assert blocks("prefill") == blocks("decode") == blocks("aggregated", [DECODE_BENCH]) == ["--block-size=128"]
-    assert blocks("aggregated") == ["--block-size=16"]
+    assert blocks("aggregated") == ["--block-size=64"]
+
+
+def test_host_memory_for_kv_cache_is_part_of_the_pods():
+    def asked(*extra_args):
+        return vllm.resources(spec("aggregated", 1, engine={"extra_args": list(extra_args)}))
+
+    plain, offload = asked(), asked("--kv-offloading-size", "20.5")
+    assert plain["limits"]["memory"] == plain["requests"]["memory"] == "128Gi"
+    assert offload["limits"]["memory"] == offload["requests"]["memory"] == "169Gi"  # twice the size, at the most
 
 
 def test_room_for_what_a_server_writes_is_asked_of_its_node():

@@ -60,6 +60,16 @@ def test_a_value_counts_in_either_spelling_and_the_last_of_several_wins():
     assert len({with_engine({"extra_args": item}) for item in words}) == 1
 
 
+def test_servers_that_get_their_own_kv_role_hand_over_to_those_that_lack_it():
+    connectors = BASE.release.vllm.kv_connector.model_copy(
+        update={"roles": {"prefill": "kv_both", "decode": "kv_both"}}
+    )
+    former = BASE.release.vllm.model_copy(update={"kv_connector": connectors})
+    before = replace(BASE, release=BASE.release.model_copy(update={"vllm": former}))
+    assert vllm.arguments(before) != vllm.arguments(BASE)
+    assert version(before) == version(BASE)
+
+
 def test_another_image_is_another_version():
     assert version(server_spec({**UNIT, "release": "llm-d-0.7.0"}, "decode", 2)) != version(BASE)
 

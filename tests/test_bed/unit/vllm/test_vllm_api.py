@@ -312,3 +312,12 @@ async def test_a_question_that_it_can_read_is_answered_and_ends_by_itself(server
     (choice,) = answer["choices"]
     assert (status, choice["message"]["content"], choice["finish_reason"]) == (200, "42", "stop")
     assert answer["usage"]["completion_tokens"] == 1
+
+
+async def test_a_server_whose_engine_is_dead_lists_its_models_and_is_not_healthy(server):
+    """What a readiness probe of `/v1/models` doesn't see."""
+    assert (await server.get("/health")).status == 200
+    server.engine.dead = True
+    statuses = [(await server.get(path)).status for path in ("/health", "/ping", "/v1/models")]
+    assert statuses == [503, 503, 200]
+    assert (await server.post("/v1/completions", json={"model": "gpt", "prompt": "a"})).status == 500

@@ -173,6 +173,14 @@ def test_a_backend_that_cannot_hand_over_kv_is_refused_beside_a_kv_connector(fla
     assert error.value.exit_code == 1
 
 
+def test_kv_cache_in_host_memory_is_a_connector_in_the_place_of_any_other():
+    """As `_post_init_kv_transfer_config` has it: the hand-over is gone without a word."""
+    options = serve("--kv-transfer-config", NIXL, "--kv-offloading-size", "10", "--attention-backend", UNIFIED)
+    assert options.transfer is None
+    with pytest.raises(Refusal, match="KV connector not supported"):
+        check_backend(options, NEW)
+
+
 @pytest.mark.parametrize(
     ("flags", "image"),
     [

@@ -1,0 +1,126 @@
+"""What a plan says of servers is what their pods say: over the kit's stacks, and over releases, models and roles."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue, planning
+from llmd_oke.planning.conditions import deployed_conditions
+from llmd_oke.program.models import servers_args, unit_args
+from llmd_oke.serving.units import deployment, server_spec
+from llmd_pods.errors import Refused
+from stack_files import PROJECT, existing_pool, model, read, stack
+
+STACKS = sorted(path.stem.removeprefix("Pulumi.") for path in (PROJECT / "stacks").glob("Pulumi.*.yaml"))
+TOPOLOGIES = ("1p-tp8-1d-tp8", "2p-tp1-1d-tp2", "2p-tp1-2d-tp1", "1p-tp4-1d-tp4", "agg-tp8-1r", "agg-tp1-2r")
+
+Servers = tuple[planning.Plan, planning.ModelPlan, planning.RolePlan, dict[str, Any]]
+"""A plan, one of its models, one of the roles of that, and the Deployment of its servers."""
+
+
+def servers(plan: planning.Plan) -> Iterator[Servers]:
+    for planned in plan.models:
+        args = unit_args(plan, planned, "model-server")
+        for role in planned.units[0].roles:
+            spec = server_spec(args, role.role, role.tensor_parallel_size)
+            yield plan, planned, role, deployment("servers", "unit", args, servers_args(role), spec)
+
+
+def plans() -> Iterator[planning.Plan]:
+    """Every stack of the kit with every release, and all models in several topologies, with and without RDMA, as far as
+    they are accepted.
+    """
+    yield from (planning.plan_object(read(name)) for name in STACKS)
+    choices = itertools.product(catalogue.model_names(), TOPOLOGIES, (("sriov-vf", 2), ("none", 1)))
+    stacks = [
+        stack(model(topology, model=name), rdma=rdma, gpuPools=[existing_pool(size=nodes)])
+        for name, topology, (rdma, nodes) in choices
+    ]
+    for release, item in itertools.product(catalogue.release_names(), [*map(read, STACKS), *stacks]):
+        with suppress(Refused):
+            yield planning.plan_object({**item, "release": release})
+
+
+@pytest.fixture(scope="module")
+def every() -> list[Servers]:
+    return [item for plan in plans() for item in servers(plan)]
+
+
+def container(manifest: dict[str, Any]) -> dict[str, Any]:
+    (vllm,) = manifest["spec"]["template"]["spec"]["containers"]
+    return vllm
+
+
+def arguments(manifest: dict[str, Any]) -> dict[str, str]:
+    """Those with a value, by flag."""
+    parts = (argument.partition("=") for argument in container(manifest)["args"])
+    return {flag: value for flag, mark, value in parts if mark}
+
+
+def test_all_releases_models_and_roles_are_among_the_servers_looked_at(every: list[Servers]):
+    assert {plan.release.name for plan, *_ in every} == set(catalogue.release_names())
+    assert {planned.model.name for _, planned, *_ in every} == set(catalogue.model_names())
+    kinds = {(plan.release.name, role.role, plan.rdma) for plan, _, role, _ in every}
+    roles = ("prefill", "decode", "aggregated")
+    assert kinds == set(itertools.product(catalogue.release_names(), roles, (True, False)))
+
+
+def test_servers_ask_for_the_virtual_functions_that_they_were_placed_with(every: list[Servers]):
+    for plan, _, role, manifest in every:
+        resource, resources = plan.pools[0].shape.rdma.resource, container(manifest)["resources"]
+        asked = {int(resources[kind].get(resource, 0)) for kind in ("limits", "requests")}
+        assert asked == {role.virtual_functions}
+        annotations = manifest["spec"]["template"]["metadata"].get("annotations", {})
+        assert len(json.loads(annotations.get("k8s.v1.cni.cncf.io/networks", "[]"))) == role.virtual_functions
+
+
+def test_servers_may_and_are_told_what_the_rdma_network_takes_only_on_it(every: list[Servers]):
+    for _, _, role, manifest in every:
+        vllm = container(manifest)
+        on_network = role.virtual_functions > 0
+        assert ("add" in vllm["securityContext"]["capabilities"]) == on_network
+        names = {entry["name"] for entry in vllm["env"]}
+        assert ("UCX_IB_GID_INDEX" in names) == on_network
+        assert ("NCCL_IB_HCA" in names) == (on_network and role.tensor_parallel_size > 1)
+
+
+def test_servers_ask_for_the_gpus_that_they_were_placed_with(every: list[Servers]):
+    for _, _, role, manifest in every:
+        assert container(manifest)["resources"]["limits"]["amd.com/gpu"] == str(role.tensor_parallel_size)
+        assert arguments(manifest)["--tensor-parallel-size"] == str(role.tensor_parallel_size)
+
+
+def test_blocks_and_attention_are_those_that_times_are_forecast_by(every: list[Servers]):
+    for plan, planned, role, manifest in every:
+        started = deployed_conditions(plan.release, planned.model, planned.engine)
+        own = started.aggregated if role.role == "aggregated" else started.handing_over
+        told = arguments(manifest)
+        assert (told["--attention-backend"], int(told["--block-size"])) == (own.attention_backend, own.block_size)
+        assert planned.block_size == own.block_size
+
+
+def test_every_backend_has_the_block_size_that_its_vllm_prefers(every: list[Servers]):
+    for plan, _, role, manifest in every:
+        told, sizes = arguments(manifest), plan.release.vllm.block_size
+        preferred = sizes.preferred.get(told["--attention-backend"], sizes.default)
+        assert int(told["--block-size"]) == (preferred if role.role == "aggregated" else sizes.kv_connector)
+
+
+def test_only_prefill_and_decode_servers_have_a_connector_each_with_its_role(every: list[Servers]):
+    for plan, _, role, manifest in every:
+        told = arguments(manifest).get("--kv-transfer-config")
+        assert (told is None) == (role.role == "aggregated")
+        if told is not None:
+            assert json.loads(told)["kv_role"] == plan.release.vllm.kv_connector.roles[role.role]
+
+
+def test_readiness_and_liveness_ask_for_health_after_a_start_that_lists_the_model(every: list[Servers]):
+    for _, _, role, manifest in every:
+        vllm = container(manifest)
+        startup, live, ready = (vllm[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))
+        assert [probe["httpGet"] for probe in (live, ready)] == [{"path": "/health", "port": "vllm"}] * 2
+        assert startup["httpGet"] == {"path": "/v1/models", "port": "vllm"}
+        assert startup["periodSeconds"] * startup["failureThreshold"] >= role.startup_budget_s
