@@ -43,9 +43,10 @@ def replace(
     through_tunnel: tunnel.OfCommand = False,
     rehearse: options.Rehearse = False,
 ) -> None:
-    """Launch nodes of `compute-cluster-instances` and `cluster-network` anew, one after the other.
+    """Launch GPU nodes anew, one after the other, in every launch mode.
 
-    Without names those that the stack file has changed since. A node that can't be drained in time takes pods again,
+    Without names those that the stack file has changed since; of OKE's own pools, those with another version of
+    Kubernetes or another image than their pool. A node that can't be drained in time takes pods again,
     and the command ends; interrupted, the next run goes on with those that are left.
     """
     if rehearse:

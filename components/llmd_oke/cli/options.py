@@ -91,6 +91,14 @@ AllowReplace = Annotated[
     bool, typer.Option("--allow-replace", help="Let the update replace or delete clusters, networks and pools.")
 ]
 
+ScaleToZeroOnFailure = Annotated[
+    bool,
+    typer.Option(
+        "--scale-to-zero-on-failure",
+        help="Where the update fails and a pool's gate or acceptance isn't passed, give the pool's nodes back.",
+    ),
+]
+
 Unprotect = Annotated[bool, typer.Option("--unprotect", help="Destroy protected resources too.")]
 
 

@@ -118,12 +118,21 @@ def deploy(
     project: options.Project = options.HERE,
     rehearse: Rehearse = False,
     allow_replace: options.AllowReplace = False,
+    scale_to_zero_on_failure: options.ScaleToZeroOnFailure = False,
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
     """Update a stack without questions, then run the smoke benchmark, which decides how this ends."""
     _require_stack_file(project, stack)
     if not rehearse:
-        up.up(stack, project, yes=True, allow_replace=allow_replace, benchmark=True, through_tunnel=through_tunnel)
+        up.up(
+            stack,
+            project,
+            yes=True,
+            allow_replace=allow_replace,
+            benchmark=True,
+            scale_to_zero_on_failure=scale_to_zero_on_failure,
+            through_tunnel=through_tunnel,
+        )
         return
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
     os.execv(argv[0], argv)  # noqa: S606 - in place of this process, so that signals reach it

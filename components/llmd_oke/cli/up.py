@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ def up(
     bound: Annotated[
         bool, typer.Option("--plan/--no-plan", help="Hold the update to the preview that was judged (a Pulumi plan).")
     ] = True,
+    scale_to_zero_on_failure: options.ScaleToZeroOnFailure = False,
     through_tunnel: tunnel.OfCommand = False,
     as_json: options.Json = False,
 ) -> None:
@@ -69,13 +71,22 @@ def up(
         result = UpdateBenchmark()
         if benchmark:
             result = extensions.benchmarks().after_update(pulumi, plan, failed=bool(status), as_json=as_json)
-        remedy = _offer_to_scale(pulumi, plan, project, asks=not (yes or as_json)) if status else ""
+        offers = _Offers(asks=not (yes or as_json), scales=scale_to_zero_on_failure)
+        remedy = _offer_to_scale(pulumi, plan, project, offers) if status else ""
     _end(status, _failure("up", status, remedy or "Standard error says why.") or result.failure, account, result)
 
 
-def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, *, asks: bool) -> str:
+@dataclass(frozen=True)
+class _Offers:
+    """Whether somebody may be asked about nodes that can't be used, and whether these are given back unasked."""
+
+    asks: bool
+    scales: bool
+
+
+def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, offers: _Offers) -> str:
     """After an update that failed: what the nodes of pools cost whose gate nobody has passed, and the commands that
-    give them back. On a terminal it asks, and does it. The answer is the remedy, empty where there are no such pools.
+    give them back, unless they were given back. The answer is the remedy, empty where nothing is left to give back.
     """
     try:
         pools = unready_pools(pulumi.resources(), plan)
@@ -86,11 +97,15 @@ def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, *, asks: bool)
         cost = f"{pool.name}: its nodes are not ready to serve, and its {pool.size} nodes cost"
         text = f"{cost} {pool.price_usd_per_hour:,.0f} US dollars an hour (list price) as long as they stay"
         console.errors().print(text, markup=False, soft_wrap=True)
-        if asks and sys.stdin.isatty() and typer.confirm(f"Scale {pool.name} to zero now?"):
-            scale_pool(pulumi, console.progress(), recover.client_for(project, pulumi.stack)(), pool, 0)
-        else:
-            commands.append(scale_command(pool.name, pulumi.stack))
-            console.errors().print(f"to give them back: {commands[-1]}", markup=False, soft_wrap=True)
+        asked = offers.asks and sys.stdin.isatty()
+        if offers.scales or (asked and typer.confirm(f"Scale {pool.name} to zero now?")):
+            try:
+                scale_pool(pulumi, console.progress(), recover.client_for(project, pulumi.stack)(), pool, 0)
+                continue
+            except KitError as error:  # the update's own failure is what the command ends with
+                console.show_error(error)
+        commands.append(scale_command(pool.name, pulumi.stack))
+        console.errors().print(f"to give them back: {commands[-1]}", markup=False, soft_wrap=True)
     return f"Standard error says why. To stop paying for nodes meanwhile: {'; '.join(commands)}" if commands else ""
 
 

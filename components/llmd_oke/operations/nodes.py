@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress, Ticker
 
-from llmd_oke.access.oci_client import OciClient
+from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.operations.previews import Preview
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.recovery import ClientOf, no_client
@@ -36,21 +36,27 @@ SCALING_S = 2700.0
 
 POLL_S = 15.0
 
-_TRANSIENT = frozenset({"CREATING_IMAGE", "MOVING", "PROVISIONING", "STARTING", "STOPPING", "TERMINATING"})
-"""States of instances that become others by themselves (OCI API, Instance)."""
+_OF_GPUS = "llmd-oke:index:GpuPool$"
+"""What the URNs of node pools have that a component of GPU nodes makes."""
+
+_TRANSIENT = frozenset({"CREATING_IMAGE", "MOVING", "PROVISIONING", "STARTING", "STOPPING", "TERMINATING"}).union(
+    {"CREATING", "UPDATING", "DELETING"}
+)
+"""States of instances, and of OKE's nodes, that become others by themselves (OCI API, Instance and Node)."""
 
 
 @dataclass(frozen=True)
 class LaunchedNode:
-    """An instance that joins by itself. `identifier` is its OCID; `current` says whether it was launched as the stack
-    file has it now. For another one either `urns` have to be made anew, or `instance_pool` has to lose this one.
+    """A GPU node. `identifier` is its instance's OCID; `current` says whether it was launched as the stack file has it
+    now. For another one either `urns` have to be made anew, or `pool` (an instance pool, or a node pool of OKE) has to
+    lose this one and launches another.
     """
 
     name: str
     identifier: str
     current: bool
     urns: tuple[str, ...] = ()
-    instance_pool: str = ""
+    pool: str = ""
 
 
 def launched_nodes(resources: Sequence[Mapping[str, Any]]) -> list[LaunchedNode]:
@@ -75,7 +81,7 @@ def launched_nodes(resources: Sequence[Mapping[str, Any]]) -> list[LaunchedNode]
 class ReplaceOptions:
     """How nodes are launched anew: so many at a time, drained unless `drain` is None.
 
-    `client` gives a client of OCI where cluster networks are asked; `pause` and `clock` are those of `time`.
+    `client` gives a client of OCI where pools are asked; `pause` and `clock` are those of `time`.
     """
 
     at_once: int = 1
@@ -96,18 +102,14 @@ def replace_nodes(
             other one for it in time.
     """
     resources = pulumi.resources()
-    pools = _ClusterNetworks(resources, progress, how)
+    pools = _Pools(resources, progress, how)
     known = [*launched_nodes(resources), *pools.nodes()]
     unknown = sorted(set(names) - {name for node in known for name in (node.name, node.identifier)})
     if unknown:
         listed = ", ".join(node.name for node in known) or "none"
-        raise KitError(
-            f"The stack has no node {unknown[0]} that joins by itself.",
-            f"Those of launch modes compute-cluster-instances and cluster-network: {listed}. "
-            "Pools of OKE have `cycling`.",
-        )
+        raise KitError(f"The stack has no GPU node {unknown[0]}.", f"One of: {listed}.")
     chosen = [node for node in known if ({node.name, node.identifier} & set(names) if names else not node.current)]
-    others = {node.identifier: node.name for node in known if node.instance_pool and node not in chosen}
+    others = {node.identifier: node.name for node in known if node.pool and node not in chosen}
     if how.drain and others and not names:  # the successor of the last one, where a run was interrupted
         how.drain.await_ready(others)
     if not chosen:
@@ -115,7 +117,8 @@ def replace_nodes(
         return 0
     _refuse_other_changes(pulumi.preview(), [node.urns[1] for node in chosen if node.urns])
     progress.step(f"launching anew, {how.at_once} at a time: {', '.join(node.name for node in chosen)}")
-    if not yes and not confirm("Their servers end. Go on?"):
+    back = " OCI gets each machine back before it gives another." if any(node.pool for node in chosen) else ""
+    if not yes and not confirm(f"Their servers end.{back} Go on?"):
         return 1
     for start in range(0, len(chosen), how.at_once):
         _replace_batch(pulumi, pools, progress, chosen[start : start + how.at_once], how.drain)
@@ -124,7 +127,7 @@ def replace_nodes(
 
 def _replace_batch(
     pulumi: PulumiCli,
-    pools: "_ClusterNetworks",
+    pools: "_Pools",
     progress: Progress,
     batch: Sequence[LaunchedNode],
     drain: "Drain | None",
@@ -132,12 +135,12 @@ def _replace_batch(
     """Ends these nodes, drained, and waits for those in their place until they offer the same devices."""
     names = ", ".join(node.name for node in batch)
     instances = [node for node in batch if node.urns]
-    pooled = [node for node in batch if node.instance_pool]
+    pooled = [node for node in batch if node.pool]
     old = {node.identifier: node.name for node in batch}
     with drain.drained(old) if drain else nullcontext(dict[str, int]()) as devices:
         progress.step(f"launching anew: {names}")
         for node in pooled:
-            pools.detach(node)
+            pools.end(node)
         urns = [urn for node in instances for urn in node.urns]
         if urns and (pulumi.unprotect([node.urns[1] for node in instances]) or pulumi.replace(urns)):
             raise KitError(
@@ -152,56 +155,62 @@ def _replace_batch(
         drain.await_ready({node.identifier: node.name for node in there}, devices)
 
 
-class _ClusterNetworks:
-    """The instances of a stack's cluster networks, as OCI has them (API reference: GetClusterNetwork, GetInstancePool,
-    ListInstancePoolInstances, DetachInstancePoolInstance).
-    """
+@dataclass(frozen=True)
+class _PoolNow:
+    """A pool as OCI has it: `size` nodes are asked for, `count` are there, and `nodes` of these stay as they are."""
+
+    name: str
+    size: int
+    count: int
+    nodes: Sequence[LaunchedNode]
+
+
+class _Pools:
+    """The nodes of a stack's cluster networks and of OKE's node pools of GPUs, as OCI has them."""
 
     def __init__(self, resources: Sequence[Mapping[str, Any]], progress: Progress, how: ReplaceOptions) -> None:
         self._progress = progress
         self._how = how
-        networks = [item["id"] for item in resources if item.get("type") == _CLUSTER_NETWORK and item.get("id")]
         self._client = cache(how.client)
-        paths = [f"/clusterNetworks/{identifier}" for identifier in networks]
-        self._pools = [str(pool["id"]) for path in paths for pool in self._get(path)["instancePools"]]
+        self._kinds: dict[str, _InstancePools | _NodePools] = {}
+        for resource in resources:
+            type_, identifier = resource.get("type"), resource.get("id")
+            if type_ == _CLUSTER_NETWORK and identifier:
+                network = self._client().get("compute", f"/clusterNetworks/{identifier}")
+                self._kinds |= {str(pool["id"]): _InstancePools(self._client) for pool in network["instancePools"]}
+            if type_ == _NODE_POOL and identifier and _OF_GPUS in str(resource["urn"]):
+                self._kinds[str(identifier)] = _NodePools(self._client)
         self._known: set[str] = set()
 
     def nodes(self) -> list[LaunchedNode]:
-        """All instances, once none is on its way."""
-        nodes = [node for pool in self._pools for node in self._stable_nodes(pool)]
+        """All nodes, once none is on its way."""
+        nodes = [node for pool in self._kinds for node in self._stable_nodes(pool)]
         self._known = {node.identifier for node in nodes}
         return nodes
 
-    def detach(self, node: LaunchedNode) -> None:
-        """Ends an instance; its pool launches another one from the instance configuration that it has now."""
-        path = f"/instancePools/{node.instance_pool}/actions/detachInstance"
-        body = {"instanceId": node.identifier, "isDecrementSize": False, "isAutoTerminate": True}
-        self._client().send("POST", "compute", path, body)
+    def end(self, node: LaunchedNode) -> None:
+        """Ends a node's instance; its pool launches another one as the pool has it now."""
+        self._kinds[node.pool].end(node)
 
     def successors(self, gone: Sequence[LaunchedNode]) -> list[LaunchedNode]:
-        """The instances in place of those that were detached, once they run."""
+        """The nodes in place of those that were ended, once they run."""
         before, identifiers = self._known, {node.identifier for node in gone}
-        pools = dict.fromkeys(node.instance_pool for node in gone)
+        pools = dict.fromkeys(node.pool for node in gone)
         nodes = [node for pool in pools for node in self._stable_nodes(pool, identifiers)]
         new = [node for node in nodes if node.identifier not in before]
         self._known = before | {node.identifier for node in new}
         return new
 
     def _stable_nodes(self, pool_id: str, gone: Set[str] = frozenset()) -> list[LaunchedNode]:
-        """The instances of a pool, once it has as many as it is to have, without these, and none is on its way."""
+        """The nodes of a pool, once it has as many as it is to have, without these, and none is on its way."""
         ends_s = self._how.clock() + LAUNCH_S
         ticker = Ticker(self._progress, clock=self._how.clock)
         while True:
-            pool = self._get(f"/instancePools/{pool_id}")
-            there = self._get(f"/instancePools/{pool_id}/instances", compartmentId=pool["compartmentId"])
-            running = [
-                instance
-                for instance in there
-                if str(instance["state"]).upper() not in _TRANSIENT and instance["id"] not in gone
-            ]
-            if len(running) == len(there) >= pool["size"]:
-                return [_pool_node(pool, instance) for instance in running]
-            words = f"{len(running)} of {pool['size']} instances of {pool.get('displayName') or pool_id}"
+            pool = self._kinds[pool_id].read(pool_id)
+            running = [node for node in pool.nodes if node.identifier not in gone]
+            if len(running) == pool.count >= pool.size:
+                return running
+            words = f"{len(running)} of {pool.size} instances of {pool.name}"
             if self._how.clock() >= ends_s:
                 raise KitError(
                     f"OCI has {words} after {LAUNCH_S / 60:.0f} minutes.",
@@ -210,14 +219,74 @@ class _ClusterNetworks:
             ticker.tell(f"OCI has {words}", pool_id)
             self._how.pause(POLL_S)
 
-    def _get(self, path: str, **query: str) -> Any:
-        return self._client().get("compute", path, **query)
+
+@dataclass(frozen=True)
+class _InstancePools:
+    """Instance pools of cluster networks (API reference: GetInstancePool, ListInstancePoolInstances,
+    DetachInstancePoolInstance).
+    """
+
+    client: Callable[[], OciClient]
+
+    def read(self, pool_id: str) -> _PoolNow:
+        """A pool and its instances; one is current if it was launched by the pool's present configuration."""
+        pool = self.client().get("compute", f"/instancePools/{pool_id}")
+        path, place = f"/instancePools/{pool_id}/instances", {"compartmentId": pool["compartmentId"]}
+        there: Sequence[Mapping[str, Any]] = self.client().get("compute", path, **place)
+        nodes = [
+            LaunchedNode(
+                str(instance.get("displayName") or instance["id"]),
+                str(instance["id"]),
+                instance["instanceConfigurationId"] == pool["instanceConfigurationId"],
+                pool=pool_id,
+            )
+            for instance in there
+            if str(instance["state"]).upper() not in _TRANSIENT
+        ]
+        return _PoolNow(str(pool.get("displayName") or pool_id), int(pool["size"]), len(there), nodes)
+
+    def end(self, node: LaunchedNode) -> None:
+        """Detaches an instance and has it terminated."""
+        body = {"instanceId": node.identifier, "isDecrementSize": False, "isAutoTerminate": True}
+        self.client().send("POST", "compute", f"/instancePools/{node.pool}/actions/detachInstance", body)
 
 
-def _pool_node(pool: Mapping[str, Any], instance: Mapping[str, Any]) -> LaunchedNode:
-    current = instance["instanceConfigurationId"] == pool["instanceConfigurationId"]
-    name = str(instance.get("displayName") or instance["id"])
-    return LaunchedNode(name, str(instance["id"]), current, instance_pool=str(pool["id"]))
+@dataclass(frozen=True)
+class _NodePools:
+    """Node pools of OKE (API reference: GetNodePool, DeleteNode; GetInstance for images)."""
+
+    client: Callable[[], OciClient]
+
+    def read(self, pool_id: str) -> _PoolNow:
+        """A pool and its nodes; one is current if it has the pool's version of Kubernetes and its image. OKE tells no
+        more of what a node was launched with.
+        """
+        pool = self.client().get("containerengine", f"/nodePools/{pool_id}")
+        source: Mapping[str, Any] = pool.get("nodeSourceDetails") or {}
+        there = [node for node in pool.get("nodes") or () if node.get("lifecycleState") != "DELETED"]
+        nodes: list[LaunchedNode] = []
+        for node in there:
+            if node.get("lifecycleState") not in _TRANSIENT:
+                identifier = str(node["id"])
+                current = node.get("kubernetesVersion") == pool.get("kubernetesVersion")
+                current = current and self._image(identifier) in {None, source.get("imageId")}
+                nodes.append(LaunchedNode(str(node.get("name") or identifier), identifier, current, pool=pool_id))
+        return _PoolNow(str(pool.get("name")), int(pool["nodeConfigDetails"]["size"]), len(there), nodes)
+
+    def end(self, node: LaunchedNode) -> None:
+        """Deletes a node, whose pods have gone already or go with it; the pool keeps its size."""
+        how = "isDecrementSize=false&overrideEvictionGraceDuration=PT0M&isForceDeletionAfterOverrideGraceDuration=true"
+        path = f"/nodePools/{node.pool}/node/{node.identifier}?{how}"
+        self.client().send("DELETE", "containerengine", path)
+
+    def _image(self, identifier: str) -> str | None:
+        """The image of a node's instance, None where it can't be read: it is ended already, or this user may not."""
+        try:
+            return str(self.client().get("compute", f"/instances/{identifier}").get("imageId"))
+        except OciError as error:
+            if error.status != 404:
+                raise
+            return None
 
 
 _POOL_JOBS = ("-gate-job", "-acceptance-job")

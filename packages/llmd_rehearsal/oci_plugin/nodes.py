@@ -121,6 +121,8 @@ class Machines:
             self._remove(joined)
             if self._control:
                 self._control.add([spec.node(one["name"], one["index"], region, one["id"]) for one in joined])
+            now = _launched_from(after)
+            return _with_pool_nodes(replace(after, machines=tuple({**one, **now} for one in after.machines)))
         return after
 
     def detach(self, record: Record, machine_id: str) -> None:
@@ -147,8 +149,7 @@ class Machines:
         base = spec.name if first not in taken else f"{spec.name}-{record.id[-5:]}"
         used = {machine["index"] for machine in running}
         free = [index for index in range(len(used) + count) if index not in used][:count]
-        pools: list[JsonObject] = record.state.get("instancePools") or []
-        launched_from = {"configuration": str(pools[0]["instanceConfigurationId"])} if pools else {}
+        launched_from = _launched_from(record)
         return [
             {
                 "name": base if spec.alone else f"{base}-{index}",
@@ -159,6 +160,16 @@ class Machines:
             }
             for index in free
         ]
+
+
+def _launched_from(record: Record) -> JsonObject:
+    """What a machine keeps of what its pool has when it is launched."""
+    pools: list[JsonObject] = record.state.get("instancePools") or []
+    if pools:
+        return {"configuration": str(pools[0]["instanceConfigurationId"])}
+    source: JsonObject = record.state.get("nodeSourceDetails") or {}
+    of_pool = {"kubernetesVersion": record.state.get("kubernetesVersion"), "imageId": source.get("imageId")}
+    return {name: value for name, value in of_pool.items() if value} if record.resource.name == "NodePool" else {}
 
 
 def _shares(spec: "MachineSpec", missing: int, fault: FaultRule | None) -> tuple[int, int]:
@@ -183,7 +194,7 @@ def _with_pool_nodes(record: Record) -> Record:
             "availabilityDomain": placement["availabilityDomain"],
             "faultDomain": _fault_domain(machine["index"]),
             "id": machine["id"],
-            "kubernetesVersion": record.state.get("kubernetesVersion") or "",
+            "kubernetesVersion": machine.get("kubernetesVersion") or record.state.get("kubernetesVersion") or "",
             "name": machine["name"],
             "nodePoolId": record.id,
             "state": "ACTIVE" if machine["joined"] else "FAILING",

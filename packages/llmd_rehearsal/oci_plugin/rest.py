@@ -61,6 +61,12 @@ class RestApi:
                 return [_instance(self._with_pool(id_), machine) for machine in self._with_pool(id_).machines]
             case "POST", ["instancePools", id_, "actions", "detachInstance"]:
                 return self._detach(self._with_pool(id_), body)
+            case "GET", ["nodePools", id_]:
+                return _node_pool(self._node_pool(id_))
+            case "GET", ["instances", id_]:
+                return self._machine(id_)
+            case "DELETE", ["nodePools", id_, "node", machine_id]:
+                return self._delete_node(self._node_pool(id_), machine_id, query)
             case "GET", [collection]:
                 return self._list(collection, query)
             case _:
@@ -84,6 +90,29 @@ class RestApi:
             raise not_found(id_)
         return record
 
+    def _node_pool(self, id_: str) -> Record:
+        record = self._records.get(id_)
+        if record is None or record.resource.name != "NodePool":
+            raise not_found(id_)
+        return record
+
+    def _machine(self, id_: str) -> JsonObject:
+        """A node's instance."""
+        for record in self._records.with_machines(""):
+            for machine in record.machines:
+                if machine["id"] == id_:
+                    return {"id": id_, _LIFECYCLE: "RUNNING", "imageId": machine.get("imageId")}
+        raise not_found(id_)
+
+    def _delete_node(self, record: Record, machine_id: str, query: Mapping[str, str]) -> JsonObject:
+        if not any(machine["id"] == machine_id for machine in record.machines):
+            raise not_found(machine_id)
+        if query.get("isDecrementSize", "true") != "false":
+            raise invalid("The rehearsal deletes nodes to replace them: isDecrementSize=false")
+        self._machines.detach(record, machine_id)
+        threading.Thread(target=self._launch, args=(record.id,), daemon=True).start()
+        return {}
+
     def _with_pool(self, id_: str) -> Record:
         for record in self._records.all_of("ClusterNetwork"):
             if record.state["instancePools"][0]["id"] == id_:
@@ -106,16 +135,24 @@ class RestApi:
         """As a pool does: again and again while no machine is free."""
         with suppress(ServiceError, WaitEnded):
             while True:
-                record = self._cluster_network(id_)
+                record = self._records.get(id_)
+                if record is None:
+                    return
                 self._clock.work(record.resource, "update", inf)
                 fault = self._faults.take(record.resource.name, [record.display_name], "update")
                 try:
-                    self._machines.converge(self._cluster_network(id_), DEFAULT_REGION, fault)
+                    self._machines.converge(self._records.get(id_) or record, DEFAULT_REGION, fault)
                 except NodesNotJoined:
                     return
                 except WorkRequestFailed:
                     continue
                 return
+
+
+def _node_pool(record: Record) -> JsonObject:
+    there = {machine["id"] for machine in record.machines}
+    nodes = [{**node, _LIFECYCLE: node["state"]} for node in record.state.get("nodes") or () if node["id"] in there]
+    return {**record.state, "id": record.id, _LIFECYCLE: record.state.get("state"), "nodes": nodes}
 
 
 def _pool(record: Record) -> JsonObject:
@@ -141,6 +178,9 @@ def serve_rest(api: RestApi, port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self._answer({})
+
+        def do_DELETE(self) -> None:
             self._answer({})
 
         def do_POST(self) -> None:

@@ -130,6 +130,11 @@ class Kit:
         """The instance configuration of each machine of the cluster network, by its OCID."""
         return {machine["id"]: machine["configuration"] for machine in self.journal("ClusterNetwork")[-1]["machines"]}
 
+    def pool_machines(self) -> dict[str, str]:
+        """The version of Kubernetes of each machine of the pool of GPU nodes, by its OCID."""
+        pool = [line for line in self.journal("NodePool") if line["state"]["name"] == "gpu"][-1]
+        return {machine["id"]: machine["kubernetesVersion"] for machine in pool["machines"]}
+
     def every_machine(self) -> set[str]:
         """The OCIDs of all machines that the cluster network ever had."""
         return {machine["id"] for network in self.journal("ClusterNetwork") for machine in network["machines"]}
@@ -286,7 +291,12 @@ def _program(size: int = 9, name: str = "net", domain: str = DOMAIN, cidr: str =
 
 
 def _components(
-    version: str = VERSION, name: str = "prod", image: str | None = None, team: str = "", launch: str = "plain"
+    version: str = VERSION,
+    name: str = "prod",
+    image: str | None = None,
+    team: str = "",
+    launch: str = "plain",
+    cycling: bool = True,
 ) -> Callable[[], None]:
     """The kit's own components for a cluster, its rights, a system pool and a pool of GPU nodes."""
 
@@ -317,10 +327,10 @@ def _components(
         system: Any = {"pool_name": "system", **pool, **nodes, **own}
         SystemPool("system", system)
         gpus: Any = {"shape": "BM.GPU.MI300X.8", "size": 2, "launch": Launch(launch), "availability_domain": DOMAIN}
-        cycling = {"mode": "replace-node", "max_surge": "0", "max_unavailable": "1"}
+        cycles = {"mode": "replace-node", "max_surge": "0", "max_unavailable": "1"}
         rest: Any = {"image_id": "ocid1.image.oc1.iad.own"}
         rest |= {"labels": {"team": team}} if team else {}
-        rest |= {"cycling": cycling} if launch == "plain" else {}
+        rest |= {"cycling": cycles} if launch == "plain" and cycling else {}
         gpu: Any = {"pool_name": "gpu", **pool, **gpus, **rest}
         GpuPool("gpu", gpu)
         rights: Any = {"needs": ["self-managed-nodes"], "tenancy_id": TENANCY, "cluster_id": oke.cluster_id}
@@ -424,6 +434,27 @@ def test_nodes_of_a_cluster_network_are_replaced_one_by_one_and_left_alone_other
     assert pools.nodes.there == {"system-0", "gpu-0", "gpu-1"}
     assert pools.replace_nodes(monkeypatch, **how, **changes)[-1] == "all nodes were launched as the stack file says"
     assert set(pools.changes("up", **how, **changes)) == {"same"}
+
+
+def test_nodes_of_a_managed_pool_are_replaced_one_by_one_and_left_alone_otherwise(
+    pools: Kit, monkeypatch: pytest.MonkeyPatch
+):
+    how: Any = {"cycling": False}
+    pools.run("up", **how)
+    before = pools.pool_machines()
+    newer: Any = {**how, "version": "v1.35.2"}
+    pools.run("up", **newer)
+    assert pools.pool_machines() == before
+    news = pools.replace_nodes(monkeypatch, "gpu-1", **newer)
+    assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-1"]
+    news = pools.replace_nodes(monkeypatch, **newer)
+    assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-0"]
+    after = pools.pool_machines()
+    assert after.keys().isdisjoint(before)
+    assert set(after.values()) == {"v1.35.2"}
+    assert pools.nodes.there == {"system-0", "gpu-0", "gpu-1"}
+    assert pools.replace_nodes(monkeypatch, **newer)[-1] == "all nodes were launched as the stack file says"
+    assert set(pools.changes("up", **newer)) == {"same"}
 
 
 def test_a_replacement_that_oci_has_no_machine_for_goes_on_with_the_next_run(

@@ -118,6 +118,28 @@ def test_an_update_whose_gate_fails_says_what_nodes_cost_and_what_gives_them_bac
     assert "to give them back: llmd-oke nodes scale mi300x 0 --stack prod" in errors
 
 
+@pytest.mark.parametrize("refused", [None, KitError("OCI refuses it")])
+def test_pools_whose_gate_fails_are_scaled_to_zero_unasked_on_request(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: KitError | None
+) -> None:
+    scaled: list[tuple[str, int]] = []
+
+    def scale(_pulumi: object, _progress: object, _client: object, pool: Pool, size: int) -> None:
+        scaled.append((pool.name, size))
+        if refused:
+            raise refused
+
+    monkeypatch.setattr(up, "scale_pool", scale)
+    monkeypatch.setattr(up.recover, "client_for", lambda *_: lambda: None)
+    (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": [POOL]}}))
+    code, document, errors = command("up", "--yes", "--scale-to-zero-on-failure", status=255)
+    assert (code, scaled) == (255, [("mi300x", 0)])
+    assert ("nodes scale mi300x 0" in document["remedy"]) is (refused is not None)
+    assert ("OCI refuses it" in errors) is (refused is not None)
+    command("up", "--yes", "--scale-to-zero-on-failure")
+    assert len(scaled) == 1
+
+
 @pytest.mark.parametrize("agreed", [True, False])
 def test_on_a_terminal_it_is_asked_whether_the_pool_shall_be_scaled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agreed: bool
@@ -139,7 +161,7 @@ def test_on_a_terminal_it_is_asked_whether_the_pool_shall_be_scaled(
     monkeypatch.setattr(up.recover, "client_for", lambda *_: lambda: None)
     state = json.dumps({"deployment": {"resources": [POOL]}})
     pulumi = PulumiCli(tmp_path, "prod", "pulumi", lambda *_: CommandResult(0, state))
-    remedy = up._offer_to_scale(pulumi, plan(validate(STACK)), tmp_path, asks=True)
+    remedy = up._offer_to_scale(pulumi, plan(validate(STACK)), tmp_path, up._Offers(asks=True, scales=False))
     assert asked == ["Scale mi300x to zero now?"]
     assert scaled == ([("mi300x", 0)] if agreed else [])
     assert ("nodes scale mi300x 0" in remedy) is not agreed

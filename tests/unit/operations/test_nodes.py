@@ -83,7 +83,7 @@ def test_nodes_are_not_launched_anew_beside_other_changes():
 
 
 def test_a_node_that_the_stack_does_not_launch_is_named_with_those_that_it_does():
-    with pytest.raises(KitError, match="no node mi300x-7") as refused:
+    with pytest.raises(KitError, match="no GPU node mi300x-7") as refused:
         replaced(Cli(document(), NODES), "mi300x-7")
     assert "mi300x-0, mi300x-2, mi300x-10" in (refused.value.remedy or "")
 
@@ -122,6 +122,8 @@ class NetworkOfOci:
     instance comes, is on its way for a while, and joins.
     """
 
+    resource = NETWORK
+
     def __init__(self, *configurations: str) -> None:
         self.cluster = ClusterForTests([])
         self.instances: list[dict[str, Any]] = []
@@ -157,7 +159,7 @@ class NetworkOfOci:
         self._join()
 
     def replace(self, *names: str, at_once: int = 1, drained: bool = True) -> int:
-        cli = Cli(document(), [NETWORK])
+        cli = Cli(document(), [self.resource])
         drain = self.cluster.drain() if drained else None
         how = ReplaceOptions(at_once, drain, lambda: self, self.pause, lambda: self.cluster.clock_s)
         return nodes.replace_nodes(cli.pulumi, self.cluster.progress, lambda _: True, names, how, yes=True)
@@ -231,6 +233,74 @@ def test_without_draining_nodes_of_a_cluster_network_are_detached_all_the_same()
     oci = NetworkOfOci("old", "new", "new")
     assert oci.replace(drained=False) == 0
     assert oci.cluster.history == ["detached ocid1.instance.0"]
+
+
+GPU_POOL = {**MANAGED, "urn": f"urn:pulumi:prod::llmd-oke::llmd-oke:index:GpuPool${NODE_POOL}::mi300x-node-pool"}
+
+
+class PoolOfOke(NetworkOfOci):
+    """A node pool of OKE in the place of a cluster network. Each node says the image that it was launched with."""
+
+    def get(self, service: str, path: str, **query: str) -> Any:
+        name = path.rpartition("/")[2]
+        match service, path:
+            case "containerengine", "/nodePools/ocid.mi300x-node-pool":
+                nodes = [
+                    {"id": item["id"], "name": item["displayName"], "kubernetesVersion": "v1.35.2"}
+                    | {"lifecycleState": "ACTIVE" if item["state"] == "Running" else "CREATING"}
+                    for item in self.instances
+                ]
+                gone = {"id": "gone", "lifecycleState": "DELETED"}
+                pool = {"name": "mi300x", "kubernetesVersion": "v1.35.2", "nodeConfigDetails": {"size": 3}}
+                return {**pool, "nodeSourceDetails": {"imageId": "new"}, "nodes": [*nodes, gone]}
+            case "compute", _ if path.startswith("/instances/"):
+                return {
+                    "imageId": next(item["instanceConfigurationId"] for item in self.instances if item["id"] == name)
+                }
+            case _:
+                raise AssertionError((service, path, query))
+
+    def send(self, method: str, service: str, path: str, body: Any = None) -> None:
+        assert (method, service, body) == ("DELETE", "containerengine", None)
+        node, _, how = path.removeprefix("/nodePools/ocid.mi300x-node-pool/node/").partition("?")
+        assert how == (
+            "isDecrementSize=false&overrideEvictionGraceDuration=PT0M&isForceDeletionAfterOverrideGraceDuration=true"
+        )
+        super().send("POST", "compute", "/instancePools/pool/actions/detachInstance", {"instanceId": node})
+
+    resource = GPU_POOL
+
+
+def test_nodes_of_a_managed_pool_are_drained_and_replaced_one_after_the_other():
+    oci = PoolOfOke("old", "new", "old")
+    assert oci.replace() == 0
+    assert oci.cluster.history == [
+        "cordoned node-ocid1.instance.0",
+        "detached ocid1.instance.0",
+        "cordoned node-ocid1.instance.2",
+        "detached ocid1.instance.2",
+    ]
+    assert {item["instanceConfigurationId"] for item in oci.instances} == {"new"}
+    assert oci.replace() == 0
+    assert oci.cluster.progress.news[-1] == "all nodes were launched as the stack file says"
+
+
+def test_a_broken_node_of_a_managed_pool_is_replaced_by_its_name():
+    oci = PoolOfOke("new", "new", "new")
+    assert oci.replace("inst-1-mi300x") == 0
+    assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.1"]
+
+
+def test_a_node_of_a_managed_pool_whose_pods_may_not_go_stays():
+    oci = PoolOfOke("old", "new", "new")
+    oci.cluster.pods, oci.cluster.kept = [pod("decode-0", "node-ocid1.instance.0")], {"decode-0"}
+    with pytest.raises(KitError, match="Pods of inst-0-mi300x have not ended"):
+        oci.replace()
+    assert (oci.detached, oci.cluster.is_cordoned("node-ocid1.instance.0")) == ([], False)
+
+
+def test_pools_without_gpus_are_none_of_the_nodes_that_are_replaced():
+    assert replaced(Cli(document(), [SYSTEM])) == 0
 
 
 @pytest.mark.parametrize(
