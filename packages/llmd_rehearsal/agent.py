@@ -46,6 +46,7 @@ from llmd_rehearsal.pods.pod_sandbox import AgentContext, Resolver, StoredSource
 from llmd_rehearsal.pods.pod_worker import PodRunner
 from llmd_rehearsal.pods.probes import ProbeCount
 from llmd_rehearsal.pods.status import EventRecorder
+from llmd_rehearsal.running_time import RunningLoop
 from llmd_rehearsal.services import Address, DnsName, ServiceNetwork
 from llmd_rehearsal.watches import Store, status_code
 
@@ -261,7 +262,8 @@ def main() -> int:
     gc.set_threshold(50_000, 20, 100)
     try:
         config = AgentConfig.model_validate_json(arguments.config.read_bytes())
-        asyncio.run(run(config))
+        with asyncio.Runner(loop_factory=RunningLoop) as runner:
+            runner.run(run(config))
     except (KitError, OSError, ValidationError, ApiError, httpx2.HTTPError) as error:
         sys.stderr.write(f"node agent: {error}\n")
         return 1

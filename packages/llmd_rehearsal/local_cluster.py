@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from llmd_oke.operations.pulumi_cli import end_group
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress, SilentProgress
 
-from llmd_rehearsal import namespaces
+from llmd_rehearsal import namespaces, running_time
 from llmd_rehearsal.cluster_spec import (
     ClusterRecord,
     ClusterSpec,
@@ -289,12 +288,12 @@ class _Start:
 
 def _events(pipe: int, timeout_s: float, heartbeat: Callable[[float], None]) -> Iterator[dict[str, str]]:
     """The lines that the supervisor writes, until it ends; `heartbeat` is called while it says nothing."""
-    began = time.monotonic()
+    began = running_time.now()
     rest = b""
-    while time.monotonic() - began < timeout_s:
+    while running_time.now() - began < timeout_s:
         readable, _, _ = select.select([pipe], [], [], _HEARTBEAT_S)
         if not readable:
-            heartbeat(time.monotonic() - began)
+            heartbeat(running_time.now() - began)
             continue
         received = os.read(pipe, 65_536)
         if not received:

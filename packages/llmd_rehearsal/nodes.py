@@ -20,6 +20,7 @@ from llmd_pods.errors import KitError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llmd_rehearsal.agent_config import MOST_NODES, NodeConfig, node_address
+from llmd_rehearsal.running_time import of_process
 from llmd_rehearsal.watches import identity, timestamp
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ the API server.
 """
 _API_LIMIT_S = 120.0
 _API_RETRY_S = 0.2
+_STANDSTILL_LOOK_S = 1.0
 _HEARTBEATS_PER_STATUS = 30  # kubelet's nodeStatusReportFrequency is 5 min
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_DURATION_S = 40  # kubelet's own default (nodeLeaseDurationSeconds)
@@ -51,8 +53,14 @@ _KUBELET_VERSION = "v0.0.0-rehearsal"
 class Fleet:
     """The simulated nodes, by name; nodes can be added and removed while it runs."""
 
-    def __init__(self, client: AsyncClient, pod_network: IPv4Interface) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        pod_network: IPv4Interface,
+        stood_still_s: Callable[[], float] = lambda: of_process().stood_still_s,
+    ) -> None:
         self._client = client
+        self._stood_still_s = stood_still_s
         self._pod_network = pod_network
         self._configs: dict[str, NodeConfig] = {}
         self._indexes: dict[str, int] = {}
@@ -158,11 +166,21 @@ class Fleet:
         """Renew leases and, less often, refresh statuses until cancelled."""
         beats = 0
         while True:
-            await asyncio.sleep(renew_s(len(self._configs)))
+            stood_still = await self._next_beat()
             beats += 1
-            with_status = beats % _HEARTBEATS_PER_STATUS == 0
+            with_status = stood_still or beats % _HEARTBEATS_PER_STATUS == 0
             running = [config for name, config in self._configs.items() if self.runs(name)]
             await asyncio.gather(*(self._beat(config, with_status) for config in running))
+
+    async def _next_beat(self) -> bool:
+        """Wait until leases are due; at once, and True, after a standstill: others may have missed them."""
+        loop, before_s = asyncio.get_running_loop(), self._stood_still_s()
+        due_s = loop.time() + renew_s(len(self._configs))
+        while (left_s := due_s - loop.time()) > 0:
+            await asyncio.sleep(min(left_s, _STANDSTILL_LOOK_S))
+            if self._stood_still_s() > before_s:
+                return True
+        return False
 
     async def _beat(self, config: NodeConfig, with_status: bool) -> None:
         async with self._at_once:

@@ -41,6 +41,7 @@ from llmd_rehearsal.cluster_spec import (
     keep_previous,
 )
 from llmd_rehearsal.namespaces import identity_of, namespaces_of, stat_fields
+from llmd_rehearsal.running_time import RunningLoop
 
 _ATTEMPT_TIMEOUT_S = 2.0
 _PAUSE_S = 0.05
@@ -350,7 +351,8 @@ def live(folder: StateFolder, reporter: Reporter) -> int:
     async def supervise() -> int:  # the children's events belong to the loop that runs
         return await Supervisor(folder, spec, record, reporter).run()
 
-    return asyncio.run(supervise())
+    with asyncio.Runner(loop_factory=RunningLoop) as runner:
+        return runner.run(supervise())
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
+from llmd_rehearsal import running_time
 from llmd_rehearsal.kubernetes_plugin.client import (
     FIRST_WRITER,
     ApiError,
@@ -316,13 +317,13 @@ def _make(session: Session, request: WriteRequest, obj: JsonObject, manager: str
 
 def _with_retries(make: Callable[[], JsonObject], session: Session, request: WriteRequest) -> JsonObject:
     """Tries again for about a minute while the kind or the namespace isn't there; at preview, not at all."""
-    ends_at = time.monotonic() + (0 if request.preview else session.limits.missing_kind_s)
+    ends_at = running_time.now() + (0 if request.preview else session.limits.missing_kind_s)
     while True:
         try:
             return make()
         except (NoMatch, ApiError) as error:
             missing = isinstance(error, NoMatch) or error.not_found
-            if not missing or time.monotonic() >= ends_at or session.cancelled.is_set():
+            if not missing or running_time.now() >= ends_at or session.cancelled.is_set():
                 raise
         time.sleep(MISSING_KIND_RETRY_S)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import httpx2
 
+from llmd_rehearsal import running_time
 from llmd_rehearsal.kubernetes_plugin.client import ApiError, Cluster, Resource, Unreachable
 from llmd_rehearsal.kubernetes_plugin.objects import (
     SKIP_AWAIT,
@@ -102,7 +103,7 @@ class Informer:
             return list(self._objects.values())
 
     def changed_at(self, name: str) -> float | None:
-        """When the object last changed, on the monotonic clock; None for one never seen."""
+        """When the object last changed, in running time; None for one never seen."""
         with self._lock:
             return self._changed_at.get(name)
 
@@ -128,7 +129,7 @@ class Informer:
         with self._lock:
             for name in objects.keys() | self._objects.keys():
                 if objects.get(name) != self._objects.get(name):
-                    self._changed_at[name] = time.monotonic()
+                    self._changed_at[name] = running_time.now()
             self._objects = objects
         self._listed.set()
         self._notify()
@@ -145,7 +146,7 @@ class Informer:
             if event["type"] == "BOOKMARK":
                 continue
             with self._lock:
-                self._changed_at[name_of(obj)] = time.monotonic()
+                self._changed_at[name_of(obj)] = running_time.now()
                 if event["type"] == "DELETED":
                     self._objects.pop(name_of(obj), None)
                 else:
@@ -192,7 +193,7 @@ class Informers:
 
 @dataclass(frozen=True)
 class _PendingWait:
-    """One wait under way. `since` is on the monotonic clock."""
+    """One wait under way. `since` is in running time."""
 
     obj: JsonObject
     previous: JsonObject | None
@@ -202,13 +203,13 @@ class _PendingWait:
 
     @property
     def left_s(self) -> float:
-        return max(0.0, self.since + self.limit_s - time.monotonic())
+        return max(0.0, self.since + self.limit_s - running_time.now())
 
     def quiet_s(self, informers: Sequence[Informer]) -> float | None:
         """How long the object's namesakes in the collections are as they are, as far as this wait saw."""
         changes = [informer.changed_at(name_of(self.obj)) for informer in informers]
         known = [change for change in changes if change is not None]
-        return time.monotonic() - max(*known, self.since) if known else None
+        return running_time.now() - max(*known, self.since) if known else None
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ class Waiter:
         if wait.condition(Observation(obj, previous, settle_s=self.limits.settle_s)).ready:
             return obj
         limit_s = wait.fixed_limit(self.limits) if wait.fixed_limit else self._limit_s(inputs, timeout_s)
-        return self._ready(_PendingWait(obj, previous, wait, time.monotonic(), limit_s))
+        return self._ready(_PendingWait(obj, previous, wait, running_time.now(), limit_s))
 
     def check(self, live: JsonObject) -> None:
         """Raises NotReady where a wait for the object wouldn't end now."""
@@ -254,14 +255,14 @@ class Waiter:
             return
         if self._is_gone(kind, obj):
             return
-        ends_at = time.monotonic() + self._limit_s(inputs, timeout_s)
+        ends_at = running_time.now() + self._limit_s(inputs, timeout_s)
         changed = threading.Event()
         with self.informers.subscribed((self.cluster.resource(kind),), namespace_of(obj), changed) as (informer,):
             while True:
                 live = informer.one(name)
                 if (live is None or uid_of(live) != uid_of(obj)) and self._is_gone(kind, obj):
                     return
-                if time.monotonic() >= ends_at or self.cancelled.is_set():
+                if running_time.now() >= ends_at or self.cancelled.is_set():
                     finalizers: list[str] = dig(live, "metadata", "finalizers") or []
                     reasons = [f"finalizers might be preventing deletion ({', '.join(finalizers)})"]
                     text = f"'{name}' timed out waiting to be deleted"

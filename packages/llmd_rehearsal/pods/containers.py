@@ -16,7 +16,7 @@ import httpx2
 from lightkube.models.core_v1 import Container as ContainerModel
 from llmd_pods.errors import KitError
 
-from llmd_rehearsal.pods.processes import ChildProcess, run
+from llmd_rehearsal.pods.processes import ChildProcess, children_of, run
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SYSTEM_FILES = ("/etc/ssl", "/etc/ca-certificates", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf")
@@ -58,6 +58,10 @@ class Container(Protocol):
     @property
     def time_scale(self) -> float:
         """Wall seconds for a second of its own time: above 1 where its requests take longer than on real machines."""
+        ...
+
+    def processes(self) -> Sequence[int]:
+        """Give the processes that answer for it, by their ids here."""
         ...
 
     async def start(self) -> None:
@@ -121,6 +125,10 @@ class PlaceholderContainer:
             self._end_event.set()
         self.identity = f"simulated://{uuid4().hex}"
 
+    def processes(self) -> Sequence[int]:
+        """None."""
+        return ()
+
     async def start(self) -> None:
         """Do nothing."""
 
@@ -165,6 +173,15 @@ class ProcessContainer:
         self._process: ChildProcess | None = None
         self._standing_back: asyncio.Task[None] | None = None
         self.identity = f"process://{uuid4().hex}"
+
+    def processes(self) -> Sequence[int]:
+        """Those of the sandbox, as far as each has started one other."""
+        chain: list[int] = []
+        children = [] if self._process is None else self._process.children()
+        while len(children) == 1:
+            chain += children
+            children = children_of(children[0])
+        return chain + children
 
     async def start(self) -> None:
         """Start the program; FileNotFoundError when nsenter isn't installed."""
@@ -266,6 +283,11 @@ class SimulatorContainer:
         self._id = uuid4().hex
         self.identity = f"simulator://{self._id}"
         self.time_scale = spec.time_scale
+        self._simulator: tuple[int, ...] = ()
+
+    def processes(self) -> Sequence[int]:
+        """The simulator, which is one process for all servers."""
+        return self._simulator
 
     async def start(self) -> None:
         """Ask for the server; StartError when the simulator refuses or isn't there."""
@@ -285,6 +307,7 @@ class SimulatorContainer:
             raise StartError("CreateContainerError", f"simulated vLLM can't be reached: {error}") from error
         if response.status_code != _CREATED:
             raise StartError("CreateContainerError", f"simulated vLLM refused: {response.text}")
+        self._simulator = (int(response.json()["process"]),)
 
     async def wait(self) -> int:
         """Give the exit code; 137 when the simulator has forgotten the server or has gone itself."""

@@ -12,6 +12,7 @@ from lightkube.models.core_v1 import Container as ContainerModel
 from lightkube.models.core_v1 import HTTPGetAction, Probe
 
 from llmd_rehearsal.pods.containers import Container
+from llmd_rehearsal.running_time import within
 
 SETTLED_S = 1.0
 SHORTEST_S = 0.2  # below this, probing would cost more than it tells on two cores
@@ -125,9 +126,13 @@ class Tally:
 
 
 async def run_probe(probe: Probe, model: ContainerModel, container: Container, address: str, timeout_s: float) -> bool:
-    """Say whether the container passes within the time limit; a connection refused or lost is a failure."""
+    """Say whether the container passes within the time limit; a connection refused or lost is a failure.
+
+    Time in which this process stood still or the container's was starved of processors is not its own.
+    """
     try:
-        return await asyncio.wait_for(_answer(probe, model, container, address, timeout_s), timeout_s)
+        answer = _answer(probe, model, container, address, timeout_s)
+        return await within(answer, timeout_s, *container.processes())
     except (OSError, TimeoutError, EOFError, ValueError):
         return False
 
@@ -152,7 +157,7 @@ async def _answer(probe: Probe, model: ContainerModel, container: Container, add
         writer.close()
         return True
     if probe.grpc:
-        return await grpc_serving(f"{address}:{probe.grpc.port}", probe.grpc.service or "", timeout_s)
+        return await grpc_serving(f"{address}:{probe.grpc.port}", probe.grpc.service or "")
     if probe.exec:
         code, _ = await container.execute(probe.exec.command or [], timeout_s)
         return code == 0
@@ -198,7 +203,7 @@ def request(service: str) -> bytes:
     return b"\x0a" + bytes([len(name)]) + name if name else b""
 
 
-async def grpc_serving(target: str, service: str, timeout_s: float) -> bool:
+async def grpc_serving(target: str, service: str) -> bool:
     """Say whether the service at `host:port` answers SERVING to `grpc.health.v1.Health/Check`.
 
     The two messages are written by hand: HealthCheckResponse is `enum status = 1` with SERVING = 1
@@ -209,7 +214,7 @@ async def grpc_serving(target: str, service: str, timeout_s: float) -> bool:
     async with aio.insecure_channel(target, options=_OPTIONS) as channel:
         check = cast("Callable[..., Awaitable[bytes]]", channel.unary_unary(_METHOD))
         try:
-            answer = await check(request(service), timeout=timeout_s)
+            answer = await check(request(service))
         except RpcError:
             return False
     return answer.startswith(_SERVING)

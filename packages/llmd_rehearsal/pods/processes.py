@@ -56,10 +56,15 @@ class ChildProcess:
 
     def children(self) -> list[int]:
         """Give the ids of its own children."""
-        try:
-            return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            return []
+        return children_of(self.pid)
+
+
+def children_of(pid: int) -> list[int]:
+    """The ids of a process's own children; none of one that has ended."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 async def run(argv: Sequence[str], stdin: str = "", timeout_s: float = 10.0) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from aiohttp import web
 from llmd_oke.catalogue import open_project, shape, shape_names
 from llmd_pods.errors import KitError
 
+from llmd_rehearsal.running_time import RunningLoop, of_process
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.server import Control, Simulation
 
@@ -23,7 +24,8 @@ def main() -> None:
     # Requests and blocks are many and live long; the default thresholds would often stop all servers for milliseconds.
     gc.set_threshold(50_000, 20, 100)
     try:
-        asyncio.run(_serve(arguments))
+        with asyncio.Runner(loop_factory=RunningLoop) as runner:
+            runner.run(_serve(arguments))
     except KitError as error:
         sys.exit(str(error))
 
@@ -55,7 +57,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     if nodes is None:
         raise KitError(f"There is no shape {arguments.shape}.", f"Known shapes: {', '.join(shape_names())}.")
     loop = asyncio.get_running_loop()
-    clock = WallClock(loop, arguments.time_scale)
+    clock = WallClock(loop, arguments.time_scale, stood_still_s=lambda: of_process().stood_still_s)
     simulation = Simulation(
         clock,
         nodes,

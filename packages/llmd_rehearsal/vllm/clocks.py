@@ -73,7 +73,10 @@ class WallClock:
     loop: asyncio.AbstractEventLoop
     scale: float
     lag: Lag = field(default_factory=Lag)
+    stood_still_s: Callable[[], float] = lambda: 0.0
+    """Wall seconds that the loop's time has left out so far, because the process did not run."""
     _start_s: float = 0.0
+    _left_out_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._start_s = self.loop.time()
@@ -90,7 +93,10 @@ class WallClock:
         """The deadline, or the present where the loop is more than a second behind."""
         now_s = self.loop.time()
         lag_s = now_s - self._start_s - deadline_s * self.scale
-        self.lag.record(lag_s, now_s)
+        left_out_s = self.stood_still_s() - self._left_out_s
+        self._left_out_s += left_out_s
+        self.lag.slipped_s += left_out_s
+        self.lag.record(lag_s + left_out_s, now_s)
         if lag_s < _SLIP_S:
             return deadline_s
         self.lag.slipped_s += lag_s

@@ -5,6 +5,7 @@ A server loads, serves and exits, with the log and the exit code that a containe
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import time
@@ -363,7 +364,7 @@ class Control:
         self._servers.pop(container.id, None)
         server = self._servers[container.id] = SimulatedServer(container, self._simulation)
         server.start()
-        return web.json_response({"id": container.id}, status=201)
+        return web.json_response({"id": container.id, "process": os.getpid()}, status=201)
 
     async def _show(self, request: web.Request) -> web.Response:
         return _status(self._server(request))

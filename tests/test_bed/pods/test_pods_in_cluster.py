@@ -1,6 +1,7 @@
 """Pods of a real control plane, run by the node agent as processes."""
 
 import pytest
+import yaml
 from pod_cluster import Object, PodCluster, container, is_ready, phase_is
 
 pytestmark = pytest.mark.rehearsal
@@ -427,3 +428,52 @@ def test_a_program_yields_to_simulated_servers_where_linux_groups_by_session(
     pod_cluster.create(pods, MODEST)
     pod_cluster.wait(pods, "modest", phase_is("Succeeded"))
     assert pod_cluster.log("modest", "modest", "main") == "10\n"
+
+
+SLOW_TO_ANSWER = """
+import http.server, time
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print("asked", flush=True)
+        time.sleep(3)
+        self.send_response(200)
+        self.end_headers()
+http.server.ThreadingHTTPServer(("", {port}), Health).serve_forever()
+"""
+"""Takes most of the five seconds that an answer may take, so that a question is nearly always on its way."""
+
+SLOW = """
+metadata: {name: slow, namespace: standstill}
+spec:
+  containers: []
+  terminationGracePeriodSeconds: 0
+"""
+STANDSTILL = "kill -STOP {agent}; sleep {seconds}; kill -CONT {agent}"
+ASKED = "until [ $(wc -l < {log}) -ge {times} ]; do sleep 0.1; done"
+STANDSTILL_S = 8
+
+
+def test_an_agent_that_stood_still_for_longer_than_a_probe_allows_restarts_nothing(
+    pod_cluster: PodCluster,
+) -> None:
+    """Each failed question would end its container; SIGSTOP and SIGCONT are the standstill."""
+    pods = pod_cluster.namespace("standstill") + "/pods"
+    pod = yaml.safe_load(SLOW)
+    for index in range(3):
+        probe = {"httpGet": {"port": 8100 + index}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 1}
+        program = ["python", "-c", SLOW_TO_ANSWER.format(port=8100 + index)]
+        name = f"health-{index}"
+        probes = {"startupProbe": {**probe, "failureThreshold": 60}, "livenessProbe": probe}
+        pod["spec"]["containers"].append({"name": name, "image": "test/bare-python:1", "command": program, **probes})
+    pod_cluster.create(pods, yaml.safe_dump(pod))
+    pod_cluster.wait(pods, "slow", is_ready)
+    record = pod_cluster.cluster.folder.read_record()
+    assert record is not None
+    stop = STANDSTILL.format(agent=record.processes["agent"].pid, seconds=STANDSTILL_S)
+    pod_cluster.inside("sh", "-c", stop)
+    log = pod_cluster.state / "logs" / "pods" / "standstill" / "slow" / "health-0.log"
+    asked = pod_cluster.log("standstill", "slow", "health-0").count("asked")
+    pod_cluster.inside("sh", "-c", ASKED.format(log=log, times=asked + 3))
+    after = pod_cluster.get(f"{pods}/slow")
+    assert [item["restartCount"] for item in after["status"]["containerStatuses"]] == [0, 0, 0]
+    assert is_ready(after)

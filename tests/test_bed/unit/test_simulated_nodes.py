@@ -1,5 +1,6 @@
 """Simulated nodes: their objects, and the API that they come by."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from ipaddress import IPv4Interface
@@ -46,6 +47,31 @@ def test_a_node_is_ready_and_has_its_address() -> None:
 
 def test_leases_of_many_nodes_are_renewed_less_often_but_twice_while_they_last() -> None:
     assert [nodes.renew_s(count) for count in (1, 128, 192, 5000)] == [10.0, 10.0, 15.0, 20.0]
+
+
+class _Patches:
+    """An API server that takes everything, and the names of what was patched."""
+
+    def __init__(self) -> None:
+        self.patched: list[str] = []
+        self.changed = asyncio.Event()
+
+    async def patch(self, kind: type, *_: object, **__: object) -> None:
+        self.patched.append(kind.__name__)
+        if kind.__name__ == "NodeStatus":
+            self.changed.set()
+
+
+async def test_after_a_standstill_leases_and_statuses_are_renewed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller manager may have run meanwhile, and taken the nodes for lost."""
+    monkeypatch.setattr(nodes, "_STANDSTILL_LOOK_S", 0.01)
+    stood_still_s, server = iter([0.0, 60.0]), _Patches()
+    fleet = nodes.Fleet(cast("Any", server), BRIDGE, lambda: next(stood_still_s, 60.0))
+    fleet._configs[CONFIG.name], fleet._indexes[CONFIG.name] = CONFIG, 0
+    running = asyncio.create_task(fleet.run())
+    await asyncio.wait_for(server.changed.wait(), 5)
+    running.cancel()
+    assert server.patched == ["Lease", "NodeStatus"]
 
 
 def test_a_lease_goes_with_its_node_and_is_renewed_to_the_microsecond() -> None:

@@ -1,7 +1,7 @@
 """What runs for a container, and what it says at its end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -158,6 +158,9 @@ class ScriptedContainer:
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if code is not None:
             self._ended.set_result(code)
+
+    def processes(self) -> Sequence[int]:
+        return ()
 
     async def start(self) -> None: ...
 
@@ -323,7 +326,7 @@ async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_p
     def answers(request: httpx2.Request) -> httpx2.Response:
         seen.append((request.method, request.url.path.split("/")[-1], request.content))
         if request.method == "POST":
-            return httpx2.Response(201, json={"id": "x"})
+            return httpx2.Response(201, json={"id": "x", "process": 7})
         if request.url.path.endswith("/wait"):
             return httpx2.Response(200, json={"state": "exited", "exit_code": 2})
         return httpx2.Response(200, text="error: unrecognized arguments: --foo")
@@ -334,6 +337,7 @@ async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_p
     await container.start()
     assert b'"netns":"/run/netns/x"' in seen[0][2].replace(b" ", b"")
     assert b'"mounts":{"/model-cache":"/node/models"}' in seen[0][2].replace(b" ", b"")
+    assert container.processes() == (7,)
     assert await container.wait() == 2
     assert spec.log.read_text() == "error: unrecognized arguments: --foo"
 

@@ -1,6 +1,7 @@
 """The control API, with servers on loopback."""
 
 import asyncio
+import os
 import socket
 
 import aiohttp
@@ -47,7 +48,7 @@ def run_fixture(control, port):
         command = argv or ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port), *flags]
         body = {"id": id_, "netns": None, "argv": command, "env": env or {}, "image": image}
         response = await control.post("/servers", json=body)
-        assert (response.status, await response.json()) == (201, {"id": id_})
+        assert (response.status, await response.json()) == (201, {"id": id_, "process": os.getpid()})
         async with asyncio.timeout(10):
             while (state := await (await control.get(f"/servers/{id_}")).json())["state"] == "starting":  # noqa: ASYNC110
                 await asyncio.sleep(0.005)

@@ -310,6 +310,17 @@ def test_a_hopeless_lag_is_given_up_and_counted():
     assert clock.lag.slipped_s == pytest.approx(8.0)
 
 
+def test_time_that_the_process_stood_still_is_counted_as_given_up():
+    """The loop's time leaves it out; whoever reads the lag of a benchmark must know of it."""
+    loop, stood_still_s = _Loop(), [0.0]
+    clock = WallClock(loop, 1.0, stood_still_s=lambda: stood_still_s[0])
+    loop.now += 1.0
+    stood_still_s[0] = 60.0
+    assert clock.resume_at(1.0) == 1.0
+    assert clock.lag.slipped_s == pytest.approx(60.0)
+    assert clock.lag.recent_s == pytest.approx(60.0)
+
+
 async def test_a_wall_clock_keeps_its_average_on_a_real_loop():
     """100 steps of 1 ms end after 100 ms, although timers are coarser than that."""
     clock, done = WallClock(asyncio.get_running_loop(), 1.0), asyncio.Event()
