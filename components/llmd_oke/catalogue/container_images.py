@@ -183,3 +183,15 @@ class JobImages(Entry):
 def job_images() -> JobImages:
     """The images of `values/container-images/jobs.yaml`."""
     return required_entry("container-images", "jobs", JobImages)
+
+
+class EnvoyImage(Entry):
+    """The Envoy that routers and front doors run."""
+
+    image: LockedImage
+
+
+@follows_project
+def envoy_image() -> ContainerImage:
+    """The image of `values/container-images/envoy.yaml`."""
+    return required_entry("container-images", "envoy", EnvoyImage).image

@@ -11,7 +11,7 @@ from llmd_pods.errors import KitError
 from pydantic import Field
 
 from llmd_oke.catalogue import entries
-from llmd_oke.catalogue.container_images import LockedImage, locked_image, parse_reference, removal_reason
+from llmd_oke.catalogue.container_images import LockedImage, envoy_image, locked_image, parse_reference, removal_reason
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.entries import Kind
 from llmd_oke.catalogue.models import Model
@@ -28,6 +28,11 @@ class Program(Entry):
     version: str
 
 
+def _tagged_program(name: str) -> Any:
+    """A field for the program of a record's image, of the version that the image's tag says unless the record does."""
+    return Field(default_factory=lambda record: Program(name=name, version=record["image"].tag))
+
+
 class Requests(Entry):
     """What a container asks of its node: processors (hardware threads) and memory."""
 
@@ -39,7 +44,7 @@ class EndpointPicker(Entry):
     """The endpoint picker (EPP)."""
 
     image: LockedImage
-    program: Program
+    program: Program = _tagged_program("epp")
     requests: Requests
     memory_limit_gib: int
 
@@ -86,9 +91,9 @@ class Crds(Entry):
 
 
 class Proxy(Entry):
-    """The Envoy beside the endpoint picker."""
+    """The Envoy beside the endpoint picker; the kit's own unless a release names another one."""
 
-    image: LockedImage
+    image: LockedImage = Field(default_factory=envoy_image)
     arguments: tuple[str, ...]
     requests: Requests
     memory_limit_gib: int | None = None
@@ -103,7 +108,7 @@ class RoutingSidecar(Entry):
     """
 
     image: LockedImage
-    program: Program
+    program: Program = _tagged_program("pd-sidecar")
     arguments: tuple[str, ...]
     server_port_flag: str = "--vllm-port"
     ssrf_protection: bool = False

@@ -163,7 +163,7 @@ def test_a_shape_is_not_refused_a_second_time_for_its_broken_gpu(tmp_path: Path)
 
 def test_a_release_needs_an_endpoint_picker_that_is_known(tmp_path: Path):
     release = kit_entry("releases/llm-d-0.9.0", name="mine", order=10)
-    release["endpoint_picker"]["program"]["version"] = "v0.11.0"
+    release["endpoint_picker"]["image"] = "ghcr.io/llm-d/llm-d-router-endpoint-picker:v0.11.0"
     told = problem(tmp_path, "releases/mine", release)
     assert (told.path, told.value) == ("endpoint_picker.program.version", "v0.11.0")
     assert "values/endpoint-pickers" in told.accepted

@@ -108,7 +108,8 @@ def _references() -> Iterator[str]:
     for path in values_folder().rglob("*.yaml"):
         if path.relative_to(values_folder()).parts[0] not in MEASURED_OR_REHEARSED:
             yield from filter(_is_reference, _texts(read_yaml(path)))
-    yield from _texts(read_yaml(values_folder() / "container-images" / "jobs.yaml"))
+    for name in ("envoy", "jobs"):
+        yield from _texts(read_yaml(values_folder() / "container-images" / f"{name}.yaml"))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ TABLE = load(Path(__file__).parents[4] / "values" / "rehearsal" / "images.yaml")
     ("image", "expected"),
     [
         ("envoy", "docker.io/library/envoy"),
-        ("envoyproxy/envoy:distroless-v1.33.2", "docker.io/envoyproxy/envoy"),
+        ("envoyproxy/envoy:distroless-v1.40.0", "docker.io/envoyproxy/envoy"),
         ("docker.io/envoyproxy/envoy@sha256:abc", "docker.io/envoyproxy/envoy"),
         ("registry.local:5000/a/b:tag@sha256:abc", "registry.local:5000/a/b"),
         ("localhost/a:1", "localhost/a"),
@@ -31,7 +31,7 @@ def test_a_repository_has_neither_tag_nor_digest(image: str, expected: str) -> N
         ("ghcr.io/llm-d/llm-d-inference-scheduler:v0.7.1", "epp"),
         ("registry.k8s.io/gateway-api-inference-extension/epp:v1.5.0", "epp"),
         ("ghcr.io/llm-d/llm-d-routing-sidecar:v0.7.1", "pd-sidecar"),
-        ("docker.io/envoyproxy/envoy:distroless-v1.33.2", "envoy"),
+        ("docker.io/envoyproxy/envoy:distroless-v1.40.0", "envoy"),
     ],
 )
 def test_the_kits_images_have_programs(image: str, program: str) -> None:
@@ -41,7 +41,7 @@ def test_the_kits_images_have_programs(image: str, program: str) -> None:
 
 
 def test_an_envoy_has_fewer_threads_than_its_manifest_asks_for() -> None:
-    entry = TABLE.find("docker.io/envoyproxy/envoy:distroless-v1.33.2")
+    entry = TABLE.find("docker.io/envoyproxy/envoy:distroless-v1.40.0")
     assert entry is not None
     words = ["envoy", "--concurrency", "8", "-c", "x"]
     assert entry.with_flags(words)[: len(words)] == ["envoy", "--concurrency", "2", "-c", "x"]

@@ -3,9 +3,11 @@
 import fcntl
 import json
 import threading
+import tomllib
 
 import pytest
 from llmd_oke import catalogue
+from llmd_oke.values import values_folder
 from llmd_pods.errors import KitError
 from llmd_rehearsal import programs
 from llmd_rehearsal.programs import pinned_modules, tools_folder
@@ -286,6 +288,16 @@ def test_the_pinned_version_is_the_one_in_go_mod(name):
     definition = programs.definitions().programs[name]
     go_mod = (tools_folder() / programs.definitions().builds[definition.source.build].module / "go.mod").read_text()
     assert f"{modules[name]} {definition.version}" in go_mod
+
+
+def test_the_envoy_that_is_deployed_is_the_one_that_rehearsals_and_tests_run():
+    tested = programs.definitions().programs["envoy"]
+    images = {release.proxy.image for name in catalogue.release_names() if (release := catalogue.release(name))}
+    assert {image.tag for image in images} == {f"distroless-{tested.version}"}
+    assert tested.accepts == "exact"
+    pyproject = tomllib.loads((values_folder().parent / "pyproject.toml").read_text())
+    pinned = pyproject["project"]["optional-dependencies"]["rehearsal"]
+    assert f"{tested.source.python.distribution}=={tested.version.removeprefix('v')}" in pinned
 
 
 GAIE = "sigs.k8s.io/gateway-api-inference-extension"
