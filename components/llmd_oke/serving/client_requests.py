@@ -10,10 +10,11 @@ from functools import cache
 from typing import Any, cast
 
 from llmd_oke.catalogue.client_requests import client_requests
+from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.values import values_folder
 
-LARGEST_BODY_MIB = 32
-"""Of a request to a front door, which is held until it is whole; ours. A million tokens of text are about 5 MiB."""
+LARGEST_BODY_MIB = bounds().body_mib
+"""Of a request to a front door, which is held until it is whole."""
 
 MODEL_NAMESPACE, MODEL_KEY = "llmd-oke", "model"
 """Where a stack's front door finds what the body says (dynamic metadata)."""

@@ -1,9 +1,11 @@
 """The Envoy of a router: it asks the endpoint picker where each request goes, and takes it there."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from llmd_oke.serving import client_requests
+from llmd_oke.serving.envoy_bounds import chain_bounds, listener_bounds, manager_bounds
 
 REQUESTS_PORT = 8081
 """Where Envoy takes requests."""
@@ -52,14 +54,10 @@ def bootstrap(largest_body_mib: int, pickers: str | None = None) -> str:
 
 
 def _requests_listener(largest_body_mib: int) -> _Config:
+    unknown = {**_access_log("/dev/stdout", _ACCESS), "filter": {"response_flag_filter": {"flags": ["NR"]}}}
     return {
-        "name": "vllm",
-        "address": socket_address(_ANY, REQUESTS_PORT),
-        "per_connection_buffer_limit_bytes": 32768,
-        "access_log": [
-            {**_access_log("/dev/stdout", _ACCESS), "filter": {"response_flag_filter": {"flags": ["NR"]}}},
-        ],
-        "filter_chains": [{"name": "vllm", "filters": [_requests_manager(largest_body_mib)]}],
+        **listener("vllm", _ANY, REQUESTS_PORT, _requests_manager(largest_body_mib), {"name": "vllm"}),
+        "access_log": [unknown],
     }
 
 
@@ -75,21 +73,10 @@ def _requests_manager(largest_body_mib: int) -> _Config:
             _endpoint_picker_filter(),
             http_filter("router", "router", "Router", suppress_envoy_headers=True),
         ],
-        http2_protocol_options={
-            "max_concurrent_streams": 100,
-            "initial_stream_window_size": 65536,
-            "initial_connection_window_size": 1048576,
-        },
-        use_remote_address=True,
-        normalize_path=True,
-        merge_slashes=True,
         server_header_transformation="PASS_THROUGH",
-        common_http_protocol_options={
-            "headers_with_underscores_action": "REJECT_REQUEST",
-            "max_connection_duration": _LONGEST_CONNECTION,
-        },
+        common_http_protocol_options={"max_connection_duration": _LONGEST_CONNECTION},
         http1_safe_max_connection_duration=True,
-        path_with_escaped_slashes_action="UNESCAPE_AND_REDIRECT",
+        request_timeout="0s",  # it would go on while the picker holds a request in its queue
         access_log=[_access_log("/dev/stdout", _ACCESS)],
     )
 
@@ -155,11 +142,7 @@ def _metrics_listener() -> _Config:
             http_filter("router", "router", "Router"),
         ],
     )
-    return {
-        "name": f"envoy-proxy-ready-0.0.0.0-{METRICS_PORT}",
-        "address": socket_address(_ANY, METRICS_PORT),
-        "filter_chains": [{"filters": [manager]}],
-    }
+    return listener(f"envoy-proxy-ready-0.0.0.0-{METRICS_PORT}", _ANY, METRICS_PORT, manager)
 
 
 def _admin_cluster() -> _Config:
@@ -296,9 +279,21 @@ def _access_log(path: str, line: str | None = None) -> _Config:
 
 
 def connection_manager(**settings: Any) -> _Config:
-    """What takes HTTP of a listener's connections."""
+    """What takes HTTP of a listener's connections, within the bounds of all listeners."""
     kind = f"{_API}.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
-    return {"name": "envoy.filters.network.http_connection_manager", "typed_config": {"@type": kind, **settings}}
+    bounded = manager_bounds()
+    for name, value in settings.items():
+        bound = bounded.get(name)
+        bounded[name] = {**bound, **value} if isinstance(bound, dict) else value
+    return {"name": "envoy.filters.network.http_connection_manager", "typed_config": {"@type": kind, **bounded}}
+
+
+def listener(
+    name: str, host: str, port: int, manager: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> _Config:
+    """Where connections come in, within the bounds of all listeners; `settings` are of its only filter chain."""
+    chain = {"filters": [manager], **chain_bounds(), **(settings or {})}
+    return {"name": name, "address": socket_address(host, port), **listener_bounds(), "filter_chains": [chain]}
 
 
 def http_filter(name: str, package: str, kind: str, **settings: Any) -> _Config:

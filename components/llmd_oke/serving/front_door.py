@@ -25,6 +25,7 @@ from llmd_oke.objects import (
 )
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS
 from llmd_oke.serving import client_requests, envoy, labels
+from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
 
@@ -315,7 +316,7 @@ def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str])
         ],
         "resources": {
             "requests": {"cpu": str(requests.cpus), "memory": f"{requests.memory_gib}Gi"},
-            "limits": {"memory": f"{requests.memory_gib * 2}Gi"},
+            "limits": {"memory": f"{bounds().memory_limit_mib}Mi"},
         },
         "readinessProbe": {"httpGet": {"path": "/ready", "port": "metrics"}, "periodSeconds": 2, "failureThreshold": 2},
         "startupProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 1, "failureThreshold": 60},
@@ -394,7 +395,8 @@ def bootstrap(upstreams: Sequence[str], port: int) -> str:
         port: their port.
     """
     config: Config = {
-        "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT)},
+        "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT), "ignore_global_conn_limit": True},
+        **process_bounds(),
         "static_resources": {
             "listeners": [requests_listener("requests", REQUEST_PORT, "units"), ready_listener(), drain_listener()],
             "clusters": [
@@ -430,18 +432,8 @@ def route_to(cluster: str) -> Config:
 
 
 def connection_settings() -> Config:
-    """How the connections of clients are taken."""
-    return {
-        "use_remote_address": True,
-        "normalize_path": True,
-        "merge_slashes": True,
-        "path_with_escaped_slashes_action": "UNESCAPE_AND_REDIRECT",
-        "server_header_transformation": "PASS_THROUGH",
-        "common_http_protocol_options": {
-            "idle_timeout": f"{IDLE_TIMEOUT_S}s",
-            "headers_with_underscores_action": "REJECT_REQUEST",
-        },
-    }
+    """How answers are passed on: as they are."""
+    return {"server_header_transformation": "PASS_THROUGH"}
 
 
 def _retry_policy() -> Config:
@@ -570,11 +562,7 @@ def _manager(name: str, routes: Config, filters: Sequence[Config], **settings: o
 
 
 def _listener(name: str, port: int, manager: Config) -> Config:
-    return {
-        "name": name,
-        "address": envoy.socket_address("0.0.0.0", port),  # noqa: S104 - a pod's own address
-        "filter_chains": [{"filters": [manager]}],
-    }
+    return envoy.listener(name, "0.0.0.0", port, manager)  # noqa: S104 - a pod's own address
 
 
 def router_filter() -> Config:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llmd_oke.serving import client_requests, envoy
+from llmd_oke.serving.envoy_bounds import process_bounds
 from llmd_oke.serving.front_door import (
     ADMIN_PORT,
     DRAIN_PORT,
@@ -101,7 +102,8 @@ def bootstrap(settings: EnvoySettings) -> str:
     return _json(
         {
             "node": {"id": "front-door", "cluster": "front-door"},
-            "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT)},
+            "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT), "ignore_global_conn_limit": True},
+            **process_bounds(),
             "dynamic_resources": {"cds_config": _watched(TRAFFIC_FOLDER, TRAFFIC_FILE)},
             "static_resources": {
                 "listeners": [_stack_listener(settings), *models, ready_listener(), drain_listener()],
@@ -182,15 +184,8 @@ def _stack_listener(settings: EnvoySettings) -> Config:
         local_reply_config={"mappers": _errors()},
         **connections,
     )
-    chain: Config = {"filters": [manager]}
-    if settings.encrypted:
-        chain["transport_socket"] = _tls()
-    return {
-        "name": "requests",
-        "address": envoy.socket_address("0.0.0.0", STACK_PORT),  # noqa: S104 - a pod's own address
-        "per_connection_buffer_limit_bytes": client_requests.LARGEST_BODY_MIB * 1024 * 1024,
-        "filter_chains": [chain],
-    }
+    tls = {"transport_socket": _tls()} if settings.encrypted else None
+    return envoy.listener("requests", "0.0.0.0", STACK_PORT, manager, tls)  # noqa: S104 - a pod's own address
 
 
 def _tls() -> Config:

@@ -217,6 +217,7 @@ async def observe() -> dict[str, object]:
     for status in (503, 429):
         units[0].refuses = status
         seen[f"refused_{status}"] = await refused(client, units)
+    seen["refused_prompts"] = [(await client.ask("x" * 900 * 1024))[0] for _ in range(40)]
     units[1].stop()
     seen["one_gone"] = await statuses(client, 200)
     for unit in units:

