@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         TaintArgs,
     )
     from llmd_oke.cluster.storage import Storage, StorageArgs
+    from llmd_oke.operators.calico import Calico, CalicoArgs
     from llmd_oke.operators.crds import Crds, CrdsArgs
     from llmd_oke.operators.helm_operators import (
         AmdGpuOperator,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs, AcceptedPoolArgs, NodeLimitsArgs
     from llmd_oke.serving.args import (
+        DestinationArgs,
         EngineArgs,
         GatewayPodsArgs,
         ModelCacheMountArgs,
@@ -143,6 +145,10 @@ REGISTRY = {
         "Problem",
         "Refused",
     ),
+    "llmd_oke.operators.calico": (
+        "Calico",
+        "CalicoArgs",
+    ),
     "llmd_oke.operators.crds": (
         "Crds",
         "CrdsArgs",
@@ -163,6 +169,7 @@ REGISTRY = {
         "RdmaNetworkArgs",
     ),
     "llmd_oke.serving.args": (
+        "DestinationArgs",
         "EngineArgs",
         "GatewayPodsArgs",
         "ModelCacheMountArgs",
@@ -248,6 +255,8 @@ __all__ = [
     "AggregatedUnitArgs",
     "AmdGpuOperator",
     "AmdGpuOperatorArgs",
+    "Calico",
+    "CalicoArgs",
     "CertManager",
     "CertManagerArgs",
     "ClusterNetworkArgs",
@@ -256,6 +265,7 @@ __all__ = [
     "Crds",
     "CrdsArgs",
     "CyclingArgs",
+    "DestinationArgs",
     "EngineArgs",
     "FrontDoor",
     "FrontDoorArgs",

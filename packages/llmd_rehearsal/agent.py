@@ -81,7 +81,7 @@ class Agent:
         self._policies = Store(client, NetworkPolicy)
         self._namespaces = Store(client, Namespace)
         self._policy_filter = NetworkPolicyFilter(
-            self._pods, self._policies, self._namespaces, self._networks, config.pod_network
+            self._pods, self._policies, self._namespaces, self._networks, config.pod_network, config.service_cidr
         )
         self._unsupported_policies = packet_filters.unsupported()
         host, _, port = config.api_server.rpartition(":")
@@ -92,7 +92,7 @@ class Agent:
             config.cluster_domain,
             {api_service: Address(host, int(port))},
             {name: DnsName((address,)) for name, address in config.outside_names.items()},
-            self._policy_filter.lets_in,
+            self._policy_filter.allows,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._control: web.AppRunner | None = None

@@ -210,9 +210,9 @@ class RoundRobin:
 class Listener:
     """One Service address: accepts connections and relays them."""
 
-    def __init__(self, address: Address, targets: Sequence[Address], lets_in: ConnectionFilter) -> None:
+    def __init__(self, address: Address, targets: Sequence[Address], allows: ConnectionFilter) -> None:
         self.robin = RoundRobin(targets)
-        self._lets_in = lets_in
+        self._allows = allows
         self._address = address
         self._relays: set[Relay] = set()
         self._socket = _listening(address)
@@ -250,7 +250,7 @@ class Listener:
 
     async def _connect(self, client: socket.socket, source: str) -> None:
         """Servers see the node as the client, so what policies keep from the client is kept here."""
-        server = await _connected([target for target in self.robin.order() if self._lets_in(source, target)])
+        server = await _connected([target for target in self.robin.order() if self._allows(source, target)])
         if server is None:
             client.close()
             return
@@ -289,9 +289,9 @@ def _listening(address: Address) -> socket.socket:
 class Proxy:
     """One listener for each Service address that has ready endpoints."""
 
-    def __init__(self, lets_in: ConnectionFilter = lambda _source, _target: True) -> None:
+    def __init__(self, allows: ConnectionFilter = lambda _source, _target: True) -> None:
         self._listeners: dict[Address, Listener] = {}
-        self._lets_in = lets_in
+        self._allows = allows
 
     @property
     def addresses(self) -> frozenset[Address]:
@@ -307,7 +307,7 @@ class Proxy:
                 self._listeners[address].robin.targets = tuple(targets)
                 continue
             try:
-                self._listeners[address] = Listener(address, targets, self._lets_in)
+                self._listeners[address] = Listener(address, targets, self._allows)
             except OSError as error:
                 _log.warning("Service address %s:%d: %s", address.ip, address.port, error)
 
@@ -489,7 +489,7 @@ class DnsServer:
 class ServiceNetwork:
     """Proxy and DNS, following the watches; `fixed` are addresses that don't depend on these, such as the API server's.
 
-    `outside` are names that aren't the cluster's; `lets_in` says whom policies let through to an endpoint.
+    `outside` are names that aren't the cluster's; `allows` says whom policies let through to an endpoint.
     """
 
     def __init__(
@@ -499,7 +499,7 @@ class ServiceNetwork:
         domain: str,
         fixed: Mapping[Address, Address],
         outside: Mapping[str, DnsName],
-        lets_in: ConnectionFilter,
+        allows: ConnectionFilter,
     ) -> None:
         self._services = services
         self._slices = slices
@@ -508,7 +508,7 @@ class ServiceNetwork:
         self._outside = outside
         self._zone: Mapping[str, DnsName] = {}
         self._changes = Changes(_GATHER_S)
-        self._proxy = Proxy(lets_in)
+        self._proxy = Proxy(allows)
         self._dns = DnsServer(lambda: self._zone, domain)
         services.subscribe(self._changes.note)
         slices.subscribe(self._changes.note)

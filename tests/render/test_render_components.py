@@ -24,7 +24,11 @@ CLUSTER = cluster_layer(
     storage={"modelCache": {"kind": "file-storage"}},
     gpuStack="helm-operator",
 )
-STACKS = {**CREATED, "NodeFeatureDiscovery": {**CLUSTER, "rdma": "none"}}  # an add-on brings it to an RDMA network
+STACKS = {
+    **CREATED,
+    "Calico": {**CLUSTER, "networkPolicies": {"engine": "calico"}},
+    "NodeFeatureDiscovery": {**CLUSTER, "rdma": "none"},  # an add-on brings it to an RDMA network
+}
 
 CLASSES = {component.__name__: component for component in components()}
 

@@ -23,6 +23,8 @@ REASONS: dict[str, dict[str, str]] = read_yaml(values_folder() / "serving" / "po
 DEPLOYED = ("rehearsal", "guide-baseline", "reference", "small", "existing")
 WORKLOADS = ("Deployment", "DaemonSet", "Job", "StatefulSet", "Pod")
 DEVICES = ("amd.com/", "nvidia.com/")
+CALICOS = ("calico-node", "calico-kube-controllers")
+"""Objects of Calico's own manifest."""
 ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 HOST = ("hostNetwork", "hostPID", "hostIPC")
 
@@ -114,7 +116,7 @@ def every(rendered: Any) -> list[Contained]:
     return [
         contained
         for manifest in [*of_stacks, *operations()]
-        if manifest["kind"] in WORKLOADS
+        if manifest["kind"] in WORKLOADS and manifest["metadata"].get("name") not in CALICOS
         for contained in containers(manifest)
     ]
 
@@ -138,8 +140,8 @@ def page(every: list[Contained]) -> str:
         "",
         "Every container drops all capabilities, can't gain privileges, has the runtime's seccomp profile and",
         "none of the node's namespaces. What else it has is in the table. Pods of operators and add-ons are",
-        "those of their charts and of OKE: device plug-ins, network operators and storage drivers are",
-        "privileged on their nodes.",
+        "those of their charts, of Calico's manifest and of OKE: device plug-ins, network operators, policy",
+        "engines and storage drivers are privileged on their nodes.",
         "",
         "| container | user | root folder | added capabilities | devices and folders of the node | API token |",
         "|---|---|---|---|---|---|",

@@ -123,6 +123,36 @@ class Operator(Entry):
         return self.model_copy(update={**copies, "values": values})
 
 
+class PublishedManifest(Entry):
+    """A file of Kubernetes objects that a project publishes."""
+
+    url: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class PolicyEngineNode(Entry):
+    """What is changed of the DaemonSet `name` beside OKE's network."""
+
+    name: str
+    removed_environment: tuple[str, ...]
+    removed_volumes: tuple[str, ...]
+    environment: dict[str, str]
+
+
+class PolicyEngine(Entry):
+    """What enforces network policies: its manifest, without the objects of `left_out` (`Kind/name`), and the images of
+    what is left. `timeout_s` is how long each object may take to be ready, in seconds.
+    """
+
+    name: str
+    version: str
+    manifest: PublishedManifest
+    left_out: frozenset[str]
+    node: PolicyEngineNode
+    timeout_s: int
+    images: tuple[LockedImage, ...]
+
+
 class DeviceConfig(Entry):
     """The AMD GPU operator's custom resource. `images` belong into its `spec`; `tolerations_at` are the lists that
     tolerate the GPU nodes' taints, `pull_secrets_at` is that of the Secrets that pods pull with.
@@ -261,6 +291,12 @@ def operator(name: str) -> Operator:
     if (result := entry("operators", name, Operator)) is None:
         raise KitError(f"The catalogue has no operator {name!r}.")
     return result
+
+
+@follows_project
+def policy_engine() -> PolicyEngine:
+    """Return what enforces network policies where the kit installs it."""
+    return required_entry("operators", "calico", PolicyEngine)
 
 
 @follows_project

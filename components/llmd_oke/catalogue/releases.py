@@ -1,17 +1,16 @@
 """llm-d releases: the versions that belong together, the dialect that they speak, and their CRDs."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llmd_pods.errors import KitError
 from pydantic import Field
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.container_images import LockedImage, envoy_image, locked_image, parse_reference, removal_reason
+from llmd_oke.catalogue.downloads import pinned_file
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.entries import Kind
 from llmd_oke.catalogue.models import Model
@@ -353,9 +352,6 @@ def release_of_former_name(name: str) -> Release | None:
     return next((item for item in _releases() if name in item.former_names), None)
 
 
-DOWNLOAD_TIMEOUT_S = 60.0
-
-
 def crd_manifests(crds: Crds) -> list[dict[str, Any]]:
     """The custom resource definitions of a release.
 
@@ -365,36 +361,10 @@ def crd_manifests(crds: Crds) -> list[dict[str, Any]]:
     Raises:
         KitError: a file can't be had, or isn't the one that the release names.
     """
-    return [read_yaml(_crd_file(crds, name, digest)) for name, digest in crds.files.items()]
+    return [read_yaml(_definition_file(crds, name, sha256)) for name, sha256 in crds.files.items()]
 
 
-def _crd_file(crds: Crds, name: str, digest: str) -> Path:
-    local = module_folder(crds.module, crds.version) / crds.folder / name
-    path = local if local.is_file() else _download(crds, name)
-    actual = hashlib.sha256(path.read_bytes()).hexdigest()
-    if actual != digest:
-        raise KitError(
-            f"{path} has SHA-256 {actual}, but the release names {digest}.",
-            "Delete the file and try again; if that does not help, it was changed at its source.",
-        )
-    return path
-
-
-def _download(crds: Crds, name: str) -> Path:
-    path = cache_folder() / "crds" / crds.version / name
-    if path.is_file():
-        return path
-    import httpx2  # noqa: PLC0415 - slow to load, and only where a file has to come over the network
-
+def _definition_file(crds: Crds, name: str, sha256: str) -> Path:
     url = f"{crds.repository}/{crds.version}/{crds.folder}/{name}"
-    try:
-        content = httpx2.get(url, timeout=DOWNLOAD_TIMEOUT_S, follow_redirects=True).raise_for_status().content
-    except httpx2.HTTPError as error:
-        raise KitError(
-            f"{url} can't be read: {error}", f"Put the file at {path} by hand, or open the way to it."
-        ) from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(content)
-    partial.rename(path)
-    return path
+    cached = cache_folder() / "crds" / crds.version / name
+    return pinned_file(url, sha256, cached, module_folder(crds.module, crds.version) / crds.folder / name)

@@ -303,7 +303,8 @@ def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
     from llmd_oke.testing import declared  # noqa: PLC0415
 
     config = load(project, stack).model_dump(mode="json", by_alias=True, exclude_unset=True)
-    resources = declared(program, config={CONFIG_KEY: json.dumps(config)}).resources
+    settings = {CONFIG_KEY: json.dumps(config), "llmd-oke:rehearsed": "true"}  # nothing is pulled or downloaded
+    resources = declared(program, config=settings).resources
     known = pipeline_limits()
     client_s = plan.smoke.timeout_s * len(plan.models) if plan.smoke.where == "client" else 0
     return time_limit_of(resources, known, known.around_minutes + client_s / 60)

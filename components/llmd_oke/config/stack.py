@@ -9,6 +9,7 @@ from llmd_oke.config.cluster import Cluster, CreateCluster
 from llmd_oke.config.front_door import FrontDoor
 from llmd_oke.config.gateway import Gateway
 from llmd_oke.config.model import Model
+from llmd_oke.config.network_policies import NetworkPolicies
 from llmd_oke.config.pools import CpuPool, GpuPool, SystemPool
 
 Layer = Literal["cluster", "serving", "all"]
@@ -403,6 +404,10 @@ class StackConfig(Part):
 
     smoke: Smoke = Smoke()
     """The benchmark that runs after each update."""
+
+    network_policies: Annotated[NetworkPolicies | None, Field(exclude_if=is_absent)] = None
+    """What enforces the NetworkPolicies that the kit declares, and what they open beside the kit's own needs; nothing
+    and nothing if left out."""
 
     monitoring: Annotated[Monitoring, Field(exclude_if=is_none)] = "none"
     """`install`: Prometheus, Grafana and exporters come with the cluster, from the chart kube-prometheus-stack.

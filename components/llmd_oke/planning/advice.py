@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from llmd_oke.catalogue import Shape
-from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, NodeDisk, StackConfig
+from llmd_oke.config import FileStorage, Model, NodeDisk, StackConfig
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
+from llmd_oke.planning.network_policies import network_policy_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Plan, Server
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES
@@ -44,7 +45,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *release_advice(plan),
         *_created_cluster(plan),
         *_cycling(plan),
-        *_network_policies(plan),
+        *network_policy_advice(plan),
         *gateway_advice(plan),
         *monitoring_advice(plan),
         *registry_advice(plan),
@@ -116,25 +117,6 @@ def _cycling(plan: Plan) -> Iterator[Advice]:
                 " replace-boot-volume keeps the machines, maxSurge without maxUnavailable takes another one first"
             )
             yield Advice(f"gpuPools[{i}].cycling.maxUnavailable", text)
-
-
-def _network_policies(plan: Plan) -> Iterator[Advice]:
-    """What policies don't keep away. OKE's plug-ins enforce none by themselves, neither VCN-native nor flannel (Oracle,
-    "Pod Networking" and "Installing Calico and Setting Up Network Policies"), and virtual functions of the RDMA network
-    are beside the interface that an engine watches.
-    """
-    if plan.config.layer == "cluster":
-        return
-    cluster = plan.config.cluster
-    networks = f"OKE's {cluster.cni} network does not" if isinstance(cluster, CreateCluster) else "OKE's own do not"
-    text = f"NetworkPolicies do nothing unless the cluster's network enforces them ({networks}; Calico beside it does)"
-    if plan.control_plane_cidrs is None:
-        more = "they let every pod reach servers and metrics, because the API server's addresses are unknown"
-        known = " (controlPlaneCidrs)" if isinstance(cluster, ExistingCluster) else ""
-        text = f"{text}; {more}{known}"
-    if plan.rdma:
-        text += "; KV cache over virtual functions is seen by no policy and unprotected"
-    yield Advice("cluster", text)
 
 
 def _cache_of_scaled_nodes(plan: Plan) -> Iterator[Advice]:

@@ -24,6 +24,7 @@ from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.models import ModelContext, answer_changes, other_problems, room_problems, topology_problems
 from llmd_oke.planning.monitoring import monitoring_problems, tracing_problems
 from llmd_oke.planning.network import network_problems
+from llmd_oke.planning.network_policies import network_policy_problems
 from llmd_oke.planning.placement import (
     empty_nodes,
     lacks_virtual_functions,
@@ -60,6 +61,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *release_problems(config),
         *_shapes(config),
         *network_problems(config),
+        *network_policy_problems(config),
         *iam_problems(config),
         *pool_problems(config),
         *availability_domain_problems(config),

@@ -73,7 +73,7 @@ def kit_images() -> tuple[ContainerImage, ...]:
     releases = (item for name in release_names() if (item := release(name)))
     images = [used.image for item in releases for used in _of_release(item)]
     images += [used.image for name in (*_OPERATORS, MONITORING) for used in _of_operator(name)]
-    images += [job_images().python, inference_perf().image]
+    images += [job_images().python, inference_perf().image, *operators.policy_engine().images]
     return tuple(sorted({image.reference: image for image in images}.values(), key=lambda image: image.reference))
 
 
@@ -171,6 +171,8 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
             overridden = plan.config.override is not None and plan.config.override.vllm_image is not None
             path = "override.vllmImage" if overridden else "release"
             yield UsedImage(plan.release.vllm.image, "vLLM", path)
+    if plan.network_policies.engine == "calico":
+        yield from (UsedImage(image, "Calico", "networkPolicies.engine") for image in operators.policy_engine().images)
     for name in operators_of(plan):
         yield from _of_operator(name)
 

@@ -37,6 +37,7 @@ from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.front_door import Authentication, Exposure, LoadBalancer, Tls
 from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.config.model import RouterProfileName
+from llmd_oke.config.network_policies import NetworkPolicies
 from llmd_oke.config.pools import CycleMode, Taint
 from llmd_oke.config.stack import GpuStack, Override
 from llmd_oke.planning.network import NetworkChoices, PoolSize
@@ -567,6 +568,7 @@ class Plan:
     gpu_stack: GpuStackPlan
     created: ClusterPlan | None
     control_plane_cidrs: tuple[str, ...] | None
+    network_policies: NetworkPolicies
     front_door: FrontDoorPlan | None
     gateway: GatewayPlan | None
     acceptance: tuple[PoolAcceptance, ...]

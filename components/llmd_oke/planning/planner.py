@@ -42,6 +42,7 @@ from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.models import ModelContext, answer_changes, kv_cache_settings, memory
 from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, network_choices, network_pools
+from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import (
     ClusterPlan,
@@ -129,6 +130,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         gpu_stack=gpu_stack(config),
         created=None if config.created_cluster is None else _cluster(config, config.created_cluster),
         control_plane_cidrs=None if cidrs is None else tuple(cidrs),
+        network_policies=network_policies(config),
         front_door=front_door(config),
         gateway=gateway(config),
         acceptance=pool_acceptance(config, pools, nodes),

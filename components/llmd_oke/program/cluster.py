@@ -23,6 +23,7 @@ from llmd_oke.config.base import Part
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.pools import Taint
 from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, after
+from llmd_oke.operators.calico import Calico
 from llmd_oke.operators.helm_operators import (
     AmdGpuOperator,
     AmdGpuOperatorArgs,
@@ -37,6 +38,7 @@ from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
 from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, mirror_args, taint_outputs
 from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs
+from llmd_oke.values import values_folder
 
 _API_SERVER_PROBE: Manifest = {
     "apiVersion": "v1",
@@ -446,6 +448,16 @@ def _storage(created: ClusterPlan, network: Network, opts: pulumi.ResourceOption
         },
         opts,
     )
+
+
+def declare_policy_engine(
+    plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions, *, rehearsed: bool
+) -> list[pulumi.Resource]:
+    """Calico, where the stack asks for it; models wait for it. A rehearsal enforces policies itself."""
+    if plan.network_policies.engine != "calico":
+        return []
+    stand_in = str(values_folder() / "rehearsal" / "calico.yaml") if rehearsed else None
+    return [Calico("calico", {"manifest_file": stand_in}, after(opts, *cluster.nodes))]
 
 
 def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:

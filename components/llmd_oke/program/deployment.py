@@ -82,12 +82,20 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
 
 def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[ClusterAccess, dict[str, Any]]:
     """OCI's packages are loaded only where a cluster is created."""
-    from llmd_oke.program.cluster import create_cluster, declare_autoscaler, declare_operators  # noqa: PLC0415
+    from llmd_oke.program.cluster import (  # noqa: PLC0415
+        create_cluster,
+        declare_autoscaler,
+        declare_operators,
+        declare_policy_engine,
+    )
 
     cluster = create_cluster(created, settings.get("apiServer"), image_links(settings), plan.registry_mirror)
+    rehearsed = bool(settings.get_bool("rehearsed"))
+    engines = declare_policy_engine(plan, cluster, cluster.inside, rehearsed=rehearsed)
     gates = declare_operators(plan, cluster, cluster.inside)
     declare_autoscaler(plan, cluster, gates)
-    return replace(cluster.access, ready=(*cluster.nodes, *gates)), cluster.outputs(plan, created.config.region)
+    access = replace(cluster.access, ready=(*cluster.nodes, *engines, *gates))
+    return access, cluster.outputs(plan, created.config.region)
 
 
 def image_links(settings: pulumi.Config) -> dict[str, str]:
@@ -111,6 +119,10 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
         {
             "namespace": plan.namespace,
             "tensor_parallel_sizes": sorted(sizes),
+            "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
+            "destinations": [
+                {"cidr": item.cidr, "ports": list(item.ports)} for item in plan.network_policies.destinations
+            ],
             "hugging_face_token": settings.get_secret("huggingFaceToken"),
         },
         inside,

@@ -28,7 +28,7 @@ from llmd_oke.objects import (
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import RBAC, role, role_binding, service_account, text_digest, timeouts, tolerations
-from llmd_oke.serving.network_policies import policy
+from llmd_oke.serving.network_policies import api_server, closed_namespace, policy
 from llmd_oke.serving.units import network_annotations
 from llmd_oke.serving.vllm import security_context
 
@@ -180,6 +180,7 @@ def shared_manifests() -> dict[str, Manifest]:
     of_cluster = {"name": f"llmd-oke-{LEADER}", "labels": _LABELS}
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "delete"]}
     results = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "patch"]}
+    others = [{"podSelector": {"matchLabels": _NODE_LABELS}}]
     told = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]}
     nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}
     return {
@@ -197,8 +198,9 @@ def shared_manifests() -> dict[str, Manifest]:
         "node-service-account": service_account(node),
         "node-role": role(node, [told]),
         "node-role-binding": role_binding(node, NODE),
-        "network-policy": policy(leader, _LABELS, []),
-        "node-network-policy": policy(node, _NODE_LABELS, [{"from": [{"podSelector": {"matchLabels": _NODE_LABELS}}]}]),
+        **{policy["metadata"]["name"]: policy for policy in closed_namespace(NAMESPACE)},
+        "network-policy": policy(leader, _LABELS, [], [api_server(None)]),
+        "node-network-policy": policy(node, _NODE_LABELS, [{"from": others}], [{"to": others}, api_server(None)]),
         "node-program": {
             "apiVersion": "v1",
             "kind": "ConfigMap",

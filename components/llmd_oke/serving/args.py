@@ -104,6 +104,15 @@ class TracingArgs(TypedDict):
     """Share of the requests that are traced, where their client hasn't decided."""
 
 
+class DestinationArgs(TypedDict):
+    """Addresses that pods may connect to."""
+
+    cidr: str
+    """Block of IPv4 addresses."""
+    ports: NotRequired[list[int] | None]
+    """TCP ports; every port and protocol if left out."""
+
+
 class UnitArgs(TypedDict):
     """What every unit needs, whatever its roles."""
 

@@ -24,7 +24,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS
-from llmd_oke.serving import client_requests, envoy, labels
+from llmd_oke.serving import client_requests, envoy, labels, network_policies
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
@@ -362,17 +362,12 @@ def disruption_budget(args: FrontDoorArgs) -> Manifest:
 
 def network_policy(args: FrontDoorArgs) -> Manifest:
     """Nobody but the pod's own node, which policies never shut out, may ask it to drain."""
-    ports = [{"protocol": "TCP", "port": port} for port in (REQUEST_PORT, READY_PORT)]
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(args, _name(args)),
-        "spec": {
-            "podSelector": {"matchLabels": labels.front_door_selector(args["model"])},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"ports": ports}],
-        },
-    }
+    return network_policies.policy(
+        _metadata(args, _name(args)),
+        labels.front_door_selector(args["model"]),
+        [{"ports": network_policies.tcp_ports(REQUEST_PORT, READY_PORT)}],
+        network_policies.front_door_destinations(),
+    )
 
 
 def _metadata(args: FrontDoorArgs, name: str) -> dict[str, Any]:

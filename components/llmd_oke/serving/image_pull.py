@@ -14,6 +14,7 @@ from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import declare, role, role_binding, service_account, text_digest, timeouts, tolerations
 
 NAME = "image-pull"
+WAIT = f"{NAME}-wait"
 IMAGE = "llmd-oke/image"
 LIMIT_S = 2700
 """How long servers wait for nodes that still pull; ours. 22 GB of ROCm image take some 15 minutes (vllm issue 8336)."""
@@ -115,7 +116,7 @@ def program(args: ImagePullArgs) -> Manifest:
 
 def job(args: ImagePullArgs) -> dict[str, Any]:
     """The Job that waits. Its name says for what, so that another image, or more nodes, are waited for again."""
-    own = {**PART_OF, "app.kubernetes.io/name": f"{NAME}-wait"}
+    own = {**PART_OF, "app.kubernetes.io/name": WAIT}
     waited_for = f"{args['image']} {args['nodes']} {_program()}"
     return {
         "apiVersion": "batch/v1",

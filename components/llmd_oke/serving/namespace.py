@@ -5,6 +5,7 @@ from typing import NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.objects import PART_OF, Manifest, inputs, when_declared
+from llmd_oke.serving.args import DestinationArgs
 from llmd_oke.serving.manifests import NAMESPACE_S, declare, timeouts
 from llmd_oke.serving.network_policies import defaults
 from llmd_oke.serving.vllm import HUGGING_FACE_SECRET, HUGGING_FACE_SECRET_KEY
@@ -26,6 +27,10 @@ class ServingNamespaceArgs(TypedDict):
     """Name of the namespace."""
     tensor_parallel_sizes: list[int]
     """Sizes of the servers that will run in it."""
+    control_plane_cidrs: NotRequired[list[str] | None]
+    """Addresses of the API server; pods that ask it may connect to any address if left out."""
+    destinations: NotRequired[list[DestinationArgs] | None]
+    """Addresses that every pod may connect to; none beside those that the kit's pods need if left out."""
     hugging_face_token: NotRequired[pulumi.Input[str] | None]
     """Token for gated models; kept as a Secret."""
 
@@ -45,7 +50,7 @@ class ServingNamespace(pulumi.ComponentResource):
         self.name = when_declared(declare(name, namespace(args["namespace"]), limited), args["namespace"])
         account = declare(f"{name}-service-account", service_account(self.name), child)
         self.service_account = when_declared(account, SERVICE_ACCOUNT)
-        for policy in defaults(self.name):
+        for policy in defaults(self.name, args.get("control_plane_cidrs"), args.get("destinations") or ()):
             declare(f"{name}-{policy['metadata']['name']}", policy, child)
         for size in args["tensor_parallel_sizes"]:
             declare(f"{name}-priority-tp{size}", priority_class(args["namespace"], size, PART_OF), child)

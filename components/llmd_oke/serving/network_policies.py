@@ -1,26 +1,37 @@
-"""Who may reach the pods of the kit, where the cluster's network enforces policies. Neither of OKE's plug-ins does by
-itself; Oracle documents Calico beside them (docs.oracle.com, ContEng, "Pod Networking").
+"""Who reaches the pods of a stack's namespace, and whom they reach, where the cluster's network enforces policies.
+
+Neither of OKE's network plug-ins does by itself; Oracle documents Calico beside them (docs.oracle.com, ContEng,
+"Example: Installing Calico and Setting Up Network Policies"). What no policy opens is closed, in both directions.
 """
 
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network
 from typing import Any
+from urllib.parse import urlsplit
 
 from llmd_pods.config_maps import LABEL as SMOKE
 from llmd_pods.config_maps import PART_LABEL
 
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.objects import PART_OF, Manifest
-from llmd_oke.serving import envoy, labels, vllm
-from llmd_oke.serving.args import GatewayPodsArgs
+from llmd_oke.serving import envoy, image_pull, labels, model_cache, vllm
+from llmd_oke.serving.args import DestinationArgs, GatewayPodsArgs, TracingArgs
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """Kubernetes gives it to every namespace."""
 
-KIT = {"app.kubernetes.io/part-of": PART_OF["app.kubernetes.io/part-of"]}
-"""All pods of the kit."""
-
 DEFAULT, OPERATIONS = "llmd-oke-default", "llmd-oke-operations"
 """Names of the policies of a namespace."""
+
+LINK_LOCAL = "169.254.0.0/16"
+"""No pod gets there: OCI's instance metadata (169.254.169.254) signs whoever asks it in as the node."""
+
+NODE_DNS = "169.254.20.10/32"
+"""Where NodeLocal DNSCache answers, on clusters that have it (kubernetes.io, "Using NodeLocal DNSCache")."""
+
+_ANY_ADDRESS = "0.0.0.0/0"
+_API_SERVER_PORTS = (443, 6443)
+"""Of the Service `kubernetes`, and of OKE's endpoints behind it."""
 
 _MEASURING_LABELS = (SMOKE, PART_LABEL)
 """Labels of pods that measure: the benchmark of a deployment, and the Jobs of commands."""
@@ -97,28 +108,141 @@ def servers_rules(
     return [*([{"from": partners}] if role in _KV_ROLES else []), requests]
 
 
-def defaults(namespace: Any) -> list[Manifest]:
-    """What holds for the kit's pods in its namespace that have no policy of their own: nobody reaches them, but pods of
-    operations (two of them measure the path of KV cache) each other.
+def servers_destinations(
+    unit: str,
+    role: str,
+    *,
+    asks_api_server: bool,
+    control_plane: Sequence[str] | None,
+    tracing: TracingArgs | None,
+) -> list[Rule]:
+    """Whom the model servers of one role reach: the other role for KV cache, whoever has weights that their node lacks,
+    and the API server where their sidecar looks pods up.
     """
-    of_operations = _label_exists(PART_LABEL)
+    partners = [{"podSelector": {"matchLabels": labels.role_selector(unit, partner)}} for partner in _KV_ROLES]
     return [
-        policy(_metadata(DEFAULT, namespace), KIT, []),
-        _policy(_metadata(OPERATIONS, namespace), of_operations, [{"from": [{"podSelector": of_operations}]}]),
+        *([{"to": partners}] if role in _KV_ROLES else []),
+        anywhere(443),
+        *([api_server(control_plane)] if asks_api_server else []),
+        *_collector(tracing),
     ]
 
 
-def policy(metadata: Mapping[str, Any], pods: Mapping[str, str], rules: Sequence[Rule]) -> Manifest:
-    """The policy of pods with these labels: nothing else comes in."""
-    return _policy(metadata, {"matchLabels": pods}, rules)
+def router_destinations(
+    unit: str, pods: Mapping[str, str], control_plane: Sequence[str] | None, tracing: TracingArgs | None
+) -> list[Rule]:
+    """Whom the pods of a router reach: the unit's servers, its other pickers, and the API server, which they watch."""
+    servers = {"podSelector": {"matchLabels": labels.unit_selector(unit)}}
+    pickers = tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT)
+    return [
+        {"ports": tcp_ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT), "to": [servers]},
+        {"ports": pickers, "to": [{"podSelector": {"matchLabels": pods}}]},
+        api_server(control_plane),
+        *_collector(tracing),
+    ]
 
 
-def _policy(metadata: Mapping[str, Any], pods: Mapping[str, Any], rules: Sequence[Rule]) -> Manifest:
+def front_door_destinations() -> list[Rule]:
+    """Whom a front door reaches: routers, and model servers without one."""
+    servers = {"matchLabels": {labels.SERVING: "true"}}
+    return [{"to": [{"podSelector": _label_exists(labels.ROUTED)}, {"podSelector": servers}]}]
+
+
+def _collector(tracing: TracingArgs | None) -> list[Rule]:
+    port = urlsplit(tracing["endpoint"]).port if tracing else None
+    return [] if port is None else [anywhere(port)]
+
+
+def api_server(control_plane: Sequence[str] | None) -> Rule:
+    """The API server, as a rule for outgoing connections; wherever it may be, if its addresses aren't known."""
+    if control_plane is None:
+        return anywhere(*_API_SERVER_PORTS)
+    return {"ports": tcp_ports(*_API_SERVER_PORTS), "to": [{"ipBlock": {"cidr": cidr}} for cidr in control_plane]}
+
+
+def anywhere(*ports: int) -> Rule:
+    """All addresses and pods, at these TCP ports or at all of them, but for the node's link-local services.
+
+    Some engines count pods to no block of addresses, so that they are named beside them.
+    """
+    every_pod: Rule = {"namespaceSelector": {}}
+    to = [{"ipBlock": {"cidr": _ANY_ADDRESS, "except": [LINK_LOCAL]}}, every_pod]
+    return {**({"ports": tcp_ports(*ports)} if ports else {}), "to": to}
+
+
+def closed_namespace(namespace: Any, destinations: Sequence[DestinationArgs] = ()) -> list[Manifest]:
+    """The policy of all pods of a namespace: nobody reaches them, and they reach DNS and `destinations` alone, unless a
+    policy of their own opens more.
+    """
+    dns = {
+        "ports": [*tcp_ports(53), {"protocol": "UDP", "port": 53}],
+        "to": [
+            {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: "kube-system"}}},
+            {"ipBlock": {"cidr": NODE_DNS}},
+        ],
+    }
+    opened: list[Rule] = [
+        {
+            "to": [{"ipBlock": {"cidr": row["cidr"], "except": _link_local_in(row["cidr"])}}],
+            **({"ports": tcp_ports(*ports)} if (ports := row.get("ports")) else {}),
+        }
+        for row in destinations
+    ]
+    everything: Rule = {}
+    return [_policy(_metadata(DEFAULT, namespace), everything, [], [dns, *opened])]
+
+
+def defaults(
+    namespace: Any, control_plane: Sequence[str] | None = None, destinations: Sequence[DestinationArgs] = ()
+) -> list[Manifest]:
+    """The policies of a stack's namespace: that of all pods, and those of the kit's Jobs. Pods of operations (two of
+    them measure the path of KV cache) reach each other; they, those that measure and those that download reach what
+    they ask for.
+    """
+    of_operations = _label_exists(PART_LABEL)
+    from_operations: list[Rule] = [{"from": [{"podSelector": of_operations}]}]
+    waiting = {"matchLabels": {"app.kubernetes.io/name": image_pull.WAIT}}
+    return [
+        *closed_namespace(namespace, destinations),
+        _policy(_metadata(OPERATIONS, namespace), of_operations, from_operations, [anywhere()]),
+        _policy(_metadata("llmd-oke-smoke", namespace), _label_exists(SMOKE), [], [anywhere()]),
+        _policy(_metadata("llmd-oke-prewarm", namespace), _label_exists(model_cache.PREWARM), [], [anywhere()]),
+        _policy(_metadata("llmd-oke-image-pull", namespace), waiting, [], [api_server(control_plane)]),
+    ]
+
+
+def _link_local_in(cidr: str) -> list[str]:
+    """What of a block stays closed."""
+    return [LINK_LOCAL] if IPv4Network(LINK_LOCAL).subnet_of(IPv4Network(cidr)) else []
+
+
+def policy(
+    metadata: Mapping[str, Any], pods: Mapping[str, str], sources: Sequence[Rule], destinations: Sequence[Rule]
+) -> Manifest:
+    """The policy of pods with these labels.
+
+    Args:
+        metadata: of the policy.
+        pods: labels of the pods that it is for.
+        sources: rules for connections that come in; no others do.
+        destinations: rules for connections that go out, beside those of the namespace; no others do.
+    """
+    return _policy(metadata, {"matchLabels": pods}, sources, destinations)
+
+
+def _policy(
+    metadata: Mapping[str, Any], pods: Mapping[str, Any], sources: Sequence[Rule], destinations: Sequence[Rule]
+) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata,
-        "spec": {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": list(rules)},
+        "spec": {
+            "podSelector": pods,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": list(sources),
+            "egress": list(destinations),
+        },
     }
 
 

@@ -147,7 +147,8 @@ class _Objects:
         self.picker_config = picker_config
         self.selector = labels.router_selector(args["unit"])
         self.gateway = args.get("gateway")
-        self.tracing = tracing_environment(f"{args['model']}-epp", args.get("tracing"))
+        self.traces_to = args.get("tracing")
+        self.tracing = tracing_environment(f"{args['model']}-epp", self.traces_to)
         self.replicas = 1 if self.gateway else args.get("replicas") or self.dialect.replicas
         self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
@@ -207,7 +208,10 @@ class _Objects:
 
     def network_policy(self) -> Manifest:
         rules = network_policies.router_rules(self.selector, METRICS_PORT, self.control_plane, self.gateway)
-        return network_policies.policy(self.metadata(self.name), self.selector, rules)
+        destinations = network_policies.router_destinations(
+            self.unit, self.selector, self.control_plane, self.traces_to
+        )
+        return network_policies.policy(self.metadata(self.name), self.selector, rules, destinations)
 
     def for_several(self) -> list[Manifest]:
         """What several endpoint pickers need: the right to elect a leader, an address of each, and a budget.

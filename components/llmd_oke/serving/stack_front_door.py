@@ -325,7 +325,8 @@ def network_policy(args: StackFrontDoorArgs) -> Manifest:
         {"ports": network_policies.tcp_ports(stack_envoy.STACK_PORT, READY_PORT)},
         {"ports": network_policies.tcp_ports(*models), **known},
     ]
-    return network_policies.policy(_metadata(args, NAME), labels.stack_front_door_selector(), rules)
+    destinations = network_policies.front_door_destinations()
+    return network_policies.policy(_metadata(args, NAME), labels.stack_front_door_selector(), rules, destinations)
 
 
 def _settings(args: StackFrontDoorArgs) -> EnvoySettings:

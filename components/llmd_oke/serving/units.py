@@ -158,7 +158,7 @@ def model_servers(
     for right in pool_reader(unit, args) if protected_pool(spec, args) else ():
         declare(f"{name}-{right['kind'].lower()}", right, pulumi.ResourceOptions(parent=parent))
     declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
-    declare(name, network_policy(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
+    declare(name, network_policy(name, unit, role, args, spec), pulumi.ResourceOptions(parent=parent))
     manifest = deployment(name, unit, args, servers, spec)
     return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
 
@@ -217,12 +217,19 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
     }
 
 
-def network_policy(name: str, unit: str, role: str, args: UnitArgs) -> Manifest:
-    """Who may reach the servers of a role."""
+def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: ServerSpec) -> Manifest:
+    """Who may reach the servers of a role, and whom they may reach."""
     routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
     metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
-    rules = network_policies.servers_rules(unit, role, routed, control_plane, args.get("gateway"))
-    return network_policies.policy(metadata, labels.role_selector(unit, role), rules)
+    sources = network_policies.servers_rules(unit, role, routed, control_plane, args.get("gateway"))
+    destinations = network_policies.servers_destinations(
+        unit,
+        role,
+        asks_api_server=bool(protected_pool(spec, args)),
+        control_plane=control_plane,
+        tracing=args.get("tracing"),
+    )
+    return network_policies.policy(metadata, labels.role_selector(unit, role), sources, destinations)
 
 
 def _rollout(servers: ServersArgs) -> Rollout:

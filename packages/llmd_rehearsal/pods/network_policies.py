@@ -1,7 +1,4 @@
-"""NetworkPolicies of pods: who may connect to which, by the policies alone, and the packet filters that see to it.
-
-Incoming connections only.
-"""
+"""NetworkPolicies of pods: who may connect to which, by the policies alone, and the packet filters that see to it."""
 
 import asyncio
 import logging
@@ -19,7 +16,7 @@ from llmd_oke.operations.objects import metadata, texts
 from llmd_pods.errors import KitError
 
 from llmd_rehearsal.pods.networks import Networks, node_network
-from llmd_rehearsal.pods.packet_filters import EVERYWHERE, MOST_PORT, Opening, admit
+from llmd_rehearsal.pods.packet_filters import EVERYWHERE, MOST_PORT, Opening, PodOpenings, admit
 from llmd_rehearsal.services import Address
 from llmd_rehearsal.watches import Changes, Store, identity
 
@@ -28,7 +25,7 @@ _GATHER_S = 0.02
 _ENDED = {"Succeeded", "Failed"}
 _EVERY_PORT = (1, MOST_PORT)
 
-Openings = Mapping[str, frozenset[Opening]]
+Openings = Mapping[str, PodOpenings]
 """By address of a pod that some policy chooses; all others are open."""
 
 
@@ -46,7 +43,8 @@ class _PodAddress:
 class _Pods:
     """Pods with addresses, which selectors find by their labels without a look at all of them."""
 
-    def __init__(self, pods: Iterable[Pod], known: Mapping[str, str]) -> None:
+    def __init__(self, pods: Iterable[Pod], known: Mapping[str, str], network: IPv4Network | None) -> None:
+        self.network = network
         self._all = [
             _PodAddress(pod, address, IPv4Network(address), meta.namespace or "", texts(meta, "labels"))
             for pod in pods
@@ -72,49 +70,79 @@ def openings(
     policies: Iterable[NetworkPolicy],
     namespaces: Iterable[Namespace],
     known: Mapping[str, str] | None = None,
+    network: IPv4Network | None = None,
 ) -> Openings:
-    """Give who may connect to the pods that policies choose; `known` has addresses by uid that no status has yet.
+    """Give who may connect to the pods that policies choose, and whom these may connect to.
+
+    `known` has addresses by uid that no status has yet. All pods have addresses of `network`, which stands for the pods
+    of all namespaces: each by itself would be too many.
 
     Pods on their node's own network are left out, as Kubernetes leaves it open what policies do with them.
     """
-    addressed = _Pods(pods, known or {})
+    addressed = _Pods(pods, known or {}, network)
     labels = {metadata(item).name or "": texts(metadata(item), "labels") for item in namespaces}
-    by_address: dict[str, set[Opening]] = {}
+    incoming: dict[str, set[Opening]] = {}
+    outgoing: dict[str, set[Opening]] = {}
     for policy in policies:
-        spec = policy.spec or NetworkPolicySpec()
-        if "Ingress" not in (spec.policyTypes or ["Ingress"]):
+        spec, namespace = policy.spec or NetworkPolicySpec(), metadata(policy).namespace
+        chosen = [pod for pod in addressed.selected(spec.podSelector) if pod.namespace == namespace]
+        if not chosen:
             continue
-        chosen = [pod for pod in addressed.selected(spec.podSelector) if pod.namespace == metadata(policy).namespace]
-        rules = list(_rules(spec, metadata(policy).namespace, addressed, labels)) if chosen else []
-        for pod in chosen:
-            by_address.setdefault(pod.address, set()).update(_to_pod(rules, pod.pod))
-    return {address: frozenset(of_pod) for address, of_pod in by_address.items()}
+        # Where a policy names no types it is for incoming connections, and for outgoing ones if it has rules for them.
+        types = spec.policyTypes or ["Ingress", *(["Egress"] if spec.egress else [])]
+        if "Ingress" in types:
+            come_in = [(rule.from_, rule.ports) for rule in spec.ingress or []]
+            rules = [(_peers(peers, namespace, addressed, labels), ports or []) for peers, ports in come_in]
+            for pod in chosen:
+                incoming.setdefault(pod.address, set()).update(_to_pod(rules, pod.pod))
+        if "Egress" in types:
+            go_out = [(rule.to, rule.ports) for rule in spec.egress or []]
+            rules = [(_peers(peers, namespace, addressed, labels), ports or []) for peers, ports in go_out]
+            destinations = set(_to_peers(rules))
+            for pod in chosen:
+                outgoing.setdefault(pod.address, set()).update(destinations)
+    return {
+        address: PodOpenings(_frozen(incoming.get(address)), _frozen(outgoing.get(address)))
+        for address in {*incoming, *outgoing}
+    }
 
 
-_Source = tuple[IPv4Network, tuple[IPv4Network, ...]]
-_Rule = tuple[Sequence[_Source], Sequence[NetworkPolicyPort]]
+def _frozen(openings: set[Opening] | None) -> frozenset[Opening] | None:
+    return None if openings is None else frozenset(openings)
 
 
-def _rules(
-    spec: NetworkPolicySpec, namespace: str | None, pods: _Pods, labels: Mapping[str, Mapping[str, str]]
-) -> Iterable[_Rule]:
-    for rule in spec.ingress or []:
-        sources = [source for peer in rule.from_ or [] for source in _sources(peer, namespace, pods, labels)]
-        yield sources if rule.from_ else [(EVERYWHERE, ())], rule.ports or []
+@dataclass(frozen=True)
+class _Peer:
+    """The other end of connections: addresses, without some of them, and the pod that has one."""
+
+    network: IPv4Network
+    excepted: tuple[IPv4Network, ...] = ()
+    pod: Pod | None = None
 
 
-def _to_pod(rules: Iterable[_Rule], target: Pod) -> Iterable[Opening]:
-    for sources, ports in rules:
-        for protocol, first, last in _ports(ports, target):
-            for source, excepted in sources:
-                yield Opening(source, excepted, protocol, first, last)
+_Rule = tuple[Sequence[_Peer], Sequence[NetworkPolicyPort]]
 
 
-def _sources(
+def _peers(
+    peers: Sequence[NetworkPolicyPeer] | None,
+    namespace: str | None,
+    pods: _Pods,
+    labels: Mapping[str, Mapping[str, str]],
+) -> Sequence[_Peer]:
+    """Give whom a rule names; everybody if it names nobody."""
+    if not peers:
+        return [_Peer(EVERYWHERE)]
+    return [item for peer in peers for item in _of_peer(peer, namespace, pods, labels)]
+
+
+def _of_peer(
     peer: NetworkPolicyPeer, namespace: str | None, pods: _Pods, labels: Mapping[str, Mapping[str, str]]
-) -> Iterable[_Source]:
+) -> Iterable[_Peer]:
     if peer.ipBlock is not None:
-        yield IPv4Network(peer.ipBlock.cidr), tuple(map(IPv4Network, peer.ipBlock.except_ or []))
+        yield _Peer(IPv4Network(peer.ipBlock.cidr), tuple(map(IPv4Network, peer.ipBlock.except_ or [])))
+        return
+    if peer.namespaceSelector == LabelSelector() and peer.podSelector is None and pods.network is not None:
+        yield _Peer(pods.network)
         return
     for pod in pods.selected(peer.podSelector):
         in_namespace = (
@@ -123,10 +151,26 @@ def _sources(
             else selects(peer.namespaceSelector, labels.get(pod.namespace, {}))
         )
         if in_namespace:
-            yield pod.network, ()
+            yield _Peer(pod.network, (), pod.pod)
 
 
-def _ports(ports: Sequence[NetworkPolicyPort], target: Pod) -> Iterable[tuple[str, int, int]]:
+def _to_pod(rules: Iterable[_Rule], target: Pod) -> Iterable[Opening]:
+    """Give the connections to one pod; names of ports are its own."""
+    for peers, ports in rules:
+        for protocol, first, last in _ports(ports, target):
+            for peer in peers:
+                yield Opening(peer.network, peer.excepted, protocol, first, last)
+
+
+def _to_peers(rules: Iterable[_Rule]) -> Iterable[Opening]:
+    """Give the connections to those that rules name; names of ports are those of each pod among them."""
+    for peers, ports in rules:
+        for peer in peers:
+            for protocol, first, last in _ports(ports, peer.pod):
+                yield Opening(peer.network, peer.excepted, protocol, first, last)
+
+
+def _ports(ports: Sequence[NetworkPolicyPort], target: Pod | None) -> Iterable[tuple[str, int, int]]:
     if not ports:
         yield "", *_EVERY_PORT
     for port in ports:
@@ -136,7 +180,8 @@ def _ports(ports: Sequence[NetworkPolicyPort], target: Pod) -> Iterable[tuple[st
         elif isinstance(port.port, int):
             yield protocol, port.port, port.endPort or port.port
         else:
-            yield from ((protocol, number, number) for number in _named(target, port.port, protocol))
+            numbers = _named(target, port.port, protocol) if target else ()
+            yield from ((protocol, number, number) for number in numbers)
 
 
 def _named(pod: Pod, name: str, protocol: str) -> Iterable[int]:
@@ -173,7 +218,8 @@ def address_of(pod: Pod, known: Mapping[str, str]) -> str:
 
 class NetworkPolicyFilter:
     """Follows pods, namespaces and policies. What comes from nodes is let in everywhere, the API server's requests and
-    probes among it, as Kubernetes has it for a pod's own node.
+    probes among it, as Kubernetes has it for a pod's own node. Every pod reaches nodes, the API server among them, and
+    the addresses of Services, whose proxy asks here on behalf of the pod.
     """
 
     def __init__(
@@ -183,24 +229,30 @@ class NetworkPolicyFilter:
         namespaces: Store[Namespace],
         networks: Networks,
         pod_network: IPv4Interface,
+        service_network: IPv4Network,
     ) -> None:
         self._pods, self._policies, self._namespaces = pods, policies, namespaces
         self._networks = networks
         self._nodes: IPv4Network = node_network(pod_network)
+        self._pod_network = pod_network.network
+        self._service_network = service_network
         self._openings: Openings = {}
-        self._applied: dict[Path, frozenset[Opening]] = {}
+        self._applied: dict[Path, PodOpenings] = {}
         self._seen: dict[str, object] = {}
         self._changes = Changes(_GATHER_S)
         pods.subscribe(self._pod_changed)
         policies.subscribe(self._changes.note)
         namespaces.subscribe(self._changes.note)
 
-    def lets_in(self, source: str, target: Address) -> bool:
+    def allows(self, source: str, target: Address) -> bool:
         """Whether a connection from one address to another may be made on behalf of a pod."""
-        openings = self._openings.get(target.ip)
-        if openings is None or source == target.ip or IPv4Address(source) in self._nodes:
+        if source == target.ip:
             return True
-        return any(opening.lets_in(source, target.port) for opening in openings)
+        outgoing = self._openings.get(source, PodOpenings()).outgoing
+        incoming = self._openings.get(target.ip, PodOpenings()).incoming
+        goes_out = IPv4Address(target.ip) in self._nodes or _allows(outgoing, target.ip, target.port)
+        comes_in = IPv4Address(source) in self._nodes or _allows(incoming, source, target.port)
+        return goes_out and comes_in
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
@@ -210,7 +262,7 @@ class NetworkPolicyFilter:
     async def _look(self) -> None:
         policies, namespaces = list(self._policies), list(self._namespaces)
         pods, addresses = list(self._pods), dict(self._networks.by_owner)
-        self._openings = await asyncio.to_thread(openings, pods, policies, namespaces, addresses)
+        self._openings = await asyncio.to_thread(openings, pods, policies, namespaces, addresses, self._pod_network)
         await asyncio.to_thread(self._apply, dict(self._networks.by_address))
 
     def _apply(self, networks: Mapping[str, Path]) -> None:
@@ -220,16 +272,14 @@ class NetworkPolicyFilter:
         """
         self._applied = {path: of_pod for path, of_pod in self._applied.items() if path in networks.values()}
         for address, path in networks.items():
-            openings = self._openings.get(address)
-            if openings == self._applied.get(path):
+            openings, always = self._openings.get(address, PodOpenings()), [IPv4Network(address), self._nodes]
+            if openings == self._applied.get(path, PodOpenings()):
                 continue
-            if _admit(path, [IPv4Network(address), self._nodes], openings):
-                self._applied.pop(path, None)
-                if openings is not None:
-                    self._applied[path] = openings
+            if _admit(path, openings, always, [*always, self._service_network]):
+                self._applied[path] = openings
 
     async def _attached(self, namespace: Path) -> None:
-        await asyncio.to_thread(_admit, namespace, [], None)
+        await asyncio.to_thread(_admit, namespace, PodOpenings(), [], [])
         self._changes.note()
 
     def _pod_changed(self, pod: Pod, exists: bool) -> None:  # a store's subscriber
@@ -242,9 +292,15 @@ class NetworkPolicyFilter:
             self._seen.pop(uid, None)
 
 
-def _admit(namespace: Path, always: Sequence[IPv4Network], openings: frozenset[Opening] | None) -> bool:
+def _allows(openings: frozenset[Opening] | None, address: str, port: int) -> bool:
+    return openings is None or any(opening.allows(address, port) for opening in openings)
+
+
+def _admit(
+    namespace: Path, openings: PodOpenings, always_in: Sequence[IPv4Network], always_out: Sequence[IPv4Network]
+) -> bool:
     try:
-        admit(namespace, always, openings)
+        admit(namespace, openings, always_in, always_out)
     except KitError as error:
         _log.error("policies of %s: %s", namespace.name, error)
         return False

@@ -31,46 +31,73 @@ _IPV4 = 2
 _DROP, _ACCEPT = 0, 1
 _NESTED = 0x8000
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
-_SOURCE_OFFSET, _DESTINATION_PORT_OFFSET = 12, 2
+_DESTINATION_PORT_OFFSET = 2
 _EQUAL, _NOT_EQUAL, _AT_MOST, _AT_LEAST = 0, 1, 3, 5
 _PROTOCOL = 16
 _PROTOCOLS = {"TCP": socket.IPPROTO_TCP, "UDP": socket.IPPROTO_UDP, "SCTP": socket.IPPROTO_SCTP}
 _ESTABLISHED_OR_RELATED = 2 | 4
 _ANSWERS_BYTES = 65536
-_TABLE, _CHAIN = "policies", "input"
+_TABLE = "policies"
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """Packets of one direction: their chain, netfilter's hook, and where a header has the other end's address."""
+
+    chain: str
+    hook: int
+    address_offset: int
+
+
+_INCOMING, _OUTGOING = _Direction("input", 1, 12), _Direction("output", 3, 16)
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Connections that may come in: from where, but for `excepted`, by which protocol, to which ports.
+    """Connections that a pod may have: with whom, but for `excepted`, by which protocol, to which ports.
 
-    Without a protocol all of them and all ports.
+    Of incoming ones `peer` is where they come from, of outgoing ones where they go. Without a protocol all of them and
+    all ports.
     """
 
-    source: IPv4Network
+    peer: IPv4Network
     excepted: tuple[IPv4Network, ...] = ()
     protocol: str = ""
     first_port: int = 1
     last_port: int = MOST_PORT
 
-    def lets_in(self, address: str, port: int) -> bool:
-        """Whether it lets a TCP connection in."""
+    def allows(self, address: str, port: int) -> bool:
+        """Whether it allows a TCP connection with an address, to a port."""
         ip = IPv4Address(address)
-        named = ip in self.source and not any(ip in network for network in self.excepted)
+        named = ip in self.peer and not any(ip in network for network in self.excepted)
         return named and self.protocol in {"", "TCP"} and self.first_port <= port <= self.last_port
+
+
+@dataclass(frozen=True)
+class PodOpenings:
+    """What a pod may have of each direction; everything where that is None."""
+
+    incoming: frozenset[Opening] | None = None
+    outgoing: frozenset[Opening] | None = None
 
 
 def unsupported() -> str | None:
     """Why this kernel can't filter for the caller; None where it can. Nothing is left of the trial."""
     try:
-        _ask(None, [*_table([LOOPBACK], [Opening(LOOPBACK, (), "TCP", 1, 2)], _ACCEPT), _table_message(_DELETE_TABLE)])
+        trial = _chain(_INCOMING, [LOOPBACK], [Opening(LOOPBACK, (), "TCP", 1, 2)], _ACCEPT)
+        _ask(None, [_table_message(_NEW_TABLE), *trial, _table_message(_DELETE_TABLE)])
     except OSError as error:
         return f"nf_tables: {error.strerror}"
     return None
 
 
-def admit(namespace: Path, always: Sequence[IPv4Network], openings: Collection[Opening] | None) -> None:
-    """Let only these connections into a network namespace, and answers; all of them with None.
+def admit(
+    namespace: Path,
+    openings: PodOpenings,
+    always_in: Sequence[IPv4Network] = (),
+    always_out: Sequence[IPv4Network] = (),
+) -> None:
+    """Let only these connections into a network namespace and out of it, and answers.
 
     The kernel follows connections from the first call on: answers to those that are older would be kept out later.
 
@@ -78,34 +105,45 @@ def admit(namespace: Path, always: Sequence[IPv4Network], openings: Collection[O
         KitError: the kernel refuses.
     """
     try:
-        table = _table([], [], _ACCEPT) if openings is None else _table([LOOPBACK, *always], openings, _DROP)
+        chains = [
+            *_direction(_INCOMING, openings.incoming, always_in),
+            *_direction(_OUTGOING, openings.outgoing, always_out),
+        ]
         # A table that isn't there can't be deleted, so it is made first; all of a batch happens at once.
-        _ask(namespace, [_table_message(_NEW_TABLE), _table_message(_DELETE_TABLE), *table])
+        table = [_table_message(kind) for kind in (_NEW_TABLE, _DELETE_TABLE, _NEW_TABLE)]
+        _ask(namespace, [*table, *chains])
     except OSError as error:
         if error.errno != errno.ENOENT:  # the pod is gone
             raise KitError(f"no packet filter in {namespace.name}: {error.strerror}") from error
 
 
-def _table(always: Sequence[IPv4Network], openings: Collection[Opening], otherwise: int) -> list[bytes]:
-    hook = _nested(4, _number(1, 1), _number(2, 0))  # packets for this namespace, at the filters' place
+def _direction(
+    direction: _Direction, openings: Collection[Opening] | None, always: Sequence[IPv4Network]
+) -> list[bytes]:
+    if openings is None:
+        return _chain(direction, [], [], _ACCEPT)
+    return _chain(direction, [LOOPBACK, *always], openings, _DROP)
+
+
+def _chain(
+    direction: _Direction, always: Sequence[IPv4Network], openings: Collection[Opening], otherwise: int
+) -> list[bytes]:
+    hook = _nested(4, _number(1, direction.hook), _number(2, 0))
     state = _expression("ct", _number(1, 1), _number(2, 0))
-    chain = _text(1, _TABLE) + _text(3, _CHAIN) + hook + _number(5, otherwise) + _text(7, "filter")
-    return [
-        _table_message(_NEW_TABLE),
-        _message(_NEW_CHAIN, _CREATE, chain),
-        _rule([state, _masked(struct.pack("=I", _ESTABLISHED_OR_RELATED)), _compared(_NOT_EQUAL, bytes(4))]),
-        *(_rule(_from(network)) for network in always),
-        *(_rule([*_source(opening), *_ports(opening)]) for opening in openings),
-    ]
+    chain = _text(1, _TABLE) + _text(3, direction.chain) + hook + _number(5, otherwise) + _text(7, "filter")
+    answers = [state, _masked(struct.pack("=I", _ESTABLISHED_OR_RELATED)), _compared(_NOT_EQUAL, bytes(4))]
+    allowed = [answers, *(_with(direction, network) for network in always)]
+    allowed += [[*_peer(direction, opening), *_ports(opening)] for opening in openings]
+    return [_message(_NEW_CHAIN, _CREATE, chain), *(_rule(direction, conditions) for conditions in allowed)]
 
 
-def _source(opening: Opening) -> list[bytes]:
-    excepted = [part for network in opening.excepted for part in _from(network, _NOT_EQUAL)]
-    return [*(_from(opening.source) if opening.source != EVERYWHERE else ()), *excepted]
+def _peer(direction: _Direction, opening: Opening) -> list[bytes]:
+    excepted = [part for network in opening.excepted for part in _with(direction, network, _NOT_EQUAL)]
+    return [*(_with(direction, opening.peer) if opening.peer != EVERYWHERE else ()), *excepted]
 
 
-def _from(network: IPv4Network, comparison: int = _EQUAL) -> list[bytes]:
-    address = _loaded(_NETWORK_HEADER, _SOURCE_OFFSET, 4)
+def _with(direction: _Direction, network: IPv4Network, comparison: int = _EQUAL) -> list[bytes]:
+    address = _loaded(_NETWORK_HEADER, direction.address_offset, 4)
     return [address, _masked(network.netmask.packed), _compared(comparison, network.network_address.packed)]
 
 
@@ -136,9 +174,9 @@ def _compared(comparison: int, data: bytes) -> bytes:
     return _expression("cmp", _number(1, 1), _number(2, comparison), _nested(3, _attribute(1, data)))
 
 
-def _rule(conditions: Sequence[bytes]) -> bytes:
+def _rule(direction: _Direction, conditions: Sequence[bytes]) -> bytes:
     accept = _expression("immediate", _number(1, 0), _nested(2, _nested(2, _number(1, _ACCEPT))))
-    body = _text(1, _TABLE) + _text(2, _CHAIN) + _nested(4, *conditions, accept)
+    body = _text(1, _TABLE) + _text(2, direction.chain) + _nested(4, *conditions, accept)
     return _message(_NEW_RULE, _CREATE | _APPEND, body)
 
 

@@ -50,6 +50,22 @@ spec:
   ingress: [{from: [{podSelector: {matchLabels: {app: router}}}], ports: [{port: http}]}]
 """
 
+CLOSED = """
+metadata: {name: closed}
+spec:
+  podSelector: {matchLabels: {app: stranger}}
+  policyTypes: [Egress]
+  egress: [{to: [{podSelector: {matchLabels: {app: other}}}]}]
+"""
+
+OPENED = """
+metadata: {name: opened}
+spec:
+  podSelector: {matchLabels: {app: stranger}}
+  policyTypes: [Egress]
+  egress: [{to: [{podSelector: {matchLabels: {app: server}}}], ports: [{port: 8000}]}]
+"""
+
 
 PEER = """
 metadata: {name: peer}
@@ -136,6 +152,14 @@ def test_a_policy_lets_in_whom_it_names_and_nobody_else_until_it_is_gone(
     assert policed.reached_by("stranger") == (False, False)
     assert policed.reached_by("router") == (True, True)
     assert pod_cluster.api.delete(f"{policed.policies}/server").is_success
+    assert policed.reached_by("stranger") == (True, True)
+
+
+def test_a_pod_reaches_only_whom_policies_of_its_own_name(pod_cluster: PodCluster, policed: Policed) -> None:
+    pod_cluster.create(policed.policies, CLOSED)
+    assert policed.reached_by("stranger") == (False, False)
+    assert policed.reached_by("router") == (True, True)
+    pod_cluster.create(policed.policies, OPENED)
     assert policed.reached_by("stranger") == (True, True)
 
 

@@ -1,10 +1,12 @@
 """Who may connect to which pods, by NetworkPolicies."""
 
+from ipaddress import IPv4Network
 from typing import Any, cast
 
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.networking_v1 import NetworkPolicy
 from llmd_rehearsal.pods.network_policies import openings
+from llmd_rehearsal.pods.packet_filters import PodOpenings
 
 
 def pod(address: str, namespace: str = "models", phase: str = "Running", **labels: str) -> Pod:
@@ -37,11 +39,9 @@ ROUTERS = {"podSelector": {"matchLabels": {"app": "router"}}}
 
 def reached(*policies: NetworkPolicy, port: int = 8000) -> dict[str, bool]:
     """By address of the source, whether it reaches the server."""
-    admitted = openings(PODS, policies, NAMESPACES).get("10.0.0.1")
+    admitted = openings(PODS, policies, NAMESPACES).get("10.0.0.1", PodOpenings()).incoming
     sources = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")
-    return {
-        source: admitted is None or any(opening.lets_in(source, port) for opening in admitted) for source in sources
-    }
+    return {source: admitted is None or any(opening.allows(source, port) for opening in admitted) for source in sources}
 
 
 def only(*addresses: str) -> dict[str, bool]:
@@ -105,5 +105,45 @@ def test_policies_of_outgoing_connections_alone_leave_pods_open() -> None:
 def test_a_pod_is_known_by_its_address_before_its_status_has_it() -> None:
     young = pod("", app="server")
     admitted = openings([young, ROUTER], [policy({"from": [ROUTERS]})], NAMESPACES, {"uid-": "10.0.0.9"})
-    (opening,) = admitted["10.0.0.9"]
-    assert opening.lets_in("10.0.0.2", 1)
+    (opening,) = admitted["10.0.0.9"].incoming or ()
+    assert opening.allows("10.0.0.2", 1)
+
+
+def goes(*policies: NetworkPolicy, port: int = 8000) -> dict[str, bool]:
+    """By address of the destination, whether the server reaches it."""
+    admitted = openings(PODS, policies, NAMESPACES).get("10.0.0.1", PodOpenings()).outgoing
+    destinations = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")
+    return {
+        address: admitted is None or any(opening.allows(address, port) for opening in admitted)
+        for address in destinations
+    }
+
+
+def egress(*rules: Any, **more: Any) -> NetworkPolicy:
+    return policy(policyTypes=["Egress"], egress=list(rules), **more)
+
+
+def test_policies_of_incoming_connections_alone_let_pods_out() -> None:
+    assert all(goes(policy()).values())
+
+
+def test_a_policy_without_rules_for_it_lets_nobody_out() -> None:
+    assert goes(egress()) == only()
+
+
+def test_destinations_are_pods_blocks_and_ports() -> None:
+    block = {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["192.0.2.0/24"]}}
+    assert goes(egress({"to": [ROUTERS]})) == only("10.0.0.2")
+    assert goes(egress({"to": [block]})) == only("10.0.0.2", "10.0.0.3", "10.0.0.4")
+    assert goes(egress({"to": [ROUTERS], "ports": [{"port": 9000}]})) == only()
+    assert goes(egress({"to": [ROUTERS], "ports": [{"port": "http"}]})) == only("10.0.0.2")
+
+
+def test_rules_for_outgoing_connections_count_where_a_policy_names_no_types() -> None:
+    assert goes(policy(egress=[{"to": [ROUTERS]}])) == only("10.0.0.2")
+
+
+def test_the_pods_of_all_namespaces_are_one_block_of_addresses() -> None:
+    everybody = egress({"to": [{"namespaceSelector": {}}]})
+    admitted = openings(PODS, [everybody], NAMESPACES, network=IPv4Network("10.0.0.0/24"))["10.0.0.1"].outgoing
+    assert [opening.peer for opening in admitted or ()] == [IPv4Network("10.0.0.0/24")]

@@ -168,11 +168,11 @@ async def test_a_connection_that_policies_keep_from_all_endpoints_is_closed() ->
     (one, first), (two, second) = await serve(b"1"), await serve(b"2")
     calls: list[tuple[str, Address]] = []
 
-    def lets_in(source: str, target: Address) -> bool:
+    def allows(source: str, target: Address) -> bool:
         calls.append((source, target))
         return target == second
 
-    proxy = Proxy(lets_in)
+    proxy = Proxy(allows)
     open_address, shut_address = await free_address(), await free_address()
     proxy.apply({open_address: [first, second], shut_address: [first]})
     assert [await exchange(open_address, b"") for _ in range(2)] == [b"2", b"2"]

@@ -27,7 +27,7 @@ def sources(labels: dict[str, str]) -> list[dict[str, Any]]:
     rules = [
         rule
         for spec in POLICIES
-        if spec["podSelector"]["matchLabels"].items() <= labels.items()
+        if spec["podSelector"].get("matchLabels", {}).items() <= labels.items()
         for rule in spec["ingress"]
     ]
     assert all("ports" not in rule for rule in rules)
@@ -36,8 +36,9 @@ def sources(labels: dict[str, str]) -> list[dict[str, Any]]:
 
 def test_every_pod_of_an_acceptance_has_a_policy() -> None:
     for labels in (of_node(), of_leader()):
-        assert any(spec["podSelector"]["matchLabels"].items() <= labels.items() for spec in POLICIES)
-        assert all(spec["policyTypes"] == ["Ingress"] for spec in POLICIES)
+        selectors = [spec["podSelector"]["matchLabels"] for spec in POLICIES if spec["podSelector"]]
+        assert any(selector.items() <= labels.items() for selector in selectors)
+    assert all(spec["policyTypes"] == ["Ingress", "Egress"] for spec in POLICIES)
 
 
 def test_pods_of_nodes_reach_each_other_and_nobody_else_reaches_them() -> None:

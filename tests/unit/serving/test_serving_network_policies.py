@@ -32,7 +32,9 @@ def test_servers_behind_a_router_admit_it_benchmarks_monitoring_and_the_api_serv
 
 
 def test_no_pod_reaches_servers_for_being_the_kits_alone():
-    assert {"matchLabels": network_policies.KIT} not in [item for matches in peers(rules(), VLLM) for item in matches]
+    assert {"matchLabels": {"app.kubernetes.io/part-of": "llmd-oke"}} not in [
+        item for matches in peers(rules(), VLLM) for item in matches
+    ]
 
 
 @pytest.mark.parametrize(("routed", "control_plane"), [(False, API), (True, None)])
@@ -52,8 +54,34 @@ def test_servers_that_do_both_take_no_cache():
 
 
 def test_pods_without_a_policy_are_reached_by_nobody_and_operations_by_each_other():
-    default, operations = network_policies.defaults("llm-d")
-    assert default["spec"]["podSelector"] == {"matchLabels": {"app.kubernetes.io/part-of": "llmd-oke"}}
+    default, operations, *_ = network_policies.defaults("llm-d")
+    assert default["spec"]["podSelector"] == {}
     assert default["spec"]["ingress"] == []
     (rule,) = operations["spec"]["ingress"]
     assert rule == {"from": [{"podSelector": operations["spec"]["podSelector"]}]}
+
+
+def blocks(rules):
+    return [peer["ipBlock"] for rule in rules for peer in rule["to"] if "ipBlock" in peer]
+
+
+def test_pods_without_a_policy_reach_dns_and_what_the_stack_file_opens_alone():
+    opened = [{"cidr": "10.9.0.0/16", "ports": [443]}, {"cidr": "0.0.0.0/0"}]
+    dns, chosen, everything = network_policies.defaults("llm-d", API, opened)[0]["spec"]["egress"]
+    assert {(port["protocol"], port["port"]) for port in dns["ports"]} == {("TCP", 53), ("UDP", 53)}
+    assert chosen["ports"] == [{"protocol": "TCP", "port": 443}]
+    assert blocks([chosen]) == [{"cidr": "10.9.0.0/16", "except": []}]
+    assert blocks([everything]) == [{"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_servers_hand_cache_to_their_own_unit_alone(role):
+    rules = network_policies.servers_destinations("u", role, asks_api_server=False, control_plane=API, tracing=None)
+    (partners,) = [rule["to"] for rule in rules if "ports" not in rule]
+    assert selectors(partners) == [{"matchLabels": labels.role_selector("u", item)} for item in ("prefill", "decode")]
+
+
+def test_a_router_reaches_the_api_server_by_its_addresses_where_they_are_known():
+    rules = network_policies.router_destinations("u", {"a": "b"}, API, None)
+    (ports,) = [rule["ports"] for rule in rules if {"ipBlock": {"cidr": API[0]}} in rule["to"]]
+    assert [port["port"] for port in ports] == [443, 6443]

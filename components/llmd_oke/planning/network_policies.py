@@ -1,0 +1,59 @@
+"""Whether NetworkPolicies are enforced, and what they don't keep away."""
+
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+
+from llmd_pods.errors import Problem
+
+from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
+from llmd_oke.config.network_policies import NetworkPolicies
+from llmd_oke.planning.plan import Advice, Plan
+
+_PATH = "networkPolicies"
+
+
+def network_policies(config: StackConfig) -> NetworkPolicies:
+    """What enforces policies and what they open; nothing enforces them where the stack file doesn't say."""
+    return config.network_policies or NetworkPolicies()
+
+
+def network_policy_problems(config: StackConfig) -> Iterator[Problem]:
+    """What doesn't go together with the cluster, and blocks that are none."""
+    chosen, cluster = network_policies(config), config.created_cluster
+    path = f"{_PATH}.engine"
+    if chosen.engine == "calico" and cluster is None:
+        why = "the kit installs Calico only into a cluster that the same stack creates"
+        yield Problem(path, chosen.engine, "existing, where the cluster has an engine; else none", why)
+    if chosen.engine == "calico" and cluster is not None and cluster.cni == "flannel":
+        why = "Oracle documents Calico beside the VCN-native network, and in place of flannel, which the kit keeps"
+        yield Problem(path, chosen.engine, "none, or cluster.cni: vcn-native", why)
+    for i, destination in enumerate(chosen.destinations):
+        try:
+            IPv4Network(destination.cidr)
+        except ValueError as error:
+            yield Problem(f"{_PATH}.destinations[{i}].cidr", destination.cidr, "a block of addresses", str(error))
+
+
+def network_policy_advice(plan: Plan) -> Iterator[Advice]:
+    """What policies don't keep away. OKE's plug-ins enforce none by themselves, neither VCN-native nor flannel (Oracle,
+    "Pod Networking" and "Installing Calico and Setting Up Network Policies"), and virtual functions of the RDMA network
+    are beside the interface that an engine watches.
+    """
+    if plan.config.layer == "cluster":
+        return
+    cluster, texts = plan.config.cluster, list[str]()
+    if plan.network_policies.engine == "none":
+        networks = f"OKE's {cluster.cni} network does not" if isinstance(cluster, CreateCluster) else "OKE's own do not"
+        texts.append(
+            f"NetworkPolicies do nothing unless the cluster's network enforces them ({networks}; Calico beside it"
+            " does: networkPolicies.engine)"
+        )
+    if plan.control_plane_cidrs is None:
+        known = " (controlPlaneCidrs)" if isinstance(cluster, ExistingCluster) else ""
+        texts.append(
+            "policies let every pod reach servers and metrics, because the API server's addresses are unknown" + known
+        )
+    if plan.rdma:
+        texts.append("KV cache over virtual functions is seen by no policy and unprotected")
+    if texts:
+        yield Advice(_PATH if plan.network_policies.engine != "none" else "cluster", "; ".join(texts))

@@ -1,0 +1,71 @@
+"""NetworkPolicies of whole stacks: no pod of the kit is without one, and none reaches its node's metadata."""
+
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+from created_cluster import created
+from llmd_oke.testing import Rendered
+
+LINK_LOCAL = IPv4Network("169.254.0.0/16")
+METADATA = IPv4Network("169.254.169.254/32")
+KEPT_IMAGE = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/name": "image-pull"}
+"""Pods that keep an image on their node speak with nobody."""
+
+
+@pytest.fixture
+def whole(rendered: Any) -> Rendered:
+    return rendered(created())
+
+
+def policies(stack: Rendered) -> list[dict[str, Any]]:
+    return [item for item in stack.manifests() if item["kind"] == "NetworkPolicy"]
+
+
+def destinations(stack: Rendered) -> Iterator[dict[str, Any]]:
+    for policy in policies(stack):
+        for rule in policy["spec"]["egress"]:
+            assert rule["to"], policy["metadata"]["name"]
+            yield from rule["to"]
+
+
+def is_selected(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    expressions = selector.get("matchExpressions", ())
+    assert all(item["operator"] == "Exists" for item in expressions)
+    exact = selector.get("matchLabels", {})
+    return exact.items() <= labels.items() and all(item["key"] in labels for item in expressions)
+
+
+def test_every_policy_says_who_comes_in_and_whom_its_pods_reach(stack: Rendered):
+    for policy in policies(stack):
+        assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"], policy["metadata"]["name"]
+
+
+def test_no_pod_reaches_the_metadata_by_which_it_would_be_its_node(stack: Rendered):
+    for peer in destinations(stack):
+        block = peer.get("ipBlock", {"cidr": "192.0.2.0/32"})
+        reached = METADATA.subnet_of(IPv4Network(block["cidr"]))
+        assert not reached or str(LINK_LOCAL) in block["except"]
+
+
+@pytest.mark.parametrize("of_created_cluster", [False, True])
+def test_every_pod_has_a_policy_of_its_own_beside_that_of_its_namespace(
+    stack: Rendered, whole: Rendered, of_created_cluster: bool
+):
+    declared = whole if of_created_cluster else stack
+    closed = {item["metadata"]["namespace"] for item in policies(declared) if item["spec"]["podSelector"] == {}}
+    own = [item["spec"]["podSelector"] for item in policies(declared) if item["spec"]["podSelector"]]
+    for item in declared.manifests():
+        if item["kind"] in {"Deployment", "DaemonSet", "Job"} and item["metadata"]["namespace"] != "kube-system":
+            labels = item["spec"]["template"]["metadata"]["labels"]
+            assert item["metadata"]["namespace"] in closed
+            assert any(is_selected(selector, labels) for selector in own) or KEPT_IMAGE.items() <= labels.items()
+
+
+def test_a_namespace_of_the_kit_is_closed_in_both_directions(whole: Rendered):
+    closed = [item for item in policies(whole) if item["spec"]["podSelector"] == {}]
+    assert {item["metadata"]["namespace"] for item in closed} == {"llm-d", "llmd-oke-acceptance"}
+    for policy in closed:
+        assert policy["spec"]["ingress"] == []
+        assert all({port["port"] for port in rule["ports"]} == {53} for rule in policy["spec"]["egress"])

@@ -1,0 +1,36 @@
+"""What enforces network policies, and what of it is refused."""
+
+from typing import Any
+
+import pytest
+from created_stacks import refusals
+from llmd_oke import planning
+from llmd_oke.config import validate
+from stack_files import created_pool, created_stack, plan, problems
+
+
+def test_nothing_enforces_policies_where_the_stack_file_does_not_say():
+    assert plan().network_policies.engine == "none"
+    assert any("NetworkPolicies do nothing" in item.text for item in plan().advice)
+
+
+def test_calico_is_for_clusters_that_the_stack_creates():
+    (problem,) = problems(networkPolicies={"engine": "calico"})
+    assert (problem.path, problem.value) == ("networkPolicies.engine", "calico")
+
+
+def test_calico_is_not_for_flannel():
+    chosen = {"networkPolicies": {"engine": "calico"}}
+    assert "networkPolicies.engine" in refusals(created_pool(), stack_changes=chosen, cni="flannel")
+
+
+@pytest.mark.parametrize("cidr", ["10.0.0.1/8", "10.0.0.0/33", "300.0.0.0/8"])
+def test_a_block_that_is_none_is_refused_by_its_path(cidr: str):
+    (problem,) = problems(networkPolicies={"engine": "existing", "destinations": [{"cidr": cidr}]})
+    assert problem.path == "networkPolicies.destinations[0].cidr"
+
+
+def test_where_policies_are_enforced_nobody_is_told_that_they_do_nothing():
+    config: Any = created_stack(created_pool(), networkPolicies={"engine": "calico"})
+    texts = [item.text for item in planning.plan(validate(config)).advice]
+    assert not any("NetworkPolicies do nothing" in text for text in texts)
