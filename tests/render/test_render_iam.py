@@ -23,7 +23,13 @@ ALL = {
     "needs": list(policies().needs),
     "resource_ids": {
         name: ["ocid1.key.oc1.iad.k"]
-        for name in ("cluster_key_id", "boot_volume_key_id", "managed_boot_volume_key_id", "host_group_id")
+        for name in (
+            "cluster_key_id",
+            "boot_volume_key_id",
+            "managed_boot_volume_key_id",
+            "host_group_id",
+            "tag_namespace",
+        )
     },
 }
 
@@ -111,11 +117,13 @@ def test_each_policy_is_in_the_compartment_that_it_reaches():
         "iam-network-policy": "ocid1.compartment.oc1..n",
         "iam-images-policy": "ocid1.compartment.oc1..i",
         "iam-keys-policy": "ocid1.compartment.oc1..k",
+        "iam-tags-policy": "ocid1.tenancy.oc1..t",
         "iam-tenancy-policy": "ocid1.tenancy.oc1..t",
     }
     for name, place in places.items():
-        if "tenancy" not in name:
+        if place != "ocid1.tenancy.oc1..t":
             assert all(f" in compartment id {place} " in f"{text} " for text in statements(rendered, name))
+    assert all(" in tenancy where " in text for text in statements(rendered, "iam-tags-policy"))
     assert statements(rendered, "iam-tenancy-policy") == [
         "Allow service lustrefs to use virtual-network-family in tenancy"
     ]

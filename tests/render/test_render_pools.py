@@ -155,6 +155,7 @@ def test_every_option_of_a_managed_pool_arrives():
     inputs = node_pool(**MANAGED_OPTIONS).inputs
     assert inputs["nodeConfigDetails"] == {
         "size": 3,
+        "freeformTags": {"llmd-oke/stack": "llmd-oke/test"},
         "computeClusterId": "id-of-mi300x-compute-cluster",
         "nsgIds": ["workers-nsg"],
         "kmsKeyId": "key",
@@ -302,6 +303,7 @@ def test_a_cluster_network_is_of_one_configuration():
             "instanceConfigurationId": "id-of-mi300x-instance-configuration",
             "size": 3,
             "displayName": "mi300x",
+            "freeformTags": {"llmd-oke/stack": "llmd-oke/test"},
         }
     ]
     assert network["placementConfiguration"] == {
@@ -312,7 +314,12 @@ def test_a_cluster_network_is_of_one_configuration():
     assert details["instanceType"] == "compute"
     launch = details["launchDetails"]
     assert launch["capacityReservationId"] == "reservation"
-    assert launch["createVnicDetails"] == {"subnetId": "workers", "nsgIds": ["workers-nsg"], "assignPublicIp": False}
+    assert launch["createVnicDetails"] == {
+        "subnetId": "workers",
+        "nsgIds": ["workers-nsg"],
+        "assignPublicIp": False,
+        "freeformTags": {"llmd-oke/stack": "llmd-oke/test"},
+    }
     assert launch["instanceOptions"] == {"areLegacyImdsEndpointsDisabled": True}
     assert launch["sourceDetails"] == {
         "sourceType": "image",

@@ -261,7 +261,7 @@ Group = Literal["nodes", "clusters"]
 """The dynamic groups."""
 
 Phase = Literal["cluster", "nodes"]
-Scope = Literal["compartment", "network", "images", "keys", "tenancy"]
+Scope = Literal["compartment", "network", "images", "keys", "tags", "tenancy"]
 """What a policy is attached to: compartments, or the tenancy's root."""
 
 Need = Literal[
@@ -282,6 +282,8 @@ Need = Literal[
     "cluster-autoscaler-instance-pools",
     "ocir",
     "oci-metrics",
+    "defined-tags",
+    "defined-tags-of-cluster-networks",
 ]
 
 
@@ -296,8 +298,8 @@ class DynamicGroup(Entry):
 class Statement(Entry):
     """A policy statement, a template; repeated for each value of its `variable` if there is one.
 
-    `scope` says which compartment its policy is attached to: the cluster's, that of the network, of images or of keys,
-    or the tenancy's root.
+    `scope` says which compartment its policy is attached to: the cluster's, that of the network, of images, of keys
+    or of tag namespaces, or the tenancy's root.
     """
 
     scope: Scope = "compartment"

@@ -164,6 +164,27 @@ def limits() -> Limits:
     return required_entry("limits", "oci", Limits)
 
 
+class TagLimits(Entry):
+    """What one resource of OCI takes of tags (`bytes` are those of all as JSON), how much of it the kit and OCI use
+    themselves (`own_...`), the namespaces that OCI sets itself, and the tags that tenancies have by themselves.
+    """
+
+    freeform: int
+    defined: int
+    bytes: int
+    own_freeform: int
+    own_defined: int
+    own_bytes: int
+    reserved_namespaces: tuple[str, ...]
+    automatic: tuple[str, ...]
+
+
+@cache
+def tag_limits() -> TagLimits:
+    """The limits of `values/limits/tags.yaml`."""
+    return required_entry("limits", "tags", TagLimits)
+
+
 class PipelineLimits(Entry):
     """Minutes: of resources without a limit of their own, of what runs around the engine, and of GitHub's jobs, on
     hosted runners and on one's own.

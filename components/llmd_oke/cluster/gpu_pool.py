@@ -1,7 +1,7 @@
 """Pools of GPU nodes, launched in one of four ways."""
 
 from enum import StrEnum
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
 
 import pulumi
 import pulumi_oci as oci
@@ -23,7 +23,7 @@ from llmd_oke.cluster.pools import (
     pod_network,
     pool_inputs,
 )
-from llmd_oke.cluster.provider import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL, stack_tags
+from llmd_oke.cluster.provider import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL, TagArgs, foreign_tags, tag_args
 from llmd_oke.objects import ShapeRef, present, resolve_shape
 
 DEFAULT_BOOT_VOLUME_GIB = 512
@@ -42,7 +42,7 @@ class Launch(StrEnum):
 _NODE_POOLS = (Launch.MANAGED_COMPUTE_CLUSTER, Launch.PLAIN)
 
 
-class GpuPoolArgs(TypedDict):
+class GpuPoolArgs(TagArgs):
     """What a pool of GPU nodes needs."""
 
     cluster: JoinedCluster
@@ -191,6 +191,7 @@ class _GpuNodes:
             labels=self.labels,
             boot=self._boot(),
             node_config=node_config,
+            tags=tag_args(self.args),
             image_id=args["image_id"],
             boot_volume_gib=args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB,
             eviction_grace_minutes=grace_minutes,
@@ -212,6 +213,7 @@ class _GpuNodes:
             "instance_options": {"are_legacy_imds_endpoints_disabled": True},
             "metadata": self._metadata(),
             "source_details": {"source_type": "image", "image_id": self.args["image_id"], **self._boot_volume()},
+            **tag_args(self.args),
         }
         launch_details: Any = present(details)
         configuration = oci.core.InstanceConfiguration(
@@ -219,25 +221,25 @@ class _GpuNodes:
             compartment_id=self.compartment_id,
             display_name=self.pool_name,
             instance_details={"instance_type": "compute", "launch_details": launch_details},
-            freeform_tags=stack_tags(),
-            opts=pulumi.ResourceOptions(parent=self.component, ignore_changes=["definedTags"]),
+            **tag_args(self.args),
+            opts=pulumi.ResourceOptions(parent=self.component, ignore_changes=foreign_tags(self.args)),
         )
+        instance_pool: Any = {
+            "instance_configuration_id": configuration.id,
+            "size": self.args["size"],
+            "display_name": self.pool_name,
+            **tag_args(self.args),
+        }
         return oci.core.ClusterNetwork(
             f"{self.name}-cluster-network",
             compartment_id=self.compartment_id,
             display_name=self.pool_name,
-            instance_pools=[
-                {
-                    "instance_configuration_id": configuration.id,
-                    "size": self.args["size"],
-                    "display_name": self.pool_name,
-                }
-            ],
+            instance_pools=[instance_pool],
             placement_configuration={
                 "availability_domain": self.args["availability_domain"],
                 "primary_subnet_id": self.network["worker_subnet_id"],
             },
-            freeform_tags=stack_tags(),
+            **tag_args(self.args),
             opts=self._options(GPU_POOL),
         ).id
 
@@ -278,7 +280,7 @@ class _GpuNodes:
             instance_options={"are_legacy_imds_endpoints_disabled": True},
             metadata=launch.output.apply(lambda values: values["metadata"]),
             source_details=source,
-            freeform_tags=stack_tags(),
+            **tag_args(self.args),
             opts=pulumi.ResourceOptions.merge(self._options(GPU_INSTANCE), replacing),
         )
 
@@ -291,7 +293,7 @@ class _GpuNodes:
             availability_domain=self.args["availability_domain"],
             compartment_id=self.compartment_id,
             display_name=self.pool_name,
-            freeform_tags=stack_tags(),
+            **tag_args(self.args),
             opts=self._options(COMPUTE_CLUSTER),
         ).id
 
@@ -302,7 +304,7 @@ class _GpuNodes:
             protect=self.args.get("protect") or False,
             delete_before_replace=True,
             custom_timeouts=timeouts,
-            ignore_changes=["definedTags"],
+            ignore_changes=foreign_tags(self.args),
         )
 
     def _boot(self, *, self_managed: bool = False) -> Boot:
@@ -330,7 +332,8 @@ class _GpuNodes:
 
     def _vnic(self, *, assign_public_ip: bool | str) -> dict[str, Any]:
         nsg_ids = self.network.get("worker_nsg_ids")
-        vnic = {"subnet_id": self.network["worker_subnet_id"], "assign_public_ip": assign_public_ip}
+        subnet_id = self.network["worker_subnet_id"]
+        vnic: dict[str, Any] = {"subnet_id": subnet_id, "assign_public_ip": assign_public_ip, **tag_args(self.args)}
         return vnic if nsg_ids is None else {**vnic, "nsg_ids": nsg_ids}
 
     def _boot_volume(self) -> dict[str, Any]:

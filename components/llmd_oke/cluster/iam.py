@@ -1,7 +1,7 @@
 """Dynamic groups and policies: what a cluster's parts may do in OCI, and nothing beyond."""
 
 from collections.abc import Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
 
 import pulumi
 import pulumi_oci as oci
@@ -9,15 +9,19 @@ from llmd_pods.errors import KitError
 
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Group, Need, Scope
-from llmd_oke.cluster.provider import home_provider, invoke, stack_tags
-from llmd_oke.objects import inputs
+from llmd_oke.cluster.provider import TagArgs, foreign_tags, home_provider, invoke, tag_args
+from llmd_oke.objects import inputs, present
 from llmd_oke.planning.iam import Variables, groups_of, matching_rule, statements
 
 SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"
 """The SCIM schema of dynamic groups (oci-hpc-oke, terraform/iam.tf)."""
 
 
-class IamArgs(TypedDict):
+TAGS_SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
+"""The SCIM schema of OCI's tags (terraform-provider-oci, identity_domains_dynamic_resource_group_test.go)."""
+
+
+class IamArgs(TagArgs):
     """What dynamic groups and policies need."""
 
     needs: list[str]
@@ -49,12 +53,14 @@ class IamArgs(TypedDict):
     dynamic_group_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Dynamic groups that are there already: `nodes` and `clusters`."""
     resource_ids: NotRequired[dict[str, pulumi.Input[list[str]]] | None]
-    """OCIDs that statements are repeated for: `cluster_key_id`, `boot_volume_key_id`, `managed_boot_volume_key_id`,
-    `host_group_id`."""
+    """What statements are repeated for: OCIDs (`cluster_key_id`, `boot_volume_key_id`, `managed_boot_volume_key_id`,
+    `host_group_id`), and the names of namespaces of defined tags (`tag_namespace`)."""
     display_name: NotRequired[str | None]
     """Beginning of the names of groups and policies; the component's name if left out."""
-    freeform_tags: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Further freeform tags."""
+    tag_namespace_compartment_id: NotRequired[pulumi.Input[str] | None]
+    """Compartment of the namespaces of defined tags; the tenancy's root if left out."""
+    ignored_tags: NotRequired[list[str] | None]
+    """Defined tags of others that updates leave alone, by `Namespace.Key`, for the provider of the home region."""
 
 
 class Iam(pulumi.ComponentResource):
@@ -73,8 +79,8 @@ class Iam(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:Iam", name, inputs(self, args), opts)
         needs = _needs(args)
         provider = home_provider(self, name, args) if needs else None
-        child = pulumi.ResourceOptions(parent=self, provider=provider, ignore_changes=["definedTags"])
-        label, tags, places = args.get("display_name") or name, stack_tags(args.get("freeform_tags")), _places(args)
+        child = pulumi.ResourceOptions(parent=self, provider=provider, ignore_changes=foreign_tags(args))
+        label, places = args.get("display_name") or name, _places(args)
         existing = args.get("dynamic_group_ids") or {}
         groups: dict[Group, pulumi.Output[str]] = {
             group: pulumi.Output.concat("id ", existing[group])
@@ -90,7 +96,7 @@ class Iam(pulumi.ComponentResource):
                 name=f"{label}-{_suffix(scope)}",
                 description=f"What {label} needs: {', '.join(args['needs'])}"[:400],
                 statements=texts.apply(lambda by_scope, scope=scope: by_scope[scope]),
-                freeform_tags=tags,
+                **tag_args(args),
                 opts=child,
             )
             for scope in _scopes(args, needs)
@@ -98,6 +104,20 @@ class Iam(pulumi.ComponentResource):
         self.policy_ids = pulumi.Output.all(*(policy.id for policy in policies)).apply(list)
         self.statements = texts.apply(lambda by_scope: [text for scoped in by_scope.values() for text in scoped])
         self.register_outputs({"policy_ids": self.policy_ids, "statements": self.statements})
+
+
+def _has_tags(args: IamArgs) -> bool:
+    return bool(args.get("freeform_tags") or args.get("defined_tags"))
+
+
+def _domain_tags(args: IamArgs) -> Any:
+    """OCI's tags of what lies in an identity domain, beside the domain's own."""
+    defined: list[Any] = []
+    for name, value in (args.get("defined_tags") or {}).items():
+        space, _, key = name.partition(".")
+        defined.append({"namespace": space, "key": key, "value": value})
+    freeform = [{"key": key, "value": value} for key, value in tag_args(args)["freeform_tags"].items()]
+    return present({"freeform_tags": freeform, "defined_tags": defined or None})
 
 
 def _needs(args: IamArgs) -> list[Need]:
@@ -119,7 +139,9 @@ def _places(args: IamArgs) -> dict[Scope, pulumi.Input[str]]:
             args.get("key_compartment_id"),
         )
     )
-    return {"compartment": own, "network": network, "images": images, "keys": keys, "tenancy": args["tenancy_id"]}
+    tenancy = args["tenancy_id"]
+    tags = args.get("tag_namespace_compartment_id") or tenancy
+    return {"compartment": own, "network": network, "images": images, "keys": keys, "tags": tags, "tenancy": tenancy}
 
 
 def _policy_scope(args: IamArgs, scope: Scope) -> Scope:
@@ -143,12 +165,14 @@ def _statements(
 ) -> pulumi.Output[dict[Scope, list[str]]]:
     """The statements by the policy that has them."""
     places, cluster_id = _places(args), args.get("cluster_id")
+    spaces = args.get("tag_namespace_compartment_id")
     values: dict[str, pulumi.Input[str]] = {
         "compartment_id": places["compartment"],
         "network_compartment_id": places["network"],
         "image_compartment_id": places["images"],
         "key_compartment_id": places["keys"],
         "tenancy_id": places["tenancy"],
+        "tag_namespaces": "tenancy" if spaces is None else pulumi.Output.concat("compartment id ", spaces),
     }
     if cluster_id is not None:
         values["cluster_id"] = cluster_id
@@ -171,7 +195,7 @@ def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.Resource
     What the domain answers otherwise than it was told is left alone: it adds a schema of its own for tags, and returns
     tags only when asked for them (terraform-provider-oci, issue 2418 and the test of this resource).
     """
-    cluster, tags = args.get("display_name") or name, stack_tags(args.get("freeform_tags"))
+    cluster, tags = args.get("display_name") or name, tag_args(args)
     label, description = f"{cluster}-{group}", f"{facts.policies().groups[group].description} of {cluster}"
     rule = pulumi.Output.from_input(args["compartment_id"]).apply(lambda ocid: matching_rule(group, ocid))
     if args.get("style") == "classic":
@@ -181,7 +205,7 @@ def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.Resource
             name=label,
             description=description,
             matching_rule=rule,
-            freeform_tags=tags,
+            **tags,
             opts=opts,
         ).name
     domain, domain_url = args.get("domain") or "Default", args.get("domain_url")
@@ -199,8 +223,9 @@ def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.Resource
         display_name=label,
         description=description,
         matching_rule=rule,
-        schemas=[SCHEMA],
-        tags=[{"key": key, "value": value} for key, value in tags.items()],
+        schemas=[SCHEMA, TAGS_SCHEMA] if _has_tags(args) else [SCHEMA],
+        tags=[{"key": key, "value": value} for key, value in tags["freeform_tags"].items()],
+        urnietfparamsscimschemasoracleidcsextension_oci_tags=_domain_tags(args) if _has_tags(args) else None,
         opts=pulumi.ResourceOptions.merge(opts, unanswered),
     )
     return resource.display_name.apply(lambda display_name: f"'{domain}'/'{display_name}'")

@@ -11,7 +11,7 @@ from llmd_pods.errors import KitError
 
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import GroupRole, SubnetRole
-from llmd_oke.cluster.provider import invoke, stack_tags
+from llmd_oke.cluster.provider import TagArgs, foreign_tags, invoke, tag_args
 from llmd_oke.objects import inputs, present
 from llmd_oke.planning.network import (
     ANYWHERE,
@@ -72,7 +72,7 @@ class NetworkChoiceArgs(TypedDict):
     """Whether pods may open connections to the internet; true if left out."""
 
 
-class NetworkArgs(NetworkChoiceArgs):
+class NetworkArgs(NetworkChoiceArgs, TagArgs):
     """What a network needs. OCIDs of what is there already take the place of creating it."""
 
     compartment_id: pulumi.Input[str]
@@ -112,8 +112,6 @@ class NetworkArgs(NetworkChoiceArgs):
     """Its CIDR label, such as `all-iad-services-in-oracle-services-network`; asked of OCI if left out."""
     display_name: NotRequired[str | None]
     """Beginning of the display names of all parts; the component's name if left out."""
-    freeform_tags: NotRequired[dict[str, pulumi.Input[str]] | None]
-    """Further freeform tags of all parts."""
     protect: NotRequired[bool | None]
     """Whether the VCN and its subnets are protected; false if left out."""
 
@@ -260,7 +258,8 @@ class _NetworkSpec:
     name: str
     display_name: str
     compartment_id: pulumi.Input[str]
-    tags: Mapping[str, pulumi.Input[str]]
+    tags: Mapping[str, Any]
+    foreign_tags: Sequence[str]
     protect: bool
     choices: NetworkChoices
     cidr: IPv4Network
@@ -287,7 +286,7 @@ class _NetworkSpec:
             protect=protect and self.protect,
             deleted_with=deleted_with,
             delete_before_replace=delete_before_replace,
-            ignore_changes=["definedTags", *ignore],
+            ignore_changes=[*self.foreign_tags, *ignore],
         )
 
     def of_vcn(self, vcn_id: pulumi.Output[str], part: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
@@ -296,7 +295,7 @@ class _NetworkSpec:
             "compartment_id": self.compartment_id,
             "vcn_id": vcn_id,
             "display_name": f"{self.display_name}-{part}",
-            "freeform_tags": self.tags,
+            **self.tags,
             "opts": self.options(ignore=ignore),
         }
 
@@ -323,7 +322,8 @@ def _network_spec(component: pulumi.Resource, name: str, args: NetworkArgs) -> _
         name=name,
         display_name=args.get("display_name") or name,
         compartment_id=args["compartment_id"],
-        tags=stack_tags(args.get("freeform_tags")),
+        tags=tag_args(args),
+        foreign_tags=foreign_tags(args),
         protect=args.get("protect") or False,
         choices=choices,
         cidr=cidr,
@@ -426,14 +426,14 @@ def _vcn(spec: _NetworkSpec) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
         cidr_blocks=[str(spec.cidr)],
         display_name=f"{spec.display_name}-vcn",
         dns_label=_dns_label(spec.display_name),
-        freeform_tags=spec.tags,
+        **spec.tags,
         opts=spec.options(protect=True, ignore=["dnsLabel"]),
     )
     security_list = oci.core.DefaultSecurityList(
         f"{spec.name}-default-security-list",
         manage_default_resource_id=vcn.default_security_list_id,
         display_name=f"{spec.display_name}-locked",
-        freeform_tags=spec.tags,
+        **spec.tags,
         opts=spec.options(deleted_with=vcn),
     )
     return vcn.id, security_list.id
@@ -505,7 +505,7 @@ def _subnets(
             prohibit_public_ip_on_vnic=not is_public,
             route_table_id=routes[is_public],
             security_list_ids=[_security_list(spec, vcn_id, role, locked_list_id)],
-            freeform_tags=spec.tags,
+            **spec.tags,
             # Its range and its name are in use until the old one is gone, so that goes first.
             opts=spec.options(protect=True, delete_before_replace=True),
         ).id
@@ -565,7 +565,7 @@ def _bastion(spec: _NetworkSpec, args: NetworkArgs, subnet_id: pulumi.Output[str
         name="".join(letter for letter in spec.display_name if letter.isascii() and letter.isalnum()) + "Bastion",
         client_cidr_block_allow_lists=list(clients),
         max_session_ttl_in_seconds=LONGEST_SESSION_S,
-        freeform_tags=spec.tags,
+        **spec.tags,
         opts=spec.options(delete_before_replace=True),
     ).id
 

@@ -14,7 +14,7 @@ from llmd_pods.errors import KitError
 from llmd_oke.access.addresses import host_and_port
 from llmd_oke.access.sign_in import SignIn
 from llmd_oke.cluster.network import ClusterNetworkArgs, Network
-from llmd_oke.cluster.provider import ADD_ON, CLUSTER, invoke, sign_in, stack_tags
+from llmd_oke.cluster.provider import ADD_ON, CLUSTER, TagArgs, foreign_tags, invoke, sign_in, tag_args
 from llmd_oke.config.cluster import KubeconfigAccess, read_kubeconfig
 from llmd_oke.objects import inputs, is_update, present
 
@@ -53,7 +53,7 @@ class OidcArgs(TypedDict):
     """Claims that a token must have."""
 
 
-class OkeClusterArgs(TypedDict):
+class OkeClusterArgs(TagArgs):
     """What a cluster needs."""
 
     region: str
@@ -186,6 +186,8 @@ class OkeCluster(pulumi.ComponentResource):
         ranges = present({"services_cidr": args.get("services_cidr"), "pods_cidr": args.get("pods_cidr")})
         options: dict[str, Any] = {
             "kubernetes_network_config": ranges or None,
+            "service_lb_config": tag_args(args),
+            "persistent_volume_config": tag_args(args),
             "service_lb_subnet_ids": network.get("load_balancer_subnet_ids"),
             "open_id_connect_discovery": {
                 "is_open_id_connect_discovery_enabled": args.get("oidc_discovery") is not False
@@ -208,12 +210,12 @@ class OkeCluster(pulumi.ComponentResource):
             endpoint_config=endpoint_config,
             image_policy_config=None if keys is None else {"is_policy_enabled": True, "key_details": signed_by},
             options=cluster_options,
-            freeform_tags=stack_tags(),
+            **tag_args(args),
             opts=pulumi.ResourceOptions(
                 parent=self,
                 protect=args.get("protect") or False,
                 custom_timeouts=CLUSTER,
-                ignore_changes=["definedTags"],
+                ignore_changes=foreign_tags(args),
             ),
         )
 

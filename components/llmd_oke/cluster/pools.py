@@ -12,9 +12,10 @@ from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot, metadata
 from llmd_oke.cluster.network import Network, NodeNetworkArgs
 from llmd_oke.cluster.oke_cluster import NodeClusterArgs, OkeCluster
-from llmd_oke.cluster.provider import CPU_POOL, IMAGE, invoke, stack_tags
+from llmd_oke.cluster.provider import CPU_POOL, IMAGE, TagArgs, foreign_tags, invoke, tag_args
 from llmd_oke.objects import inputs, present
 from llmd_oke.planning.pools import newest_oke_image
+from llmd_oke.planning.tags import CHECKSUM_TAG
 
 DEFAULT_BOOT_VOLUME_GIB = 128
 
@@ -56,7 +57,7 @@ class CyclingArgs(TypedDict):
     """Nodes that may be missing meanwhile: a number or a percentage."""
 
 
-class CpuNodesArgs(TypedDict):
+class CpuNodesArgs(TagArgs):
     """What nodes without GPUs need."""
 
     cluster: JoinedCluster
@@ -142,7 +143,7 @@ class SystemPool(pulumi.ComponentResource):
         self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
 
 
-class NodeImageArgs(TypedDict):
+class NodeImageArgs(TagArgs):
     """What an imported image needs."""
 
     compartment_id: pulumi.Input[str]
@@ -174,11 +175,11 @@ class NodeImage(pulumi.ComponentResource):
             compartment_id=args["compartment_id"],
             display_name=f"{args['display_name']}-{digest}",
             image_source_details={"source_type": "objectStorageUri", "source_uri": pulumi.Output.secret(args["uri"])},
-            freeform_tags=stack_tags({"llmd-oke-checksum": args["checksum"]}),
+            **tag_args(args, {CHECKSUM_TAG: args["checksum"]}),
             opts=pulumi.ResourceOptions(
                 parent=self,
                 custom_timeouts=IMAGE,
-                ignore_changes=["imageSourceDetails", "definedTags"],
+                ignore_changes=["imageSourceDetails", *foreign_tags(args)],
                 additional_secret_outputs=["imageSourceDetails"],
             ),
         )
@@ -236,6 +237,7 @@ def _cpu_node_pool(
         labels={**(args.get("labels") or {}), POOL_LABEL: pool_name},
         boot=Boot("cpu", version, kubelet_taints(args.get("taints") or [])),
         node_config=node_config,
+        tags=tag_args(args),
         image_id=_newest_image(component, name, compartment_id, version) if image_id is None else image_id,
         boot_volume_gib=args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB,
         eviction_grace_minutes=eviction().grace_minutes,
@@ -248,7 +250,7 @@ def _cpu_node_pool(
         parent=component,
         protect=args.get("protect") or False,
         custom_timeouts=CPU_POOL,
-        ignore_changes=["definedTags"],
+        ignore_changes=foreign_tags(args),
     )
     return node_pool(name, spec, opts).id
 
@@ -295,6 +297,7 @@ class NodePoolSpec:
     labels: Mapping[str, str]
     boot: Boot
     node_config: Mapping[str, Any]
+    tags: Mapping[str, Any]
     image_id: pulumi.Input[str]
     boot_volume_gib: int
     eviction_grace_minutes: int
@@ -305,7 +308,7 @@ class NodePoolSpec:
 
 
 def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oci.containerengine.NodePool:
-    """Declares the node pool.
+    """Declares the node pool. Its tags are its instances' too, of which OKE gives them to new ones only.
 
     An autoscaled pool keeps its size: the plug-in sends the number of nodes only where program and state say two
     numbers (seen with pulumi-oci 4.20), and the program says what the engine saw last. A node is drained for so long,
@@ -318,7 +321,7 @@ def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oc
         "maximum_unavailable": spec.cycling["max_unavailable"],
     }
     labels: Any = [{"key": key, "value": value} for key, value in sorted(spec.labels.items())]
-    node_config: Any = present(spec.node_config)
+    node_config: Any = {**present(spec.node_config), **spec.tags}
     own_size = pulumi.ResourceOptions(ignore_changes=["nodeConfigDetails.size"])
     return oci.containerengine.NodePool(
         f"{name}-node-pool",
@@ -330,7 +333,7 @@ def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oc
         node_shape_config=spec.shape_config,
         initial_node_labels=labels,
         node_config_details=node_config,
-        freeform_tags=stack_tags(),
+        **spec.tags,
         node_source_details={
             "source_type": "IMAGE",
             "image_id": spec.image_id,

@@ -1,16 +1,15 @@
 """OCI as the components meet it: providers and who signs in with them, functions, tags, and limits of waits."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
 
 from llmd_oke.access.sign_in import SignIn, of_provider
+from llmd_oke.objects import present
+from llmd_oke.planning.tags import STACK_TAG
 from llmd_oke.sdk_modules import plugin_version
-
-STACK_TAG = "llmd-oke/stack"
-"""Freeform tag of all that the kit creates in OCI, with the name of the project and of the stack: `llmd-oke/prod`."""
 
 CREDENTIALS = {
     "auth": "auth",
@@ -65,12 +64,13 @@ def invoke(function: str, args: Mapping[str, Any], opts: pulumi.InvokeOutputOpti
     return pulumi.runtime.invoke_output(function, dict(args), pulumi.InvokeOutputOptions.merge(defaults, opts))
 
 
-def region_provider(name: str, region: str) -> pulumi.ProviderResource:
+def region_provider(name: str, region: str, ignored_tags: Sequence[str] = ()) -> pulumi.ProviderResource:
     """A provider for that region, whatever region the user's own configuration names.
 
     Who signs in is still the user's configuration: the stack's `oci:` keys, the environment or `~/.oci/config`.
+    `ignored_tags` are defined tags of others, by `Namespace.Key`, that updates leave as they are.
     """
-    return oci.Provider(name, region=region, **credentials())
+    return oci.Provider(name, region=region, ignore_defined_tags=list(ignored_tags) or None, **credentials())
 
 
 def home_provider(component: pulumi.Resource, name: str, args: Mapping[str, Any]) -> oci.Provider | None:
@@ -89,7 +89,9 @@ def home_provider(component: pulumi.Resource, name: str, args: Mapping[str, Any]
         home = subscriptions.apply(
             lambda answer: next(row["regionName"] for row in answer["regionSubscriptions"] if row["isHomeRegion"])
         )
-    return oci.Provider(f"{name}-home", region=home, **credentials(), opts=pulumi.ResourceOptions(parent=component))
+    ignored = args.get("ignored_tags") or None
+    opts = pulumi.ResourceOptions(parent=component)
+    return oci.Provider(f"{name}-home", region=home, ignore_defined_tags=ignored, **credentials(), opts=opts)
 
 
 def credentials() -> dict[str, Any]:
@@ -127,6 +129,26 @@ def availability_domains(
     return domains.apply(lambda answer: [domain["name"] for domain in answer["availabilityDomains"]])
 
 
-def stack_tags(further: Mapping[str, pulumi.Input[str]] | None = None) -> dict[str, pulumi.Input[str]]:
-    """The stack's tag and `further` ones."""
-    return {STACK_TAG: f"{pulumi.get_project()}/{pulumi.get_stack()}", **(further or {})}
+class TagArgs(TypedDict):
+    """Tags of all that a component creates in OCI, and of what OKE and OCI create for it."""
+
+    freeform_tags: NotRequired[dict[str, pulumi.Input[str]] | None]
+    """Further freeform tags, beside the stack's own."""
+    defined_tags: NotRequired[dict[str, str] | None]
+    """Defined tags by `Namespace.Key`. Without them updates leave alone whatever defined tags OCI adds; beside them the
+    provider's `ignore_defined_tags` says which."""
+
+
+def tag_args(args: TagArgs, further: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The arguments of what has tags in OCI: the stack's own, those of a component (`TagArgs`), and `further` ones."""
+    own = {STACK_TAG: f"{pulumi.get_project()}/{pulumi.get_stack()}"}
+    freeform: dict[str, pulumi.Input[str]] = {**own, **(args.get("freeform_tags") or {}), **(further or {})}
+    tags: dict[str, Any] = {"freeform_tags": freeform, "defined_tags": args.get("defined_tags") or None}
+    return present(tags)
+
+
+def foreign_tags(args: TagArgs) -> list[str]:
+    """What an update leaves alone, for `ignore_changes`: tags that OCI adds by a tenancy's tag defaults are nobody's
+    drift. Beside tags of a component's own it is the provider that knows which are others'.
+    """
+    return [] if args.get("defined_tags") else ["definedTags"]

@@ -1,19 +1,19 @@
 """A file system that all nodes share, for the weights of models: File Storage, or File Storage with Lustre."""
 
-from typing import NotRequired, TypedDict
+from typing import NotRequired
 
 import pulumi
 import pulumi_oci as oci
 from llmd_pods.errors import KitError
 
-from llmd_oke.cluster.provider import stack_tags
+from llmd_oke.cluster.provider import TagArgs, tag_args
 from llmd_oke.objects import inputs
 
 CREATE_TIMEOUT = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
 """A Lustre file system takes half an hour and more."""
 
 
-class StorageArgs(TypedDict):
+class StorageArgs(TagArgs):
     """What a shared file system needs."""
 
     kind: str
@@ -82,7 +82,7 @@ class Storage(pulumi.ComponentResource):
             compartment_id=compartment_id,
             availability_domain=availability_domain,
             display_name=name,
-            freeform_tags=stack_tags(),
+            **tag_args(args),
             opts=child,
         )
         target = oci.filestorage.MountTarget(
@@ -92,7 +92,7 @@ class Storage(pulumi.ComponentResource):
             subnet_id=args.get("subnet_id") or "",
             nsg_ids=args.get("nsg_ids") or [],
             display_name=name,
-            freeform_tags=stack_tags(),
+            **tag_args(args),
             opts=child,
         )
         export = oci.filestorage.Export(
@@ -129,7 +129,7 @@ class Storage(pulumi.ComponentResource):
             capacity_in_gbs=args.get("capacity_gb") or 31_200,
             performance_tier=args.get("performance_tier") or "MBPS_PER_TB_125",
             root_squash_configuration={"identity_squash": "NONE"},
-            freeform_tags=stack_tags(),
+            **tag_args(args),
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=CREATE_TIMEOUT),
         )
         self.file_system_id = file_system.id

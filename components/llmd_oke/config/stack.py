@@ -11,6 +11,7 @@ from llmd_oke.config.gateway import Gateway
 from llmd_oke.config.model import Model
 from llmd_oke.config.network_policies import NetworkPolicies
 from llmd_oke.config.pools import CpuPool, GpuPool, SystemPool
+from llmd_oke.config.tags import Tags
 
 Layer = Literal["cluster", "serving", "all"]
 Rdma = Literal["sriov-vf", "none"]
@@ -416,6 +417,9 @@ class StackConfig(Part):
 
     prometheus: Annotated[Prometheus | None, Field(exclude_if=is_absent)] = None
     """The Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
+
+    tags: Annotated[Tags | None, Field(exclude_if=is_absent)] = None
+    """Tags of what this stack creates in OCI, instances included, beside the kit's own; none if left out."""
 
     tracing: Annotated[Tracing | None, Field(exclude_if=is_absent)] = None
     """Where endpoint pickers, routing sidecars and vLLM send traces of requests; nowhere if left out."""

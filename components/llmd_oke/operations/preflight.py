@@ -28,6 +28,7 @@ from llmd_oke.config.pools import ImageImport
 from llmd_oke.planning.gpu_stack import add_ons as wanted_add_ons
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.pools import SYSTEM_POOL, newest_oke_image
+from llmd_oke.planning.tags import CHECKSUM_TAG
 
 MOST_SKEW = 3
 """Kubernetes version skew policy: a kubelet may be three minor versions older than the API server."""
@@ -43,10 +44,6 @@ INCREASE = "Request a service limit increase in the OCI console. What this stack
 
 
 REGION = ""
-
-
-CHECKSUM_TAG = "llmd-oke-checksum"
-"""The tag that an imported image keeps its checksum in (`NodeImage`)."""
 
 
 NODE_PACKAGE = "oci-oke-node-all"

@@ -18,8 +18,8 @@ from llmd_pods.progress import Progress, Ticker
 
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.catalogue.operations import OciResource, oci_resources
-from llmd_oke.cluster.provider import STACK_TAG
 from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.planning.tags import STACK_TAG
 
 State = Mapping[str, Any]
 """A stack's deployment, as `pulumi stack export` gives it."""

@@ -17,6 +17,7 @@ from llmd_oke.planning.plan import Advice, ModelPlan, Plan, Server
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES
 from llmd_oke.planning.releases import release_advice
 from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
+from llmd_oke.planning.tags import tag_advice
 
 SHORT_PROMPT_TOKENS = 1000
 """The llm-d guide recommends P/D for long prompts, 10k in and 1k out rather than 200 and 200; the line is ours."""
@@ -45,6 +46,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *release_advice(plan),
         *_created_cluster(plan),
         *_cycling(plan),
+        *tag_advice(plan),
         *network_policy_advice(plan),
         *gateway_advice(plan),
         *monitoring_advice(plan),

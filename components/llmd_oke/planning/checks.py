@@ -38,6 +38,7 @@ from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import availability_domain_problems, node_scaling_problems, pool_problems
 from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.storage import pod_disk_gib, pod_disk_problems, storage_problems
+from llmd_oke.planning.tags import tag_problems
 
 
 def problems(config: StackConfig) -> list[Problem]:
@@ -75,6 +76,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *tracing_problems(config),
         *acceptance_problems(config),
         *monitoring_problems(config),
+        *tag_problems(config),
         *of_models,
         *_evaluation_problems(config),
     ]

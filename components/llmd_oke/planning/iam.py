@@ -33,6 +33,8 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
     cpu_images = [pool.image for pool in (config.system_pool, *config.cpu_pools)]
     elsewhere = cluster.network.compartment_id not in (None, cluster.compartment_id)
     autoscaled = bool(autoscaled_pools(config))
+    tags = config.tags
+    tags_elsewhere = tags is not None and bool(tags.defined) and tags.namespace_compartment_id != cluster.compartment_id
     by_choice: dict[Need, bool] = {
         "cluster-encryption": cluster.kms_key_id is not None,
         "self-managed-nodes": len(managed) < len(pools),
@@ -48,6 +50,8 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
         "cluster-autoscaler-network-elsewhere": elsewhere
         and (autoscaled or "cluster-autoscaler" in cluster.iam.grants),
         "lustre": isinstance(config.storage.model_cache, Lustre),
+        "defined-tags": tags_elsewhere,
+        "defined-tags-of-cluster-networks": tags_elsewhere and any(pool.launch == "cluster-network" for pool in pools),
     }
     needs = {*cluster.iam.grants, *(need for need, needed in by_choice.items() if needed)}
     phases: dict[Phase, tuple[Need, ...]] = {
@@ -59,6 +63,7 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
         "boot_volume_key_id": [pool.boot_volume_kms_key_id for pool in pools],
         "managed_boot_volume_key_id": [pool.boot_volume_kms_key_id for pool in managed],
         "host_group_id": [pool.host_group_id for pool in pools],
+        "tag_namespace": list(tags.defined) if tags else [],
     }
     repeated = {name: tuple(dict.fromkeys(ocid for ocid in values if ocid)) for name, values in ocids.items()}
     return IamNeeds(phases["cluster"], phases["nodes"], {name: values for name, values in repeated.items() if values})

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from llmd_pods.acceptance import CheckName, Limits
 
@@ -341,6 +341,19 @@ class StoragePlan:
 
 
 @dataclass(frozen=True)
+class TagsPlan:
+    """Tags of what a stack creates in OCI: free-form ones by key, defined ones by `Namespace.Key`, whose namespaces are
+    in the root compartment where none is given. `ignored` are defined ones of others that updates leave alone; without
+    own ones they leave all alone.
+    """
+
+    freeform: Mapping[str, str]
+    defined: Mapping[str, str]
+    ignored: tuple[str, ...]
+    namespace_compartment_id: str | None
+
+
+@dataclass(frozen=True)
 class CyclingPlan:
     """How OKE replaces the nodes of a pool: `max_surge` and `max_unavailable` are numbers of nodes or percentages."""
 
@@ -397,6 +410,7 @@ class ClusterPlan:
     """
 
     config: CreateCluster
+    tags: TagsPlan
     network: NetworkChoices
     network_pools: tuple[PoolSize, ...]
     iam: IamNeeds
@@ -575,15 +589,17 @@ class Plan:
     monitoring: MonitoringPlan | None
     tracing: TracingPlan | None
     registry_mirror: RegistryMirror | None
+    tags: TagsPlan
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 
     @property
     def config_hash(self) -> str:
-        """Names what is deployed: equal for stack files that say the same, whatever benchmark they ask for, with equal
-        entries of the project's own.
+        """Names what is deployed: equal for stack files that say the same, whatever benchmark and tags they ask for,
+        with equal entries of the project's own.
         """
-        text = self.config.model_dump_json(by_alias=True, exclude={"smoke": True, "front_door": {"weights"}})
+        left_out: Any = {"smoke": True, "tags": True, "front_door": {"weights"}}
+        text = self.config.model_dump_json(by_alias=True, exclude=left_out)
         text += "".join(f"\n{entry.file} {entry.sha256}" for entry in self.project_entries if entry.is_deployed)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -66,6 +66,7 @@ from llmd_oke.planning.releases import (
     with_router,
 )
 from llmd_oke.planning.storage import created_storage, download_limit_s, model_cache
+from llmd_oke.planning.tags import planned_tags
 
 
 def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
@@ -137,6 +138,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         monitoring=monitoring(config, pools),
         tracing=tracing(config),
         registry_mirror=None if mirror is None else RegistryMirror(mirror.prefix, mirror.pull_secret),
+        tags=planned_tags(config),
         advice=(),
         project_entries=(),
     )
@@ -147,6 +149,7 @@ def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
     autoscaled = autoscaled_pools(config)
     return ClusterPlan(
         config=cluster,
+        tags=planned_tags(config),
         network=network_choices(config, cluster),
         network_pools=tuple(network_pools(config)),
         iam=iam_needs(config, cluster),

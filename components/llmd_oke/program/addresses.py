@@ -76,7 +76,7 @@ def front_door_args(
         "tokens": _tokens(door, secrets.key_set),
         "requests_per_minute": door.requests_per_minute,
         "client_limits": dict(door.client_limits) or None,
-        "load_balancer": load_balancer_args(door.exposure, door.load_balancer, access),
+        "load_balancer": load_balancer_args(plan, door.exposure, door.load_balancer, access),
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
     }
 
@@ -100,7 +100,7 @@ def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | N
 
 
 def load_balancer_args(
-    exposure: Exposure, given: LoadBalancer, access: ClusterAccess
+    plan: Plan, exposure: Exposure, given: LoadBalancer, access: ClusterAccess
 ) -> FrontDoorLoadBalancerArgs | None:
     """A load balancer in the network that the stack creates, unless the stack file says where; None for pods only."""
     if exposure == "cluster":
@@ -113,6 +113,8 @@ def load_balancer_args(
         "public": exposure == "public",
         "subnet_id": given.subnet_id or (own.subnet_id if own else None),
         "security_group_ids": groups or None,
+        "freeform_tags": dict(plan.tags.freeform) or None,
+        "defined_tags": dict(plan.tags.defined) or None,
     }
 
 
@@ -130,7 +132,7 @@ def declare_routes(
         KitError: (in the outputs) the Gateway API isn't in the cluster; says how it is installed.
     """
     name = access.name_once_served(plan.namespace, DEFINITIONS, ESTABLISHED_S, REMEDY, namespace)
-    made = _declare_gateway(gateway, name, access, opts)
+    made = _declare_gateway(plan, gateway, name, access, opts)
     return {
         model.name: _declare_route(plan, gateway, model, name, after(opts, *made, *units[model.name]))
         for model in plan.models
@@ -139,6 +141,7 @@ def declare_routes(
 
 
 def _declare_gateway(
+    plan: Plan,
     gateway: GatewayPlan,
     namespace: pulumi.Input[str],
     access: ClusterAccess,
@@ -157,7 +160,7 @@ def _declare_gateway(
                 "gateway": gateway.name,
                 "class_name": created.class_name,
                 "listeners": _listeners(gateway, created),
-                "load_balancer": load_balancer_args(created.exposure, LoadBalancer(), access),
+                "load_balancer": load_balancer_args(plan, created.exposure, LoadBalancer(), access),
             },
             opts,
         )

@@ -16,9 +16,8 @@ from llmd_oke.cluster.iam import Iam
 from llmd_oke.cluster.network import Network, choice_args
 from llmd_oke.cluster.oke_cluster import AddOnArgs, AddOns, OkeCluster
 from llmd_oke.cluster.pools import CpuNodesArgs, CpuPool, CpuPoolArgs, CyclingArgs, NodeImage, SystemPool, TaintArgs
-from llmd_oke.cluster.provider import availability_domains, region_provider
+from llmd_oke.cluster.provider import TagArgs, availability_domains, region_provider
 from llmd_oke.cluster.storage import Storage
-from llmd_oke.config import CreateCluster
 from llmd_oke.config.base import Part
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.pools import Taint
@@ -33,7 +32,7 @@ from llmd_oke.operators.helm_operators import (
 )
 from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.planning import Plan
-from llmd_oke.planning.plan import ClusterPlan, CyclingPlan, GpuPoolPlan, GpuStackPlan
+from llmd_oke.planning.plan import ClusterPlan, CyclingPlan, GpuPoolPlan, GpuStackPlan, TagsPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
 from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, mirror_args, taint_outputs
@@ -109,11 +108,11 @@ def create_cluster(
         KitError: a pool's image has no link.
     """
     cluster = created.config
-    provider = region_provider("oci", cluster.region)
+    provider = region_provider("oci", cluster.region, created.tags.ignored)
     opts = pulumi.ResourceOptions(providers=[provider])
     network = _network(created, opts)
     rights = _rights("cluster-iam", created, created.iam.cluster, None, opts)
-    oke = _oke(cluster, network, api_server, after(opts, network, *rights))
+    oke = _oke(created, network, api_server, after(opts, network, *rights))
     node_rights = _rights("nodes-iam", created, created.iam.nodes, oke, opts)
     ready = after(opts, network, *rights, *node_rights)
     access = ClusterAccess(
@@ -129,7 +128,7 @@ def create_cluster(
     cluster_add_ons = _add_ons(created, oke, after(opts, *cpu_pools.values()))
     gpu_opts = after(ready, reached, *cpu_pools.values())
     gpu_pools = {
-        pool.config.name: _gpu_pool(pool, cluster, network, oke, image_links, gpu_opts) for pool in created.gpu_pools
+        pool.config.name: _gpu_pool(pool, created, network, oke, image_links, gpu_opts) for pool in created.gpu_pools
     }
     storage = _storage(created, network, after(ready, oke))
     if storage is not None:
@@ -143,6 +142,7 @@ def _network(created: ClusterPlan, opts: pulumi.ResourceOptions) -> Network:
         "network",
         {
             **choice_args(created.network),
+            **_tags(created.tags),
             "compartment_id": network.compartment_id or cluster.compartment_id,
             "pools": [{"nodes": pool.nodes, "max_pods": pool.max_pods} for pool in created.network_pools],
             "cidr": network.cidr,
@@ -199,6 +199,9 @@ def _rights(
         name,
         {
             "needs": list(needs),
+            **_tags(created.tags),
+            "tag_namespace_compartment_id": created.tags.namespace_compartment_id,
+            "ignored_tags": list(created.tags.ignored),
             "compartment_id": cluster.compartment_id,
             "tenancy_id": cluster.tenancy_id,
             "style": iam.style,
@@ -219,12 +222,14 @@ def _rights(
     return [component]
 
 
-def _oke(cluster: CreateCluster, network: Network, api_server: str | None, opts: pulumi.ResourceOptions) -> OkeCluster:
+def _oke(created: ClusterPlan, network: Network, api_server: str | None, opts: pulumi.ResourceOptions) -> OkeCluster:
     """The cluster. Its name changes in place, so that its component has a name of its own."""
+    cluster = created.config
     flannel = cluster.cni == "flannel"
     return OkeCluster(
         "oke",
         {
+            **_tags(created.tags),
             "cluster_name": cluster.name,
             "region": cluster.region,
             "compartment_id": cluster.compartment_id,
@@ -275,8 +280,9 @@ def _cpu_pools(
     components: dict[str, SystemPool | CpuPool] = {}
     for planned in created.cpu_pools:
         name, pool = planned.name, planned.config
-        image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.lookup_results.system_image_id
+        image_id = _image(name, pool.image, created, image_links, opts) or cluster.lookup_results.system_image_id
         nodes: CpuNodesArgs = {
+            **_tags(created.tags),
             "cluster": oke,
             "network": network,
             "pool_name": name,
@@ -304,17 +310,18 @@ def _cpu_pools(
 
 def _gpu_pool(
     planned: GpuPoolPlan,
-    cluster: CreateCluster,
+    created: ClusterPlan,
     network: Network,
     oke: OkeCluster,
     image_links: Mapping[str, pulumi.Input[str]],
     opts: pulumi.ResourceOptions,
 ) -> GpuPool:
-    pool = planned.config
-    image_id = None if pool.pool_id else _image(pool.name, pool.image, cluster, image_links, opts)
+    pool, cluster = planned.config, created.config
+    image_id = None if pool.pool_id else _image(pool.name, pool.image, created, image_links, opts)
     return GpuPool(
         pool.name,
         {
+            **_tags(created.tags),
             "cluster": oke,
             "network": network,
             "pool_name": pool.name,
@@ -350,6 +357,10 @@ def _gpu_pool(
     )
 
 
+def _tags(tags: TagsPlan) -> TagArgs:
+    return {"freeform_tags": dict(tags.freeform) or None, "defined_tags": dict(tags.defined) or None}
+
+
 def _taints(taints: Iterable[Taint]) -> list[TaintArgs]:
     return [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in taints]
 
@@ -363,7 +374,7 @@ def _cycling(cycling: CyclingPlan | None) -> CyclingArgs | None:
 def _image(
     pool: str,
     image: config.Image | None,
-    cluster: CreateCluster,
+    created: ClusterPlan,
     image_links: Mapping[str, pulumi.Input[str]],
     opts: pulumi.ResourceOptions,
 ) -> pulumi.Input[str] | None:
@@ -377,7 +388,8 @@ def _image(
     return NodeImage(
         f"{pool}-image",
         {
-            "compartment_id": cluster.compartment_id,
+            **_tags(created.tags),
+            "compartment_id": created.config.compartment_id,
             "display_name": image.import_.name,
             "uri": link,
             "checksum": image.import_.checksum,
@@ -436,6 +448,7 @@ def _storage(created: ClusterPlan, network: Network, opts: pulumi.ResourceOption
     return Storage(
         "storage",
         {
+            **_tags(created.tags),
             "kind": storage.kind,
             "compartment_id": created.config.compartment_id,
             "availability_domain": storage.availability_domain,

@@ -1,6 +1,7 @@
 """One address for all models of a stack: Envoys that know who asks and for which model, and the Service before them."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
@@ -16,6 +17,7 @@ from llmd_oke.objects import (
     resolve_release,
     when_declared,
 )
+from llmd_oke.planning.tags import STACK_TAG
 from llmd_oke.serving import labels, network_policies, stack_envoy
 from llmd_oke.serving.front_door import CONFIG_FILE, CONFIG_FOLDER, READY_PORT, Upstream, envoys
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
@@ -92,6 +94,10 @@ class FrontDoorLoadBalancerArgs(TypedDict):
     """Its subnet; the cluster's choice if left out."""
     security_group_ids: NotRequired[list[pulumi.Input[str]] | None]
     """Its network security groups; none if left out."""
+    freeform_tags: NotRequired[dict[str, str] | None]
+    """Freeform tags, beside the stack's own; without any tags it has those that the cluster gives load balancers."""
+    defined_tags: NotRequired[dict[str, str] | None]
+    """Defined tags by `Namespace.Key`."""
 
 
 class StackFrontDoorArgs(TypedDict):
@@ -297,12 +303,33 @@ def load_balancer_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, 
         "oci.oraclecloud.com/load-balancer-type": "nlb",
         f"{_ANNOTATIONS}/internal": "false" if balancer["public"] else "true",
     }
+    annotations |= _tag_annotations(balancer)
     if (subnet := balancer.get("subnet_id")) is not None:
         annotations[f"{_ANNOTATIONS}/subnet"] = subnet
     if (groups := balancer.get("security_group_ids")) is not None:
         annotations[f"{_ANNOTATIONS}/oci-network-security-groups"] = pulumi.Output.all(*groups).apply(",".join)
         annotations[f"{_ANNOTATIONS}/security-list-management-mode"] = "None"
     return annotations
+
+
+def _tag_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, str]:
+    """Tags in place of all that the cluster would give (OCI documentation, Applying Tags to Load Balancers); OKE reads
+    them when it creates the load balancer and never again.
+    """
+    freeform, defined = balancer.get("freeform_tags") or {}, balancer.get("defined_tags") or {}
+    if not freeform and not defined:
+        return {}
+    by_namespace: dict[str, dict[str, str]] = {}
+    for name, value in defined.items():
+        namespace, _, key = name.partition(".")
+        by_namespace.setdefault(namespace, {})[key] = value
+    own = {STACK_TAG: f"{pulumi.get_project()}/{pulumi.get_stack()}"}
+    overrides = {"freeform": {**own, **freeform}, "defined": by_namespace}
+    return {
+        f"{_ANNOTATIONS}/initial-{kind}-tags-override": json.dumps(tags, sort_keys=True)
+        for kind, tags in overrides.items()
+        if tags
+    }
 
 
 def disruption_budget(args: StackFrontDoorArgs) -> Manifest:

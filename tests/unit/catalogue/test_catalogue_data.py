@@ -200,15 +200,17 @@ STATEMENTS = [(need, statement) for need, entry in policies().needs.items() for 
 SCOPES = {
     "compartment_id": "compartment",
     "network_compartment_id": "network",
+    "tag_namespaces": "tags",
     "image_compartment_id": "images",
     "key_compartment_id": "keys",
     None: "tenancy",
 }
 KNOWN = {"tenancy_id", "cluster_id", *SCOPES}
 GRAMMAR = re.compile(
-    r"^Allow (any-user|service [a-z]+|\$[a-z]+) to "
-    r"((use|read|inspect|manage) [a-z-]+|\{[A-Z_]+(, [A-Z_]+)*\}) in (tenancy|compartment id \$[a-z_]+)"
-    r"( where (ALL \{.+\}|[a-z.]+ = '[^']+'))?$"
+    r"^Allow (any-user|service [a-z_]+|\$[a-z]+) to "
+    r"((use|read|inspect|manage) [a-z-]+|\{[A-Z_]+(, [A-Z_]+)*\}) "
+    r"in (tenancy|\$tag_namespaces|compartment id \$[a-z_]+)"
+    r"( where (ALL \{.+\}|[a-z.-]+ = '[^']+'))?$"
 )
 
 
@@ -244,8 +246,8 @@ def test_any_user_is_never_meant_without_a_condition_on_who_asks(need, statement
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
 def test_a_policy_is_attached_to_the_compartment_that_it_speaks_of(need, statement):
-    place = re.search(r" in (tenancy|compartment id \$(\w+))", statement.text)
-    assert SCOPES[place.group(2)] == statement.scope
+    place = re.search(r" in (tenancy|\$(tag_namespaces)|compartment id \$(\w+))", statement.text)
+    assert SCOPES[place[2] or place[3]] == statement.scope
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)

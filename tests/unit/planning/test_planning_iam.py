@@ -20,6 +20,7 @@ VARIABLES = Variables(
         "network_compartment_id": "N",
         "image_compartment_id": "I",
         "key_compartment_id": "V",
+        "tag_namespaces": "tenancy",
     },
     groups={"nodes": "'Default'/'prod-nodes'", "clusters": "id G"},
     resource_ids={
@@ -27,6 +28,7 @@ VARIABLES = Variables(
         "boot_volume_key_id": ["KEY"],
         "managed_boot_volume_key_id": ["KEY"],
         "host_group_id": ["H1", "H2"],
+        "tag_namespace": ["Operations"],
     },
 )
 
@@ -38,6 +40,16 @@ NODE_POOL = "request.principal.type = 'nodepool'"
 CLUSTER = "ALL {request.principal.type = 'cluster', request.principal.id = 'K'}"
 
 EXPECTED = {
+    "defined-tags": [
+        "Allow any-user to use tag-namespaces in tenancy where ALL {request.principal.id = 'K', "
+        "target.tag-namespace.name = 'Operations'}",
+        f"Allow any-user to use tag-namespaces in tenancy where ALL {{{NODE_POOL}, "
+        "target.tag-namespace.name = 'Operations'}",
+    ],
+    "defined-tags-of-cluster-networks": [
+        "Allow service compute_management to use tag-namespaces in tenancy where target.tag-namespace.name = "
+        "'Operations'",
+    ],
     "cluster-encryption": [
         "Allow dynamic-group id G to use keys in compartment id V where target.key.id = 'KEY'",
     ],
@@ -118,7 +130,7 @@ def test_a_need_is_served_by_these_statements(need):
 
 def test_all_that_there_is_fits_into_one_policy_of_each_compartment():
     result = statements(list(policies().needs), VARIABLES)
-    assert set(result) == {"compartment", "network", "images", "keys", "tenancy"}
+    assert set(result) == {"compartment", "network", "images", "keys", "tags", "tenancy"}
     assert max(map(len, result.values())) <= MOST_STATEMENTS
 
 

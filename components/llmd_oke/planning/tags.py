@@ -1,0 +1,77 @@
+"""Tags of what a stack creates in OCI: what OCI takes, and as what components pass them on."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from llmd_pods.errors import Problem
+
+from llmd_oke.catalogue.operations import tag_limits
+from llmd_oke.config import StackConfig
+from llmd_oke.planning.plan import Advice, Plan, TagsPlan
+
+STACK_TAG = "llmd-oke/stack"
+"""Freeform tag of all that the kit creates in OCI, with the name of the project and of the stack: `llmd-oke/prod`."""
+
+CHECKSUM_TAG = "llmd-oke-checksum"
+"""Freeform tag of imported images: the checksum of the file that they were imported from."""
+
+
+def planned_tags(config: StackConfig) -> TagsPlan:
+    """The tags of a stack, defined ones by `Namespace.Key`."""
+    tags = config.tags
+    if tags is None:
+        return TagsPlan({}, {}, (), None)
+    defined = {f"{space}.{key}": value for space, keys in tags.defined.items() for key, value in keys.items()}
+    ignored = (*tag_limits().automatic, *tags.ignored) if defined else ()
+    return TagsPlan(tags.freeform, defined, ignored, tags.namespace_compartment_id)
+
+
+def tag_problems(config: StackConfig) -> Iterator[Problem]:
+    """Tags that OCI refuses, sets itself, or that are the kit's own; more of them than a resource can have."""
+    tags, limits = config.tags, tag_limits()
+    if tags is None:
+        return
+    for key in tags.freeform:
+        if key in {STACK_TAG, CHECKSUM_TAG}:
+            yield Problem(f"tags.freeform.{key}", tags.freeform[key], "another key", "the kit sets this tag itself")
+    for space in tags.defined:
+        if space.lower() in limits.reserved_namespaces:
+            yield Problem(f"tags.defined.{space}", space, "another namespace", "OCI sets the tags of this one itself")
+        if not tags.defined[space]:
+            yield Problem(f"tags.defined.{space}", "nothing", "a key and its value", "a namespace alone tags nothing")
+    names = [(f"tags.defined.{space}", space) for space in tags.defined]
+    names += [(f"tags.defined.{space}.{key}", f"{space}.{key}") for space, keys in tags.defined.items() for key in keys]
+    spelt = Counter(name.lower() for _, name in names)
+    for path, name in names:
+        if spelt[name.lower()] > 1:
+            why = "OCI takes another spelling in upper and lower case for the same"
+            yield Problem(path, name, "each namespace and key once", why)
+    planned = planned_tags(config)
+    counts = {
+        "freeform": (len(planned.freeform), limits.freeform - limits.own_freeform),
+        "defined": (len(planned.defined), limits.defined - limits.own_defined),
+    }
+    for key, (count, most) in counts.items():
+        if count > most:
+            why = "OCI takes no more on one resource, beside those of the kit and of OCI"
+            yield Problem(f"tags.{key}", f"{count} tags", f"at most {most}", why)
+    size, most = len(json.dumps([tags.freeform, tags.defined], ensure_ascii=False).encode()), limits.bytes
+    if size > most - limits.own_bytes:
+        why = f"OCI takes {most} bytes of tags on one resource, with those of the kit and of OCI"
+        yield Problem("tags", f"{size} bytes", f"at most {most - limits.own_bytes} bytes as JSON", why)
+    for i, name in enumerate(tags.ignored):
+        if name.lower() in {own.lower() for own in planned.defined}:
+            why = "the stack file gives it a value, which updates would never write again"
+            yield Problem(f"tags.ignored[{i}]", name, "tags that others set", why)
+        if not planned.defined:
+            why = "without defined tags updates leave those of others alone"
+            yield Problem(f"tags.ignored[{i}]", name, "nothing, or defined tags beside it", why)
+
+
+def tag_advice(plan: Plan) -> Iterator[Advice]:
+    """Tags for a stack that creates nothing in OCI."""
+    doors = (plan.front_door, plan.gateway and plan.gateway.created)
+    balanced = any(door is not None and door.exposure != "cluster" for door in doors)
+    if plan.config.tags is not None and plan.created is None and not balanced:
+        yield Advice("tags", "this stack creates nothing in OCI that could have them: not a cluster, no load balancer")

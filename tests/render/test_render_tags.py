@@ -1,0 +1,113 @@
+"""The tags of a stack: on all that it creates in OCI, and on what OKE and OCI create for it."""
+
+import json
+from typing import Any
+
+import pytest
+from created_cluster import cluster_layer, created
+from llmd_oke.cluster.gpu_pool import Launch
+from llmd_oke.testing import Declared, Rendered
+from llmd_rehearsal.oci_plugin.bridge import compare
+from llmd_rehearsal.oci_plugin.facts import resource_of
+from llmd_rehearsal.plugin_values import is_list, is_map
+from oci_contract import contract_breaches, need_schema, oci_resources, unknown_to_installed_plugin
+from stack_files import existing_cluster, ocid, stack
+
+TAGS = {"freeform": {"team": "inference"}, "defined": {"Operations": {"CostCenter": "42"}}}
+FREEFORM = {"llmd-oke/stack": "llmd-oke/test", "team": "inference"}
+DEFINED = {"Operations.CostCenter": "42"}
+CLUSTER = "oci:ContainerEngine/cluster:Cluster"
+PROVIDER = "pulumi:providers:oci"
+
+
+def untagged(resource: Declared) -> list[str]:
+    """Where a resource could have tags, by the schema of 4.20, and has not those of the stack."""
+    schema = need_schema()
+    entry = schema["resources"][resource.type]
+    return list(_untagged("", resource.inputs, entry["inputs"], schema["types"]))
+
+
+def _untagged(path: str, value: Any, properties: Any, types: Any) -> Any:
+    if is_map((properties.get("freeformTags") or {}).get("type")):
+        tags = (value.get("freeformTags") or {}).items()
+        if not tags >= FREEFORM.items() or value.get("definedTags") != DEFINED:
+            yield path or "the resource"
+    for key, inner in value.items():
+        yield from _inside(f"{path}.{key}", inner, (properties.get(key) or {}).get("type"), types)
+
+
+def _inside(path: str, value: Any, kind: Any, types: Any) -> Any:
+    if is_list(kind) and is_list(value):
+        for item in value:
+            yield from _inside(path, item, kind[0], types)
+    elif isinstance(kind, str) and kind.startswith("ref:") and is_map(value):
+        yield from _untagged(path, value, types[kind.removeprefix("ref:")]["properties"], types)
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_everything_that_can_have_tags_has_those_of_the_stack(rendered: Any, launch: Launch):
+    kind = "lustre" if launch is Launch.CLUSTER_NETWORK else "file-storage"
+    changes: dict[str, Any] = {
+        "rdma": "none" if launch is Launch.PLAIN else "sriov-vf",
+        "storage": {"modelCache": {"kind": kind}},
+        "cpuPools": [{"name": "routers", "size": 1}],
+    }
+    network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}, "publicLoadBalancers": True}
+    style = "classic" if launch is Launch.PLAIN else "identity-domain"
+    cluster: dict[str, Any] = {"network": network, "iam": {"homeRegion": "us-phoenix-1", "style": style}}
+    made = rendered(cluster_layer(pool={"launch": launch}, cluster=cluster, tags=TAGS, **changes))
+    for resource in oci_resources(made):
+        assert untagged(resource) == [], resource.name
+        assert contract_breaches(resource) == [], resource.name
+        assert unknown_to_installed_plugin(resource) == [], resource.name
+
+
+def test_load_balancers_and_volumes_that_oke_makes_have_the_tags(rendered: Any):
+    (cluster,) = (item for item in oci_resources(rendered(created(tags=TAGS))) if item.type == CLUSTER)
+    expected = {"freeformTags": FREEFORM, "definedTags": DEFINED}
+    assert cluster.inputs["options"]["serviceLbConfig"] == expected
+    assert cluster.inputs["options"]["persistentVolumeConfig"] == expected
+
+
+def test_a_dynamic_group_of_a_domain_has_the_tags_as_the_domain_writes_them(rendered: Any):
+    made = rendered(cluster_layer(pool={"launch": "cluster-network"}, tags=TAGS))
+    (group,) = (item for item in oci_resources(made) if item.type.endswith(":DomainsDynamicResourceGroup"))
+    assert group.inputs["urnietfparamsscimschemasoracleidcsextensionOciTags"] == {
+        "freeformTags": [{"key": key, "value": value} for key, value in FREEFORM.items()],
+        "definedTags": [{"namespace": "Operations", "key": "CostCenter", "value": "42"}],
+    }
+
+
+def provider_of(made: Rendered) -> list[Any]:
+    return [item.inputs.get("ignoreDefinedTags") for item in made.resources if item.type == PROVIDER]
+
+
+def test_updates_leave_the_tags_of_others_alone_and_write_their_own(rendered: Any):
+    plain, tagged = rendered(cluster_layer()), rendered(cluster_layer(tags={**TAGS, "ignored": ["Audit.Owner"]}))
+    assert all("definedTags" not in resource.inputs for resource in oci_resources(plain))
+    assert provider_of(plain) == [None]
+    assert [json.loads(tags) for tags in provider_of(tagged)] == [
+        ["Oracle-Tags.CreatedBy", "Oracle-Tags.CreatedOn", "Audit.Owner"]
+    ]
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_tags_are_given_to_what_runs_in_place(rendered: Any, launch: Launch):
+    changes: dict[str, Any] = {"rdma": "none" if launch is Launch.PLAIN else "sriov-vf"}
+    stacks = [rendered(cluster_layer(pool={"launch": launch}, **changes, **tags)) for tags in ({}, {"tags": TAGS})]
+    before, after = ({item.urn: item for item in oci_resources(made)} for made in stacks)
+    replaced = {
+        item.name: compare(resource_of(item.type), item.inputs, after[urn].inputs, set()).replaces
+        for urn, item in before.items()
+        if not item.type.endswith(":InstanceConfiguration")  # the cluster network takes another one in place
+    }
+    assert {name: paths for name, paths in replaced.items() if paths} == {}
+
+
+def test_a_load_balancer_of_another_stacks_cluster_has_the_tags_of_its_own(rendered: Any):
+    door = {"exposure": "internal"}
+    made = rendered(stack(cluster=existing_cluster(identifier=ocid("cluster")), frontDoor=door, tags=TAGS))
+    (service,) = (item for item in made.resources if item.inputs.get("spec", {}).get("type") == "LoadBalancer")
+    annotations, prefix = service.inputs["metadata"]["annotations"], "oci-network-load-balancer.oraclecloud.com"
+    assert json.loads(annotations[f"{prefix}/initial-freeform-tags-override"]) == FREEFORM
+    assert json.loads(annotations[f"{prefix}/initial-defined-tags-override"]) == {"Operations": {"CostCenter": "42"}}

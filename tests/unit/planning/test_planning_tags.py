@@ -1,0 +1,85 @@
+"""Tags that OCI would refuse, and the rights that tags need."""
+
+from typing import Any
+
+import pytest
+from created_stacks import refusals, validated
+from llmd_oke import planning
+from llmd_oke.planning.iam import iam_needs
+from stack_files import COMPARTMENT, created_pool, model, plan, problems
+
+
+def refused(**tags: Any) -> dict[str, str]:
+    return refusals(stack_changes={"tags": tags})
+
+
+@pytest.mark.parametrize(
+    ("tags", "path"),
+    [
+        ({"freeform": {"a b": "c"}}, "tags.freeform"),
+        ({"freeform": {"a.b": "c"}}, "tags.freeform"),
+        ({"freeform": {"": "c"}}, "tags.freeform"),
+        ({"freeform": {"k" * 101: "c"}}, "tags.freeform"),
+        ({"freeform": {"a": "c" * 257}}, "tags.freeform.a"),
+        ({"freeform": {"a": 1}}, "tags.freeform.a"),
+        ({"defined": {"CostCenter": "42"}}, "tags.defined.CostCenter"),
+        ({"defined": {"a b": {"c": "d"}}}, "tags.defined"),
+        ({"ignored": ["Oracle-Tags"]}, "tags.ignored[0]"),
+        ({"namespaceCompartmentId": "root"}, "tags.namespaceCompartmentId"),
+    ],
+)
+def test_what_no_tag_can_be_is_refused_by_its_path(tags: dict[str, Any], path: str):
+    assert any(told.path.startswith(path) for told in problems(model(), tags=tags))
+
+
+@pytest.mark.parametrize(
+    ("tags", "path", "why"),
+    [
+        ({"freeform": {"llmd-oke/stack": "x"}}, "tags.freeform.llmd-oke/stack", "the kit sets this tag itself"),
+        ({"defined": {"oracle-tags": {"CreatedBy": "x"}}}, "tags.defined.oracle-tags", "OCI sets the tags"),
+        ({"defined": {"Orcl-Cloud": {"a": "x"}}}, "tags.defined.Orcl-Cloud", "OCI sets the tags"),
+        ({"defined": {"Operations": {}}}, "tags.defined.Operations", "a namespace alone tags nothing"),
+        ({"defined": {"A": {"b": "1"}, "a": {"c": "2"}}}, "tags.defined.A", "upper and lower case"),
+        ({"defined": {"A": {"b": "1", "B": "2"}}}, "tags.defined.A.b", "upper and lower case"),
+        ({"freeform": {f"k{i}": "v" for i in range(9)}}, "tags.freeform", "accepted: at most 8"),
+        ({"defined": {"A": {f"k{i}": "v" for i in range(63)}}}, "tags.defined", "accepted: at most 62"),
+        ({"defined": {"A": {f"k{i}": "v" * 256 for i in range(20)}}}, "tags", "at most 4400 bytes"),
+        ({"defined": {"A": {"b": "1"}}, "ignored": ["a.B"]}, "tags.ignored[0]", "never write again"),
+        ({"ignored": ["A.b"]}, "tags.ignored[0]", "without defined tags"),
+    ],
+)
+def test_tags_that_oci_would_refuse_are_refused_before_anything_is_created(tags: dict[str, Any], path: str, why: str):
+    assert why in refused(**tags)[path]
+
+
+def test_as_many_tags_as_oci_takes_are_accepted():
+    defined = {"A": {f"k{i}": "v" for i in range(62)}}
+    assert refused(freeform={f"k{i}": "v" * 256 for i in range(8)}, defined=defined, ignored=["Audit.Owner"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("tags", "launch", "needed"),
+    [
+        ({"freeform": {"team": "a"}}, "cluster-network", set[str]()),
+        ({"defined": {"A": {"b": "1"}}}, "managed-compute-cluster", {"defined-tags"}),
+        ({"defined": {"A": {"b": "1"}}}, "cluster-network", {"defined-tags", "defined-tags-of-cluster-networks"}),
+        ({"defined": {"A": {"b": "1"}}, "namespaceCompartmentId": COMPARTMENT}, "cluster-network", set[str]()),
+    ],
+)
+def test_namespaces_elsewhere_need_rights(tags: dict[str, Any], launch: str, needed: set[str]):
+    config = validated(created_pool(launch=launch), stack_changes={"tags": tags})
+    assert config.created_cluster is not None
+    needs = iam_needs(config, config.created_cluster)
+    assert {need for need in (*needs.cluster, *needs.nodes) if "tags" in need} == needed
+    assert (needs.resource_ids.get("tag_namespace") == ("A",)) is ("defined" in tags)
+
+
+def test_results_of_two_stacks_that_differ_by_tags_are_of_the_same_deployment():
+    tagged = plan(tags={"freeform": {"team": "a"}})
+    assert tagged.config_hash == plan().config_hash
+    assert [item.path for item in tagged.advice if item.path == "tags"] == ["tags"]
+
+
+def test_a_stack_that_creates_its_cluster_is_told_nothing_of_its_tags():
+    told = planning.plan(validated(stack_changes={"tags": {"freeform": {"team": "a"}}})).advice
+    assert [item for item in told if item.path == "tags"] == []
