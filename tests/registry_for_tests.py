@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 AMD64 = {"os": "linux", "architecture": "amd64"}
 ARM64 = {"os": "linux", "architecture": "arm64"}
 

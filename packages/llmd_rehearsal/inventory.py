@@ -26,7 +26,7 @@ WATCHING = ("prometheus",)
 FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
 """Further ones in pods, for stacks with scaling."""
 
-IN_TESTS = ("actionlint", "llm-d-inference-sim", "promtool", *BEHIND_GATEWAY, *WATCHING, *FOLLOWING)
+IN_TESTS = ("actionlint", "llm-d-inference-sim", "promtool", "registry", *BEHIND_GATEWAY, *WATCHING, *FOLLOWING)
 HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 
 

@@ -1,4 +1,5 @@
-"""What is asked of container registries, and what their answers mean."""
+"""What registries do that no real one does when it is asked to: they are busy, fail, lie or have no end. What they do
+otherwise is tested with a real one (`test_bed/registry`)."""
 
 from collections.abc import Iterator
 
@@ -8,7 +9,7 @@ from llmd_oke.access import registry as registries
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_pods.progress import SilentProgress
-from registry_for_tests import AMD64, ARM64, DOCKER_MANIFEST, Registry, served
+from registry_for_tests import AMD64, Registry, served
 
 REPOSITORY = "llm-d/vllm"
 
@@ -29,69 +30,11 @@ def refusal(registry: Registry, client: RegistryClient | None = None, tag: str =
     return caught.value.refusal, caught.value.message
 
 
-@pytest.mark.parametrize("media_type", [registries._MANIFESTS[0], DOCKER_MANIFEST])
-def test_a_single_manifests_digest_is_what_the_registry_states(registry: Registry, media_type: str):
-    digest = registry.push(REPOSITORY, "v1", 10, 20, media_type=media_type)
-    assert RegistryClient().stored(image(registry)) == StoredImage(digest)
-
-
-def test_a_token_is_fetched_where_the_registry_wants_one_once_for_each_repository(registry: Registry):
-    registry.push(REPOSITORY, "v1", 10)
-    registry.push(REPOSITORY, "v2", 10)
-    client = RegistryClient()
-    client.stored(image(registry))
-    client.stored(image(registry, "v2"))
-    assert [request.split("?")[0] for request in registry.requests] == [
-        f"HEAD /v2/{REPOSITORY}/manifests/v1",
-        "GET /token",
-        f"HEAD /v2/{REPOSITORY}/manifests/v1",
-        f"HEAD /v2/{REPOSITORY}/manifests/v2",
-    ]
-
-
 def test_a_registry_that_wants_no_token_is_asked_once(registry: Registry):
     registry.wants_token = False
     registry.push(REPOSITORY, "v1", 10)
     RegistryClient().stored(image(registry))
     assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/v1"]
-
-
-def test_of_several_platforms_the_index_is_what_is_pinned(registry: Registry):
-    digest = registry.push_index(REPOSITORY, "v1", ARM64, AMD64)
-    assert RegistryClient().stored(image(registry)).digest == digest
-
-
-def test_the_download_is_that_of_the_nodes_platform(registry: Registry):
-    registry.push_index(REPOSITORY, "v1", ARM64, AMD64, bytes_each=1000)
-    registry.push(REPOSITORY, "v2", 10, 20)
-    assert RegistryClient().stored(image(registry), with_size=True).download_bytes == 1001
-    assert RegistryClient().stored(image(registry, "v2"), with_size=True).download_bytes == 30
-
-
-def test_an_image_that_is_not_for_the_nodes_platform_is_told(registry: Registry):
-    registry.push_index(REPOSITORY, "v1", ARM64)
-    assert refusal(registry)[0] is Refusal.OTHER_PLATFORM
-
-
-def test_an_image_is_asked_for_by_digest_as_nodes_do(registry: Registry):
-    digest = registry.push(REPOSITORY, "v1", 10)
-    registry.push(REPOSITORY, "v1", 11)
-    pinned = image(registry, digest=digest)
-    assert RegistryClient().stored(pinned, by_digest=True).digest == digest
-    assert RegistryClient().stored(pinned).digest != digest
-
-
-def test_a_tag_that_is_not_there_is_named(registry: Registry):
-    registry.push(REPOSITORY, "v1", 10)
-    kind, message = refusal(registry, tag="v2")
-    assert (kind, message) == (Refusal.NOT_FOUND, f"{registry.address} has no {REPOSITORY}:v2.")
-
-
-def test_a_repository_that_gives_no_token_is_denied(registry: Registry):
-    registry.private.add(REPOSITORY)
-    kind, message = refusal(registry)
-    assert kind is Refusal.DENIED
-    assert "private, or gone" in message
 
 
 def test_a_busy_registry_is_asked_again_after_the_time_that_it_says(registry: Registry):

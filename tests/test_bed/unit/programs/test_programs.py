@@ -271,6 +271,7 @@ def test_programs_of_one_build_come_from_packages_of_different_names():
         "llm-d-inference-sim",
         "actionlint",
         "keda-operator",
+        "registry",
     ],
 )
 def test_the_pinned_version_is_the_one_in_go_mod(name):
@@ -284,6 +285,7 @@ def test_the_pinned_version_is_the_one_in_go_mod(name):
         "llm-d-inference-sim": "github.com/llm-d/llm-d-inference-sim",
         "actionlint": "github.com/rhysd/actionlint",
         "keda-operator": "github.com/kedacore/keda/v2",
+        "registry": "github.com/distribution/distribution/v3",
     }
     definition = programs.definitions().programs[name]
     go_mod = (tools_folder() / programs.definitions().builds[definition.source.build].module / "go.mod").read_text()

@@ -1,0 +1,214 @@
+"""What the kit asks of a real registry that wants tokens, what it writes into the lock, and charts by Helm."""
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from llmd_oke.access import registry as registries
+from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.operators import HelmChart
+from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.cli import images as images_cli
+from llmd_oke.cli.main import app
+from llmd_oke.operations.preflight import Verdict
+from llmd_oke.operations.registries import chart_findings, registry_findings
+from llmd_oke.planning.container_images import UsedImage
+from llmd_pods.progress import SilentProgress
+from llmd_rehearsal.programs import locate
+from registry_for_tests import AMD64, ARM64
+from registry_program import RegistryProgram, running_registry
+from typer.testing import CliRunner
+
+REPOSITORY = "llm-d/vllm"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProgram]:
+    with running_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture
+def registry(program: RegistryProgram) -> RegistryProgram:
+    program.private.clear()
+    program.tokens.asked.clear()
+    return program
+
+
+def image(registry: RegistryProgram, tag: str = "v1", digest: str | None = None) -> ContainerImage:
+    return ContainerImage(registry=registry.address, repository=REPOSITORY, tag=tag, digest=digest)
+
+
+def refusal(registry: RegistryProgram, tag: str) -> tuple[Refusal, str]:
+    with pytest.raises(RegistryError) as caught:
+        RegistryClient().stored(image(registry, tag))
+    return caught.value.refusal, caught.value.message
+
+
+@pytest.mark.parametrize("media_type", registries._MANIFESTS)
+def test_a_single_manifests_digest_is_what_the_registry_states(registry: RegistryProgram, media_type: str):
+    digest = registry.push(REPOSITORY, "single", 10, 20, media_type=media_type)
+    assert RegistryClient().stored(image(registry, "single")) == StoredImage(digest)
+
+
+def test_one_token_is_fetched_for_each_repository_and_lets_pull_alone(registry: RegistryProgram):
+    registry.push(REPOSITORY, "one", 10)
+    registry.push(REPOSITORY, "two", 10)
+    registry.tokens.asked.clear()
+    client = RegistryClient()
+    client.stored(image(registry, "one"))
+    client.stored(image(registry, "two"))
+    assert registry.tokens.asked == [f"repository:{REPOSITORY}:pull"]
+
+
+def test_of_several_platforms_the_index_is_pinned_and_the_nodes_own_is_counted(registry: RegistryProgram):
+    digest = registry.push_index(REPOSITORY, "several", ARM64, AMD64, bytes_each=1000)
+    asked = RegistryClient().stored(image(registry, "several"), with_size=True)
+    assert asked == StoredImage(digest, 1001)
+
+
+def test_an_index_without_the_nodes_platform_is_told(registry: RegistryProgram):
+    registry.push_index(REPOSITORY, "arm", ARM64)
+    assert refusal(registry, "arm")[0] is Refusal.OTHER_PLATFORM
+
+
+def test_an_image_is_asked_for_by_digest_as_nodes_do(registry: RegistryProgram):
+    digest = registry.push(REPOSITORY, "moves", 10)
+    registry.push(REPOSITORY, "moves", 11)
+    pinned = image(registry, "moves", digest)
+    assert RegistryClient().stored(pinned, by_digest=True).digest == digest
+    assert RegistryClient().stored(pinned).digest != digest
+
+
+def test_a_tag_that_is_not_there_is_named(registry: RegistryProgram):
+    registry.push(REPOSITORY, "there", 10)
+    kind, message = refusal(registry, "absent")
+    assert (kind, message) == (Refusal.NOT_FOUND, f"{registry.address} has no {REPOSITORY}:absent.")
+
+
+def test_a_repository_whose_token_lets_nobody_pull_is_denied(registry: RegistryProgram):
+    registry.push(REPOSITORY, "private", 10)
+    registry.private.add(REPOSITORY)
+    kind, message = refusal(registry, "private")
+    assert kind is Refusal.DENIED
+    assert "private, or gone" in message
+
+
+def test_a_locked_digest_that_was_deleted_is_a_problem(registry: RegistryProgram):
+    gone = registry.push(REPOSITORY, "gone", 10)
+    registry.push(REPOSITORY, "gone", 11)
+    registry.delete(REPOSITORY, gone)
+    used = UsedImage(image(registry, "gone", gone), "vLLM", "release")
+    (finding,) = registry_findings([used], SilentProgress())
+    assert finding.verdict is Verdict.PROBLEM
+    assert "which the registry has no more" in finding.value
+
+
+def test_the_lock_gets_digests_of_images_and_charts_and_says_what_moves(
+    registry: RegistryProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    of_image = registry.push_index(REPOSITORY, "locked", AMD64, ARM64)
+    of_chart = registry.push_chart("charts/gpu", "1.0.0", b"an archive")
+    chart = HelmChart(reference=f"oci://{registry.address}/charts/gpu", version="1.0.0")
+    assert chart.artifact is not None
+    path = tmp_path / "lock.yaml"
+    path.write_text("images: {}\n")
+    monkeypatch.setattr(images_cli, "lock_file", lambda: path)
+    monkeypatch.setattr(images_cli, "kit_images", lambda: (chart.artifact, image(registry, "locked")))
+    assert CliRunner().invoke(app, ["images", "update"]).exit_code == 0
+    locked = yaml.safe_load(path.read_text())["images"]
+    assert {name: entry["digest"] for name, entry in locked.items()} == {
+        f"{registry.address}/charts/gpu:1.0.0": of_chart,
+        f"{registry.address}/{REPOSITORY}:locked": of_image,
+    }
+    assert CliRunner().invoke(app, ["images", "update", "--check"]).exit_code == 0
+    registry.push(REPOSITORY, "locked", 12)
+    again = CliRunner().invoke(app, ["images", "update"])
+    assert (again.exit_code, f"and was {of_image}" in again.output) == (1, True)
+
+
+def test_an_image_nobody_may_pull_keeps_its_null_with_the_reason(
+    registry: RegistryProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    registry.push("own/private", "v1", 10)
+    registry.private.add("own/private")
+    path = tmp_path / "lock.yaml"
+    path.write_text("images: {}\n")
+    wanted = ContainerImage(registry=registry.address, repository="own/private", tag="v1")
+    monkeypatch.setattr(images_cli, "lock_file", lambda: path)
+    monkeypatch.setattr(images_cli, "kit_images", lambda: (wanted,))
+    CliRunner().invoke(app, ["images", "update"])
+    (entry,) = yaml.safe_load(path.read_text())["images"].values()
+    assert entry["digest"] is None
+    assert "gives own/private to nobody who isn't signed in" in entry["reason"]
+
+
+def test_all_images_of_a_registry_have_their_answers(registry: RegistryProgram):
+    digest = registry.push(REPOSITORY, "all", 10)
+    images = [image(registry, "all"), image(registry, "absent")]
+    answers = query_registries(images, registries.stored_image, SilentProgress())
+    missing = answers[images[1].reference]
+    assert answers[images[0].reference] == StoredImage(digest, 10)
+    assert isinstance(missing, RegistryError)
+
+
+def archive(name: str, version: str) -> bytes:
+    """A chart's archive, as `helm package` makes it."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w:gz") as tar:
+        text = json.dumps({"apiVersion": "v2", "name": name, "version": version}).encode()
+        entry = tarfile.TarInfo(f"{name}/Chart.yaml")
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text))
+    return written.getvalue()
+
+
+@pytest.fixture
+def helm(tmp_path: Path, registry: RegistryProgram) -> list[str]:
+    """Helm with folders of its own, signed in to the registry."""
+    found = locate("helm")
+    if found is None:
+        pytest.skip("no helm: llmd-oke rehearse programs builds it")
+    config = tmp_path / "config.json"
+    account = {"auths": {registry.address: {"auth": "dTpw"}}}
+    config.write_text(json.dumps(account))
+    return [str(found.path), "--registry-config", str(config), "--repository-cache", str(tmp_path / "cache")]
+
+
+def run(argv: list[str], folder: Path) -> str:
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_helm_fetches_a_chart_by_the_digest_that_the_lock_has(
+    registry: RegistryProgram, helm: list[str], tmp_path: Path
+):
+    content = archive("gpu", "1.0.1")
+    digest = registry.push_chart("charts/gpu", "1.0.1", content)
+    run([*helm, "pull", f"oci://{registry.address}/charts/gpu@{digest}", "--plain-http"], tmp_path)
+    (pulled,) = tmp_path.glob("*.tgz")
+    assert pulled.read_bytes() == content
+
+
+def test_an_archive_that_helm_pushed_is_held_to_the_catalogues_checksum(
+    registry: RegistryProgram, helm: list[str], tmp_path: Path
+):
+    content = archive("gpu", "v1.5.1")
+    (tmp_path / "gpu-v1.5.1.tgz").write_bytes(content)
+    destination = f"oci://{registry.address}/charts.example.com"
+    run([*helm, "push", "gpu-v1.5.1.tgz", destination, "--plain-http"], tmp_path)
+    repository, sha256 = "https://charts.example.com", hashlib.sha256(content).hexdigest()
+    chart = HelmChart(reference="gpu", version="v1.5.1", repository=repository, sha256=sha256)
+    mirror = RegistryMirror(registry.address)
+    (finding,) = chart_findings([chart], SilentProgress(), mirror)
+    assert finding.verdict is Verdict.FINE
+    (other,) = chart_findings([chart.model_copy(update={"sha256": "1" * 64})], SilentProgress(), mirror)
+    assert other.verdict is Verdict.PROBLEM
