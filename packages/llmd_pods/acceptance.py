@@ -263,6 +263,8 @@ def judge_ports(ports: Sequence[Port], limits: Limits) -> CheckResult:
     """
     count, mtu = limits.virtual_functions, limits.mtu_bytes or "not judged: no figure is known for this shape"
     problems = [] if len(ports) == count else [f"{len(ports)} of {count} virtual functions are in the pod"]
+    if len(ports) > count:
+        problems = [f"{len(ports)} RDMA devices are in a pod of {count}: network namespaces share them (netns_mode=0)"]
     for port in ports:
         problems += (f"{port.device}: {text}" for text in _port_problems(port, limits))
     return _result("rdma", problems, f"{count} ports up, GID {limits.gid_index} {ROCE_V2}, MTU {mtu}")

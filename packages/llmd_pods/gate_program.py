@@ -1,18 +1,21 @@
-"""Waits until enough nodes of a pool are Ready with all their devices. Runs in a pod, with nothing but Python itself.
+"""Waits until enough nodes of a pool are Ready with all their devices, which pods can have for themselves. Runs in a
+pod, with nothing but Python itself.
 
 It ends with 0 when they are; with 1 and the cause, node by node, when the time is up.
 """
 
 import argparse
+import http
 import http.client
 import json
 import os
 import ssl
 import sys
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +33,11 @@ def main() -> int:
     parser.add_argument("--selector", required=True)
     parser.add_argument("--nodes", required=True, type=int)
     parser.add_argument("--device", required=True, type=_device, action="append", dest="devices")
+    parser.add_argument("--rdma-states")
     parser.add_argument("--timeout-s", required=True, type=float)
     parser.add_argument("--pause-s", default=5.0, type=float)
     arguments = parser.parse_args()
-    problems = wait(arguments, lambda: list_nodes(arguments.selector))
+    problems = wait(arguments, lambda: list_nodes(arguments.selector), lambda: list_shared(arguments.rdma_states))
     if not problems:
         devices = " and ".join(f"{count} {resource}" for resource, count in arguments.devices)
         print(f"{arguments.nodes} nodes are Ready with {devices} each")
@@ -45,13 +49,17 @@ def main() -> int:
     return 1
 
 
-def wait(arguments: argparse.Namespace, source: Callable[[], Nodes]) -> list[str]:
-    """What is wrong when the time is up; nothing as soon as nothing is."""
+def wait(
+    arguments: argparse.Namespace, source: Callable[[], Nodes], shared: Callable[[], Set[str]] = frozenset[str]
+) -> list[str]:
+    """What is wrong when the time is up; nothing as soon as nothing is. `shared` are names of nodes whose RDMA devices
+    pods can't have for themselves.
+    """
     deadline = time.monotonic() + arguments.timeout_s
     last_problems: list[str] = []
     while True:
         try:
-            problems = judge(source(), arguments.nodes, arguments.devices)
+            problems = judge(source(), arguments.nodes, arguments.devices, shared())
         except (OSError, http.client.HTTPException, ValueError) as error:
             problems = [f"the API server does not answer: {error}"]
         if not problems or time.monotonic() > deadline:
@@ -67,8 +75,10 @@ def _device(text: str) -> Device:
     return resource, int(count)
 
 
-def judge(nodes: Nodes, count: int, devices: Sequence[Device]) -> list[str]:
-    """What keeps the nodes from being enough: fewer than `count` that are Ready with all their devices."""
+def judge(nodes: Nodes, count: int, devices: Sequence[Device], shared: Set[str] = frozenset()) -> list[str]:
+    """What keeps the nodes from being enough: fewer than `count` that are Ready with all their devices, and whose RDMA
+    devices pods can have for themselves.
+    """
     problems = [f"{len(nodes)} of {count} nodes have joined"] if len(nodes) < count else []
     complete_nodes = 0
     for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
@@ -82,6 +92,8 @@ def judge(nodes: Nodes, count: int, devices: Sequence[Device]) -> list[str]:
             problems.append(f"{name} is not Ready ({ready.get('reason', 'no status')}: {ready.get('message', '')})")
         elif shortages:
             problems.append(f"{name} has {' and '.join(shortages)}")
+        elif name in shared:
+            problems.append(f"{name} shares its RDMA devices between network namespaces, so that no pod gets one")
         else:
             complete_nodes += 1
     return problems if complete_nodes < count else []
@@ -89,8 +101,26 @@ def judge(nodes: Nodes, count: int, devices: Sequence[Device]) -> list[str]:
 
 def list_nodes(selector: str) -> Nodes:
     """The nodes that a label selects."""
+    return _items(f"/api/v1/nodes?labelSelector={urllib.parse.quote(selector)}")
+
+
+def list_shared(states: str | None) -> Set[str]:
+    """Names of the nodes that the SR-IOV operator says share their RDMA devices; it names its states as the nodes, and
+    may be one that doesn't say it. None where nobody asks (`states` is None) or there is no such operator.
+    """
+    try:
+        items = _items(states) if states else []
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.NOT_FOUND:
+            return frozenset()
+        raise
+    modes = {item["metadata"]["name"]: item.get("status", {}).get("system", {}).get("rdmaMode") for item in items}
+    return {name for name, mode in modes.items() if mode == "shared"}
+
+
+def _items(path: str) -> list[dict[str, Any]]:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-    url = f"https://{host}:{port}/api/v1/nodes?labelSelector={urllib.parse.quote(selector)}"
+    url = f"https://{host}:{port}{path}"
     token = (ACCOUNT / "token").read_text()
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))

@@ -19,6 +19,7 @@ from llmd_rehearsal.oci_plugin.bridge import compare
 from llmd_rehearsal.oci_plugin.facts import resource_of
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
 from render_support import by_urn
+from stack_files import model
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 JOB = "kubernetes:batch/v1:Job"
@@ -243,6 +244,7 @@ def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):
         "--nodes=$(NODES)",
         "--device=amd.com/gpu=8",
         "--device=nvidia.com/sriov-rdma-vf=8",
+        "--rdma-states=/apis/sriovnetwork.openshift.io/v1/namespaces/nvidia-network-operator/sriovnetworknodestates",
         "--timeout-s=5400",
     ]
     assert whole.kubernetes("ConfigMap", "node-gate-mi300x")["data"]["nodes"] == "9"
@@ -257,9 +259,23 @@ def test_the_last_words_of_a_gate_that_failed_are_in_its_pods_status(whole: Rend
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_the_gate_may_read_nodes_and_nothing_else(whole: Rendered):
+NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}
+STATES = {"apiGroups": ["sriovnetwork.openshift.io"], "resources": ["sriovnetworknodestates"], "verbs": ["list"]}
+
+
+def test_nodes_and_gate_see_to_rdma_devices_only_where_pods_have_them(whole: Rendered, rendered: Any):
+    plain = rendered(created(rdma="none", models=[model("agg-tp1-8r")]))
+    for stack, in_pods in ((whole, True), (plain, False)):
+        (pool,) = stack.of_type("llmd-oke:index:GpuPool")
+        assert pool.inputs["rdma_in_pods"] is in_pods
+        assert (STATES in stack.kubernetes("ClusterRole", "llmd-oke-node-gate-mi300x")["rules"]) == in_pods
+        (container,) = stack.resource(JOB, "mi300x-gate-job").inputs["spec"]["template"]["spec"]["containers"]
+        assert any(argument.startswith("--rdma-states=") for argument in container["args"]) == in_pods
+
+
+def test_the_gate_may_read_nodes_and_what_is_told_of_their_rdma_devices(whole: Rendered):
     role = whole.kubernetes("ClusterRole", "llmd-oke-node-gate-mi300x")
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]
+    assert role["rules"] == [NODES, STATES]
     (subject,) = whole.kubernetes("ClusterRoleBinding", "llmd-oke-node-gate-mi300x")["subjects"]
     job = whole.resource(JOB, "mi300x-gate-job").inputs
     account = job["spec"]["template"]["spec"]["serviceAccountName"]

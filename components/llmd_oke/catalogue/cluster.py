@@ -178,6 +178,13 @@ class Raid(Entry):
     mount: str
 
 
+class RdmaNamespaces(Entry):
+    """How long it is tried to give RDMA devices to one network namespace each, and how often, in seconds."""
+
+    timeout_s: int
+    pause_s: int
+
+
 class CloudInit(Entry):
     """What the nodes of each kind of pool (`gpu`, `cpu`) run at their first boot, in that order."""
 
@@ -185,6 +192,7 @@ class CloudInit(Entry):
     agent_plugins: AgentPlugins
     bootstrap: Bootstrap
     packages: Packages
+    rdma_namespaces: RdmaNamespaces
     raid: Raid
     kube_proxy_mode: str
     metadata_limit_bytes: int

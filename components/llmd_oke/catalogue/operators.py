@@ -223,7 +223,8 @@ class RdmaByFunctions(Entry):
     """RDMA for pods by virtual functions: all that doesn't depend on the shape.
 
     `names` are those of clusters that others made, by who did. `definitions` have to be there first;
-    `definitions_timeout_s` is the limit of that wait, in seconds.
+    `definitions_timeout_s` is the limit of that wait, in seconds. `node_states` is the definition of what the operator
+    tells of each node.
     """
 
     namespace: str
@@ -235,6 +236,13 @@ class RdmaByFunctions(Entry):
     names: dict[str, FunctionNames]
     definitions: tuple[str, ...]
     definitions_timeout_s: int
+    node_states: str
+
+    @property
+    def node_states_resource(self) -> tuple[str, str]:
+        """The plural and the API group of what the operator tells of each node."""
+        resource, _, group = self.node_states.partition(".")
+        return resource, group
 
 
 class GpuStack(Entry):

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.objects import KubernetesObject, Manifest, inputs, present, when_declared
@@ -32,6 +33,9 @@ class NodeGateArgs(TypedDict):
     """
     devices: dict[str, int]
     """What each node must have to give, by resource: GPUs, and virtual functions where servers ask for them."""
+    rdma_in_pods: NotRequired[bool | None]
+    """Whether the nodes' RDMA devices must belong to one network namespace each, as far as the SR-IOV operator tells;
+    false if left out."""
     timeout_s: int
     """How long to wait, in seconds."""
     system_pool_name: str
@@ -60,7 +64,7 @@ class NodeGate(pulumi.ComponentResource):
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
         rights: list[pulumi.Resource] = [
             KubernetesObject(f"{name}-service-account", account, child),
-            *_rights(name, object_name, child),
+            *_rights(name, object_name, child, states=args.get("rdma_in_pods") or False),
         ]
         nodes = pulumi.Output.from_input(args["nodes"]).apply(lambda count: f"{count:.0f}")
         data = {"gate.py": _program(), "nodes": nodes}
@@ -81,15 +85,20 @@ class NodeGate(pulumi.ComponentResource):
         self.register_outputs({"passed": self.passed})
 
 
-def _rights(name: str, object_name: str, child: pulumi.ResourceOptions) -> list[KubernetesObject]:
-    """The gate may read nodes and nothing else."""
+def _rights(name: str, object_name: str, child: pulumi.ResourceOptions, *, states: bool) -> list[KubernetesObject]:
+    """The gate may read nodes, what the SR-IOV operator tells of them (`states`), and nothing else."""
     group = "rbac.authorization.k8s.io"
+    states_resource, states_group = operators.rdma().node_states_resource
+    of_states = {"apiGroups": [states_group], "resources": [states_resource], "verbs": ["list"]}
     metadata = {"name": f"llmd-oke-{object_name}", "labels": _LABELS}
     role = {
         "apiVersion": f"{group}/v1",
         "kind": "ClusterRole",
         "metadata": metadata,
-        "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}],
+        "rules": [
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
+            *([of_states] if states else []),
+        ],
     }
     binding = {
         "apiVersion": f"{group}/v1",
@@ -156,6 +165,7 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, A
             f"--selector={POOL_LABEL}={args['pool_name']}",
             "--nodes=$(NODES)",
             *(f"--device={resource}={count:.0f}" for resource, count in sorted(args["devices"].items())),
+            *([f"--rdma-states={_states()}"] if args.get("rdma_in_pods") else []),
             f"--timeout-s={args['timeout_s']}",
         ],
         "env": [{"name": "NODES", "valueFrom": {"configMapKeyRef": {"name": config_map, "key": "nodes"}}}],
@@ -170,6 +180,12 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, A
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "program", "mountPath": FOLDER, "readOnly": True}],
     }
+
+
+def _states() -> str:
+    """Where the API server has what the SR-IOV operator tells of nodes."""
+    resource, group = operators.rdma().node_states_resource
+    return f"/apis/{group}/v1/namespaces/{operators.rdma().namespace}/{resource}"
 
 
 def _program() -> str:

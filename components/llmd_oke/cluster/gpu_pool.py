@@ -99,6 +99,9 @@ class GpuPoolArgs(TagArgs):
     """What it aligns: `container` or `pod`; `container` if left out."""
     file_storage: NotRequired[bool | None]
     """Whether the nodes' pods mount OCI File Storage: then the nodes have what mounts NFS. False if left out."""
+    rdma_in_pods: NotRequired[bool | None]
+    """Whether pods have RDMA devices of their own, as with virtual functions: then each device of a node belongs to one
+    network namespace, and host processes don't see those of pods. False if left out."""
     cycling: NotRequired[CyclingArgs | None]
     """Replace nodes after a change; old nodes stay as they are if left out. For node pools of OKE."""
     eviction_grace_minutes: NotRequired[int | None]
@@ -328,6 +331,7 @@ class _GpuNodes:
             kubelet_arguments=topology if policy not in {None, "none"} else [],
             self_managed=self_managed,
             file_storage=args.get("file_storage") or False,
+            rdma_in_pods=args.get("rdma_in_pods") or False,
         )
 
     def _vnic(self, *, assign_public_ip: bool | str) -> dict[str, Any]:

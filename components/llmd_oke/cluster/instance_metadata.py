@@ -61,7 +61,8 @@ _CLOSED_BY = {'"': '"', "(": ")", "$(": ")", "${": "}"}
 @dataclass(frozen=True)
 class Boot:
     """What the scripts depend on. `taints` are written as the kubelet has them (`key=value:effect`); `self_managed` are
-    nodes that OKE launched no pool for; `file_storage` says that their pods mount OCI File Storage.
+    nodes that OKE launched no pool for; `file_storage` says that their pods mount OCI File Storage, `rdma_in_pods` that
+    they have RDMA devices of their own.
     """
 
     kind: str
@@ -73,6 +74,7 @@ class Boot:
     kubelet_arguments: Sequence[str] = ()
     self_managed: bool = False
     file_storage: bool = False
+    rdma_in_pods: bool = False
 
 
 def user_data(boot: Boot) -> str:
@@ -80,6 +82,8 @@ def user_data(boot: Boot) -> str:
     left_out = {"nvme-raid"} if boot.nvme == "none" else set[str]()
     if not boot.huge_pages_gib:
         left_out.add("huge-pages")
+    if not boot.rdma_in_pods:
+        left_out.add("rdma-namespaces")
     names = [name for name in cloud_init().scripts[boot.kind] if name not in left_out]
     steps = [f"step {name} <<'{_END}'\n{without_comments(_script(name, boot))}{_END}\n" for name in names]
     return "".join([without_comments(_HEAD), *steps])
@@ -187,6 +191,7 @@ def _script(name: str, boot: Boot) -> str:
     return _template(name).render(
         bootstrap=facts.bootstrap,
         packages=facts.packages,
+        rdma_namespaces=facts.rdma_namespaces,
         raid=facts.raid,
         raid_level={"raid-0": 0, "raid-10": 10}.get(boot.nvme, 0),
         huge_pages=boot.huge_pages_gib * 1024 // 2,

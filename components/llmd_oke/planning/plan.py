@@ -376,7 +376,8 @@ class CyclingPlan:
 class GpuPoolPlan:
     """A GPU pool of a created cluster: what the stack file says of it (`config`), and what it leaves to planning.
 
-    `file_storage` says that nodes mount the file system of the model cache over NFS.
+    `file_storage` says that nodes mount the file system of the model cache over NFS, `rdma_in_pods` that pods have RDMA
+    devices of their own.
     """
 
     config: GpuPool
@@ -384,6 +385,7 @@ class GpuPoolPlan:
     labels: Mapping[str, str]
     topology_manager_policy: str | None
     file_storage: bool
+    rdma_in_pods: bool
     cycling: CyclingPlan | None
 
 

@@ -179,6 +179,7 @@ def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool) -> Gpu
         labels={**dict(gpu_stack(config).node_labels), **pool.labels},
         topology_manager_policy=pool.topology_manager_policy or ("best-effort" if config.rdma == "sriov-vf" else None),
         file_storage=isinstance(config.storage.model_cache, FileStorage),
+        rdma_in_pods=config.rdma == "sriov-vf",
         cycling=planned_cycling(pool),
     )
 

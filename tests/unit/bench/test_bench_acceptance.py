@@ -166,6 +166,8 @@ def test_a_port_that_is_not_as_it_must_be_is_named(changes, text):
 
 def test_a_missing_virtual_function_fails():
     assert judge_ports(PORTS[1:], LIMITS).text == "7 of 8 virtual functions are in the pod"
+    shared = judge_ports([*PORTS, PORTS[0]], LIMITS).text
+    assert shared == "9 RDMA devices are in a pod of 8: network namespaces share them (netns_mode=0)"
 
 
 def test_sound_ports_pass():

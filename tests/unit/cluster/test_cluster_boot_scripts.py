@@ -73,7 +73,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def step(name: str, *, self_managed: bool = False, file_storage: bool = False, taints: tuple[str, ...] = ()) -> str:
-    boot = Boot("gpu", "v1.34.2", taints, self_managed=self_managed, file_storage=file_storage)
+    boot = Boot("gpu", "v1.34.2", taints, self_managed=self_managed, file_storage=file_storage, rdma_in_pods=True)
     return dict(STEP.findall(user_data(boot)))[name]
 
 
@@ -94,6 +94,62 @@ class TestNumaBalancing:
         machine.command("sysctl")
         assert machine.run(step("numa-balancing")).returncode == 0
         assert machine.calls("sysctl") == []
+
+
+EXCLUSIVE = "netns exclusive copy-on-fork on"
+
+
+class TestRdmaNamespaces:
+    """Against a kernel that refuses a mode while services have namespaces of their own."""
+
+    FILE = "etc/modprobe.d/90-llmd-oke-rdma.conf"
+
+    def kernel(self, machine: Machine, *, refusals: int = 0, mode: str = "netns shared copy-on-fork on") -> None:
+        machine.write("mode", mode)
+        machine.write("refusals", "x" * refusals)
+        machine.command(
+            "rdma",
+            'if [[ $2 == show ]]; then cat "$ROOT/mode"; exit; fi\n'
+            'left=$(<"$ROOT/refusals")\n'
+            'if [[ -n $left ]]; then printf "%s" "${left:1}" >"$ROOT/refusals"\n'
+            'echo "error: Device or resource busy" >&2; exit 1; fi\n'
+            f'printf "{EXCLUSIVE}" >"$ROOT/mode"',
+        )
+        machine.command("update-initramfs")
+
+    def test_devices_belong_to_one_namespace_now_and_after_each_boot(self, machine: Machine):
+        self.kernel(machine)
+        assert machine.run(step("rdma-namespaces")).returncode == 0
+        assert machine.read("mode") == EXCLUSIVE
+        assert machine.read(self.FILE) == "options ib_core netns_mode=0\n"
+        assert machine.calls("update-initramfs") == ["[-u]"]
+
+    def test_namespaces_of_services_at_boot_are_waited_for(self, machine: Machine):
+        self.kernel(machine, refusals=3)
+        assert machine.run(step("rdma-namespaces")).returncode == 0
+        assert len(machine.calls("sleep")) == 3
+
+    def test_an_image_that_has_it_already_is_left_as_it_is(self, machine: Machine):
+        self.kernel(machine, mode=EXCLUSIVE)
+        assert machine.run(step("rdma-namespaces")).returncode == 0
+        assert machine.calls("rdma") == ["[system][show]"]
+
+    def test_a_node_whose_devices_stay_shared_does_not_join(self, machine: Machine):
+        self.kernel(machine, refusals=100)
+        limit = f"SECONDS + {cloud_init().rdma_namespaces.timeout_s}"
+        script = step("rdma-namespaces")
+        assert limit in script
+        ended = machine.run(script.replace(limit, "SECONDS + 0"))
+        assert ended.returncode == 1
+        assert "shared by all network namespaces" in ended.stderr
+
+    def test_only_nodes_whose_pods_have_devices_of_their_own_have_the_step(self):
+        steps = dict(STEP.findall(user_data(Boot("gpu", "v1.34.2"))))
+        assert "rdma-namespaces" not in steps
+
+    def test_it_comes_before_anything_that_makes_namespaces(self):
+        names = list(cloud_init().scripts["gpu"])
+        assert names.index("rdma-namespaces") < min(names.index(name) for name in ("nvme-raid", "packages", "join"))
 
 
 class TestPackages:

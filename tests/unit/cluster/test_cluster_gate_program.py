@@ -3,11 +3,12 @@
 import argparse
 import urllib.error
 from collections.abc import Iterator
+from email.message import Message
 from typing import Any
 
 import pytest
 from llmd_pods import gate_program
-from llmd_pods.gate_program import judge, wait
+from llmd_pods.gate_program import judge, list_shared, wait
 
 
 def node(name: str, gpus: int = 8, ready: bool = True) -> dict[str, Any]:
@@ -67,6 +68,40 @@ def test_every_device_that_servers_ask_for_is_counted():
     assert judge([whole], 1, devices) == []
     assert judge([whole, late], 2, devices) == ["b has 3 of 8 nvidia.com/sriov-rdma-vf"]
     assert judge([bare], 1, devices) == ["c has 6 of 8 amd.com/gpu and 0 of 8 nvidia.com/sriov-rdma-vf"]
+
+
+def states(*modes: tuple[str, str | None]) -> list[dict[str, Any]]:
+    """What the SR-IOV operator tells of nodes by name; an older one tells no mode."""
+    return [
+        {"metadata": {"name": name}, "status": {"system": {"rdmaMode": mode}} if mode else {}} for name, mode in modes
+    ]
+
+
+def test_a_node_whose_rdma_devices_no_pod_gets_is_told():
+    assert judge([node("a"), node("b")], 2, [("amd.com/gpu", 8)], {"b"}) == [
+        "b shares its RDMA devices between network namespaces, so that no pod gets one"
+    ]
+
+
+def test_devices_are_shared_where_the_operator_says_so_and_nowhere_else(monkeypatch: pytest.MonkeyPatch):
+    told = states(("a", "shared"), ("b", "exclusive"), ("c", None))
+    asked: list[str] = []
+    monkeypatch.setattr(gate_program, "_items", lambda path: asked.append(path) or told)
+    assert list_shared("/apis/states") == {"a"}
+    assert asked == ["/apis/states"]
+    assert list_shared(None) == frozenset()
+
+
+@pytest.mark.parametrize(("status", "known"), [(404, True), (403, False)])
+def test_a_cluster_without_the_operator_shares_nothing_and_missing_rights_are_told(
+    monkeypatch: pytest.MonkeyPatch, status: int, known: bool
+):
+    def refuse(path: str) -> None:
+        raise urllib.error.HTTPError(path, status, "no", Message(), None)
+
+    monkeypatch.setattr(gate_program, "_items", refuse)
+    problems = wait(wanted(timeout_s=-1.0), lambda: [node("a"), node("b")], lambda: list_shared("/apis/states"))
+    assert (problems == []) == known
 
 
 def test_it_waits_until_the_pool_is_whole(capsys: pytest.CaptureFixture[str]):

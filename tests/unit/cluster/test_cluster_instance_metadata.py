@@ -27,6 +27,7 @@ GPU = Boot(
     taints=["amd.com/gpu=present:NoSchedule", "team=a:NoExecute"],
     nvme="raid-10",
     huge_pages_gib=64,
+    rdma_in_pods=True,
 )
 CPU = Boot(kind="cpu", kubernetes_version="v1.33.1")
 VARIANTS = [
@@ -123,7 +124,7 @@ def test_every_script_ends_at_its_first_failure(boot: Boot):
         assert "set -euo pipefail" in script
 
 
-BOOT_STEPS = ["huge-pages", "nvme-raid", "memlock", "numa-balancing", "networkd", "packages", "join"]
+BOOT_STEPS = ["huge-pages", "rdma-namespaces", "nvme-raid", "memlock", "numa-balancing", "networkd", "packages", "join"]
 
 
 def test_disks_are_ready_before_the_node_joins():
@@ -131,7 +132,7 @@ def test_disks_are_ready_before_the_node_joins():
 
 
 def test_what_was_not_asked_for_does_not_run():
-    assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == BOOT_STEPS[2:]
+    assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == BOOT_STEPS[3:]
     assert list(steps(user_data(CPU))) == ["packages", "join"]
 
 
