@@ -11,9 +11,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-CheckName = Literal["gpus", "rdma", "locality", "links", "all-reduce"]
+from llmd_pods.node_speed import GpuSpeed
 
-CHECKS: tuple[CheckName, ...] = ("gpus", "rdma", "locality", "links", "all-reduce")
+CheckName = Literal["gpus", "memory", "matrix-products", "disks", "rdma", "locality", "links", "all-reduce"]
+
+CHECKS: tuple[CheckName, ...] = (
+    "gpus",
+    "memory",
+    "matrix-products",
+    "disks",
+    "rdma",
+    "locality",
+    "links",
+    "all-reduce",
+)
 """In the order in which they are done; the last two take two nodes."""
 
 Outcome = Literal["passed", "failed", "not run", "no tool"]
@@ -28,7 +39,10 @@ class Limits:
 
     `link_gb_per_s` is for a read from GPU to GPU over one port, `all_reduce_gb_per_s` the bus bandwidth of an
     all-reduce between all GPUs of two nodes, `all_reduce_alone_gb_per_s` of one node's; in GB (10^9 bytes) per second.
-    A port must count `least_carried_share` of what is read over it.
+    A port must count `least_carried_share` of what is read over it. Each GPU must copy its memory with
+    `memory_gb_per_s` and multiply BF16 matrices with `matrix_tflops` (10^12 operations per second). There are `disks`
+    NVMe disks, of `disk_bytes` each at least, which are read with `disk_gb_per_s` together where they are one file
+    system. What is 0 is not judged.
     """
 
     gpus: int
@@ -39,6 +53,11 @@ class Limits:
     all_reduce_gb_per_s: float
     all_reduce_alone_gb_per_s: float
     least_carried_share: float
+    memory_gb_per_s: float = 0.0
+    matrix_tflops: float = 0.0
+    disks: int = 0
+    disk_bytes: int = 0
+    disk_gb_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -292,6 +311,39 @@ def judge_locality(gpus: Sequence[Gpu], ports: Sequence[Port]) -> CheckResult:
     words = {socket: f"socket {socket}: {gpus} GPUs, {ports} ports" for socket, (gpus, ports) in counts.items()}
     problems = [words[socket] for socket, (gpus, ports) in counts.items() if gpus != ports]
     return _result("locality", problems, "; ".join(words.values()))
+
+
+def judge_memory(speeds: Sequence[GpuSpeed], limits: Limits) -> CheckResult:
+    """Every GPU copies its memory as fast as its product does."""
+    rates = {speed.gpu: speed.memory_gb_per_s for speed in speeds}
+    return _judge_rates("memory", rates, limits.memory_gb_per_s, "GB/s")
+
+
+def judge_matrix_products(speeds: Sequence[GpuSpeed], limits: Limits) -> CheckResult:
+    """Every GPU multiplies matrices as fast as its product does; one that is throttled does not."""
+    rates = {speed.gpu: speed.matrix_tflops for speed in speeds}
+    return _judge_rates("matrix-products", rates, limits.matrix_tflops, "TFLOPS")
+
+
+def _judge_rates(name: CheckName, rates: Mapping[int, float], least: float, unit: str) -> CheckResult:
+    slow = [f"GPU {gpu}: {rate:.0f} of at least {least:.0f} {unit}" for gpu, rate in rates.items() if rate < least]
+    return _result(name, slow, f"{len(rates)} GPUs, the slowest {min(rates.values(), default=0):.0f} {unit}")
+
+
+def judge_disks(sizes: Mapping[str, int], read_gb_per_s: float | None, limits: Limits) -> CheckResult:
+    """Every NVMe disk of the shape is there in its size, and their file system is read fast enough, where there is one.
+
+    Args:
+        sizes: bytes of the disks by their names.
+        read_gb_per_s: rate of reading their file system, None where there is none.
+        limits: what the node must have.
+    """
+    whole = {name: size for name, size in sizes.items() if size >= limits.disk_bytes}
+    problems = [] if len(whole) >= limits.disks else [f"{len(whole)} of {limits.disks} NVMe disks are whole"]
+    if read_gb_per_s is not None and read_gb_per_s < limits.disk_gb_per_s:
+        problems.append(f"they are read with {read_gb_per_s:.1f} of at least {limits.disk_gb_per_s:g} GB/s")
+    rate = "" if read_gb_per_s is None else f", read with {read_gb_per_s:.1f} GB/s"
+    return _result("disks", problems, f"{len(whole)} disks{rate}")
 
 
 def _result(name: CheckName, problems: Sequence[str], good: str) -> CheckResult:

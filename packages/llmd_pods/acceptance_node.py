@@ -23,8 +23,11 @@ from llmd_pods.acceptance import (
     LinkRate,
     NodeReport,
     Round,
+    judge_disks,
     judge_gpus,
     judge_locality,
+    judge_matrix_products,
+    judge_memory,
     judge_ports,
     read_gpus,
     read_ports,
@@ -48,6 +51,7 @@ from llmd_pods.kv_path import (
     read_counters,
     received_bytes,
 )
+from llmd_pods.node_speed import GpuSpeed, SpeedWork, disk_read_gb_per_s, disk_sizes, gpu_speeds
 
 VARIABLE = "LLMD_OKE_ACCEPTANCE"
 KEY = "json"
@@ -60,7 +64,8 @@ AMD_SMI = ("amd-smi", "/opt/rocm/bin/amd-smi")
 @dataclass(frozen=True)
 class NodeRequest:
     """What a node's pod does, as number `index` of `nodes` that take part; `limit_s` is for all of it, `round_limit_s`
-    for one partner. The transfer of a link is `link_bytes`.
+    for one partner. The transfer of a link is `link_bytes`. `disk_folder` is on the node's local disks, None where they
+    are no file system.
     """
 
     namespace: str
@@ -77,6 +82,10 @@ class NodeRequest:
     warm_ups: int
     round_limit_s: float
     limit_s: float
+    copy_bytes: int = 0
+    matrix_size: int = 0
+    disk_bytes: int = 0
+    disk_folder: str | None = None
 
     @property
     def schedule_name(self) -> str:
@@ -215,6 +224,7 @@ def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
             names = tuple(name for name in names if name not in {"gpus", "locality"})
     if "gpus" in names:
         yield judge_gpus(gpus, limits)
+    yield from speed_checks(request, sysfs)
     if not limits.virtual_functions:
         return
     ports = read_ports(sysfs, limits.gid_index)
@@ -222,6 +232,30 @@ def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
         yield judge_ports(ports, limits)
     if "locality" in names:
         yield judge_locality(gpus, ports)
+
+
+def speed_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
+    """The checks that measure the node by itself."""
+    limits, names = request.limits, request.checks
+    work = SpeedWork(request.copy_bytes, request.matrix_size, request.repeats, request.warm_ups, request.disk_bytes)
+    if "memory" in names or "matrix-products" in names:
+        speeds: tuple[GpuSpeed, ...] = ()
+        problem: CheckResult | None = None
+        try:
+            speeds = tuple(gpu_speeds(pytorch(), limits.gpus, work))
+        except KitError as error:
+            problem = CheckResult("memory", "no tool" if error.remedy else "failed", error.message)
+        if "memory" in names:
+            yield problem or judge_memory(speeds, limits)
+        if "matrix-products" in names:
+            yield replace(problem, name="matrix-products") if problem else judge_matrix_products(speeds, limits)
+    if "disks" in names:
+        try:
+            folder = request.disk_folder
+            rate = None if folder is None else disk_read_gb_per_s(Path(folder), request.disk_bytes)
+            yield judge_disks(disk_sizes(sysfs), rate, limits)
+        except KitError as error:
+            yield CheckResult("disks", "failed", error.message)
 
 
 def amd_smi_gpus(tools: Sequence[str] = AMD_SMI) -> tuple[Gpu, ...]:

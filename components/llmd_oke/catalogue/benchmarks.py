@@ -74,6 +74,13 @@ class AcceptanceFacts(Entry):
     shapes: dict[str, NodeFigures]
     least_link_share: float
     least_carried_share: float
+    least_memory_share: float
+    least_matrix_share: float
+    least_disk_share: float
+    least_disk_gb_per_s: float
+    copy_gib: int
+    matrix_size: int
+    disk_gib: int
     link_gib: int
     reduce_gib: int
     repeats: int

@@ -247,7 +247,18 @@ class Smoke(Part):
     """What makes the benchmark, and with it the command, fail."""
 
 
-Check = Literal["gpus", "rdma", "locality", "links", "all-reduce"]
+Check = Literal["gpus", "memory", "matrix-products", "disks", "rdma", "locality", "links", "all-reduce"]
+
+EVERY_CHECK: tuple[Check, ...] = (
+    "gpus",
+    "memory",
+    "matrix-products",
+    "disks",
+    "rdma",
+    "locality",
+    "links",
+    "all-reduce",
+)
 
 
 class AcceptanceThresholds(Part):
@@ -258,6 +269,15 @@ class AcceptanceThresholds(Part):
 
     min_all_reduce_gb_per_s: Annotated[float, Field(gt=0)] | None = None
     """Least bus bandwidth of an all-reduce between all GPUs of two nodes, in GB per second."""
+
+    min_memory_gb_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Least rate of a copy within a GPU's memory, what is read and what is written together, in GB per second."""
+
+    min_matrix_tflops: Annotated[float, Field(gt=0)] | None = None
+    """Least rate of matrix products of BF16 on a GPU, in 10^12 operations per second."""
+
+    min_disk_gb_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Least rate of reading the file system of a node's NVMe disks, in GB per second."""
 
 
 class Acceptance(Part):
@@ -272,8 +292,10 @@ class Acceptance(Part):
     """What becomes of serving when nodes fail, which are tainted in any case. `spares`: it goes on where the other
     nodes of the pool suffice for the models; `hold`: it waits until all nodes pass."""
 
-    checks: Annotated[Items[Check], Field(min_length=1)] = ("gpus", "rdma", "locality", "links", "all-reduce")
-    """`gpus`: amd-smi sees all, without memory errors that can't be corrected; `rdma`: all virtual functions are up,
+    checks: Annotated[Items[Check], Field(min_length=1)] = EVERY_CHECK
+    """`gpus`: amd-smi sees all, without memory errors that can't be corrected; `memory` and `matrix-products`: each GPU
+    copies its memory and multiplies matrices fast enough; `disks`: all NVMe disks are there, and read fast enough where
+    they are a file system; `rdma`: all virtual functions are up,
     with the right GID and MTU; `locality`: each socket has as many ports as GPUs; `links`: reads from GPU to GPU of
     another node over each port; `all-reduce`: RCCL between all GPUs of two nodes."""
 

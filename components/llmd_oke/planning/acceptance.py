@@ -8,6 +8,7 @@ from llmd_pods.errors import Problem
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.benchmarks import acceptance as facts
+from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.config import StackConfig
 from llmd_oke.config.stack import Acceptance
 from llmd_oke.planning.plan import Node, Pool, PoolAcceptance
@@ -32,6 +33,7 @@ def pool_acceptance(config: StackConfig, pools: Sequence[Pool], nodes: Sequence[
             checks=_checks(settings, pool.shape, rdma=config.rdma != "none"),
             limits=_limits(settings, pool.shape, rdma=config.rdma != "none"),
             limit_s=settings.limit_minutes * 60,
+            disk_folder=_disk_folder(config, pool),
         )
         for pool in pools
         if pool.shape.gpu.resource == TESTED_GPUS
@@ -45,6 +47,8 @@ def _checks(settings: Acceptance, shape: Shape, *, rdma: bool) -> tuple[CheckNam
     )
     if _all_reduce(settings, shape) is None:
         left_out.add("all-reduce")
+    if shape.disks is None:
+        left_out.add("disks")
     return tuple(name for name in settings.checks if name not in left_out)
 
 
@@ -54,18 +58,30 @@ def _all_reduce(settings: Acceptance, shape: Shape) -> float | None:
 
 
 def _limits(settings: Acceptance, shape: Shape, *, rdma: bool) -> Limits:
-    known, figures = facts(), facts().shapes.get(shape.name)
+    known, figures, given = facts(), facts().shapes.get(shape.name), settings.thresholds
     all_reduce = _all_reduce(settings, shape) or 0.0
     return Limits(
         gpus=shape.gpus,
         virtual_functions=shape.rdma.virtual_functions if rdma else 0,
         gid_index=int(shape.rdma.environment.get(GID_VARIABLE, "3")),
         mtu_bytes=figures.mtu_bytes if figures else 0,
-        link_gb_per_s=settings.thresholds.min_link_gb_per_s or known.least_link_share * line_rate_gb_per_s(shape),
+        link_gb_per_s=given.min_link_gb_per_s or known.least_link_share * line_rate_gb_per_s(shape),
         all_reduce_gb_per_s=all_reduce,
         all_reduce_alone_gb_per_s=(figures.all_reduce_alone_gb_per_s if figures else None) or 0.0,
         least_carried_share=known.least_carried_share,
+        memory_gb_per_s=given.min_memory_gb_per_s or known.least_memory_share * shape.gpu.memory_bandwidth_gb_per_s,
+        matrix_tflops=given.min_matrix_tflops or known.least_matrix_share * shape.gpu.dense_tflops.bf16,
+        disks=shape.disks.count if shape.disks else 0,
+        disk_bytes=int(known.least_disk_share * shape.disks.terabytes * 1e12) if shape.disks else 0,
+        disk_gb_per_s=given.min_disk_gb_per_s or known.least_disk_gb_per_s,
     )
+
+
+def _disk_folder(config: StackConfig, pool: Pool) -> str | None:
+    """The file system of the local disks, where the kit makes it."""
+    made = config.created_cluster is not None and not pool.exists
+    kept = any(item.name == pool.name and item.nvme != "none" for item in config.gpu_pools)
+    return cloud_init().raid.mount if made and kept and pool.shape.disks else None
 
 
 def line_rate_gb_per_s(shape: Shape) -> float:
@@ -82,6 +98,9 @@ def acceptance_problems(config: StackConfig) -> Iterator[Problem]:
     pairs = (
         ("links", "min_link_gb_per_s", "minLinkGbPerS"),
         ("all-reduce", "min_all_reduce_gb_per_s", "minAllReduceGbPerS"),
+        ("memory", "min_memory_gb_per_s", "minMemoryGbPerS"),
+        ("matrix-products", "min_matrix_tflops", "minMatrixTflops"),
+        ("disks", "min_disk_gb_per_s", "minDiskGbPerS"),
     )
     for check, field, key in pairs:
         value = getattr(given, field)
@@ -92,6 +111,7 @@ def acceptance_problems(config: StackConfig) -> Iterator[Problem]:
         yield Problem(f"{_PATH}.checks", settings.checks, "each check once", "a check is there twice")
     for shape in filter(None, (catalogue.shape(name) for name in sorted({pool.shape for pool in config.gpu_pools}))):
         yield from _beyond_ports(settings, shape)
+        yield from _beyond_gpus(settings, shape)
 
 
 def _beyond_ports(settings: Acceptance, shape: Shape) -> Iterator[Problem]:
@@ -104,3 +124,15 @@ def _beyond_ports(settings: Acceptance, shape: Shape) -> Iterator[Problem]:
     if all_reduce is not None and all_reduce >= line * ports:
         why = f"the {ports} ports of {shape.name} carry {line * ports:g} GB/s at most"
         yield Problem(f"{_PATH}.thresholds.minAllReduceGbPerS", all_reduce, f"less than {line * ports:g}", why)
+
+
+def _beyond_gpus(settings: Acceptance, shape: Shape) -> Iterator[Problem]:
+    given, gpu = settings.thresholds, shape.gpu
+    peaks = (
+        ("minMemoryGbPerS", given.min_memory_gb_per_s, gpu.memory_bandwidth_gb_per_s, "GB/s"),
+        ("minMatrixTflops", given.min_matrix_tflops, gpu.dense_tflops.bf16, "TFLOPS of BF16"),
+    )
+    for key, value, peak, unit in peaks:
+        if value is not None and value >= peak:
+            why = f"a GPU of {shape.name} has {peak:g} {unit} at most"
+            yield Problem(f"{_PATH}.thresholds.{key}", value, f"less than {peak:g}", why)

@@ -490,7 +490,7 @@ class PoolAcceptance:
     """What the nodes of a pool must show before they serve: `checks` with their `limits`, within `limit_s`.
 
     `in_update` says that updates test new nodes. `needed` nodes suffice for the models; with `on_failure` `hold` all
-    nodes must pass.
+    nodes must pass. `disk_folder` is where nodes have the file system of their local disks, None where there is none.
     """
 
     pool: Pool
@@ -500,6 +500,7 @@ class PoolAcceptance:
     checks: tuple[CheckName, ...]
     limits: Limits
     limit_s: int
+    disk_folder: str | None
 
     @property
     def price_usd(self) -> float:

@@ -1,5 +1,8 @@
 """From a plan to the acceptance of a pool's nodes, for updates and for the command alike."""
 
+from dataclasses import asdict
+from typing import cast
+
 import pulumi
 
 from llmd_oke.planning.plan import PoolAcceptance
@@ -9,16 +12,6 @@ from llmd_oke.serving.acceptance import AcceptedPoolArgs, NodeLimitsArgs
 def accepted_pool(accepted: PoolAcceptance, pool_id: pulumi.Input[str]) -> AcceptedPoolArgs:
     """The arguments of a pool."""
     pool = accepted.pool
-    limits: NodeLimitsArgs = {
-        "gpus": accepted.limits.gpus,
-        "virtual_functions": accepted.limits.virtual_functions,
-        "gid_index": accepted.limits.gid_index,
-        "mtu_bytes": accepted.limits.mtu_bytes,
-        "link_gb_per_s": accepted.limits.link_gb_per_s,
-        "all_reduce_gb_per_s": accepted.limits.all_reduce_gb_per_s,
-        "all_reduce_alone_gb_per_s": accepted.limits.all_reduce_alone_gb_per_s,
-        "least_carried_share": accepted.limits.least_carried_share,
-    }
     return {
         "name": pool.name,
         "shape": pool.shape,
@@ -27,7 +20,8 @@ def accepted_pool(accepted: PoolAcceptance, pool_id: pulumi.Input[str]) -> Accep
         "needed": accepted.needed,
         "on_failure": accepted.on_failure,
         "checks": list(accepted.checks),
-        "limits": limits,
+        "limits": cast("NodeLimitsArgs", asdict(accepted.limits)),
         "limit_s": accepted.limit_s,
+        "disk_folder": accepted.disk_folder,
         "node_taints": [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in pool.taints],
     }

@@ -43,6 +43,8 @@ SLACK_S = 600
 
 USER_ID = 65532
 BYTES_PER_GIB = 2**30
+DISK_FOLDER = "/local-disks"
+"""Where a node's pod finds the file system of the node's local disks."""
 
 _LABELS = {**PART_OF, "app.kubernetes.io/name": LEADER}
 _NODE_LABELS = {**_LABELS, "app.kubernetes.io/component": NODE}
@@ -67,6 +69,16 @@ class NodeLimitsArgs(TypedDict):
     """The same within one node."""
     least_carried_share: float
     """Share of what is read that RDMA ports must have counted."""
+    memory_gb_per_s: NotRequired[float]
+    """A copy within a GPU's memory, reading and writing together; not judged if left out."""
+    matrix_tflops: NotRequired[float]
+    """Matrix products of BF16 on a GPU, in 10^12 operations per second; not judged if left out."""
+    disks: NotRequired[int]
+    """NVMe disks; not judged if left out."""
+    disk_bytes: NotRequired[int]
+    """Size of each NVMe disk at least."""
+    disk_gb_per_s: NotRequired[float]
+    """Reads of the file system of all NVMe disks; not judged if left out."""
 
 
 class AcceptedPoolArgs(TypedDict):
@@ -85,13 +97,15 @@ class AcceptedPoolArgs(TypedDict):
     on_failure: str
     """`spares`: go on where enough nodes pass; `hold`: only where all do."""
     checks: list[str]
-    """`gpus`, `rdma`, `locality`, `links`, `all-reduce`."""
+    """`gpus`, `memory`, `matrix-products`, `disks`, `rdma`, `locality`, `links`, `all-reduce`."""
     limits: NodeLimitsArgs
     """What nodes must reach."""
     limit_s: int
     """Longest that all of it may take, in seconds."""
     node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of the nodes beside those of their shape; none if left out."""
+    disk_folder: NotRequired[str | None]
+    """Folder on the nodes that is the file system of their local disks; not read if left out."""
 
 
 class AcceptanceArgs(TypedDict):
@@ -166,8 +180,11 @@ class Acceptance(pulumi.ComponentResource):
 
 
 def namespace_manifest() -> Manifest:
-    """The namespace of all acceptances; pods on nodes need what servers need."""
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": _LABELS}}
+    """The namespace of all acceptances. Pods on nodes lock memory for RDMA, as servers do, which pod security allows at
+    its `privileged` level only.
+    """
+    labels = {**_LABELS, "pod-security.kubernetes.io/enforce": "privileged"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
 
 
 def shared_manifests() -> dict[str, Manifest]:
@@ -246,6 +263,10 @@ def _request(pool: AcceptedPoolArgs, image: str) -> dict[str, Any]:
             "warm_ups": known.warm_ups,
             "round_limit_s": known.round_limit_s,
             "limit_s": pool["limit_s"],
+            "copy_bytes": known.copy_gib * BYTES_PER_GIB,
+            "matrix_size": known.matrix_size,
+            "disk_bytes": known.disk_gib * BYTES_PER_GIB,
+            "disk_folder": DISK_FOLDER if pool.get("disk_folder") else None,
         },
         "most_rounds": known.most_rounds,
         "placement_limit_s": known.placement_limit_s,
@@ -259,6 +280,7 @@ def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) ->
     known = facts()
     devices = {name: str(count) for name, count in shape.devices(rdma=rdma).items()}
     amounts = known.resources.model_dump(exclude_none=True)
+    disks = pool.get("disk_folder")
     own = {"key": TAINT_KEY, "operator": "Equal", "value": TAINT_VALUE, "effect": TAINT_EFFECT}
     container = {
         "name": NODE,
@@ -269,7 +291,11 @@ def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) ->
         "resources": {kind: {**amount, **devices} for kind, amount in amounts.items()},
         "securityContext": security_context(rdma=rdma),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount(), {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+        "volumeMounts": [
+            bench_program.mount(),
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+            *([{"name": "local-disks", "mountPath": DISK_FOLDER}] if disks else []),
+        ],
     }
     return {
         "apiVersion": "v1",
@@ -289,6 +315,7 @@ def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) ->
             "volumes": [
                 bench_program.volume(NODE),
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{known.shared_memory_gib}Gi"}},
+                *([{"name": "local-disks", "hostPath": {"path": disks, "type": "Directory"}}] if disks else []),
             ],
         },
     }

@@ -65,6 +65,10 @@ class Fault(enum.StrEnum):
     """Of a node: one port's GID is of RoCE v1."""
     MISSING_VIRTUAL_FUNCTION = "missing-vf"
     """Of a node: pods get one virtual function less than they ask for."""
+    SLOW_GPU = "slow-gpu"
+    """Of a node: one GPU copies and multiplies at a quarter of its usual rate."""
+    MISSING_DISK = "missing-disk"
+    """Of a node: the kernel has one NVMe disk less."""
     MEMORY_ERRORS = "memory-errors"
     """Of a node: one GPU's exporter tells of memory errors that can't be corrected."""
     XGMI_ERRORS = "xgmi-errors"
@@ -82,6 +86,7 @@ NODE = "Node"
 
 NODE_FAULTS = (
     *(Fault.SLOW_LINK, Fault.DEAD_GPU, Fault.WRONG_GID, Fault.MISSING_VIRTUAL_FUNCTION),
+    *(Fault.SLOW_GPU, Fault.MISSING_DISK),
     *(Fault.MEMORY_ERRORS, Fault.XGMI_ERRORS, Fault.HOT_GPU, Fault.LINK_DOWN, Fault.CONGESTION),
 )
 

@@ -25,6 +25,10 @@ TOOL = "/opt/rocm/bin/amd-smi"
 ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": f"{FOLDER}/site"}
 
 FAULTY_PORT = 2
+FAULTY_GPU = 5
+USUAL_MEMORY_SHARE, USUAL_MATRIX_SHARE, USUAL_DISK_GB_PER_S = 0.8, 0.5, 12.0
+"""Of a GPU's peaks: 4.2 TB/s is what AMD's own acceptance asks of an MI300X; the others are assumed."""
+
 SLOW_SHARE = 0.25
 """Of a slow link's line rate."""
 
@@ -92,7 +96,23 @@ def write(folder: Path, shape: Shape, ports: int, fault: Fault | None) -> None:
     if fault is Fault.SLOW_LINK:
         rates[FAULTY_PORT] = line * SLOW_SHARE
     visible = addresses[: shape.gpus - (fault is Fault.DEAD_GPU)]
-    files["node/node.json"] = json.dumps({"gpus": visible, "port_gb_per_s": rates})
+    memory = [shape.gpu.memory_bandwidth_gb_per_s * USUAL_MEMORY_SHARE] * shape.gpus
+    products = [shape.gpu.dense_tflops.bf16 * USUAL_MATRIX_SHARE] * shape.gpus
+    if fault is Fault.SLOW_GPU:
+        memory[FAULTY_GPU], products[FAULTY_GPU] = memory[FAULTY_GPU] * SLOW_SHARE, products[FAULTY_GPU] * SLOW_SHARE
+    disks = shape.disks.count - (fault is Fault.MISSING_DISK) if shape.disks else 0
+    for disk in range(disks):
+        sectors = int(shape.disks.terabytes * 1e12 / 512) if shape.disks else 0
+        files[f"sys/block/nvme{disk}n1/size"] = sectors
+    files["node/node.json"] = json.dumps(
+        {
+            "gpus": visible,
+            "port_gb_per_s": rates,
+            "memory_gb_per_s": memory,
+            "matrix_tflops": products,
+            "disk_gb_per_s": USUAL_DISK_GB_PER_S,
+        }
+    )
     files["amd-smi"] = f'#!/bin/sh\nexec python3 {FOLDER}/site/amd_smi.py "$@"'
     for name, value in files.items():
         file = folder / name

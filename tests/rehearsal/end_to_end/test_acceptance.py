@@ -11,8 +11,11 @@ from user_project import Ended, Project, model
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 STACK = "accepted"
-NODES = 7
-FAULTS = (Fault.DEAD_GPU, Fault.WRONG_GID, Fault.MISSING_VIRTUAL_FUNCTION, Fault.SLOW_LINK)
+NODES = 9
+FAULTS = (
+    *(Fault.DEAD_GPU, Fault.WRONG_GID, Fault.MISSING_VIRTUAL_FUNCTION, Fault.SLOW_LINK),
+    *(Fault.SLOW_GPU, Fault.MISSING_DISK),
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ def test_sound_nodes_pass_and_the_one_that_serves_is_left_alone(runs: Runs) -> N
         (Fault.DEAD_GPU, "gpus: amd-smi sees 7 of 8 GPUs"),
         (Fault.WRONG_GID, "rdma: mlx5_2: GID 3 is"),
         (Fault.MISSING_VIRTUAL_FUNCTION, "rdma: 7 of 8 virtual functions are in the pod"),
+        (Fault.SLOW_GPU, "memory: GPU 5: 1060 of at least 3710 GB/s"),
+        (Fault.MISSING_DISK, "disks: 7 of 8 NVMe disks are whole"),
         (Fault.SLOW_LINK, "links: GPU 2 (mlx5_2): 12.5 of at least 40 GB/s at best"),
     ],
 )

@@ -13,8 +13,11 @@ from llmd_pods.acceptance import (
     NodeResult,
     Port,
     Round,
+    judge_disks,
     judge_gpus,
     judge_locality,
+    judge_matrix_products,
+    judge_memory,
     judge_ports,
     judge_rounds,
     missing_tools,
@@ -25,6 +28,7 @@ from llmd_pods.acceptance import (
     tournament,
     verdict_of,
 )
+from llmd_pods.node_speed import GpuSpeed
 
 LIMITS = Limits(
     gpus=8,
@@ -35,6 +39,11 @@ LIMITS = Limits(
     all_reduce_gb_per_s=350.0,
     all_reduce_alone_gb_per_s=310.0,
     least_carried_share=0.9,
+    memory_gb_per_s=3710.0,
+    matrix_tflops=523.0,
+    disks=2,
+    disk_bytes=1000,
+    disk_gb_per_s=2.0,
 )
 GID = "0000:0000:0000:0000:0000:ffff:0ae0:0539"
 """Of 10.224.5.57, as oci-hpc-oke's docs/running-ib-write-bw-test.md has it."""
@@ -291,3 +300,22 @@ def test_other_texts_are_no_reports_and_no_results(text):
     for read in (report_from_json, result_from_json):
         with pytest.raises(ValueError):  # noqa: PT011 - json's own errors among them
             read(text)
+
+
+def test_a_gpu_that_copies_or_multiplies_slowly_is_named_with_its_rate():
+    speeds = (GpuSpeed(0, 4200.0, 650.0), GpuSpeed(1, 1060.0, 160.0))
+    assert judge_memory(speeds, LIMITS) == CheckResult("memory", "failed", "GPU 1: 1060 of at least 3710 GB/s")
+    assert judge_matrix_products(speeds, LIMITS).text == "GPU 1: 160 of at least 523 TFLOPS"
+    assert judge_memory(speeds[:1], LIMITS) == CheckResult("memory", "passed", "1 GPUs, the slowest 4200 GB/s")
+
+
+def test_disks_that_are_missing_or_have_lost_room_are_counted():
+    assert judge_disks({"nvme0n1": 1000, "nvme1n1": 1000}, None, LIMITS).outcome == "passed"
+    assert judge_disks({"nvme0n1": 1000}, None, LIMITS).text == "1 of 2 NVMe disks are whole"
+    assert judge_disks({"nvme0n1": 1000, "nvme1n1": 0}, None, LIMITS).outcome == "failed"
+
+
+def test_disks_that_are_read_slowly_fail():
+    sizes = {"nvme0n1": 1000, "nvme1n1": 1000}
+    assert judge_disks(sizes, 3.0, LIMITS).text == "2 disks, read with 3.0 GB/s"
+    assert judge_disks(sizes, 1.5, LIMITS).text == "they are read with 1.5 of at least 2 GB/s"

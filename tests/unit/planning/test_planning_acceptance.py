@@ -13,7 +13,7 @@ def planned(*pools, **changes):
 def test_new_nodes_of_created_pools_are_tested_by_updates():
     (accepted,) = planned().acceptance
     assert accepted.in_update
-    assert accepted.checks == ("gpus", "rdma", "locality", "links", "all-reduce")
+    assert accepted.checks == ("gpus", "memory", "matrix-products", "disks", "rdma", "locality", "links", "all-reduce")
 
 
 def test_limits_are_the_shapes_published_figures():
@@ -46,7 +46,7 @@ def test_the_models_need_the_nodes_that_they_are_placed_on():
 
 def test_without_rdma_there_is_nothing_between_nodes_to_test():
     (accepted,) = planned(models=[model("agg-tp1-1r")], rdma="none").acceptance
-    assert accepted.checks == ("gpus",)
+    assert accepted.checks == ("gpus", "memory", "matrix-products", "disks")
     assert accepted.limits.virtual_functions == 0
 
 
@@ -86,3 +86,22 @@ def test_thresholds_and_checks_that_contradict_are_refused(acceptance, path, why
 @pytest.mark.parametrize("acceptance", [{"checks": []}, {"checks": ["speed"]}, {"limitMinutes": 1}, {"onFailure": "x"}])
 def test_other_shapes_are_refused(acceptance):
     assert [problem.path.split(".")[0] for problem in problems(model(), acceptance=acceptance)] == ["acceptance"]
+
+
+def test_gpus_and_disks_are_held_to_shares_of_what_the_shape_has():
+    (accepted,) = plan().acceptance
+    assert accepted.limits.memory_gb_per_s == pytest.approx(0.7 * 5300)
+    assert accepted.limits.matrix_tflops == pytest.approx(0.4 * 1307)
+    assert (accepted.limits.disks, accepted.limits.disk_bytes) == (8, int(0.9 * 3.84e12))
+
+
+@pytest.mark.parametrize(("nvme", "folder"), [("raid-10", "/mnt/nvme"), ("none", None)])
+def test_disks_are_read_where_the_kit_makes_a_file_system_of_them(nvme: str, folder: str | None):
+    (accepted,) = planned(created_pool(nvme=nvme)).acceptance
+    assert accepted.disk_folder == folder
+
+
+@pytest.mark.parametrize(("key", "value"), [("minMemoryGbPerS", 5300), ("minMatrixTflops", 1307)])
+def test_a_threshold_that_no_gpu_reaches_is_refused(key: str, value: float):
+    (problem,) = problems(acceptance={"thresholds": {key: value}})
+    assert problem.path == f"acceptance.thresholds.{key}"

@@ -2,14 +2,17 @@
 
 import itertools
 import json
+import math
+import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 NODE = Path("/opt/simulated-node/node.json")
-uint8, float32 = "uint8", "float32"
-BYTES = {uint8: 1, float32: 4}
+uint8, float32, bfloat16 = "uint8", "float32", "bfloat16"
+BYTES = {uint8: 1, float32: 4, bfloat16: 2}
 
 
 class ModelTime:
@@ -54,10 +57,15 @@ class Tensor:
     def __getitem__(self, index: int) -> int:
         return self.fill
 
+    def copy_(self, source: "Tensor") -> "Tensor":
+        """Takes the model time of reading and writing that much of the GPU's memory."""
+        model_time.now_s += (source.nbytes + self.nbytes) / (_node()["memory_gb_per_s"][self._gpu] * 1e9)
+        return self
 
-def full(size: tuple[int], fill_value: int, *, dtype: str, device: str) -> Tensor:
+
+def full(size: tuple[int, ...], fill_value: int, *, dtype: str, device: str) -> Tensor:
     """A buffer full of a value."""
-    return Tensor(size[0], fill_value, dtype, device)
+    return Tensor(math.prod(size), fill_value, dtype, device)
 
 
 def ones(count: int, *, dtype: str, device: str) -> Tensor:
@@ -65,15 +73,38 @@ def ones(count: int, *, dtype: str, device: str) -> Tensor:
     return Tensor(count, 1, dtype, device)
 
 
+def mm(first: Tensor, second: Tensor, *, out: Tensor) -> Tensor:
+    """Takes the model time of a product of two square matrices."""
+    del second
+    rows = math.isqrt(first.numel())
+    model_time.now_s += 2 * rows**3 / (_node()["matrix_tflops"][first.get_device()] * 1e12)
+    return out
+
+
+def _node() -> dict[str, Any]:
+    return json.loads(NODE.read_text())
+
+
 def port_rates() -> list[float]:
     """GB/s of the node's ports."""
-    return json.loads(NODE.read_text())["port_gb_per_s"]
+    return _node()["port_gb_per_s"]
+
+
+def _written(_file: int, buffers: Sequence[bytearray], _offset: int) -> int:
+    return len(memoryview(buffers[0]))
+
+
+def _read(_file: int, buffers: Sequence[bytearray], _offset: int) -> int:
+    count = len(memoryview(buffers[0]))
+    model_time.now_s += count / (_node()["disk_gb_per_s"] * 1e9)
+    return count
+
+
+os.pwritev, os.preadv = _written, _read  # the node's disks, which nothing else of an acceptance asks so
 
 
 def _nothing(gpu: int = 0) -> None:
     del gpu
 
 
-cuda = SimpleNamespace(
-    is_available=lambda: bool(json.loads(NODE.read_text())["gpus"]), synchronize=_nothing, set_device=_nothing
-)
+cuda = SimpleNamespace(is_available=lambda: bool(_node()["gpus"]), synchronize=_nothing, set_device=_nothing)
