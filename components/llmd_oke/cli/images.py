@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -92,6 +93,25 @@ def copy_list(
     typer.echo(copy_text(wanted, destination.prefix, form))
     for text in left_out:
         _complain(text)
+
+
+@app.command("sbom")
+def sbom(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File; standard output if left out.")] = None,
+) -> None:
+    """A bill of materials in CycloneDX 1.6 (JSON): images and charts with digests, models with commits, node images,
+    OKE's add-ons, plug-ins and the Python packages of the kit. What is inside an image is not listed.
+    """
+    from llmd_oke.operations.sbom import bill_of_materials  # noqa: PLC0415 - other commands need no Pulumi
+
+    bill = bill_of_materials(plan_stack_file(project, stack), stack, datetime.now(UTC))
+    text = json.dumps(bill, indent=2)
+    if output is None:
+        typer.echo(text)
+    else:
+        write_whole(output, f"{text}\n")
 
 
 @app.command("update")

@@ -72,7 +72,7 @@ def kit_images() -> tuple[ContainerImage, ...]:
     """All images that the kit's `values/` and the project's name, by their references."""
     releases = (item for name in release_names() if (item := release(name)))
     images = [used.image for item in releases for used in _of_release(item)]
-    images += [used.image for name in (*_OPERATORS, MONITORING) for used in _of_operator(name)]
+    images += [used.image for name in (*_OPERATORS, MONITORING) for used in images_of_operator(name)]
     images += [job_images().python, inference_perf().image, *operators.policy_engine().images]
     return tuple(sorted({image.reference: image for image in images}.values(), key=lambda image: image.reference))
 
@@ -174,7 +174,7 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
     if plan.network_policies.engine == "calico":
         yield from (UsedImage(image, "Calico", "networkPolicies.engine") for image in operators.policy_engine().images)
     for name in operators_of(plan):
-        yield from _of_operator(name)
+        yield from images_of_operator(name)
 
 
 def operators_of(plan: Plan) -> list[str]:
@@ -185,7 +185,8 @@ def operators_of(plan: Plan) -> list[str]:
     return [*(name for name in _OPERATORS if name in plan.gpu_stack.components), *own]
 
 
-def _of_operator(name: str) -> Iterator[UsedImage]:
+def images_of_operator(name: str) -> Iterator[UsedImage]:
+    """The images that an operator brings, with its chart where that is in a registry."""
     path = "monitoring" if name == MONITORING else "gpuStack"
     if chart := operators.operator(name).chart.artifact:
         yield UsedImage(chart, f"{name} (chart)", path)

@@ -1,0 +1,239 @@
+"""A bill of materials of what a stack deploys, and of what deploys it, in CycloneDX 1.6."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import metadata
+from typing import Any
+from urllib.parse import quote
+from uuid import NAMESPACE_URL, uuid5
+
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.operators import HelmChart, operator
+from llmd_oke.config.pools import GpuPool
+from llmd_oke.planning import Plan
+from llmd_oke.planning.container_images import images_of, images_of_operator, operators_of
+from llmd_oke.program.models import model_cache_mount
+from llmd_oke.sdk_modules import plugin_version
+from llmd_oke.serving.vllm import pinned_revision
+
+SPECIFICATION = "1.6"
+KIT = "llmd-oke"
+PLUGINS = {"pulumi-kubernetes": "pulumi_kubernetes", "pulumi-oci": "pulumi_oci"}
+"""Plug-ins of Pulumi's engine, and the Python packages whose versions theirs are."""
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
+"""Parts of a requirement (PEP 508)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One component: its CycloneDX `kind`, package URL where its kind has any, SHA-256, further facts by name, and the
+    references of what it is known to consist of. The `reference` is its name within the bill.
+    """
+
+    kind: str
+    name: str
+    version: str | None
+    reference: str
+    purl: str | None = None
+    sha256: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    needs: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The component as CycloneDX has it."""
+        plain = {"type": self.kind, "bom-ref": self.reference, "name": self.name, "version": self.version}
+        hashes = [{"alg": "SHA-256", "content": self.sha256}] if self.sha256 else None
+        facts = [{"name": f"{KIT}:{name}", "value": value} for name, value in sorted(self.facts.items())]
+        whole = {**plain, "purl": self.purl, "hashes": hashes, "properties": facts or None}
+        return {key: value for key, value in whole.items() if value is not None}
+
+
+def bill_of_materials(plan: Plan, stack: str, now: datetime) -> dict[str, Any]:
+    """The bill of a stack as plain data: images and charts with digests and checksums, models with their commits, node
+    images, OKE's add-ons, plug-ins, and the Python packages of the kit that deploys it.
+
+    What is inside an image is not listed, and that is said (`compositions`). Bills of equal content have one serial
+    number.
+
+    Args:
+        plan: the stack's plan.
+        stack: its name.
+        now: when the bill is made.
+    """
+    parts = list({part.reference: part for part in _parts(plan)}.values())
+    root = {"type": "application", "bom-ref": f"stack:{stack}", "name": stack, "version": plan.config_hash}
+    kit = f"pkg:pypi/{KIT}@{metadata.version(KIT)}"
+    needs = [{"ref": part.reference, "dependsOn": list(part.needs)} for part in parts if part.needs]
+    packages = {part.reference for part in parts if part.reference.startswith("pkg:pypi/")}
+    own = [part.reference for part in parts if part.reference not in packages or part.reference == kit]
+    content: dict[str, Any] = {
+        "components": [part.document() for part in parts],
+        "dependencies": [{"ref": root["bom-ref"], "dependsOn": own}, *needs],
+        "compositions": [
+            {
+                "aggregate": "incomplete",
+                "dependencies": [part.reference for part in parts if part.kind in {"container", "operating-system"}],
+            }
+        ],
+    }
+    text = json.dumps([root, content], sort_keys=True)
+    return {
+        "$schema": f"http://cyclonedx.org/schema/bom-{SPECIFICATION}.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": SPECIFICATION,
+        "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, text)}",
+        "version": 1,
+        "metadata": {
+            "timestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "tools": {"components": [{"type": "application", "name": KIT, "version": metadata.version(KIT)}]},
+            "component": root,
+        },
+        **content,
+    }
+
+
+def _parts(plan: Plan) -> Iterator[Part]:
+    yield from _images(plan)
+    yield from _charts(plan)
+    if plan.layer != "cluster":
+        yield from _models(plan)
+    if plan.created is not None:
+        yield from _of_cluster(plan)
+    yield from _plugins()
+    yield from _python_packages()
+
+
+def _images(plan: Plan) -> Iterator[Part]:
+    charts = {chart.reference for name in operators_of(plan) if (chart := operator(name).chart.artifact)}
+    for used in images_of(plan):
+        if used.image.reference not in charts:
+            yield _image(plan, used.image, "container", {"used-by": used.used_by, "path": used.path})
+
+
+def _image(plan: Plan, image: ContainerImage, kind: str, facts: Mapping[str, str], needs: tuple[str, ...] = ()) -> Part:
+    pulled = {} if plan.registry_mirror is None else {"pulled-from": plan.pulled(image).pinned}
+    purl, sha256 = image_purl(image), (image.digest or "").removeprefix("sha256:") or None
+    name = f"{image.registry}/{image.repository}"
+    return Part(kind, name, image.tag, purl, purl, sha256, {**facts, **pulled}, needs)
+
+
+def _charts(plan: Plan) -> Iterator[Part]:
+    """Charts, which consist of the images that they bring."""
+    for name in operators_of(plan):
+        chart = operator(name).chart
+        needs = tuple(image_purl(used.image) for used in images_of_operator(name) if used.image != chart.artifact)
+        if chart.artifact is not None:
+            yield _image(plan, chart.artifact, "application", {"used-by": name}, needs)
+        else:
+            yield _archive(chart, needs)
+
+
+def image_purl(image: ContainerImage) -> str:
+    """The package URL of an image or chart in a registry (purl-spec, type `oci`)."""
+    name = image.repository.rpartition("/")[2].lower()
+    version = f"@{quote(image.digest, safe='')}" if image.digest else ""
+    place = quote(f"{image.registry}/{image.repository}".lower(), safe="/")
+    return f"pkg:oci/{name}{version}?repository_url={place}&tag={quote(image.tag, safe='')}"
+
+
+def _archive(chart: HelmChart, needs: tuple[str, ...]) -> Part:
+    checksum = f"checksum=sha256:{chart.sha256}&" if chart.sha256 else ""
+    source = quote(chart.repository or "", safe="/")
+    purl = f"pkg:generic/{chart.reference}@{quote(chart.version, safe='')}?{checksum}repository_url={source}"
+    facts = {"repository": chart.repository or ""}
+    return Part("application", chart.reference, chart.version, purl, purl, chart.sha256, facts, needs)
+
+
+def _models(plan: Plan) -> Iterator[Part]:
+    for model in plan.models:
+        weights = model.model
+        cache = model_cache_mount(plan, model, "claim")
+        commit = weights.revision if cache is None else pinned_revision(weights, cache)
+        if re.fullmatch(r"[0-9a-f]{40}", commit or "") is None:
+            purl = f"pkg:huggingface/{weights.repository}"
+        else:
+            purl = f"pkg:huggingface/{weights.repository}@{commit}"
+        yield Part("machine-learning-model", weights.repository, commit, purl, purl)
+
+
+def _of_cluster(plan: Plan) -> Iterator[Part]:
+    """Node images, Kubernetes and OKE's add-ons."""
+    assert plan.created is not None  # noqa: S101 - the caller has looked
+    version = plan.created.config.kubernetes_version
+    yield Part("platform", "Oracle Kubernetes Engine", version, f"oke:{version}")
+    pools = [*(item.config for item in plan.created.gpu_pools), *(item.config for item in plan.created.cpu_pools)]
+    for pool in pools:
+        image, of = pool.image, "GPU nodes" if isinstance(pool, GpuPool) else "nodes without GPUs"
+        if image is None:
+            yield Part("operating-system", "OKE node image", None, f"image:oke:{of}", facts={"used-by": of})
+        elif image.import_ is not None:
+            name, checksum = image.import_.name, image.import_.checksum
+            sha256 = checksum.removeprefix("sha256:") if checksum.startswith("sha256:") else None
+            facts = {"used-by": of, "checksum": checksum}
+            yield Part("operating-system", name, None, f"image:{name}", sha256=sha256, facts=facts)
+        elif image.ocid is not None:
+            yield Part("operating-system", image.ocid, None, f"image:{image.ocid}", facts={"used-by": of})
+    for add_on in (*plan.gpu_stack.add_ons, *plan.created.add_ons):
+        yield Part("application", add_on.name, add_on.version, f"oke-add-on:{add_on.name}")
+
+
+def _plugins() -> Iterator[Part]:
+    for name, package in PLUGINS.items():
+        version = plugin_version(package)
+        purl = f"pkg:github/pulumi/{name}@v{version}"
+        yield Part("application", f"pulumi-resource-{name.removeprefix('pulumi-')}", version, purl, purl)
+
+
+def _python_packages() -> Iterator[Part]:
+    """The kit and what it is installed with: all that its requirements lead to on this machine, by all of its extras
+    that are there.
+    """
+    seen: dict[str, metadata.Distribution] = {}
+    needs: dict[str, set[str]] = {}
+    wanted = [(KIT, frozenset(metadata.metadata(KIT).get_all("Provides-Extra") or ()))]
+    while wanted:
+        name, extras = wanted.pop()
+        distribution = _installed(name)
+        if distribution is None:
+            continue
+        seen[_canonical(distribution.name)] = distribution
+        known = needs.setdefault(_canonical(distribution.name), set())
+        for need, need_extras in _requirements(distribution, extras):
+            if need not in known:
+                known.add(need)
+                wanted.append((need, need_extras))
+    for name, distribution in sorted(seen.items()):
+        references = tuple(_package_purl(seen[need]) for need in sorted(needs[name]) if need in seen)
+        purl = _package_purl(distribution)
+        yield Part("library", name, distribution.version, purl, purl, needs=references)
+
+
+def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    """What a package needs with these extras, each with the extras of its own that are asked for."""
+    for text in distribution.requires or ():
+        requirement, _, marker = text.partition(";")
+        of_extra = _EXTRA.search(marker)
+        if (match := _REQUIREMENT.match(requirement)) and (of_extra is None or of_extra[1] in extras):
+            own = frozenset(part.strip() for part in (match[2] or "").split(",") if part.strip())
+            yield _canonical(match[1]), own
+
+
+def _installed(name: str) -> metadata.Distribution | None:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:  # for another platform, or of an extra
+        return None
+
+
+def _package_purl(distribution: metadata.Distribution) -> str:
+    return f"pkg:pypi/{_canonical(distribution.name)}@{distribution.version}"
+
+
+def _canonical(name: str) -> str:
+    """A package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
