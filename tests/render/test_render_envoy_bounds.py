@@ -1,6 +1,7 @@
 """Every listener of every Envoy that the kit deploys has the bounds of Envoy's guide for proxies at an edge."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS
 from llmd_oke.serving import envoy, front_door, stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.serving.stack_envoy import EnvoySettings, ServedModel
+from llmd_oke.values import values_folder
 
 MODEL = ServedModel("gpt", "openai/gpt-oss-120b", ("gpt.example.com",), (front_door.Upstream("unit", 80),))
 OPEN = EnvoySettings((MODEL,), encrypted=False, authenticated=False)
@@ -106,3 +108,33 @@ def test_nothing_is_refused_before_connections_that_wait_are_ended():
     pressure = bounds().pressure
     assert pressure.shorter_timeouts[1] < bounds().attack_share <= pressure.reset_streams[0]
     assert pressure.reset_streams[1] <= pressure.no_requests < pressure.no_connections < 1
+
+
+ROBUST = {
+    "filters.http.buffer.v3.Buffer",
+    "filters.http.fault.v3.HTTPFault",
+    "filters.http.health_check.v3.HealthCheck",
+    "filters.http.jwt_authn.v3.JwtAuthentication",
+    "filters.http.lua.v3.Lua",
+    "filters.http.lua.v3.LuaPerRoute",
+    "filters.http.router.v3.Router",
+    "filters.network.http_connection_manager.v3.HttpConnectionManager",
+}
+"""Robust against untrusted clients and stable, by Envoy's source/extensions/extensions_metadata.yaml."""
+
+UNKNOWN = {"filters.http.local_ratelimit.v3.LocalRateLimit"}
+"""Stable, of unknown posture there: it reads one header, which clients can't set."""
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_clients_reach_filters_alone_that_envoys_project_supports_at_an_edge(name: str):
+    access = [stack_envoy.api_keys({"a": "b"}), stack_envoy.tokens("https://id.example.com", ["llm"], "{}")]
+    texts = [BOOTSTRAPS[name], *(access if name in DOORS[:2] else [])]
+    used = {kind for text in texts for kind in re.findall(r'envoy.extensions.(filters\.[\w.]+)"', text)}
+    assert used - ROBUST - UNKNOWN == set()
+
+
+def test_every_filter_of_a_front_door_fails_closed():
+    """Envoy lets a request pass whose script fails."""
+    for program in (values_folder() / "serving").glob("*.lua"):
+        assert "pcall(" in program.read_text(), program.name

@@ -1,5 +1,6 @@
 """What a front door declares for keys, tokens and certificates, and where its load balancer is."""
 
+import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +12,8 @@ from llmd_pods.errors import Refused
 from render_support import selects
 from stack_files import created_stack, model, stack
 
-ALICE = "sk-alice-0123456789abcdef"
+ALICE = "sk-alice-Qm7xT2vKd9RwZb4H"
+DIGEST = hashlib.sha256(ALICE.encode()).hexdigest()
 HOST = "llm.example.com"
 KEYS = {"kind": "api-keys"}
 AGGREGATED = model("agg-tp1-4r", name="gpt-agg")
@@ -58,6 +60,12 @@ def test_keys_and_certificate_are_in_secrets_alone(secured: Rendered):
             assert resource.type == "kubernetes:core/v1:Secret"
             assert resource.secret_inputs == {"stringData"}
     assert ALICE not in json.dumps(secured.outputs, default=str)
+
+
+def test_the_cluster_gets_digests_of_keys_alone(secured: Rendered):
+    manifests = [json.dumps(manifest) for manifest in secured.manifests()]
+    assert not any(ALICE in manifest for manifest in manifests)
+    assert [DIGEST in manifest for manifest in manifests].count(True) == 1
 
 
 def test_the_address_is_an_output(secured: Rendered):

@@ -4,6 +4,7 @@ They are read when the program runs, before anything is declared. What is wrong 
 """
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ KEYS, KEY_SET, CERTIFICATE = "frontDoorKeys", "frontDoorKeySet", "frontDoorCerti
 
 _SHORTEST_KEY = 20
 """Characters; ours. With letters and digits by chance these are 119 bits."""
+
+_LEAST_BITS = 56
+"""What a key must be able to have by chance, counted from its own characters; ours."""
 
 _TEXTS = TypeAdapter(dict[str, str])
 
@@ -93,11 +97,26 @@ def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Prob
         elif len(key) < _SHORTEST_KEY or not re.fullmatch(r"[!-~]+", key):
             accepted = f"at least {_SHORTEST_KEY} letters, digits and signs of ASCII without blanks"
             yield Problem(place, None, accepted, "the key can be guessed, or not be sent in a header")
+        elif _chance_bits(key) < _LEAST_BITS:
+            accepted = "letters and digits by chance, as `openssl rand -hex 24` makes them"
+            yield Problem(place, None, accepted, "the key repeats itself or counts up, so that it can be guessed")
         owners.setdefault(key, client)
     for client in door.client_limits:
         if client not in keys:
             why = "no client of this name has a key"
             yield Problem(f"frontDoor.limits.clients.{client}", None, ", ".join(keys) or "none", why)
+
+
+def _chance_bits(key: str) -> float:
+    """At most so many bits of a key are by chance: characters that go on with a count, or with what was there before,
+    are none."""
+    each = math.log2(len(set(key)))
+    counted = 0
+    for i in range(len(key)):
+        goes_on = i > 0 and abs(ord(key[i]) - ord(key[i - 1])) <= 1
+        repeats = i > 2 and key[i - 3 : i + 1] in key[:i]
+        counted += not (goes_on or repeats)
+    return counted * each
 
 
 def _key_set_problems(text: str) -> Iterator[Problem]:

@@ -72,7 +72,7 @@ def program(do: str, *, dropped: Iterable[str] = (), prefixed: bool = False) -> 
         "Prefixes": field_prefixes,
         "Places": places,
     }
-    head = "".join(f"local {name} = {_literal(value)}\n" for name, value in tables.items())
+    head = "".join(f"local {name} = {lua_literal(value)}\n" for name, value in tables.items())
     tail = f"\nfunction envoy_on_request(handle)\n  guarded(handle, function(handle)\n  {do}\n  end)\nend\n"
     return head + _functions() + tail
 
@@ -119,13 +119,13 @@ def _mark(places: dict[str, Any], name: str, mark: str) -> None:
     node[mark] = True
 
 
-def _literal(value: Any) -> str:
-    """A value as Lua writes it. Texts are those of the catalogue."""
+def lua_literal(value: Any) -> str:
+    """A value as Lua writes it. Texts have neither quotes nor line ends."""
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value).items()
-        return f"{{{', '.join(f'[{_literal(key)}] = {_literal(part)}' for key, part in pairs)}}}"
+        return f"{{{', '.join(f'[{lua_literal(key)}] = {lua_literal(part)}' for key, part in pairs)}}}"
     if isinstance(value, list):
-        return f"{{{', '.join(map(_literal, cast('list[Any]', value)))}}}"
+        return f"{{{', '.join(map(lua_literal, cast('list[Any]', value)))}}}"
     if value is None:
         return "nil"
     if isinstance(value, bool):

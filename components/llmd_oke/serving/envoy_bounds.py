@@ -59,6 +59,10 @@ class EnvoyBounds(Entry):
     idle_connection_kib: int
     copies: int
     attack_share: float
+    threads: int
+    client_bodies_share: float
+    hold_s: int
+    refusals_per_minute: int
     pressure: Pressure
 
     @property

@@ -24,7 +24,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS
-from llmd_oke.serving import client_requests, envoy, labels, network_policies
+from llmd_oke.serving import client_access, client_requests, envoy, labels, network_policies
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
@@ -307,7 +307,7 @@ def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str])
         "args": [
             *("--config-path", f"{CONFIG_FOLDER}/{CONFIG_FILE}"),
             *("--log-level", "warn"),
-            *("--concurrency", str(requests.cpus * 2)),
+            *("--concurrency", str(bounds().threads)),
             "--disable-hot-restart",
         ],
         "ports": [
@@ -412,7 +412,13 @@ def requests_listener(name: str, port: int, cluster: str, **routes: object) -> C
         "routes": [{"match": {"prefix": "/"}, "route": route_to(cluster)}],
     }
     config = {"name": "requests", "virtual_hosts": [host], **routes}
-    return _listener(name, port, _manager("requests", config, client_requests.filters(), **connection_settings()))
+    return _listener(
+        name,
+        port,
+        _manager(
+            "requests", config, [client_access.bodies_filter(), *client_requests.filters()], **connection_settings()
+        ),
+    )
 
 
 def route_to(cluster: str) -> Config:

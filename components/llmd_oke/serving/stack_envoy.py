@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llmd_oke.serving import client_requests, envoy
+from llmd_oke.serving import client_access, client_requests, envoy
+from llmd_oke.serving.client_access import CLIENT_HEADER
 from llmd_oke.serving.envoy_bounds import process_bounds
 from llmd_oke.serving.front_door import (
     ADMIN_PORT,
@@ -32,9 +33,6 @@ STACK_PORT = 8443
 
 FIRST_MODEL_PORT = 8100
 """Where requests for the first model come in from inside the cluster, plain and without a key; then the next ones."""
-
-CLIENT_HEADER = "x-llmd-oke-client"
-"""Says routers and servers who asks: the name of the key, or the subject of the token. Clients can't set it."""
 
 TRAFFIC_FOLDER, TRAFFIC_FILE = "/etc/front-door/traffic", "clusters.json"
 ACCESS_FOLDER, ACCESS_FILE = "/etc/front-door/access", "authentication.json"
@@ -64,7 +62,6 @@ _CODES = {
 _WORDS = {
     401: "The key or token is missing, unknown or expired (%LOCAL_REPLY_BODY%)",
     413: f"The request is larger than {client_requests.LARGEST_BODY_MIB} MiB.",
-    429: "The key's requests of this minute are used up.",
     503: "No server of the model can be reached at the moment.",
 }
 """What is told in place of Envoy's own words."""
@@ -123,22 +120,9 @@ def clusters(models: Sequence[ServedModel]) -> str:
 
 
 def api_keys(keys: Mapping[str, str]) -> str:
-    """Who may ask: clients with these keys, by their names."""
-    credentials = [{"key": key, "client": client} for client, key in sorted(keys.items())]
-    return _resources(
-        [
-            _extension(
-                envoy.http_filter(
-                    "api_key_auth",
-                    "api_key_auth",
-                    "ApiKeyAuth",
-                    credentials=credentials,
-                    key_sources=[{"header": "authorization"}],
-                    forwarding={"header": CLIENT_HEADER, "hide_credentials": True},
-                )
-            )
-        ]
-    )
+    """Who may ask: clients with these keys, by their names. The text has digests in their place."""
+    digests = {client: client_access.key_digest(key) for client, key in keys.items()}
+    return _resources([_extension(client_access.keys_filter(digests))])
 
 
 def tokens(issuer: str, audiences: Sequence[str], key_set: str) -> str:
@@ -154,9 +138,11 @@ def tokens(issuer: str, audiences: Sequence[str], key_set: str) -> str:
     return _resources(
         [
             _extension(
-                envoy.http_filter(
-                    "jwt_authn", "jwt_authn", "JwtAuthentication", providers={"issuer": provider}, rules=rules
-                )
+                {
+                    **typed("filters.http.jwt_authn.v3.JwtAuthentication"),
+                    "providers": {"issuer": provider},
+                    "rules": rules,
+                }
             )
         ]
     )
@@ -210,12 +196,13 @@ def _filters(settings: EnvoySettings) -> list[Config]:
         filters.append(_authentication_filter())
     if settings.requests_per_minute is not None:
         filters.append(_limit_filter(settings.requests_per_minute, settings.client_limits or {}))
+    filters.append(client_access.bodies_filter())
     return [*filters, *client_requests.fields_filters(chooses_route=True), router_filter()]
 
 
 def _authentication_filter() -> Config:
     """Read from a file. Until there is one that can be read, the listener takes no request."""
-    kinds = ("api_key_auth.v3.ApiKeyAuth", "jwt_authn.v3.JwtAuthentication")
+    kinds = ("lua.v3.Lua", "jwt_authn.v3.JwtAuthentication")
     return {
         "name": "authentication",
         "config_discovery": {
@@ -324,13 +311,16 @@ def _errors() -> list[Config]:
     unknown["filter"] = {"and_filter": {"filters": [unknown["filter"], below]}}
     known = [_error(status, "EQ", *_CODES[status]) for status in _CODES]
     busy = _error(503, "EQ", "server_error", "service_unavailable")
-    return [unknown, *known, busy, _error(500, "GE", "server_error", "server_error")]
+    used_up = _error(429, "EQ", *_CODES[429], message="The client's requests of this minute are used up.")
+    limited = {"response_flag_filter": {"flags": ["RL"]}}
+    used_up["filter"] = {"and_filter": {"filters": [used_up["filter"], limited]}}
+    return [unknown, used_up, *known, busy, _error(500, "GE", "server_error", "server_error")]
 
 
-def _error(status: int, comparison: str, kind: str, code: str) -> Config:
+def _error(status: int, comparison: str, kind: str, code: str, message: str | None = None) -> Config:
     value = {"default_value": status, "runtime_key": f"front_door.{status}"}
-    message = _WORDS.get(status, "%LOCAL_REPLY_BODY%")
-    error = {"message": message, "type": kind, "param": None, "code": code}
+    words = message or _WORDS.get(status, "%LOCAL_REPLY_BODY%")
+    error = {"message": words, "type": kind, "param": None, "code": code}
     mapper: Config = {
         "filter": {"status_code_filter": {"comparison": {"op": comparison, "value": value}}},
         "body_format_override": {"json_format": {"error": error}, "content_type": "application/json"},
@@ -380,9 +370,9 @@ def _weighted(name: str, upstreams: Sequence[Upstream]) -> Config:
     return {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", **units_cluster(name, rest)}
 
 
-def _extension(http_filter: Config) -> Config:
+def _extension(typed_config: Config) -> Config:
     kind = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-    return {"@type": kind, "name": "authentication", "typed_config": http_filter["typed_config"]}
+    return {"@type": kind, "name": "authentication", "typed_config": typed_config}
 
 
 def _watched(folder: str, file: str) -> Config:

@@ -23,6 +23,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from llmd_oke.serving import stack_envoy
+from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.serving.front_door import READY_PORT, Upstream
 from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT, STACK_PORT, EnvoySettings, ServedModel
 from llmd_rehearsal.pods.volumes import File, write_files
@@ -33,7 +34,7 @@ from certificates_for_tests import certificate, private_key
 PORT = 9080
 LIMIT_S = 30
 GPT, LLAMA = "openai/gpt-oss-120b", "meta/llama"
-ALICE, BOB, CAROL = (f"sk-{name}-0123456789abcdef" for name in ("alice", "bob", "carol"))
+ALICE, BOB, CAROL = (f"sk-{name}-Qm7xT2vKd9RwZb4H" for name in ("alice", "bob", "carol"))
 HOST = "llm.example.com"
 ISSUER, AUDIENCE = "https://id.example.com", "llm"
 
@@ -217,7 +218,30 @@ async def routed(units: Units) -> dict[str, Any]:
         named = {"x-prefiller-host-port": "evil:1", "x-llmd-oke-client": "evil", "x-request-id": "chosen"}
         seen["headers"] = await client.ask(asks(GPT), headers=named)
         seen["streams"] = await streams(units, client)
+    seen["unfinished"] = await unfinished()
     return seen
+
+
+async def unfinished() -> dict[str, Any]:
+    """What twenty requests of 31 MiB are told whose bodies never come, and another client at the same time."""
+    kept: list[asyncio.StreamWriter] = []
+    told: Counter[str] = Counter()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 32505856\r\n\r\n"
+    )
+    for _ in range(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", STACK_PORT, local_addr=("127.0.0.2", 0))
+        kept.append(writer)
+        writer.write(head.encode())
+        try:
+            told[(await asyncio.wait_for(reader.readline(), 0.5)).decode().strip()] += 1
+        except TimeoutError:
+            told["nothing"] += 1
+    async with Client() as client:
+        other = await client.ask(asks(LLAMA))
+    for writer in kept:
+        writer.close()
+    return {"told": told, "other": other["status"]}
 
 
 async def streams(units: Units, client: Client) -> dict[str, Any]:
@@ -282,6 +306,21 @@ async def guarded(front: Front) -> dict[str, Any]:
         async with Client(tls=trusted, key=BOB) as bob, Client(tls=trusted, key=ALICE) as alice:
             seen["nobody"] = [await nobody.ask(asks(GPT)), await nobody.ask(path="/v1/models")]
             seen["wrong"] = await carol.ask(asks(GPT))
+            seen["forms"] = [
+                (await nobody.ask(path="/v1/models", headers={"authorization": text}))["status"]
+                for text in (
+                    f"bearer  {ALICE}",
+                    ALICE,
+                    f"Basic {ALICE}",
+                    f"Bearer {ALICE},{BOB}",
+                    f"Bearer {'x' * 9000}",
+                )
+            ]
+            guesses = [
+                await carol.ask(path="/v1/models") for _ in range(bounds().threads * bounds().refusals_per_minute + 5)
+            ]
+            seen["guesses"] = guesses[-1]
+            seen["known_beside_guesses"] = (await alice.ask(path="/v1/models"))["status"]
             seen["alice"] = await alice.ask(asks(LLAMA), headers={"x-llmd-oke-client": "bob"})
             seen["models"] = (await alice.ask(path="/v1/models"))["status"]
             seen["bob"] = [await bob.ask(asks(GPT)) for _ in range(5)]

@@ -133,10 +133,28 @@ def test_nothing_is_answered_without_a_known_key(guarded):
         assert error(answer)[:2] == (401, "invalid_api_key")
 
 
+def test_a_key_is_taken_as_a_bearers_alone(guarded):
+    assert guarded["forms"] == [200, 401, 401, 401, 401]
+
+
+def test_refused_keys_of_an_address_are_limited_and_known_ones_are_not(guarded):
+    status, code, words = error(guarded["guesses"])
+    assert (status, code) == (429, "rate_limit_exceeded")
+    assert "keys of this address were refused" in words
+    assert guarded["known_beside_guesses"] == 200
+
+
+def test_unfinished_requests_of_one_client_take_no_more_than_its_share(routed):
+    told = routed["unfinished"]["told"]
+    assert told["HTTP/1.1 429 Too Many Requests"] >= 10
+    assert told["nothing"] >= 3  # three at each thread
+    assert routed["unfinished"]["other"] == 200
+
+
 def test_servers_learn_the_clients_name_and_not_its_key(guarded):
     headers = guarded["alice"]["document"]["headers"]
     assert headers["x-llmd-oke-client"] == "alice"
-    assert "0123456789abcdef" not in json.dumps(headers)
+    assert "Qm7xT2vKd9RwZb4H" not in json.dumps(headers)
 
 
 def test_the_limit_of_one_client_is_not_anothers(guarded):
@@ -156,7 +174,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(guarded):
 
 def test_the_access_log_has_clients_and_no_keys(guarded):
     assert {"alice", "bob"} <= {line["client"] for line in lines(guarded["log"])}
-    assert "0123456789abcdef" not in guarded["log"]
+    assert "Qm7xT2vKd9RwZb4H" not in guarded["log"]
 
 
 def test_a_token_of_the_provider_is_accepted(seen):

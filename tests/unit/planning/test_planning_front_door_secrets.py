@@ -1,8 +1,11 @@
 """Which secrets of a front door are refused, and that none of them is told."""
 
 import json
+import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from uuid import uuid4
 
 import pytest
 from certificates_for_tests import certificate, private_key
@@ -12,7 +15,7 @@ from llmd_pods.errors import Refused
 from stack_files import plan
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
-ALICE, BOB = "sk-alice-0123456789abcdef", "sk-bob-0123456789abcdef"
+ALICE, BOB = "sk-alice-Qm7xT2vKd9RwZb4H", "sk-bob-Wc3nY8fLs6JpXe5G"
 HOST = "llm.example.com"
 
 
@@ -62,12 +65,28 @@ def test_a_key_twice_is_refused_without_telling_it():
     [
         ({}, "llmd-oke:frontDoorKeys"),
         ({"alice": "short"}, "llmd-oke:frontDoorKeys.alice"),
+        ({"alice": "a" * 40}, "llmd-oke:frontDoorKeys.alice"),
+        ({"alice": "sk-alice-0123456789abcdefghij"}, "llmd-oke:frontDoorKeys.alice"),
+        ({"alice": "secret-secret-secret-secret-secret"}, "llmd-oke:frontDoorKeys.alice"),
         ({"alice": ALICE + " blank"}, "llmd-oke:frontDoorKeys.alice"),
         ({"alice\r\nx": ALICE}, "llmd-oke:frontDoorKeys.alice\r\nx"),
     ],
 )
 def test_keys_that_cannot_be_used_are_refused(keys: dict[str, str], path: str):
     assert list(refused(KEYS, frontDoorKeys=keys)) == [path]
+
+
+def test_a_key_that_can_be_guessed_is_refused_with_what_makes_one_that_cannot():
+    problem = refused(KEYS, frontDoorKeys={"alice": "a" * 40})["llmd-oke:frontDoorKeys.alice"]
+    assert "openssl rand -hex 24" in problem
+    assert "aaa" not in problem
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: secrets.token_hex(24), lambda: secrets.token_urlsafe(18), lambda: str(uuid4())]
+)
+def test_keys_by_chance_are_accepted(make: Callable[[], str]):
+    assert [key for key in (make() for _ in range(200)) if refused(KEYS, frontDoorKeys={"alice": key})] == []
 
 
 def test_a_limit_is_for_a_client_with_a_key():

@@ -1,0 +1,67 @@
+"""Who may ask a front door, and how much of its memory one client may take: filters in Envoy's Lua.
+
+Envoy's project counts its Lua filter as robust against untrusted clients, and as stable; its own filter for keys is
+`alpha`, says at each start that it is work in progress, and compares keys as they are.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from llmd_oke.serving.client_requests import lua_literal
+from llmd_oke.serving.envoy_bounds import bounds
+from llmd_oke.values import values_folder
+
+CLIENT_HEADER = "x-llmd-oke-client"
+"""Says routers and servers who asks: the name of the key, or the subject of the token. Clients can't set it."""
+
+BODIES_FILTER = "bodies-in-flight"
+
+Config = dict[str, Any]
+
+
+def key_digest(key: str) -> str:
+    """What is kept of a key: its SHA-256. Keys are too long and too much by chance for anybody to find one by it."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def keys_filter(digests: Mapping[str, str]) -> Config:
+    """Tells clients by digests of their keys, which are given by the clients' names; refuses all others.
+
+    Of an address that was refused too often in a minute, what isn't known is refused with 429.
+    """
+    clients = {digest: client for client, digest in sorted(digests.items())}
+    per_minute = bounds().refusals_per_minute
+    return _lua("client-keys", Clients=clients, NameHeader=CLIENT_HEADER, RefusalsPerMinute=per_minute)
+
+
+def bodies_filter() -> Config:
+    """Refuses a request where those whose answers haven't begun are too large together, or those of its client."""
+    most = bounds()
+    thread_bytes = most.bodies_mib * 1024 * 1024 // most.threads
+    return {
+        "name": BODIES_FILTER,
+        "typed_config": _lua(
+            "bodies-in-flight",
+            MostBytes=thread_bytes,
+            ClientBytes=int(thread_bytes * most.client_bodies_share),
+            LargestBody=most.body_mib * 1024 * 1024,
+            HoldSeconds=most.hold_s,
+            NameHeader=CLIENT_HEADER,
+        ),
+    }
+
+
+def _lua(name: str, **tables: Any) -> Config:
+    head = "".join(f"local {key} = {lua_literal(value)}\n" for key, value in tables.items())
+    return {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+        "default_source_code": {"inline_string": head + _program(name)},
+    }
+
+
+@cache
+def _program(name: str) -> str:
+    lines = (values_folder() / "serving" / f"{name}.lua").read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("--"))
