@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from llmd_oke.access.addresses import region_of
 from llmd_oke.cli import console, options, token
-from llmd_oke.config import settings
+from llmd_oke.config import project_name, settings
 from llmd_oke.operations.cluster_checks import certificate_findings, prometheus_findings
 from llmd_oke.operations.preflight import Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
@@ -40,7 +40,12 @@ def preflight(
     config = plan.config
     where = region_of(config, region)
     who = token.sign_in_of(settings(project, stack), auth, profile)
-    findings = look(token.client_of(who, where), config, link_of=lambda pool: _image_link(project, stack, pool))
+    findings = look(
+        token.client_of(who, where),
+        config,
+        link_of=lambda pool: _image_link(project, stack, pool),
+        stack_tag=f"{project_name(project)}/{stack.rsplit('/', 1)[-1]}",
+    )
     findings += registry_findings(pulled_images(plan), console.progress())
     findings += chart_findings(chart_archives(plan), console.progress(), plan.registry_mirror)
     findings += certificate_findings(plan)

@@ -25,6 +25,7 @@ from llmd_oke.catalogue.operations import limits
 from llmd_oke.catalogue.shapes import flexible_shape
 from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, Image, StackConfig
 from llmd_oke.config.pools import ImageImport
+from llmd_oke.operations.running_nodes import Running, running_of
 from llmd_oke.planning.gpu_stack import add_ons as wanted_add_ons
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.pools import SYSTEM_POOL, newest_oke_image
@@ -40,7 +41,7 @@ _ENOUGH_AT_FIRST = "enough for size, not for scaling.maxSize"
 COMPUTE = "compute"
 
 
-INCREASE = "Request a service limit increase in the OCI console. What this stack has rented already counts as used."
+INCREASE = "Request a service limit increase in the OCI console."
 
 
 REGION = ""
@@ -109,6 +110,27 @@ class Tenancy:
     client: OciClient
     config: StackConfig
     cluster: CreateCluster
+    stack_tag: str | None = None
+
+    @cached_property
+    def running(self) -> Running:
+        """What the stack has in OCI already, by its tag; nothing where no tag is known.
+
+        Raises:
+            OciError: OCI doesn't tell.
+        """
+        if self.stack_tag is None:
+            return Running()
+        own = self.cluster.compartment_id
+        return running_of(self.client, own, self.cluster.network.compartment_id or own, self.stack_tag)
+
+    @cached_property
+    def runs(self) -> Running:
+        """The same, and nothing where OCI doesn't tell."""
+        try:
+            return self.running
+        except OciError:
+            return Running()
 
     @cached_property
     def availability_domains(self) -> tuple[str, ...]:
@@ -151,9 +173,10 @@ def preflight(
     read_link: ReadLink = stored_file,
     link_of: LinkOf = lambda _: None,
     read_text: Callable[[str], str] = stored_text,
+    stack_tag: str | None = None,
 ) -> list[Finding]:
     """All findings on a stack. `read_link` asks for the file behind an image's link, `link_of` has the secret ones,
-    `read_text` reads what is public.
+    `read_text` reads what is public. What carries `stack_tag` is the stack's own, and needs no room once more.
 
     Raises:
         KitError: the stack says too little to ask anything.
@@ -162,7 +185,7 @@ def preflight(
         return check_findings("cluster", "cluster.identifier", lambda: _existing_cluster(client, config))
     if not isinstance(config.cluster, CreateCluster):
         raise KitError("The stack says nothing of its cluster.", "Run this on the stack of the cluster layer.")
-    tenancy = Tenancy(client, config, config.cluster)
+    tenancy = Tenancy(client, config, config.cluster, stack_tag)
     findings = [
         finding for name, path, check in CHECKS for finding in check_findings(name, path, lambda c=check: c(tenancy))
     ]
@@ -331,7 +354,9 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Demand:
-    """So many of something, for each of so many nodes that are spread over these availability domains."""
+    """So many of something, for each of so many nodes that are spread over these availability domains, beside those
+    that are `running` already.
+    """
 
     path: str
     service: str
@@ -340,6 +365,7 @@ class Demand:
     per_node: float = 1
     nodes: int = 1
     domains: tuple[str, ...] = ()
+    running: int = 0
 
     @property
     def total(self) -> float:
@@ -377,25 +403,37 @@ def limit_findings(tenancy: Tenancy) -> Iterator[Finding]:
             yield from check_findings("limits", path, lambda judge=judged: [judge()])
 
 
+def _running(tenancy: Tenancy) -> Iterator[Finding]:
+    """The GPU nodes that the stack has already, which limits and capacity are not asked for once more."""
+    for i, pool in tenancy.created_pools:
+        nodes = sum(node.pool == pool.name for node in tenancy.running.nodes)
+        if nodes:
+            yield Finding("running", f"gpuPools[{i}].size", Verdict.FINE, f"{nodes} nodes of the stack run")
+
+
 def _demands(tenancy: Tenancy) -> Iterator[Demand]:
     cluster, config, names = tenancy.cluster, tenancy.config, limits()
-    if cluster.cluster_id is None:
+    runs = tenancy.runs
+    if cluster.cluster_id is None and not runs.clusters:
         yield Demand("cluster", names.cluster.service, names.cluster.names, "clusters")
-    if cluster.network.vcn_id is None:
+    if cluster.network.vcn_id is None and not runs.networks:
         yield Demand("cluster.network", names.network.service, names.network.names, "VCNs")
     for i, pool in _pools_on_demand(tenancy):
         shape = catalogue.shape(pool.shape)
         if shape is not None and shape.limit is not None:
             path = f"gpuPools[{i}].{most_key(pool)}"
             domains = (pool.availability_domain,) if pool.availability_domain else ()
-            yield Demand(path, COMPUTE, (shape.limit,), "GPUs", shape.gpus, pool.limits.most, domains)
-    cpu_pools = [(f"cpuPools[{i}]", pool) for i, pool in enumerate(config.cpu_pools)]
-    for path, pool in [("systemPool", config.system_pool), *cpu_pools]:
+            running = runs.of_pool(pool.name)
+            nodes = max(0, pool.limits.most - running)
+            yield Demand(path, COMPUTE, (shape.limit,), "GPUs", shape.gpus, nodes, domains, running)
+    cpu_pools = [(f"cpuPools[{i}]", pool.name, pool) for i, pool in enumerate(config.cpu_pools)]
+    for path, name, pool in [("systemPool", SYSTEM_POOL, config.system_pool), *cpu_pools]:
         shape = flexible_shape(pool.shape)
         if shape is not None and shape.limits is not None:
-            domains, nodes = tuple(pool.availability_domains) or tenancy.availability_domains, pool.limits.most
-            yield Demand(f"{path}.ocpus", COMPUTE, shape.limits.ocpus, "OCPUs", pool.ocpus, nodes, domains)
-            yield Demand(f"{path}.memoryGib", COMPUTE, shape.limits.memory_gb, "GB", pool.memory_gib, nodes, domains)
+            domains, running = tuple(pool.availability_domains) or tenancy.availability_domains, runs.of_pool(name)
+            of_nodes = (max(0, pool.limits.most - running), domains, running)
+            yield Demand(f"{path}.ocpus", COMPUTE, shape.limits.ocpus, "OCPUs", pool.ocpus, *of_nodes)
+            yield Demand(f"{path}.memoryGib", COMPUTE, shape.limits.memory_gb, "GB", pool.memory_gib, *of_nodes)
 
 
 def most_key(pool: GpuPool) -> str:
@@ -437,6 +475,8 @@ def _limit_finding(tenancy: Tenancy, service: str, definition: dict[str, Any], d
     amounts = ", ".join(f"{number} available{f' in {place}' if place else ''}" for place, number in numbers.items())
     also = "".join(f", {demand.path}" for demand in demands[1:])
     value = f"{name}: {amounts}; {sum(demand.total for demand in demands):g} {unit} wanted ({path}{also})"
+    if running := sum(demand.running for demand in demands):
+        value += f", beside those of the {running} nodes that run"
     verdict, remedy = _verdict(free, demands)
     return Finding("limits", path, verdict, value, remedy)
 
@@ -462,6 +502,7 @@ def _available(tenancy: Tenancy, service: str, name: str, domain: str) -> float 
 
 
 def _capacity(tenancy: Tenancy) -> Iterator[Finding]:
+    """Capacity for the nodes that don't run yet."""
     for i, pool in tenancy.created_pools:
         if pool.capacity_reservation_id:
             yield _reservation(tenancy, pool, f"gpuPools[{i}].capacityReservationId", pool.capacity_reservation_id)
@@ -470,14 +511,27 @@ def _capacity(tenancy: Tenancy) -> Iterator[Finding]:
 
 
 def _reservation(tenancy: Tenancy, pool: GpuPool, path: str, ocid: str) -> Finding:
+    """Whether a reservation has instances of the pool's shape, where the pool may be, beside those that it uses."""
     answer = tenancy.client.get("compute", f"/computeCapacityReservations/{ocid}")
-    free = int(answer.get("reservedInstanceCount") or 0) - int(answer.get("usedInstanceCount") or 0)
-    value = f"{answer.get('lifecycleState')}, {free} instances free"
-    active, most = answer.get("lifecycleState") == "ACTIVE", pool.limits.most
+    rows: list[dict[str, Any]] = [
+        row
+        for row in answer.get("instanceReservationConfigs") or ()
+        if row.get("instanceShape") == pool.shape
+        and (not pool.fault_domains or row.get("faultDomain") in {None, *pool.fault_domains})
+    ]
+    free = sum(int(row.get("reservedCount") or 0) - int(row.get("usedCount") or 0) for row in rows)
+    where = f" in {', '.join(pool.fault_domains)}" if pool.fault_domains else ""
+    running, domain = tenancy.runs.of_pool(pool.name, ocid), answer.get("availabilityDomain")
+    value = f"{answer.get('lifecycleState')}, {free} instances of {pool.shape} free{where}"
+    value += f", beside the {running} that the pool has" if running else ""
+    if domain not in {None, pool.availability_domain}:
+        remedy = f"A reservation of {pool.availability_domain}, or gpuPools[].availabilityDomain: {domain}."
+        return Finding("capacity", path, Verdict.PROBLEM, f"{value}, all in {domain}", remedy)
+    active, most = answer.get("lifecycleState") == "ACTIVE", pool.limits.most - running
     if active and free >= most:
         return Finding("capacity", path, Verdict.FINE, value)
-    remedy = f"Let the reservation have {most} free instances, or leave it out."
-    if active and free >= pool.size:
+    remedy = f"Let the reservation have {most} free instances of {pool.shape}{where}, or leave it out."
+    if active and free >= pool.size - running:
         return Finding("capacity", path, Verdict.UNKNOWN, f"{value}: {_ENOUGH_AT_FIRST}", remedy)
     return Finding("capacity", path, Verdict.PROBLEM, value, remedy)
 
@@ -488,13 +542,18 @@ def _capacity_report(tenancy: Tenancy, pool: GpuPool, path: str, domain: str) ->
         "availabilityDomain": domain,
         "shapeAvailabilities": [{"instanceShape": pool.shape}],
     }
+    running = tenancy.runs.of_pool(pool.name)
+    if running >= pool.limits.most:
+        return Finding("capacity", path, Verdict.FINE, f"all {running} nodes run")
     (answer,) = tenancy.client.send("POST", "compute", "/computeCapacityReports", body)["shapeAvailabilities"]
     status, count = str(answer.get("availabilityStatus")), answer.get("availableCount")
     value = f"{status} in {domain}" + (f", {count} instances" if count is not None else "")
+    value += f", beside the {running} nodes that run" if running else ""
     remedy = "Another availability domain or region, a capacity reservation, or a word with Oracle."
-    if status != "AVAILABLE" or (count is not None and int(count) < pool.size):
+    free = 0 if status != "AVAILABLE" else count
+    if free is not None and int(free) < pool.size - running:
         return Finding("capacity", path, Verdict.PROBLEM, value, remedy)
-    if count is not None and int(count) < pool.limits.most:
+    if free is not None and int(free) < pool.limits.most - running:
         return Finding("capacity", path, Verdict.UNKNOWN, f"{value}: {_ENOUGH_AT_FIRST}", remedy)
     return Finding("capacity", path, Verdict.FINE, value)
 
@@ -625,6 +684,7 @@ CHECKS: list[tuple[str, str, Callable[[Tenancy], Iterator[Finding]]]] = [
     ("node image", "systemPool.image", _node_images),
     ("network", "cluster.network", _network),
     ("policies", "cluster.iam", _policies),
+    ("running", "gpuPools", _running),
     ("limits", "gpuPools", limit_findings),
     ("capacity", "gpuPools", _capacity),
 ]

@@ -205,10 +205,114 @@ def test_capacity_that_is_not_there_is_a_problem(report: dict[str, Any]):
     assert finding.remedy
 
 
+def reserved(count: int, used: int = 0, **changes: Any) -> dict[str, Any]:
+    """A reservation of instances of one shape."""
+    row = {"instanceShape": "BM.GPU.MI300X.8", "reservedCount": count, "usedCount": used, **changes}
+    return {"lifecycleState": "ACTIVE", "availabilityDomain": DOMAIN, "instanceReservationConfigs": [row]}
+
+
+@pytest.mark.parametrize(
+    ("reservation", "verdict"),
+    [
+        (reserved(9), Verdict.FINE),
+        (reserved(9, faultDomain="FAULT-DOMAIN-1"), Verdict.FINE),
+        (reserved(9, faultDomain="FAULT-DOMAIN-2"), Verdict.PROBLEM),
+        (reserved(9, instanceShape="BM.GPU.MI355X.8"), Verdict.PROBLEM),
+        ({**reserved(9), "availabilityDomain": "Uocm:US-ASHBURN-AD-2"}, Verdict.PROBLEM),
+        ({**reserved(9), "lifecycleState": "DELETING"}, Verdict.PROBLEM),
+    ],
+)
+def test_a_reservation_counts_for_its_shape_and_places_alone(reservation: dict[str, Any], verdict: Verdict):
+    ocid = "ocid1.capacityreservation.oc1.iad.r"
+    answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
+    finding = only("capacity", look(answers, capacityReservationId=ocid, faultDomains=["FAULT-DOMAIN-1"]))
+    assert finding.verdict is verdict
+
+
+TAG = {"llmd-oke/stack": "llmd-oke/prod"}
+
+
+def full(nodes: int, launch: str = "managed-compute-cluster", reservation: str | None = None) -> dict[str, Any]:
+    """A tenancy whose limits and capacity the stack has used up; `nodes` of its pool run."""
+    used_up = {key: {"available": 0} for key in ANSWERS if key.startswith("limits /services/")}
+    tags: dict[str, Any] = {
+        "managed-compute-cluster": {"metadata": {"oke-pool-id": "pool"}},
+        "cluster-network": {"freeformTags": {"oci:compute:instancepool": "instances"}},
+        "compute-cluster-instances": {"freeformTags": TAG},
+    }
+    node = {"lifecycleState": "RUNNING", "capacityReservationId": reservation, **tags[launch]}
+    system = [{"lifecycleState": "RUNNING", "displayName": "s", "metadata": {"oke-pool-id": "system"}}] * 3
+    stopped = {"lifecycleState": "TERMINATED", "displayName": "mi300x-0", **tags[launch]}
+    other = {"lifecycleState": "RUNNING", "displayName": "mi300x-0", "metadata": {"oke-pool-id": "another"}}
+    cluster = {"lifecycleState": "ACTIVE", "kubernetesVersion": "v1.34.2", "freeformTags": TAG}
+    pools = [
+        {"id": "pool", "name": "mi300x", "freeformTags": TAG},
+        {"id": "system", "name": "system", "freeformTags": TAG},
+        {"id": "another", "name": "mi300x", "freeformTags": {"llmd-oke/stack": "llmd-oke/dev"}},
+    ]
+    return {
+        **used_up,
+        "POST compute /computeCapacityReports": {
+            "shapeAvailabilities": [{"availabilityStatus": "OUT_OF_HOST_CAPACITY", "availableCount": 0}]
+        },
+        "containerengine /clusters": [cluster],
+        "containerengine /nodePools": pools,
+        "compute /clusterNetworks": [
+            {"displayName": "mi300x", "freeformTags": TAG, "instancePools": [{"id": "instances"}]}
+        ],
+        "compute /vcns": [{"lifecycleState": "AVAILABLE", "freeformTags": TAG}],
+        "compute /instances": [
+            *({**node, "displayName": f"mi300x-{i}"} for i in range(nodes)),
+            *system,
+            stopped,
+            other,
+        ],
+    }
+
+
+def look_again(answers: dict[str, Any], **pool: Any) -> list[Finding]:
+    """A look at the tenancy of a stack that has been deployed."""
+    config = validate(created_stack(created_pool(**pool)))
+    client = FakeOci({**ANSWERS, **answers})
+    return preflight(client, config, read_text=read_index, stack_tag="llmd-oke/prod")
+
+
+@pytest.mark.parametrize("launch", ["managed-compute-cluster", "cluster-network", "compute-cluster-instances"])
+def test_a_tenancy_that_is_full_of_the_stacks_own_nodes_is_fine(launch: str):
+    findings = look_again(full(9, launch), launch=launch)
+    assert {finding.verdict for finding in findings} == {Verdict.FINE}
+    assert only("running", findings).value == "9 nodes of the stack run"
+    assert (
+        "0 GPUs wanted (gpuPools[0].size), beside those of the 9 nodes that run"
+        in limit("gpuPools[0].size", findings).value
+    )
+
+
+def test_nodes_that_a_stack_lacks_still_need_room():
+    findings = look_again(full(8))
+    assert limit("gpuPools[0].size", findings).verdict is Verdict.PROBLEM
+    assert "8 GPUs wanted" in limit("gpuPools[0].size", findings).value
+    assert only("capacity", findings).verdict is Verdict.PROBLEM
+
+
+@pytest.mark.parametrize(("nodes", "verdict"), [(9, Verdict.FINE), (8, Verdict.PROBLEM)])
+def test_a_reservation_that_is_used_by_the_stacks_own_nodes_is_enough(nodes: int, verdict: Verdict):
+    ocid = "ocid1.capacityreservation.oc1.iad.r"
+    answers = {**full(nodes, reservation=ocid), f"compute /computeCapacityReservations/{ocid}": reserved(nodes, nodes)}
+    assert only("capacity", look_again(answers, capacityReservationId=ocid)).verdict is verdict
+
+
+def test_what_runs_is_unknown_where_oci_does_not_tell_and_nothing_is_left_out():
+    refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses instances")
+    findings = look_again({**full(9), "compute /instances": refused})
+    assert only("running", findings).verdict is Verdict.UNKNOWN
+    assert limit("gpuPools[0].size", findings).verdict is Verdict.PROBLEM
+
+
 @pytest.mark.parametrize(("used", "verdict"), [(0, Verdict.FINE), (2, Verdict.PROBLEM)])
 def test_with_a_reservation_its_free_instances_count(used: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
-    reservation = {"lifecycleState": "ACTIVE", "reservedInstanceCount": 10, "usedInstanceCount": used}
+    reservation = reserved(10, used)
     findings = look({f"compute /computeCapacityReservations/{ocid}": reservation}, capacityReservationId=ocid)
     finding = only("capacity", findings)
     assert (finding.path, finding.verdict) == ("gpuPools[0].capacityReservationId", verdict)
@@ -220,7 +324,7 @@ SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
 @pytest.mark.parametrize(("free", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
 def test_a_reservation_for_size_alone_is_not_enough_for_the_most_nodes(free: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
-    reservation = {"lifecycleState": "ACTIVE", "reservedInstanceCount": free, "usedInstanceCount": 0}
+    reservation = reserved(free)
     answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
     finding = only("capacity", look(answers, capacityReservationId=ocid, scaling=SCALED))
     assert finding.verdict is verdict
