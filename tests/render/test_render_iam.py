@@ -109,6 +109,7 @@ def test_each_policy_is_in_the_compartment_that_it_reaches():
         network_compartment_id="ocid1.compartment.oc1..n",
         image_compartment_id="ocid1.compartment.oc1..i",
         key_compartment_id="ocid1.compartment.oc1..k",
+        reservation_compartment_id="ocid1.compartment.oc1..r",
         **ALL,
     )
     places = {policy.name: policy.inputs["compartmentId"] for policy in rendered.of_type(POLICY)}
@@ -117,6 +118,7 @@ def test_each_policy_is_in_the_compartment_that_it_reaches():
         "iam-network-policy": "ocid1.compartment.oc1..n",
         "iam-images-policy": "ocid1.compartment.oc1..i",
         "iam-keys-policy": "ocid1.compartment.oc1..k",
+        "iam-reservations-policy": "ocid1.compartment.oc1..r",
         "iam-tags-policy": "ocid1.tenancy.oc1..t",
         "iam-tenancy-policy": "ocid1.tenancy.oc1..t",
     }

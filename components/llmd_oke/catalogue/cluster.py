@@ -164,7 +164,7 @@ class Packages(Entry):
     are those of Ubuntu's versions.
     """
 
-    repository: str
+    repositories: tuple[str, ...]
     codenames: dict[str, str]
     lock_timeout_s: int
     timeout_s: int
@@ -185,10 +185,21 @@ class RdmaNamespaces(Entry):
     pause_s: int
 
 
+class KernelFault(Entry):
+    """A fault of the kernel by which a user of a node becomes root: the modules that have it, and the date from which
+    on images have a kernel without (ISO); None where there is none yet.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    fixed: str | None
+
+
 class CloudInit(Entry):
     """What the nodes of each kind of pool (`gpu`, `cpu`) run at their first boot, in that order."""
 
     scripts: dict[str, tuple[str, ...]]
+    kernel_faults: tuple[KernelFault, ...]
     agent_plugins: AgentPlugins
     bootstrap: Bootstrap
     packages: Packages
@@ -269,7 +280,7 @@ Group = Literal["nodes", "clusters"]
 """The dynamic groups."""
 
 Phase = Literal["cluster", "nodes"]
-Scope = Literal["compartment", "network", "images", "keys", "tags", "tenancy"]
+Scope = Literal["compartment", "network", "images", "keys", "reservations", "tags", "tenancy"]
 """What a policy is attached to: compartments, or the tenancy's root."""
 
 Need = Literal[
@@ -306,8 +317,8 @@ class DynamicGroup(Entry):
 class Statement(Entry):
     """A policy statement, a template; repeated for each value of its `variable` if there is one.
 
-    `scope` says which compartment its policy is attached to: the cluster's, that of the network, of images, of keys
-    or of tag namespaces, or the tenancy's root.
+    `scope` says which compartment its policy is attached to: the cluster's, that of the network, of images, of keys,
+    of capacity reservations or of tag namespaces, or the tenancy's root.
     """
 
     scope: Scope = "compartment"

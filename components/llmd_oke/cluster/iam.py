@@ -50,6 +50,8 @@ class IamArgs(TagArgs):
     """Compartment of images; the cluster's if left out."""
     key_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of keys; the cluster's if left out."""
+    reservation_compartment_id: NotRequired[pulumi.Input[str] | None]
+    """Compartment of capacity reservations; the cluster's if left out."""
     dynamic_group_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Dynamic groups that are there already: `nodes` and `clusters`."""
     resource_ids: NotRequired[dict[str, pulumi.Input[list[str]]] | None]
@@ -131,17 +133,26 @@ def _needs(args: IamArgs) -> list[Need]:
 def _places(args: IamArgs) -> dict[Scope, pulumi.Input[str]]:
     """The compartment of each scope."""
     own = args["compartment_id"]
-    network, images, keys = (
+    network, images, keys, reservations = (
         own if compartment_id is None else compartment_id
         for compartment_id in (
             args.get("network_compartment_id"),
             args.get("image_compartment_id"),
             args.get("key_compartment_id"),
+            args.get("reservation_compartment_id"),
         )
     )
     tenancy = args["tenancy_id"]
     tags = args.get("tag_namespace_compartment_id") or tenancy
-    return {"compartment": own, "network": network, "images": images, "keys": keys, "tags": tags, "tenancy": tenancy}
+    return {
+        "compartment": own,
+        "network": network,
+        "images": images,
+        "keys": keys,
+        "reservations": reservations,
+        "tags": tags,
+        "tenancy": tenancy,
+    }
 
 
 def _policy_scope(args: IamArgs, scope: Scope) -> Scope:
@@ -171,6 +182,7 @@ def _statements(
         "network_compartment_id": places["network"],
         "image_compartment_id": places["images"],
         "key_compartment_id": places["keys"],
+        "reservation_compartment_id": places["reservations"],
         "tenancy_id": places["tenancy"],
         "tag_namespaces": "tenancy" if spaces is None else pulumi.Output.concat("compartment id ", spaces),
     }

@@ -191,6 +191,7 @@ def _script(name: str, boot: Boot) -> str:
     return _template(name).render(
         bootstrap=facts.bootstrap,
         packages=facts.packages,
+        blocked_modules=[module for fault in facts.kernel_faults for module in fault.modules],
         rdma_namespaces=facts.rdma_namespaces,
         raid=facts.raid,
         raid_level={"raid-0": 0, "raid-10": 10}.get(boot.nvme, 0),

@@ -217,6 +217,9 @@ class Iam(Part):
     key_compartment_id: Ocid | None = None
     """Compartment of the keys that Secrets and boot volumes are encrypted with; the cluster's if left out."""
 
+    reservation_compartment_id: Ocid | None = None
+    """Compartment of capacity reservations; the cluster's if left out."""
+
     grants: Items[Grant] = ()
     """Rights beside those that the stack's choices need. `ocir`: nodes pull from private repositories. `oci-metrics`:
     nodes publish the health of GPUs and RDMA as OCI metrics. `load-balancer-security-groups`: Services manage rules in

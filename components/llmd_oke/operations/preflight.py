@@ -28,7 +28,7 @@ from llmd_oke.config.pools import ImageImport
 from llmd_oke.operations.running_nodes import Running, running_of
 from llmd_oke.planning.gpu_stack import add_ons as wanted_add_ons
 from llmd_oke.planning.iam import iam_needs
-from llmd_oke.planning.pools import SYSTEM_POOL, newest_oke_image
+from llmd_oke.planning.pools import SYSTEM_POOL, kernel_faults, newest_oke_image
 from llmd_oke.planning.tags import CHECKSUM_TAG
 
 MOST_SKEW = 3
@@ -304,6 +304,16 @@ def _node_images(tenancy: Tenancy) -> Iterator[Finding]:
                 yield Finding("node image", path, Verdict.PROBLEM, value, remedy)
             else:
                 yield Finding("node image", path, Verdict.FINE, newest)
+                yield from _kernel_findings(path, newest)
+
+
+def _kernel_findings(path: str, image: str) -> Iterator[Finding]:
+    """Whether an image is older than its fixes of the kernel, by the date in its name. Nodes block the modules that
+    have the faults when they boot first; whoever boots the image elsewhere, or loads modules otherwise, isn't held.
+    """
+    for fault in kernel_faults(image):
+        value = f"{image} has {fault.name}; nodes block {', '.join(fault.modules)}"
+        yield Finding("node image", path, Verdict.UNKNOWN, value, f"An image of {fault.fixed} or later.")
 
 
 def _network(tenancy: Tenancy) -> Iterator[Finding]:
@@ -333,10 +343,10 @@ def _policies(tenancy: Tenancy) -> Iterator[Finding]:
     if cluster.iam.create:
         return
     own = cluster.model_copy(update={"iam": cluster.iam.model_copy(update={"create": True})})
-    needs = iam_needs(tenancy.config, own)
+    needs, reservations = iam_needs(tenancy.config, own), cluster.iam.reservation_compartment_id
     granted = [
         _plain(statement)
-        for compartment in dict.fromkeys((cluster.compartment_id, cluster.tenancy_id))
+        for compartment in dict.fromkeys(filter(None, (cluster.compartment_id, cluster.tenancy_id, reservations)))
         for policy in tenancy.client.get("identity", "/policies", compartmentId=compartment)
         for statement in policy["statements"]
     ]
@@ -575,6 +585,7 @@ def image_findings(
 def _existing_image(tenancy: Tenancy, path: str, ocid: str, shape: str) -> Iterator[Finding]:
     image = tenancy.client.get("compute", f"/images/{ocid}")
     state, name = image.get("lifecycleState"), image.get("displayName")
+    yield from _kernel_findings(path, str(name))
     if state != "AVAILABLE":
         yield Finding("image", path, Verdict.PROBLEM, f"{name} is {state}", "Wait for the import, or another image.")
         return
@@ -644,22 +655,41 @@ def package_findings(
             "packages", path, Verdict.UNKNOWN, value, f"An image of Ubuntu {' or '.join(packages.codenames)}."
         )
         return
-    folder = f"{packages.repository}/ubuntu-{codename}/kubernetes-{patch.rpartition('.')[0]}"
-    uri = f"{folder}/dists/stable/main/binary-amd64/Packages"
-    try:
-        index = read_text(f"{uri}.gz")
-    except OciError as error:  # a repository has its index packed, plain, or both
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        index = read_text(uri)
+    folder = f"ubuntu-{codename}/kubernetes-{patch.rpartition('.')[0]}"
+    index = _package_index([f"{repository}/{folder}" for repository in packages.repositories], read_text)
     listed = re.findall(rf"^Package: {NODE_PACKAGE}-(\S+)$", index, re.MULTILINE)
     if patch in listed:
-        value = f"{NODE_PACKAGE}-{patch} is in OKE's repository for Ubuntu {release}"
+        value = f"{NODE_PACKAGE}-{patch} is in OKE's repositories for Ubuntu {release}"
         yield Finding("packages", path, Verdict.FINE, value)
         return
     others = ", ".join(f"v{other}" for other in dict.fromkeys(listed)) or "none"
-    value = f"OKE's repository for Ubuntu {release} has no {NODE_PACKAGE}-{patch}: nodes join if the image carries it"
+    value = (
+        f"OKE's repositories for Ubuntu {release} have no {NODE_PACKAGE}-{patch}: nodes join if the image carries it"
+    )
     yield Finding("packages", path, Verdict.UNKNOWN, value, f"An image that does, or a version that it has: {others}.")
+
+
+def _package_index(folders: Sequence[str], read_text: Callable[[str], str]) -> str:
+    """The indexes of all these folders that answer, one after the other.
+
+    Raises:
+        OciError: none does.
+    """
+    texts, refused = list[str](), list[OciError]()
+    for folder in folders:
+        uri = f"{folder}/dists/stable/main/binary-amd64/Packages"
+        try:
+            try:
+                texts.append(read_text(f"{uri}.gz"))
+            except OciError as error:  # a repository has its index packed, plain, or both
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                texts.append(read_text(uri))
+        except OciError as error:
+            refused.append(error)
+    if not texts:
+        raise refused[0]
+    return "\n".join(texts)
 
 
 def _existing_cluster(client: OciClient, config: StackConfig) -> Iterator[Finding]:

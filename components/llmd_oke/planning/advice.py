@@ -14,7 +14,7 @@ from llmd_oke.planning.monitoring import monitoring_advice
 from llmd_oke.planning.network_policies import network_policy_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Plan, Server
-from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES
+from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, kernel_faults
 from llmd_oke.planning.releases import release_advice
 from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
 from llmd_oke.planning.tags import tag_advice
@@ -46,6 +46,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *release_advice(plan),
         *_created_cluster(plan),
         *_cycling(plan),
+        *_kernels(plan),
         *tag_advice(plan),
         *network_policy_advice(plan),
         *gateway_advice(plan),
@@ -107,6 +108,17 @@ def _created_cluster(plan: Plan) -> Iterator[Advice]:
     if managed and "oci-metrics" in cluster.iam.grants:
         text = "node pools of OKE can't turn the agent's GPU monitoring on; whether images have it on is not published"
         yield Advice("cluster.iam.grants", text)
+
+
+def _kernels(plan: Plan) -> Iterator[Advice]:
+    """Imported images with faults of the kernel that later ones don't have."""
+    for i, pool in enumerate(plan.created.gpu_pools if plan.created else ()):
+        image = pool.config.image
+        for fault in kernel_faults(image.import_.name) if image and image.import_ else ():
+            text = (
+                f"the image has {fault.name}; nodes block {', '.join(fault.modules)}, images of {fault.fixed} are fixed"
+            )
+            yield Advice(f"gpuPools[{i}].image.import.name", text)
 
 
 def _cycling(plan: Plan) -> Iterator[Advice]:

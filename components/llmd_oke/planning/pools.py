@@ -10,6 +10,7 @@ from llmd_pods.errors import Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.cluster import KernelFault, cloud_init
 from llmd_oke.catalogue.operators import cluster_autoscaler
 from llmd_oke.catalogue.shapes import POOL_LABEL, flexible_shape
 from llmd_oke.config import (
@@ -174,6 +175,18 @@ def newest_oke_image(names: Collection[str], version: str) -> str | None:
     part = f"-OKE-{version.removeprefix('v')}-"
     fit = [name for name in names if part in name and "aarch64" not in name and "GPU" not in name]
     return max(fit, key=_date_and_build, default=None)
+
+
+def kernel_faults(image: str) -> list[KernelFault]:
+    """The faults of the kernel that are fixed in later images than this one, by the dates in its name; none where it
+    tells no date. Oracle's names have the day of the system's own build, and at their end that of the image:
+    `Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-...-AMD-ROCM-724-2026.07.13-0`.
+    """
+    dates = re.findall(r"(?<![0-9.])(20[0-9]{2})\.([01][0-9])\.([0-3][0-9])(?![0-9.])", image)
+    if not dates:
+        return []
+    built = max("-".join(parts) for parts in dates)
+    return [fault for fault in cloud_init().kernel_faults if fault.fixed is not None and built < fault.fixed]
 
 
 def _date_and_build(name: str) -> list[str]:

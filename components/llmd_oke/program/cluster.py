@@ -213,6 +213,7 @@ def _rights(
             "network_compartment_id": cluster.network.compartment_id,
             "image_compartment_id": iam.image_compartment_id,
             "key_compartment_id": iam.key_compartment_id,
+            "reservation_compartment_id": iam.reservation_compartment_id,
             "dynamic_group_ids": _ocids(iam.dynamic_groups),
             "resource_ids": {key: list(ocids) for key, ocids in created.iam.resource_ids.items()},
             "display_name": f"{cluster.name}-{cluster.region}-{compartment}-{phase}",

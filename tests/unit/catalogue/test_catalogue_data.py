@@ -201,6 +201,7 @@ SCOPES = {
     "compartment_id": "compartment",
     "network_compartment_id": "network",
     "tag_namespaces": "tags",
+    "reservation_compartment_id": "reservations",
     "image_compartment_id": "images",
     "key_compartment_id": "keys",
     None: "tenancy",

@@ -12,7 +12,7 @@ from llmd_oke.cluster.instance_metadata import Boot, user_data
 
 STEP = re.compile(r"^step ([a-z-]+) <<'LLMD_OKE_END_OF_STEP'\n(.*?)^LLMD_OKE_END_OF_STEP$", re.MULTILINE | re.DOTALL)
 PLACES = re.compile(r"(?<!\w)/(etc|opt|var|proc|dev/console)\b")
-REAL = ("bash", "base64", "cat", "chmod", "install", "rm", "tail", "tee")
+REAL = ("bash", "base64", "cat", "chmod", "grep", "install", "rm", "tail", "tee")
 BASH = shutil.which("bash") or "bash"
 
 NAME = r"[^oci-oke-node-all-1\.34\.2$]"
@@ -152,6 +152,26 @@ class TestRdmaNamespaces:
         assert names.index("rdma-namespaces") < min(names.index(name) for name in ("nvme-raid", "packages", "join"))
 
 
+class TestKernelModules:
+    BLOCKED = "etc/modprobe.d/90-llmd-oke-blocked.conf"
+
+    def test_modules_by_whose_faults_users_become_root_are_never_loaded(self, machine: Machine):
+        machine.write("proc/modules", "ib_core 1 0 - Live\n")
+        machine.command("modprobe")
+        assert machine.run(step("kernel-modules")).returncode == 0
+        modules = [module for fault in cloud_init().kernel_faults for module in fault.modules]
+        assert set(modules) == {"esp4", "esp6", "rxrpc", "algif_aead"}
+        assert machine.read(self.BLOCKED) == "".join(f"install {module} /bin/false\n" for module in modules)
+        assert machine.calls("modprobe") == []
+
+    def test_one_that_is_loaded_goes_and_one_in_use_is_told(self, machine: Machine):
+        machine.write("proc/modules", "esp4 1 0 - Live\nesp4_offload 1 0 - Live\nrxrpc 1 1 - Live\n")
+        machine.command("modprobe", "[[ $2 != rxrpc ]]")
+        ended = machine.run(step("kernel-modules"))
+        assert (ended.returncode, machine.calls("modprobe")) == (0, ["[-r][esp4]", "[-r][rxrpc]"])
+        assert "rxrpc is in use; it is blocked from the next boot on" in ended.stderr
+
+
 class TestPackages:
     def test_nothing_is_installed_where_the_image_has_it(self, machine: Machine):
         for name in ("apt-get", "oke", "mount.nfs"):
@@ -172,13 +192,19 @@ class TestPackages:
     def test_packages_that_the_image_lacks_come_from_oracles_repository(self, machine: Machine):
         machine.command("apt-get", INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
-        sources = machine.read("sources")
-        assert f"URIs: {cloud_init().packages.repository}/ubuntu-noble/kubernetes-1.34\n" in sources
+        folders = [f"{uri}/ubuntu-noble/kubernetes-1.34" for uri in cloud_init().packages.repositories]
+        assert len(folders) == 2
+        assert f"URIs: {' '.join(folders)}\n" in machine.read("sources")
+
+    def test_a_repository_that_does_not_answer_keeps_no_package_of_another_away(self, machine: Machine):
+        machine.command("apt-get", f"[[ $* != *update* ]] || exit 100\n{INSTALLS_OKE}")
+        assert machine.run(step("packages")).returncode == 0
+        assert len(machine.calls("apt-get")) == 2
 
     def test_oracles_unsigned_repository_is_trusted_for_one_package_over_https_only(self, machine: Machine):
         machine.command("apt-get", INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
-        assert cloud_init().packages.repository.startswith("https://")
+        assert all(uri.startswith("https://") for uri in cloud_init().packages.repositories)
         assert "Trusted: yes" in machine.read("sources")
         assert {call.partition("[install]")[2] for call in machine.calls("apt-get") if "[install]" in call} == {NAME}
         assert not (machine.root / SOURCES).exists()

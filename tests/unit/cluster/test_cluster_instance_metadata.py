@@ -109,7 +109,7 @@ def test_what_is_quoted_stays_and_comments_go(script: str, meaning: str):
 @pytest.mark.parametrize("boot", VARIANTS)
 def test_nothing_is_fetched_from_outside_the_cloud(boot: Boot):
     addresses = set(re.findall(r"https?://([^/\"\s]+)", user_data(boot)))
-    assert addresses == {"169.254.169.254", urlsplit(cloud_init().packages.repository).netloc}
+    assert addresses == {"169.254.169.254", *(urlsplit(uri).netloc for uri in cloud_init().packages.repositories)}
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
@@ -124,7 +124,17 @@ def test_every_script_ends_at_its_first_failure(boot: Boot):
         assert "set -euo pipefail" in script
 
 
-BOOT_STEPS = ["huge-pages", "rdma-namespaces", "nvme-raid", "memlock", "numa-balancing", "networkd", "packages", "join"]
+BOOT_STEPS = [
+    "kernel-modules",
+    "huge-pages",
+    "rdma-namespaces",
+    "nvme-raid",
+    "memlock",
+    "numa-balancing",
+    "networkd",
+    "packages",
+    "join",
+]
 
 
 def test_disks_are_ready_before_the_node_joins():
@@ -132,8 +142,8 @@ def test_disks_are_ready_before_the_node_joins():
 
 
 def test_what_was_not_asked_for_does_not_run():
-    assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == BOOT_STEPS[3:]
-    assert list(steps(user_data(CPU))) == ["packages", "join"]
+    assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == [BOOT_STEPS[0], *BOOT_STEPS[4:]]
+    assert list(steps(user_data(CPU))) == ["kernel-modules", "packages", "join"]
 
 
 def test_disks_become_the_array_that_was_asked_for():

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.access.oci_client import OciError, StoredFile
+from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.config import validate
 from llmd_oke.operations.preflight import Finding, Verdict, exit_code, preflight
 from oci_for_tests import FakeOci
@@ -357,7 +358,7 @@ def test_an_image_for_other_shapes_is_a_problem():
 def test_a_node_package_that_oke_has_not_is_left_to_the_image_with_its_versions():
     finding = only("packages", look(cluster={"kubernetesVersion": "v1.34.3"}))
     assert (finding.verdict, finding.path) == (Verdict.UNKNOWN, "gpuPools[0].image")
-    assert "has no oci-oke-node-all-1.34.3: nodes join if the image carries it" in finding.value
+    assert "have no oci-oke-node-all-1.34.3: nodes join if the image carries it" in finding.value
     assert finding.remedy.endswith("v1.34.1, v1.34.2, v1.34.20.")
 
 
@@ -365,6 +366,36 @@ def test_images_of_other_systems_need_no_package():
     image = {"operatingSystem": "Oracle Linux", "operatingSystemVersion": "8"}
     answers = {f"compute /images/{IMAGE}": {**ANSWERS[f"compute /images/{IMAGE}"], **image}}
     assert not [item for item in look(answers) if item.check == "packages"]
+
+
+def test_a_package_that_one_of_the_repositories_has_is_there():
+    first, second = cloud_init().packages.repositories
+
+    def read_second(uri: str) -> str:
+        if uri.startswith(first):
+            raise OciError(503, "", "out of order")
+        return read_index(uri) if uri.startswith(second) else ""
+
+    config = validate(created_stack(created_pool()))
+    findings = preflight(FakeOci(ANSWERS), config, read_text=read_second)
+    assert only("packages", findings).verdict is Verdict.FINE
+
+
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [
+        ("Oracle-Linux-8.10-2026.03.31-0-OKE-1.34.2-1100", ["CVE-2026-31431"]),
+        ("Oracle-Linux-8.10-2026.04.30-1-OKE-1.34.2-1200", []),
+        ("Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-AMD-ROCM-724-2026.07.13-0", []),
+        ("own-image", []),
+    ],
+)
+def test_an_image_that_is_older_than_its_kernels_fixes_is_told(name: str, faults: list[str]):
+    image = {**ANSWERS[f"compute /images/{IMAGE}"], "displayName": name}
+    findings = [item for item in look({f"compute /images/{IMAGE}": image}) if "nodes block" in item.value]
+    assert [fault for item in findings for fault in faults if fault in item.value] == faults
+    assert {item.verdict for item in findings} <= {Verdict.UNKNOWN}
+    assert len(findings) == len(faults)
 
 
 def test_a_repository_that_does_not_answer_is_unknown():

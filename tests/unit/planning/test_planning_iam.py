@@ -20,6 +20,7 @@ VARIABLES = Variables(
         "network_compartment_id": "N",
         "image_compartment_id": "I",
         "key_compartment_id": "V",
+        "reservation_compartment_id": "R",
         "tag_namespaces": "tenancy",
     },
     groups={"nodes": "'Default'/'prod-nodes'", "clusters": "id G"},
@@ -66,8 +67,8 @@ EXPECTED = {
         for group in ("H1", "H2")
     ],
     "capacity-reservations": [
-        "Allow service oke to use compute-capacity-reservations in compartment id C",
-        f"Allow any-user to use compute-capacity-reservations in compartment id C where {NODE_POOL}",
+        "Allow service oke to use compute-capacity-reservations in compartment id R",
+        f"Allow any-user to use compute-capacity-reservations in compartment id R where {NODE_POOL}",
     ],
     "custom-images": [
         f"Allow any-user to {{INSTANCE_IMAGE_INSPECT, INSTANCE_IMAGE_READ}} in compartment id I where {NODE_POOL}",
@@ -130,7 +131,7 @@ def test_a_need_is_served_by_these_statements(need):
 
 def test_all_that_there_is_fits_into_one_policy_of_each_compartment():
     result = statements(list(policies().needs), VARIABLES)
-    assert set(result) == {"compartment", "network", "images", "keys", "tags", "tenancy"}
+    assert set(result) == {"compartment", "network", "images", "keys", "reservations", "tags", "tenancy"}
     assert max(map(len, result.values())) <= MOST_STATEMENTS
 
 
