@@ -10,13 +10,14 @@ import pytest
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals, inference_perf
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.objects import resolve_shape
+from llmd_oke.planning import plan_object
 from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.serving import jobs
 from llmd_oke.serving.acceptance import node_pod
 from llmd_oke.serving.jobs import Evaluation, JobSettings, evaluation_job
 from llmd_oke.values import read_yaml, values_folder
 from llmd_pods.pod_load import LoadRequest
-from stack_files import model, plan
+from stack_files import created_pool, created_stack
 
 PAGE = Path(__file__).parents[2] / "docs" / "pod-security.md"
 REASONS: dict[str, dict[str, str]] = read_yaml(values_folder() / "serving" / "pod-security.yaml")
@@ -105,7 +106,7 @@ def operations() -> Iterator[Mapping[str, Any]]:
     yield jobs.tool_job(place, inference_perf(), facts, seconds)
     package = next(iter(evals().packages.values()))
     yield evaluation_job(place, Evaluation("e", package, "http://m", "m", 1), facts, seconds)
-    (accepted,) = plan(model()).acceptance
+    (accepted,) = plan_object(created_stack(created_pool())).acceptance
     yield node_pod(accepted_pool(accepted, ""), place.shape, "vllm:v1", rdma=True)
 
 

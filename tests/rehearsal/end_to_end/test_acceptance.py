@@ -71,7 +71,7 @@ def runs(project: Project) -> Runs:
     busy = serving(project)
     free = [name for name in (f"mi300x-{number}" for number in range(NODES)) if name != busy]
     sound = accept(project, "--json", *(word for name in (busy, *free[-2:]) for word in ("--node", name)))
-    assert sound.status == 0, sound.errors
+    assert sound.status == 0, sound.output + sound.errors
     by_fault = dict(zip(FAULTS, free, strict=False))
     faults = project.folder / ".rehearsal" / STACK / "oci-faults.yaml"
     write_rules(faults, [FaultRule(resource=NODE, name=name, operation="*", fault=f) for f, name in by_fault.items()])

@@ -97,7 +97,7 @@ def test_gpus_and_disks_are_held_to_shares_of_what_the_shape_has():
 
 @pytest.mark.parametrize(("nvme", "folder"), [("raid-10", "/mnt/nvme"), ("none", None)])
 def test_disks_are_read_where_the_kit_makes_a_file_system_of_them(nvme: str, folder: str | None):
-    (accepted,) = planned(created_pool(nvme=nvme)).acceptance
+    (accepted,) = planned(created_pool(nvme=nvme, bootVolumeGib=1024)).acceptance
     assert accepted.disk_folder == folder
 
 
