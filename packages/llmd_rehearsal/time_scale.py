@@ -105,9 +105,9 @@ class TimeScale:
 def demand_of(plan: Plan) -> Demand:
     """What a stack asks for; every model is loaded as its smoke benchmark does it, if it has one."""
     routed = [model for model in plan.models if model.routed]
-    readers = plan.release.router.replicas
+    readers = max((model.router_replicas for model in routed), default=1)
     return Demand(
-        pickers=readers * sum(len(model.units) for model in routed),
+        pickers=sum(model.router_replicas * len(model.units) for model in routed),
         servers=sum(role.replicas for model in routed for unit in model.units for role in unit.roles),
         tokens_per_s=sum(_tokens_per_s(plan, model) for model in plan.models if plan.smoke.where != "none"),
         readers=readers,

@@ -18,15 +18,22 @@ UNIT = "gpt-oss-120b"
 BEHIND_GATEWAY = "llm-d-0.9.0 behind a Gateway"
 """What the table calls the newest release with `router.mode: gateway`."""
 
+ONE_PICKER = "llm-d-0.9.0 with one endpoint picker"
+"""What the table calls the newest release with `router.replicas: 1`."""
+
 CHARTS = {
     "llm-d-0.6.0": PROJECT / "tests" / "render" / "charts" / "gaie-standalone-v1.4.0.yaml",
     "llm-d-0.7.0": PROJECT / "tests" / "render" / "charts" / "gaie-standalone-v1.5.0.yaml",
     "llm-d-0.9.0": SHARED_DATA / "router-chart-0.10.0" / "standalone-ha.yaml",
+    ONE_PICKER: SHARED_DATA / "router-chart-0.10.0" / "standalone-defaults.yaml",
     BEHIND_GATEWAY: SHARED_DATA / "router-chart-0.10.0" / "gateway-httproute.yaml",
 }
 """What each release's chart renders for a unit: with one replica of the router, or with as many as the release has."""
 
-_CHART_NAMES = {BEHIND_GATEWAY: "llm-d-router v0.10.0, llm-d-router-gateway"}
+_CHART_NAMES = {
+    ONE_PICKER: "llm-d-router v0.10.0, llm-d-router-standalone",
+    BEHIND_GATEWAY: "llm-d-router v0.10.0, llm-d-router-gateway",
+}
 
 _IDENTITIES = ("name", "mountPath", "topologyKey", "number")
 """What tells the elements of a list apart."""
@@ -43,7 +50,7 @@ def upstream(release: str) -> Objects:
 
 def ours(release: str) -> Objects:
     """The kit's objects for the same unit, with the picker's config that the chart was given."""
-    name = release.removesuffix(" behind a Gateway")
+    name = release.partition(" ")[0]
     facts = catalogue.release(name)
     assert facts is not None
     args: router.RouterArgs = {
@@ -52,6 +59,7 @@ def ours(release: str) -> Objects:
         "model": UNIT,
         "unit": UNIT,
         "disaggregated": True,
+        "replicas": 1 if release == ONE_PICKER else None,
     }
     config = upstream(release)["ConfigMap <unit>-epp"]["data"]["pd-config.yaml"]
     if release != BEHIND_GATEWAY:

@@ -46,6 +46,43 @@ def test_the_picker_is_llm_ds_in_the_version_of_the_release(older, guide):
     ]
 
 
+GUIDE = {
+    "always-disagg-pd-decider": {},
+    "disagg-profile-handler": {"deciders": {"prefill": "always-disagg-pd-decider"}},
+    "prefill-filter": {},
+    "decode-filter": {},
+    "approx-prefix-cache-producer": {"maxPrefixTokensToMatch": 131072},
+    "inflight-load-producer": {},
+    "prefix-cache-affinity-filter": {"peakPrefillThroughput": 33821},
+    "token-load-scorer": {},
+    "active-request-scorer": {},
+    "max-score-picker": {},
+}
+"""Plugins of llm-d's P/D guide and their parameters (guides/pd-disaggregation/router/pd-disaggregation.values.yaml at
+83bb7c18, which has one picker too)."""
+
+GUIDE_PROFILES = {
+    "prefill": {"prefill-filter", "prefix-cache-affinity-filter", "token-load-scorer", "max-score-picker"},
+    "decode": {"decode-filter", "active-request-scorer", "max-score-picker"},
+}
+
+
+def test_the_guides_stack_has_the_guides_router(guide):
+    config = yaml.safe_load(picker_config(guide)[1])
+    assert {plugin["type"]: plugin.get("parameters", {}) for plugin in config["plugins"]} == GUIDE
+    profiles = {one["name"]: {part["pluginRef"] for part in one["plugins"]} for one in config["schedulingProfiles"]}
+    assert profiles == GUIDE_PROFILES
+    assert guide.kubernetes("Deployment", EPP)["spec"]["replicas"] == 1
+    assert "--ha-enable-leader-election" not in picker(guide)["args"]
+
+
+def test_a_figure_of_ones_own_takes_the_place_of_the_guides(varied):
+    router = {"profile": "prefix-affinity", "peakPrefillTokensPerS": 20000}
+    plugins = yaml.safe_load(picker_config(varied(router=router))[1])["plugins"]
+    parameters = {plugin["type"]: plugin.get("parameters") for plugin in plugins}
+    assert parameters["prefix-cache-affinity-filter"] == {"peakPrefillThroughput": 20000}
+
+
 def test_the_gate_is_named_where_there_is_one_and_not_where_it_is_refused(older, guide):
     assert yaml.safe_load(picker_config(older)[1])["featureGates"] == ["prepareDataPlugins"]
     assert "featureGates" not in yaml.safe_load(picker_config(guide)[1])
@@ -212,40 +249,42 @@ def test_what_a_client_says_of_servers_is_gone_before_the_picker_is_asked(older,
         assert picking["typed_config"]["failure_mode_allow"] is False
 
 
-def test_two_pickers_elect_a_leader_and_both_pods_are_ready(guide):
-    deployment = guide.kubernetes("Deployment", EPP)["spec"]
+def test_two_pickers_elect_a_leader_and_both_pods_are_ready(rehearsal):
+    deployment = rehearsal.kubernetes("Deployment", EPP)["spec"]
     assert deployment["replicas"] == 2
-    assert "--ha-enable-leader-election" in picker(guide)["args"]
-    assert picker(guide)["readinessProbe"]["grpc"]["service"] == "liveness"
+    assert "--ha-enable-leader-election" in picker(rehearsal)["args"]
+    assert picker(rehearsal)["readinessProbe"]["grpc"]["service"] == "liveness"
     leases = [
-        rule for rule in guide.kubernetes("Role", f"{EPP}-leader-election")["rules"] if "leases" in rule["resources"]
+        rule
+        for rule in rehearsal.kubernetes("Role", f"{EPP}-leader-election")["rules"]
+        if "leases" in rule["resources"]
     ]
     assert {"get", "create", "update"} <= set(leases[0]["verbs"])
 
 
-def test_envoy_asks_the_picker_that_says_it_leads_at_an_address_of_all(guide):
-    (cluster,) = [item for item in bootstrap(guide)["static_resources"]["clusters"] if item["name"] == "ext_proc"]
+def test_envoy_asks_the_picker_that_says_it_leads_at_an_address_of_all(rehearsal):
+    (cluster,) = [item for item in bootstrap(rehearsal)["static_resources"]["clusters"] if item["name"] == "ext_proc"]
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
-    pickers = guide.kubernetes("Service", f"{EPP}-pickers")
+    pickers = rehearsal.kubernetes("Service", f"{EPP}-pickers")
     name = f"{pickers['metadata']['name']}.llm-d.svc.cluster.local"
     assert endpoint["address"]["socket_address"]["address"] == name
     assert pickers["spec"]["clusterIP"] == "None"
     assert endpoint["health_check_config"]["port_value"] in [port["port"] for port in pickers["spec"]["ports"]]
 
 
-def test_one_of_two_routers_may_be_taken_away_and_they_spread_over_nodes(guide):
-    budget = guide.kubernetes("PodDisruptionBudget", EPP)["spec"]
+def test_one_of_two_routers_may_be_taken_away_and_they_spread_over_nodes(rehearsal):
+    budget = rehearsal.kubernetes("PodDisruptionBudget", EPP)["spec"]
     assert budget["maxUnavailable"] == 1
-    assert selects(budget["selector"]["matchLabels"], pod(guide, EPP)["metadata"]["labels"])
-    (constraint,) = pod(guide, EPP)["spec"]["topologySpreadConstraints"]
+    assert selects(budget["selector"]["matchLabels"], pod(rehearsal, EPP)["metadata"]["labels"])
+    (constraint,) = pod(rehearsal, EPP)["spec"]["topologySpreadConstraints"]
     assert constraint["topologyKey"] == "kubernetes.io/hostname"
 
 
-def test_answers_on_their_way_have_time_to_end_within_the_grace_of_the_pod(guide):
-    (proxy,) = [c for c in pod(guide, EPP)["spec"]["containers"] if c["name"] == "envoy-proxy"]
+def test_answers_on_their_way_have_time_to_end_within_the_grace_of_the_pod(rehearsal):
+    (proxy,) = [c for c in pod(rehearsal, EPP)["spec"]["containers"] if c["name"] == "envoy-proxy"]
     drain_s = proxy["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert f"--drain-timeout={drain_s}s" in picker(guide)["args"]
-    assert drain_s < pod(guide, EPP)["spec"]["terminationGracePeriodSeconds"]
+    assert f"--drain-timeout={drain_s}s" in picker(rehearsal)["args"]
+    assert drain_s < pod(rehearsal, EPP)["spec"]["terminationGracePeriodSeconds"]
 
 
 def test_a_release_whose_standby_knows_no_servers_has_one_picker(older):

@@ -25,6 +25,9 @@ _PYTHON_TYPES: Mapping[JsonType, tuple[type, ...]] = {
     "array": (list,),
 }
 
+PREFIX_AFFINITY = "prefix-cache-affinity-filter"
+PEAK_PREFILL_THROUGHPUT = "peakPrefillThroughput"
+
 PickerConfig = dict[str, JsonValue]
 """A config of the endpoint picker, as YAML has it."""
 
@@ -41,12 +44,17 @@ class Plugin(Entry):
 
 
 class RouterProfile(Entry):
-    """The scorers of each kind of server with their weights, and plugins that bring what scorers and deciders read."""
+    """The scorers of each kind of server with their weights, and plugins that bring what scorers and deciders read.
+
+    `filters` narrow the choice among servers that compute prompts; `parameters` are those of plugins in this profile.
+    """
 
     prefill: dict[str, float]
     decode: dict[str, float]
     aggregated: dict[str, float]
     producers: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+    parameters: dict[str, dict[str, JsonValue]] = Field(default_factory=dict[str, dict[str, JsonValue]])
 
 
 class KnownLimit(Entry):
@@ -94,6 +102,8 @@ class EndpointPickerVersion(Entry):
         """The profile of that name, or what comes nearest to it in this version."""
         if name in self.profiles:
             return name
+        if name == "prefix-affinity" and "token-load" in self.profiles:
+            return "token-load"
         return "running-requests" if "running-requests" in self.profiles else "prefix"
 
     def config(
@@ -103,21 +113,26 @@ class EndpointPickerVersion(Entry):
         disaggregated: bool,
         decider: Decider,
         non_cached_tokens: int,
+        peak_prefill_tokens_per_s: float | None = None,
     ) -> PickerConfig:
         """The config of a router in the dialect of this version.
 
         `decider` says which prompts are prefilled remotely: those with at least `non_cached_tokens` that decode has not
-        cached, or all.
+        cached, or all. `peak_prefill_tokens_per_s` takes the place of a profile's own, where it has one.
         """
         scoring = self.profiles[profile]
+        known = {**self.parameters, **scoring.parameters}
+        if peak_prefill_tokens_per_s is not None and PREFIX_AFFINITY in scoring.filters:
+            own_peak: dict[str, JsonValue] = {PEAK_PREFILL_THROUGHPUT: peak_prefill_tokens_per_s}
+            known[PREFIX_AFFINITY] = {**known.get(PREFIX_AFFINITY, {}), **own_peak}
         roles = (
             {"prefill": scoring.prefill, "decode": scoring.decode} if disaggregated else {"default": scoring.aggregated}
         )
         scorers = dict.fromkeys(name for weights in roles.values() for name in weights)
-        names = dict.fromkeys([*(self.always if disaggregated else ()), *scoring.producers, *scorers])
+        always = self.always if disaggregated else ()
+        names = dict.fromkeys([*always, *scoring.producers, *scoring.filters, *scorers])
         plugins: list[JsonValue] = [
-            {"type": name, "parameters": dict(own)} if (own := self.parameters.get(name)) else {"type": name}
-            for name in names
+            {"type": name, "parameters": dict(own)} if (own := known.get(name)) else {"type": name} for name in names
         ]
         if disaggregated:
             decision = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
@@ -131,7 +146,10 @@ class EndpointPickerVersion(Entry):
             "kind": "EndpointPickerConfig",
             **({"featureGates": list(self.written_gates)} if disaggregated and self.written_gates else {}),
             "plugins": plugins,
-            "schedulingProfiles": [_scheduling(role, weights) for role, weights in roles.items()],
+            "schedulingProfiles": [
+                _scheduling(role, () if role == "decode" else scoring.filters, weights)
+                for role, weights in roles.items()
+            ],
         }
 
     def refusals(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
@@ -169,11 +187,10 @@ class EndpointPickerVersion(Entry):
                 yield f"parameter {key} of plugin {name} is not of type {type_}"
 
 
-def _scheduling(role: str, weights: Mapping[str, float]) -> JsonValue:
+def _scheduling(role: str, filters: Sequence[str], weights: Mapping[str, float]) -> JsonValue:
+    named = list(filters) if role == "default" else [f"{role}-filter", *filters, "max-score-picker"]
     scored: list[JsonValue] = [{"pluginRef": name, "weight": weight} for name, weight in weights.items()]
-    if role == "default":
-        return {"name": role, "plugins": scored}
-    return {"name": role, "plugins": [{"pluginRef": f"{role}-filter"}, {"pluginRef": "max-score-picker"}, *scored]}
+    return {"name": role, "plugins": [*({"pluginRef": name} for name in named), *scored]}
 
 
 def _mappings(value: JsonValue) -> Sequence[Mapping[str, JsonValue]]:

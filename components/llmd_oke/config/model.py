@@ -98,7 +98,7 @@ MOST_COPIES = 64
 Decider = Literal["prefix", "always"]
 """Which prompts are prefilled remotely."""
 
-RouterProfileName = Literal["prefix", "token-load", "running-requests"]
+RouterProfileName = Literal["prefix", "prefix-affinity", "token-load", "running-requests"]
 """How servers are chosen; `values/endpoint-pickers` says with which scorers."""
 
 PROFILE_NAMES: tuple[RouterProfileName, ...] = get_args(RouterProfileName)
@@ -126,9 +126,18 @@ class Router(Part):
 
     profile: Annotated[RouterProfileName | None, Field(exclude_if=is_absent)] = None
     """How servers are chosen. `prefix`: by cached prefixes and waiting requests. `token-load`: by the tokens and
-    requests that the picker has sent and that are not answered yet. `running-requests`: by running and waiting requests
-    as servers report them. If left out, `prefix` where `workload.sharedPrefixTokens` are a good part of a prompt,
-    otherwise by load as the release can."""
+    requests that the picker has sent and that are not answered yet. `prefix-affinity`: likewise, among the prefill
+    servers that have most of the prompt cached unless they are much busier, as in llm-d's P/D guide.
+    `running-requests`: by running and waiting requests as servers report them. If left out, `prefix` where
+    `workload.sharedPrefixTokens` are a good part of a prompt, otherwise by load as the release can."""
+
+    peak_prefill_tokens_per_s: Annotated[float | None, Field(gt=0, exclude_if=is_absent)] = None
+    """With `profile: prefix-affinity`: prompt tokens that a prefill server computes in a second at most, by which the
+    picker judges how long tokens under way take. llm-d's figure if left out: of gpt-oss-120b on an H200."""
+
+    replicas: Annotated[int | None, Field(ge=1, exclude_if=is_absent)] = None
+    """With `mode: standalone`: pods of the router, one of whose endpoint pickers leads. As many as the release has if
+    left out, which is the most."""
 
 
 class Workload(Part):

@@ -14,7 +14,7 @@ from llmd_oke.catalogue.releases import Requests
 from llmd_oke.config import Model, Role, StackConfig, SystemPool
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning.plan import Node, Pool, Rollout, Server
-from llmd_oke.planning.releases import used_release
+from llmd_oke.planning.releases import router_replicas, used_release
 
 DRAIN_S = 15
 """How long a pod that ends still takes requests, until no router sends it any (llm-d's graceful-shutdown component)."""
@@ -164,7 +164,7 @@ def router_problems(config: StackConfig) -> Iterator[Problem]:
         return
     routed = [model for model in config.models if model.router.mode != "none"]
     standalone = [model for model in routed if model.router.mode == "standalone"]
-    routers = sum(model.copies * (release.router.replicas if model in standalone else 1) for model in routed)
+    routers = sum(model.copies * router_replicas(model, release) for model in routed)
     pools = [
         config.system_pool,
         *(pool for pool in config.cpu_pools if not any(taint.effect != "PreferNoSchedule" for taint in pool.taints)),

@@ -134,7 +134,8 @@ class AnswerChange:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """A model with all its units. `profile` is what its routers choose servers by.
+    """A model with all its units. `profile` is what its routers choose servers by, `router_replicas` how many pods each
+    of them has.
 
     `min_accuracy` is the share of the kit's own questions (`values/evals/builtin.yaml`) that the benchmark of each
     update must find answered right; None where it asks none. It always asks where something changes answers.
@@ -145,6 +146,7 @@ class ModelPlan:
     topology: Topology
     router: Router
     profile: RouterProfileName
+    router_replicas: int
     workload: Workload
     slo: Slo | None
     engine: Engine

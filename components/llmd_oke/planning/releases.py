@@ -66,6 +66,13 @@ def with_router(config: StackConfig, router: str) -> StackConfig:
     return config.model_copy(update={"override": override.model_copy(update={"router": router})})
 
 
+def router_replicas(model: Model, release: Release) -> int:
+    """Pods of each router of a model: those asked for, or the release's; one behind a Gateway, which asks one."""
+    if model.router.mode != "standalone":
+        return 1
+    return model.router.replicas or release.router.replicas
+
+
 def router_profile(model: Model, picker: EndpointPickerVersion) -> RouterProfileName:
     """The profile that a model's router goes by: the one asked for, or what comes nearest to it in this version."""
     if model.router.profile is not None:
@@ -83,6 +90,10 @@ def release_problems(config: StackConfig) -> Iterator[Problem]:
     release = used_release(config)
     if release is not None:
         for i, model in enumerate(config.models):
+            if model.router.mode != "standalone" and model.router.replicas is not None:
+                why = "a Gateway asks one endpoint picker" if model.router.mode == "gateway" else "there is no router"
+                path = f"models[{i}].router.replicas"
+                yield Problem(path, model.router.replicas, "nothing, or router.mode: standalone", why)
             if model.router.mode != "none":
                 yield from _router_problems(config, model, f"models[{i}]", release)
 
@@ -166,6 +177,13 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
 
 def _router_problems(config: StackConfig, model: Model, path: str, release: Release) -> Iterator[Problem]:
     picker = release.endpoint_picker.dialect
+    asked, peak = model.router.replicas, model.router.peak_prefill_tokens_per_s
+    if asked is not None and asked > release.router.replicas:
+        why = f"{router_of(config)} has so many: more would not lead sooner, or know no servers"
+        yield Problem(f"{path}.router.replicas", asked, f"at most {release.router.replicas}", why)
+    if peak is not None and router_profile(model, picker) != "prefix-affinity":
+        why = "no other profile goes by it"
+        yield Problem(f"{path}.router.peakPrefillTokensPerS", peak, "nothing, or profile: prefix-affinity", why)
     profile = model.router.profile
     replaced = config.override is not None and config.override.router is not None
     if profile is not None and profile not in picker.profiles and not replaced:
@@ -178,6 +196,7 @@ def _router_problems(config: StackConfig, model: Model, path: str, release: Rele
         disaggregated=model.topology.disaggregated,
         decider=model.router.decider,
         non_cached_tokens=model.router.non_cached_tokens,
+        peak_prefill_tokens_per_s=model.router.peak_prefill_tokens_per_s,
     )
     for refusal in picker.refusals(config_):
         yield Problem(f"{path}.router", None, f"what endpoint picker {picker.version} reads", refusal)
@@ -241,6 +260,12 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
             "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"
         )
         yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}")
+    if model.profile == "prefix-affinity" and model.router.peak_prefill_tokens_per_s is None:
+        text = (
+            "prefix-affinity goes by llm-d's figure for gpt-oss-120b on one H200 each, which nobody has measured on"
+            " AMD's GPUs; router.peakPrefillTokensPerS takes your own"
+        )
+        yield Advice(f"{path}.router.profile", text)
     if model.router.profile not in {None, model.profile}:
         text = f"endpoint picker {picker.version} has no scorers for {model.router.profile}: {model.profile} is used"
         yield Advice(f"{path}.router.profile", text)

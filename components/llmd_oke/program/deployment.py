@@ -187,7 +187,7 @@ def declare_monitoring(
             "routers": routers,
             "disaggregated": watched.disaggregated,
             "rdma": plan.rdma,
-            "leader": plan.release.router.replicas > 1,
+            "leader": any(model.routed and model.router_replicas > 1 for model in plan.models),
             "slo_ttft_s": dict(watched.slo_ttft_s) or None,
             "usd_per_gpu_hour": watched.usd_per_gpu_hour,
             "endpoint_picker": plan.release.endpoint_picker.program.version,

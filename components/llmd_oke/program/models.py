@@ -177,6 +177,8 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
         "profile": model.profile,
         "decider": model.router.decider,
         "non_cached_tokens": model.router.non_cached_tokens,
+        "peak_prefill_tokens_per_s": model.router.peak_prefill_tokens_per_s,
+        "replicas": model.router_replicas,
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
         "gateway": _gateway_pods(plan, model),
         "tracing": _tracing(plan),

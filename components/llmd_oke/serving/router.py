@@ -78,11 +78,14 @@ class RouterArgs(TypedDict):
     disaggregated: bool
     """Whether the unit has prefill and decode servers."""
     profile: NotRequired[str | None]
-    """How servers are chosen: prefix, token-load or running-requests; prefix if left out."""
+    """How servers are chosen: prefix, prefix-affinity, token-load or running-requests; prefix if left out."""
     decider: NotRequired[str | None]
     """Which prompts are prefilled remotely: prefix, those with uncached tokens, or always; prefix if left out."""
     non_cached_tokens: NotRequired[int | None]
     """Prompts with at least this many uncached tokens are prefilled remotely; 16 if left out."""
+    peak_prefill_tokens_per_s: NotRequired[float | None]
+    """Prompt tokens that a prefill server computes in a second at most, by which prefix-affinity goes; llm-d's figure
+    of an H200 if left out."""
     replicas: NotRequired[int | None]
     """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
@@ -399,17 +402,26 @@ def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
         args["disaggregated"],
         args.get("decider") or "prefix",
         DEFAULT_NON_CACHED_TOKENS if non_cached_tokens is None else non_cached_tokens,
+        args.get("peak_prefill_tokens_per_s"),
     )
 
 
 @follows_project
-def _config_text(version: str, profile: str, disaggregated: bool, decider: str, non_cached_tokens: int) -> str:
+def _config_text(
+    version: str,
+    profile: str,
+    disaggregated: bool,
+    decider: str,
+    non_cached_tokens: int,
+    peak_prefill_tokens_per_s: float | None,
+) -> str:
     """All units of a model have the same; there may be hundreds of them in a preview."""
     config = endpoint_picker(version).config(
         cast("RouterProfileName", profile),
         disaggregated=disaggregated,
         decider="always" if decider == "always" else "prefix",
         non_cached_tokens=non_cached_tokens,
+        peak_prefill_tokens_per_s=peak_prefill_tokens_per_s,
     )
     return yaml.safe_dump(config, sort_keys=False)
 

@@ -13,6 +13,7 @@ from llmd_oke.catalogue.shapes import Node
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import Role, RouterProfileName, Topology
 from llmd_pods.errors import KitError
+from pydantic import JsonValue
 
 from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
 
@@ -40,14 +41,31 @@ def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[st
     """
     if policy in _PLAIN:
         return _PLAIN[policy]
+    profile = _profile(policy, picker)
+    weights = {"prefill": profile.prefill, "decode": profile.decode, "aggregated": profile.aggregated}
+    return weights[role]
+
+
+def filters(policy: Policy, role: Role, picker: str | None = None) -> Mapping[str, Mapping[str, JsonValue]]:
+    """The filters that narrow the choice of a role's servers before they are scored, with their parameters.
+
+    Raises:
+        KitError: that version has no such profile.
+    """
+    if policy in _PLAIN or role == "decode":
+        return {}
+    profile = _profile(policy, picker)
+    return {name: profile.parameters.get(name, {}) for name in profile.filters}
+
+
+def _profile(policy: Policy, picker: str | None) -> RouterProfile:
     version = endpoint_picker(picker or newest_release().endpoint_picker.program.version)
     profiles: Mapping[str, RouterProfile] = {name: known for name, known in version.profiles.items()}  # noqa: C416
     profile = profiles.get(policy)
     if profile is None:
         known = ", ".join(version.profiles)
         raise KitError(f"Endpoint picker {version.version} has no profile {policy}.", f"It has: {known}.")
-    weights = {"prefill": profile.prefill, "decode": profile.decode, "aggregated": profile.aggregated}
-    return weights[role]
+    return profile
 
 
 @dataclass(frozen=True)

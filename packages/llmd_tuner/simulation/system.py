@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from llmd_oke.catalogue.endpoint_pickers import PEAK_PREFILL_THROUGHPUT, PREFIX_AFFINITY
 from llmd_oke.config.model import Role
+from pydantic import JsonValue
 
 from llmd_tuner.latency import LatencyModel
-from llmd_tuner.simulation.deployment import Deployment, RequestClass, scorers
+from llmd_tuner.simulation.deployment import Deployment, RequestClass, filters, scorers
 from llmd_tuner.simulation.engine import Calendar, Engine, Gaps, Request
 
 Pick = Callable[[Sequence[Engine], RequestClass, int | None], Engine]
@@ -21,15 +23,28 @@ Pick = Callable[[Sequence[Engine], RequestClass, int | None], Engine]
 Scorer = Callable[[Sequence[Engine], RequestClass, int | None], Sequence[float]]
 """A score for each server, from 0 to 1."""
 
+Filter = Callable[[Sequence[Engine], RequestClass, int | None], Sequence[Engine]]
+"""Some of the servers, at least one."""
+
+_AFFINITY_SHARE, _LONGEST_PENALTY_S, _PEAK_PREFILL_TOKENS_PER_S = 0.8, 18.0, 15928.0
+"""`affinityThreshold`, `maxTTFTPenaltyMs`, `peakPrefillThroughput` of the prefix-cache-affinity-filter, by default."""
+
 _QUEUE_THRESHOLD_TOKENS = 4_194_304
 """`queueThresholdTokens` of the token-load-scorer, by default: load in tokens at which a score is 0."""
 
 
-def picker(weights: Mapping[str, float], random: Random) -> Pick:
-    """The choice that scorers with weights make: the highest sum, equals at random; without scorers all are equal."""
+def picker(
+    weights: Mapping[str, float], random: Random, filters: Mapping[str, Mapping[str, JsonValue]] | None = None
+) -> Pick:
+    """The choice that scorers with weights make among what filters leave: the highest sum, equals at random; without
+    scorers all are equal.
+    """
     scoring = [(_SCORERS[name], weight) for name, weight in weights.items()]
+    narrowing = [_FILTERS[name](parameters) for name, parameters in (filters or {}).items()]
 
     def pick(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Engine:
+        for narrowed in narrowing:
+            engines = narrowed(engines, size, prefix)
         if len(engines) == 1:
             return engines[0]
         if not scoring:
@@ -87,6 +102,24 @@ def _known(engine: Engine, size: RequestClass, prefix: int | None) -> int:
     return size.prefix_tokens if prefix is not None and prefix in engine.sent_prefixes else 0
 
 
+def _affinity(parameters: Mapping[str, JsonValue]) -> Filter:
+    """Those that have four fifths of the prompt cached, unless the tokens under way at the least busy of them take 18 s
+    longer than at the least busy of the others (llm-d-router v0.10.0, filter/prefixcacheaffinity).
+    """
+    tokens_per_s = float(str(parameters.get(PEAK_PREFILL_THROUGHPUT, _PEAK_PREFILL_TOKENS_PER_S)))
+
+    def narrowed(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Sequence[Engine]:
+        near = [engine for engine in engines if _known(engine, size, prefix) >= _AFFINITY_SHARE * size.input_tokens]
+        if not near or len(near) == len(engines):
+            return engines
+        others = [engine.assigned_tokens for engine in engines if engine not in near]
+        longer_s = (min(engine.assigned_tokens for engine in near) - min(others)) / tokens_per_s
+        return engines if longer_s > _LONGEST_PENALTY_S else near
+
+    return narrowed
+
+
+_FILTERS: Mapping[str, Callable[[Mapping[str, JsonValue]], Filter]] = {PREFIX_AFFINITY: _affinity}
 _SCORERS: Mapping[str, Scorer] = {
     "queue-scorer": _queue,
     "running-requests-size-scorer": _running,
@@ -126,7 +159,12 @@ class System:
         self._random = random
         self._delay_s = deployment.router_s + latency.factors.prefill_overhead_s
         self._picks = {
-            role: picker(scorers(deployment.policy, role, deployment.picker), random) for role in deployment.limits
+            role: picker(
+                scorers(deployment.policy, role, deployment.picker),
+                random,
+                filters(deployment.policy, role, deployment.picker),
+            )
+            for role in deployment.limits
         }
         self._rails = min(limits.tensor_parallel_size for limits in deployment.limits.values())
         self._transfer_s: dict[int, float] = {}

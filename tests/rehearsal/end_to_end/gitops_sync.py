@@ -11,11 +11,13 @@ from typing import Any
 import yaml
 from lightkube import Client
 from lightkube.codecs import from_dict
+from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import LoadResourceError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Pod
 
 
 def register(client: Client) -> None:
@@ -39,6 +41,18 @@ def is_ready(client: Client, manifest: dict[str, Any]) -> bool:
     return True
 
 
+def pods(client: Client) -> str:
+    """All pods of the models, and why containers wait."""
+    found = client.list(Pod, namespace="llm-d")
+    return "\n".join(
+        f"{pod.metadata.name} {pod.status.phase} {pod.metadata.deletionTimestamp or ''} "
+        + " ".join(
+            f"{item.name}: {item.ready} {item.state.waiting or ''}" for item in pod.status.containerStatuses or ()
+        )
+        for pod in found
+    )
+
+
 def sync(client: Client, folder: Path, limit_s: float) -> None:
     files = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
     for wave, names in groupby(files, key=lambda name: name[:2]):
@@ -51,11 +65,11 @@ def sync(client: Client, folder: Path, limit_s: float) -> None:
         deadline_s = time.monotonic() + limit_s
         while not all(is_ready(client, manifest) for manifest in manifests):
             if time.monotonic() > deadline_s:
-                raise SystemExit(f"wave {wave} is not ready after {limit_s} s")
+                raise SystemExit(f"wave {wave} is not ready after {limit_s} s:\n{pods(client)}")
             time.sleep(0.5)
 
 
 if __name__ == "__main__":
-    own = Client(trust_env=False)
+    own = Client(KubeConfig.from_env(), trust_env=False)
     register(own)
     sync(own, Path(sys.argv[1]), float(sys.argv[2]))

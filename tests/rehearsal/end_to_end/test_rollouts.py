@@ -261,7 +261,7 @@ def test_by_gitops_old_servers_answer_until_new_ones_take_their_place(project: P
     rendered = project.command("render", "--stack", "gitops", "--output", str(folder))
     assert "is an outage of a start-up" in rendered.errors
     with loaded(project, "gitops", tmp_path) as load:
-        own = (sys.executable, str(SYNC), str(folder), "240")
+        own = (sys.executable, str(SYNC), str(folder), "120")
         synced = project.command("rehearse", "run", "--stack", "gitops", "--", *own)
     assert synced.status == 0, synced.errors + synced.output
     answered = sum(not row["failure"] for row in load.rows)

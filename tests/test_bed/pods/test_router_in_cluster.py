@@ -52,6 +52,8 @@ class RouterCluster:
     address: str
     elsewhere: str
     """A server that is none of the pool's."""
+    prefills_all: bool
+    """Whether short prompts too are prefilled remotely."""
 
     def ask(self, prompt: str, headers: dict[str, str]) -> tuple[int, Object]:
         """What a client gets for a prompt."""
@@ -87,12 +89,21 @@ def _release(name: str) -> Release:
     return release
 
 
-@pytest.fixture(scope="module", params=["llm-d-0.6.0", "llm-d-0.9.0"])
+GUIDE = {"profile": "prefix-affinity", "decider": "always", "replicas": 1}
+"""The router of `stacks/Pulumi.guide.yaml`."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("llm-d-0.6.0", {}), ("llm-d-0.9.0", {}), ("llm-d-0.9.0", GUIDE)],
+    ids=["llm-d-0.6.0", "llm-d-0.9.0", "guide"],
+)
 def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> RouterCluster:
     if program_of("envoy") is None:
         pytest.skip("no envoy on this machine")
-    release = _release(request.param)
-    namespace = request.param.replace(".", "-")
+    name, own = request.param
+    release = _release(name)
+    namespace = f"{name.replace('.', '-')}{'-guide' if own else ''}"
     core = pod_cluster.namespace(namespace)
     _definitions(pod_cluster, release)
     program = {"metadata": {"name": "backend"}, "data": {"backend.py": (HERE / "router_backend.py").read_text()}}
@@ -104,19 +115,22 @@ def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> RouterClu
         "model": "m",
         "unit": "m",
         "disaggregated": True,
+        **own,
     }
     for manifest in _small(router.router_manifests(args)):
         path = PLURALS[manifest["kind"]].format(namespace)
         response = pod_cluster.api.post(f"/{path}", json=manifest)
         assert response.is_success, response.text
     deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    replicas = release.router.replicas
+    replicas = own.get("replicas", release.router.replicas)
     pod_cluster.wait(deployments, "m-epp", lambda d: d.get("status", {}).get("readyReplicas", 0) == replicas)
     service = pod_cluster.get(f"{core}/services/m-epp")["spec"]["clusterIP"]
     pod_cluster.inside(
         "curl", "-sS", "--retry-connrefused", "--retry", "30", "--retry-delay", "1", f"http://{service}:80/"
     )
-    return RouterCluster(pod_cluster, namespace, replicas, f"{service}:80", servers["elsewhere-0"])
+    return RouterCluster(
+        pod_cluster, namespace, replicas, f"{service}:80", servers["elsewhere-0"], own.get("decider") == "always"
+    )
 
 
 def _definitions(cluster: PodCluster, release: Release) -> None:
@@ -167,7 +181,11 @@ def test_a_client_cant_name_the_server_of_its_request(routed: RouterCluster) -> 
 def test_a_client_cant_name_a_server_to_the_routing_sidecar(routed: RouterCluster, header: str) -> None:
     status, seen = routed.ask("short", {header: f"{routed.elsewhere}:8000"})
     assert status == 200
-    assert header not in seen["headers"]
+    named = seen["headers"].get(header)
+    if routed.prefills_all and header == "x-prefiller-host-port":  # the picker's own
+        assert not named.startswith(f"{routed.elsewhere}:")
+    else:
+        assert named is None
 
 
 def test_the_prefill_server_that_the_picker_names_reaches_the_routing_sidecar(routed: RouterCluster) -> None:

@@ -32,6 +32,8 @@ def test_every_plugin_of_a_profile_is_a_scorer_or_brings_what_scorers_read(picke
     for profile in picker.profiles.values():
         weights = {**profile.prefill, **profile.decode, **profile.aggregated}
         assert {picker.plugins[name].kind for name in weights} == {"scorer"}
+        assert {picker.plugins[name].kind for name in profile.filters} <= {"filter"}
+        assert profile.parameters.keys() <= {*weights, *profile.filters, *profile.producers}
         assert not any(picker.plugins[name].experimental or picker.plugins[name].deprecated for name in weights)
 
 
@@ -84,4 +86,5 @@ def test_the_decider_stands_before_the_handler_that_looks_it_up():
 def test_profiles_that_a_version_lacks_have_a_nearest_one_by_load():
     assert endpoint_picker("v0.7.1").nearest_profile("token-load") == "running-requests"
     assert endpoint_picker("v0.10.0").nearest_profile("token-load") == "token-load"
+    assert endpoint_picker("v0.7.1").nearest_profile("prefix-affinity") == "running-requests"
     assert all(set(picker.profiles) <= set(PROFILE_NAMES) for picker in PICKERS)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from llmd_oke import catalogue, config, planning
@@ -109,6 +110,34 @@ def test_a_profile_that_is_asked_for_is_used_or_refused():
         "models[0].router.profile",
         "one of prefix, running-requests, or a later release",
     )
+
+
+@pytest.mark.parametrize(
+    ("router", "path", "accepted"),
+    [
+        ({"replicas": 3}, "models[0].router.replicas", "at most 2"),
+        ({"mode": "none", "replicas": 1}, "models[0].router.replicas", "nothing, or router.mode: standalone"),
+        (
+            {"peakPrefillTokensPerS": 20000},
+            "models[0].router.peakPrefillTokensPerS",
+            "nothing, or profile: prefix-affinity",
+        ),
+    ],
+)
+def test_settings_of_a_router_that_mean_nothing_are_refused_with_their_path(
+    router: dict[str, Any], path: str, accepted: str
+) -> None:
+    topology = "agg-tp1-2r" if router.get("mode") == "none" else EQUAL
+    (problem,) = problems(model(topology, router=router))
+    assert (problem.path, problem.accepted) == (path, accepted)
+
+
+def test_one_picker_is_had_where_it_is_asked_for():
+    router = {"replicas": 1, "profile": "prefix-affinity", "peakPrefillTokensPerS": 20000}
+    assert plan(model(EQUAL, router=router)).models[0].router_replicas == 1
+    assert plan(model(EQUAL)).models[0].router_replicas == 2
+    assert not any("nobody has measured" in text for text in texts(model(EQUAL, router=router)))
+    assert any("nobody has measured" in text for text in texts(model(EQUAL, router={"profile": "prefix-affinity"})))
 
 
 def test_the_router_of_another_release_takes_the_nearest_profile():

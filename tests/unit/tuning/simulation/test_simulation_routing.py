@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from llmd_pods.errors import KitError
-from llmd_tuner.simulation.deployment import ConstantRate, PoissonRate, RequestClass, scorers
+from llmd_tuner.simulation.deployment import ConstantRate, PoissonRate, RequestClass, filters, scorers
 from llmd_tuner.simulation.simulation import simulate
 from llmd_tuner.simulation.system import picker
 
@@ -63,6 +63,39 @@ def test_token_load_counts_what_a_server_would_have_to_compute():
     servers = [server(tokens=2000, prefixes=[0]), server(tokens=0)]
     assert picked(scorers("token-load", "prefill"), servers, prefix=0) == {0}
     assert picked(scorers("token-load", "prefill"), servers) == {1}
+
+
+def affine(servers, prefix, shared=3600):
+    """Which servers get requests of the guide's profile for a prompt with this much of a shared prefix."""
+    pick = picker(scorers("prefix-affinity", "prefill"), Random(0), filters("prefix-affinity", "prefill"))  # noqa: S311
+    prompt = RequestClass(4000, 8, prefix_tokens=shared, prefixes=1)
+    return {servers.index(pick(servers, prompt, prefix)) for _ in range(50)}
+
+
+def test_affinity_keeps_a_prefix_where_it_is_cached_but_for_18_s_of_waiting():
+    """33,821 tokens a second: 600,000 tokens are 17.7 s, 620,000 are 18.3 s."""
+    assert affine([server(tokens=600_000, prefixes=[0]), server()], prefix=0) == {0}
+    assert affine([server(tokens=620_000, prefixes=[0]), server()], prefix=0) == {1}
+
+
+def test_affinity_takes_four_fifths_of_a_prompt_for_cached_and_no_less():
+    servers = [server(tokens=9000, prefixes=[0]), server()]
+    assert (affine(servers, 0, shared=3200), affine(servers, 0, shared=3199)) == ({0}, {1})
+
+
+def test_without_shared_prefixes_affinity_is_token_load(deploy, latency):
+    rows = [
+        simulate(
+            deploy("4p-tp1-2d-tp1", policy=policy, block_size=128),
+            [RequestClass(4096, 16)],
+            PoissonRate(10),
+            latency,
+            seeds=[0],
+            duration_s=20,
+        ).row.ttft_ms
+        for policy in ("prefix-affinity", "token-load")
+    ]
+    assert rows[0] == rows[1]
 
 
 def test_a_profile_that_a_picker_lacks_is_refused_with_those_that_it_has():

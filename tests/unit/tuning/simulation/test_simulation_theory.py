@@ -52,7 +52,7 @@ def test_servers_with_the_least_work_first_are_m_d_c(deploy, latency, monkeypatc
         free_s[engine] = max(now_s, free_s.get(engine, 0.0)) + service_s
         return engine
 
-    monkeypatch.setattr(system, "picker", lambda weights, random: least_work)
+    monkeypatch.setattr(system, "picker", lambda weights, random, filters: least_work)
     several = deploy(f"agg-tp1-{servers}r", max_num_batched_tokens=PROMPT)
     rate = 0.75 * servers / service_s
     result = simulate(several, PROMPTS_ONLY, PoissonRate(rate), latency, requests=25_000)
