@@ -242,9 +242,10 @@ def requests_filters(stack):
 
 def test_what_a_client_says_of_servers_is_gone_before_the_picker_is_asked(older, guide):
     for stack in (older, guide):
-        held, checked, picking, _ = requests_filters(stack)
+        cleaned, held, checked, picking, _ = requests_filters(stack)
+        assert "x-prefiller-" in cleaned["typed_config"]["default_source_code"]["inline_string"]
         assert held["name"] == "envoy.filters.http.buffer"
-        assert "x-prefiller-" in checked["typed_config"]["default_source_code"]["inline_string"]
+        assert "kv_transfer_params" in checked["typed_config"]["default_source_code"]["inline_string"]
         assert picking["name"] == "envoy.filters.http.ext_proc"
         assert picking["typed_config"]["failure_mode_allow"] is False
 

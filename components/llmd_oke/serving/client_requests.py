@@ -16,81 +16,47 @@ from llmd_oke.values import values_folder
 LARGEST_BODY_MIB = bounds().body_mib
 """Of a request to a front door, which is held until it is whole."""
 
-MODEL_NAMESPACE, MODEL_KEY = "llmd-oke", "model"
-"""Where a stack's front door finds what the body says (dynamic metadata)."""
-
-HEADERS_FILTER, FIELDS_FILTER = "client-headers", "client-fields"
-"""Names of the filters."""
+MODEL_NAMESPACE, MODEL_KEY, REFUSED_KEY = "llmd-oke", "model", "refused"
+"""Where Envoy finds what the body says, and the field or the kind of what was refused (dynamic metadata)."""
 
 _PATH_PREFIX = "^/models/[^/]+"
 """Of paths at a stack's front door that lead to one model."""
 
+_FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
+
 Config = dict[str, Any]
-
-
-def headers_filter(*more: str) -> Config:
-    """Takes the router's headers out of requests, and `more` of them."""
-    return _lua(HEADERS_FILTER, "clean(handle)", dropped=more)
-
-
-def fields_filters(*, chooses_route: bool = False) -> list[Config]:
-    """Holds requests back until they are whole, and refuses what isn't a client's to ask.
-
-    Args:
-        chooses_route: the body's `model` is written down, and the route chosen anew by it.
-    """
-    do = _CHOOSE if chooses_route else "check(handle)"
-    return [_buffer(LARGEST_BODY_MIB), _lua(FIELDS_FILTER, do, prefixed=chooses_route)]
 
 
 def filters(largest_body_mib: int = LARGEST_BODY_MIB) -> list[Config]:
     """What an Envoy has that everybody may ask: clean headers, and requests that are whole and checked."""
-    return [_buffer(largest_body_mib), _lua(FIELDS_FILTER, _CLEAN_AND_CHECK)]
+    return [_headers("clean(handle)\n  admit(handle)"), _buffer(largest_body_mib), _bodies("check(handle)")]
 
 
-def program(do: str, *, dropped: Iterable[str] = (), prefixed: bool = False) -> str:
-    """The Lua program: tables, functions, and what is done with each request."""
-    facts = client_requests()
-    names, prefixes = _split([*facts.dropped, *dropped])
-    fields, field_prefixes = _split(facts.refused("body"))
-    anywhere = facts.refused("anywhere")
-    places: dict[str, Any] = {}
-    for name in fields:
-        _mark(places, name, "refused")
-    for name in facts.refused("place"):
-        _mark(places, name, "refused")
-    for name in facts.refused("data-url"):
-        _mark(places, name, "data_url")
-    tables = {
-        "Paths": {path.path: {"method": path.method} for path in facts.paths},
-        "PathPrefix": _PATH_PREFIX if prefixed else None,
-        "Deepest": facts.deepest,
-        "MostNames": facts.most_names,
-        "Dropped": dict.fromkeys(names, True),
-        "DroppedPrefixes": prefixes,
-        "Anywhere": dict.fromkeys(anywhere, True),
-        "Prefixes": field_prefixes,
-        "Places": places,
-    }
-    head = "".join(f"local {name} = {lua_literal(value)}\n" for name, value in tables.items())
-    tail = f"\nfunction envoy_on_request(handle)\n  guarded(handle, function(handle)\n  {do}\n  end)\nend\n"
-    return head + _functions() + tail
+def cleaning_filter(*more: str) -> Config:
+    """Takes the router's headers out of requests, and `more` of them, before it is asked who the client is."""
+    return _headers("clean(handle)", name="client-headers", dropped=more)
 
 
-@cache
-def _functions() -> str:
-    lines = (values_folder() / "router" / "client-requests.lua").read_text().splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("--"))
+def choosing_filters() -> list[Config]:
+    """Checks requests whose headers are clean, writes the body's `model` down, and has the route chosen anew by it."""
+    admitted = _headers("admit(handle)", name="client-paths", path_prefix=_PATH_PREFIX)
+    return [admitted, _buffer(LARGEST_BODY_MIB), _bodies(_CHOOSE)]
 
-
-_CLEAN_AND_CHECK = "clean(handle)\n  check(handle)"
 
 _CHOOSE = f"""local model = check(handle)
   if model then handle:streamInfo():dynamicMetadata():set("{MODEL_NAMESPACE}", "{MODEL_KEY}", model) end
   handle:clearRouteCache()"""
 """No filter of Envoy's own chooses the route anew."""
 
-_FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
+
+def _headers(
+    do: str, *, name: str = "client-headers", dropped: Iterable[str] = (), path_prefix: str | None = None
+) -> Config:
+    return _lua(name, _header_tables(dropped, path_prefix), ("client-headers",), do)
+
+
+def _bodies(do: str) -> Config:
+    return _lua("client-bodies", {**_header_tables(), **_body_tables()}, ("client-headers", "client-bodies"), do)
 
 
 def _buffer(largest_mib: int) -> Config:
@@ -99,10 +65,47 @@ def _buffer(largest_mib: int) -> Config:
     return {"name": "envoy.filters.http.buffer", "typed_config": config}
 
 
-def _lua(name: str, do: str, *, dropped: Iterable[str] = (), prefixed: bool = False) -> Config:
-    text = program(do, dropped=dropped, prefixed=prefixed)
-    config = {"@type": f"{_FILTERS}.lua.v3.Lua", "default_source_code": {"inline_string": text}}
+def _lua(name: str, tables: Config, files: Iterable[str], do: str) -> Config:
+    """A filter whose program is tables, functions, and what is done with each request."""
+    head = "".join(f"local {table} = {lua_literal(value)}\n" for table, value in tables.items())
+    body = "".join(_functions(file) for file in files)
+    tail = f"\nfunction envoy_on_request(handle)\n  guarded(handle, function(handle)\n  {do}\n  end)\nend\n"
+    config = {"@type": f"{_FILTERS}.lua.v3.Lua", "default_source_code": {"inline_string": head + body + tail}}
     return {"name": name, "typed_config": config}
+
+
+@cache
+def _functions(file: str) -> str:
+    lines = (values_folder() / "router" / f"{file}.lua").read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("--"))
+
+
+def _header_tables(dropped: Iterable[str] = (), path_prefix: str | None = None) -> Config:
+    facts = client_requests()
+    names, prefixes = _split([*facts.dropped, *dropped])
+    return {
+        "Paths": {path.path: {"method": path.method} for path in facts.paths},
+        "PathPrefix": path_prefix,
+        "Dropped": dict.fromkeys(names, True),
+        "DroppedPrefixes": prefixes,
+    }
+
+
+def _body_tables() -> Config:
+    facts = client_requests()
+    names, prefixes = _split(facts.refused("body"))
+    places: dict[str, Any] = {}
+    for name in (*names, *facts.refused("place")):
+        _mark(places, name, "refused")
+    for name in facts.refused("data-url"):
+        _mark(places, name, "data_url")
+    return {
+        "Anywhere": dict.fromkeys(facts.refused("anywhere"), True),
+        "Prefixes": prefixes,
+        "Places": places,
+        "Deepest": facts.deepest,
+        "MostNames": facts.most_names,
+    }
 
 
 def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:

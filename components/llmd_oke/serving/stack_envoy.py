@@ -191,13 +191,13 @@ def _tls() -> Config:
 
 def _filters(settings: EnvoySettings) -> list[Config]:
     """In the order in which requests go through them: who asks, how much, for which model."""
-    filters: list[Config] = [client_requests.headers_filter(CLIENT_HEADER)]
+    filters: list[Config] = [client_requests.cleaning_filter(CLIENT_HEADER)]
     if settings.authenticated:
         filters.append(_authentication_filter())
     if settings.requests_per_minute is not None:
         filters.append(_limit_filter(settings.requests_per_minute, settings.client_limits or {}))
     filters.append(client_access.bodies_filter())
-    return [*filters, *client_requests.fields_filters(chooses_route=True), router_filter()]
+    return [*filters, *client_requests.choosing_filters(), router_filter()]
 
 
 def _authentication_filter() -> Config:
@@ -283,8 +283,8 @@ def _own_routes(model: ServedModel, prefix: str) -> list[Config]:
     ]
 
 
-def _metadata(value: Config) -> Config:
-    path = [{"key": client_requests.MODEL_KEY}]
+def _metadata(value: Config, key: str = client_requests.MODEL_KEY) -> Config:
+    path = [{"key": key}]
     return {"filter": client_requests.MODEL_NAMESPACE, "path": path, "value": value}
 
 
@@ -305,7 +305,17 @@ def _answer(match: Config, status: int, text: str) -> Config:
 
 
 def _errors() -> list[Config]:
-    """What Envoy itself answers, in the form of OpenAI's API. What servers answer passes as it is."""
+    """What Envoy itself answers, in the form of OpenAI's API. What servers answer passes as it is, as what is said of a
+    request that isn't a client's does, which has that form.
+    """
+    refused = _metadata({"present_match": True}, client_requests.REFUSED_KEY)
+    formed: Config = {
+        "filter": {"metadata_filter": {"matcher": refused, "match_if_key_not_found": False}},
+        "body_format_override": {
+            "text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"},
+            "content_type": "application/json",
+        },
+    }
     unknown = _error(404, "EQ", "invalid_request_error", "model_not_found")
     below = {"header_filter": {"header": {"name": ":path", "string_match": {"prefix": "/v1/"}}}}
     unknown["filter"] = {"and_filter": {"filters": [unknown["filter"], below]}}
@@ -314,7 +324,7 @@ def _errors() -> list[Config]:
     used_up = _error(429, "EQ", *_CODES[429], message="The client's requests of this minute are used up.")
     limited = {"response_flag_filter": {"flags": ["RL"]}}
     used_up["filter"] = {"and_filter": {"filters": [used_up["filter"], limited]}}
-    return [unknown, used_up, *known, busy, _error(500, "GE", "server_error", "server_error")]
+    return [formed, unknown, used_up, *known, busy, _error(500, "GE", "server_error", "server_error")]
 
 
 def _error(status: int, comparison: str, kind: str, code: str, message: str | None = None) -> Config:
@@ -341,6 +351,7 @@ def _access_log() -> Config:
         "path": "%PATH(NQ):200%",
         "model": f"%DYNAMIC_METADATA({client_requests.MODEL_NAMESPACE}:{client_requests.MODEL_KEY}):200%",
         "status": "%RESPONSE_CODE%",
+        "refused": f"%DYNAMIC_METADATA({client_requests.MODEL_NAMESPACE}:{client_requests.REFUSED_KEY})%",
         "details": "%RESPONSE_CODE_DETAILS%",
         "flags": "%RESPONSE_FLAGS%",
         "duration_ms": "%DURATION%",

@@ -1,11 +1,7 @@
--- Holds clients' requests to values/router/client-requests.yaml, whose tables stand before this text: Paths, PathPrefix,
--- Dropped, DroppedPrefixes, Anywhere, Prefixes, Places, Deepest, MostNames; behind it stands what an Envoy does with `clean` and
--- `check`. Lua 5.1, without LuaJIT's own libraries. Python and Go read a body differently where it is no strict JSON, says a
--- field twice or isn't UTF-8, so that such a body is refused.
+-- Holds bodies of clients' requests to values/router/client-requests.yaml: tables (Anywhere, Prefixes, Places, Deepest,
+-- MostNames) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
+-- read a body differently where it is no strict JSON, says a field twice or isn't UTF-8, so that such a body is refused.
 
-local byte, char, find, lower, sub = string.byte, string.char, string.find, string.lower, string.sub
-
-local Uuid = "^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$"
 local Escapes = {[34] = true, [47] = true, [92] = true, [98] = true, [102] = true, [110] = true, [114] = true, [116] = true}
 local Plain = {b = "\b", f = "\f", n = "\n", r = "\r", t = "\t"}
 local Literals = {[116] = "true", [102] = "false", [110] = "null"}
@@ -151,13 +147,11 @@ local function read_name(s, i, depth, place, seen, path)
   return skip(s, i + 1), inner, name, compared
 end
 
--- Refuses what isn't a JSON object or has a field that isn't a client's. Answers its `model`, "" where it is no text, and
--- where its fields begin.
+-- Refuses what isn't a JSON object or has a field that isn't a client's. Answers its `model`, "" where it is no text.
 local function scan(s)
   local seen, objects, places, paths = {}, {}, {}, {}
   local depth, place, path, name, compared, model, names = 0, Places, "", nil, "", nil, 0
   local i = skip(s, 1)
-  local first = i + 1
   if byte(s, i) ~= 123 then malformed(i) end
   while true do
     local b, opened = byte(s, i), false
@@ -189,7 +183,7 @@ local function scan(s)
       b = byte(s, i)
       if depth == 0 then
         if b then malformed(i) end
-        return model, first
+        return model
       end
       if b == 44 then
         i = skip(s, i + 1)
@@ -212,62 +206,9 @@ local function scan(s)
   end
 end
 
-local function respond(handle, status, message, code, param)
-  local shown = param and '"' .. string.gsub(param, "[^%w_.-]", "?") .. '"' or "null"
-  local text = '{"error":{"message":"' .. message .. '","type":"invalid_request_error","param":' .. shown .. ',"code":"' .. code .. '"}}'
-  handle:respond({[":status"] = tostring(status), ["content-type"] = "application/json"}, text)
-end
-
-local function is_dropped(name)
-  if Dropped[name] then return true end
-  for i = 1, #DroppedPrefixes do
-    if sub(name, 1, #DroppedPrefixes[i]) == DroppedPrefixes[i] then return true end
-  end
-  return false
-end
-
--- Takes headers away that are the router's. A request id stays where it has the form of Envoy's own.
-local function clean(handle)
-  local headers, gone = handle:headers(), {}
-  for name in pairs(headers) do
-    if is_dropped(name) then gone[#gone + 1] = name end
-  end
-  local id = headers:get("x-request-id")
-  if id and not find(id, Uuid) then gone[#gone + 1] = "x-request-id" end
-  for i = 1, #gone do headers:remove(gone[i]) end
-end
-
-local function is_json(content_type)
-  local kind, rest = string.match(lower(content_type or ""), "^%s*([^;%s]+)%s*(.*)$")
-  if kind ~= "application/json" then return false end
-  return rest == "" or find(rest, '^;%s*charset%s*=%s*"?utf%-8"?%s*$') ~= nil
-end
-
--- What is to be said of a request by its headers: status, words, code. Nothing where they will do.
-local function fault(headers)
-  local path = string.gsub(headers:get(":path") or "", "[?#].*$", "")
-  if PathPrefix then path = string.gsub(path, PathPrefix, "") end
-  local allowed, method = Paths[path], headers:get(":method")
-  if not allowed then return 404, "There is no such path for clients.", "not_found" end
-  if allowed.method ~= method then return 405, "This path takes " .. allowed.method .. " only.", "method_not_allowed" end
-  local encoding = headers:get("content-encoding")
-  if encoding and lower(encoding) ~= "identity" then
-    return 415, "The body is compressed; send it as it is.", "unsupported_media_type"
-  end
-  if method == "POST" and not is_json(headers:get("content-type")) then
-    return 415, "The body must be application/json, in UTF-8.", "unsupported_media_type"
-  end
-end
-
--- Holds back a request until its body is whole, and refuses it, or answers its model and where its body's fields begin.
+-- Holds back a request until its body is whole, and refuses it, or answers its model.
 local function check(handle)
-  local headers = handle:headers()
-  local status, message, code = fault(headers)
-  if status then
-    respond(handle, status, message, code)
-    return
-  end
-  local method = headers:get(":method")
+  local method = handle:headers():get(":method")
   local body = handle:body()
   local size = body and body:length() or 0
   if method ~= "POST" then
@@ -278,17 +219,9 @@ local function check(handle)
     respond(handle, 400, "The body is missing.", "invalid_json")
     return
   end
-  local passed, model, first = pcall(scan, body:getBytes(0, size))
+  local passed, model = pcall(scan, body:getBytes(0, size))
   if size > 1048576 then collectgarbage() end
-  if passed then return model, first end
+  if passed then return model end
   if type(model) ~= "table" then error(model, 0) end
   respond(handle, 400, model.message, model.code, model.param)
-end
-
--- Envoy lets a request pass whose script fails; here it fails too.
-local function guarded(handle, step)
-  local passed, problem = pcall(step, handle)
-  if passed then return end
-  handle:logErr("client request: " .. tostring(problem))
-  respond(handle, 500, "The request could not be checked.", "server_error")
 end
