@@ -336,8 +336,11 @@ class NeedEntry(Entry):
 
 
 class Policies(Entry):
-    """All that may be granted. `principals` are parts of conditions that many statements share."""
+    """All that may be granted. `principals` are parts of conditions that many statements share; OCI acts on a policy
+    `delay_s` seconds after it was written, at the latest.
+    """
 
+    delay_s: float
     groups: dict[Group, DynamicGroup]
     needs: dict[Need, NeedEntry]
     principals: dict[str, str]

@@ -1,5 +1,7 @@
 """Dynamic groups and policies: what a cluster's parts may do in OCI, and nothing beyond."""
 
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, NotRequired
 
@@ -63,6 +65,60 @@ class IamArgs(TagArgs):
     """Compartment of the namespaces of defined tags; the tenancy's root if left out."""
     ignored_tags: NotRequired[list[str] | None]
     """Defined tags of others that updates leave alone, by `Namespace.Key`, for the provider of the home region."""
+
+
+_GRANTS = frozenset(
+    {
+        "oci:Identity/policy:Policy",
+        "oci:Identity/dynamicGroup:DynamicGroup",
+        "oci:Identity/domainsDynamicResourceGroup:DomainsDynamicResourceGroup",
+    }
+)
+
+_NEEDS_GRANTS = frozenset(
+    {
+        "oci:ContainerEngine/cluster:Cluster",
+        "oci:ContainerEngine/nodePool:NodePool",
+        "oci:Core/clusterNetwork:ClusterNetwork",
+        "oci:Core/instance:Instance",
+        "oci:Lustre/fileStorageLustreFileSystem:FileStorageLustreFileSystem",
+    }
+)
+"""What OCI makes on its own account in the minutes after it accepted the request, when nobody tries again."""
+
+
+def wait_for_policies(delay_s: float | None = None) -> pulumi.ResourceTransformation:
+    """A transformation by which nothing that needs rights is created or changed before OCI acts on the groups and
+    policies that this update has created or changed: `delay_s` after the last of them, the catalogue's if left out.
+
+    Hooks run in updates alone. Where minutes have gone by, as with a new cluster, they wait for nothing.
+    """
+    delay = facts.policies().delay_s if delay_s is None else delay_s
+    granted_at_s = [-delay]
+
+    def granted(_: pulumi.ResourceHookArgs) -> None:
+        granted_at_s[0] = time.monotonic()
+
+    async def wait(args: pulumi.ResourceHookArgs) -> None:
+        rest_s = granted_at_s[0] + delay - time.monotonic()
+        if rest_s > 0:
+            pulumi.log.info(f"{args.name} waits {rest_s:.0f} s until OCI acts on the policies that were changed")
+            await asyncio.sleep(rest_s)
+
+    after_grant = pulumi.ResourceHook("policy-granted", granted)
+    before_use = pulumi.ResourceHook("wait-for-policies", wait)
+    grants = pulumi.ResourceHookBinding(after_create=[after_grant], after_update=[after_grant])
+    waits = pulumi.ResourceHookBinding(before_create=[before_use], before_update=[before_use])
+    bindings = {**dict.fromkeys(_GRANTS, grants), **dict.fromkeys(_NEEDS_GRANTS, waits)}
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        hooks = bindings.get(args.type_)
+        if hooks is None:
+            return None
+        opts = pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
+        return pulumi.ResourceTransformationResult(args.props, opts)
+
+    return transform
 
 
 class Iam(pulumi.ComponentResource):

@@ -12,7 +12,7 @@ from llmd_oke import config
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, Launch
-from llmd_oke.cluster.iam import Iam
+from llmd_oke.cluster.iam import Iam, wait_for_policies
 from llmd_oke.cluster.network import Network, choice_args
 from llmd_oke.cluster.oke_cluster import AddOnArgs, AddOns, OkeCluster
 from llmd_oke.cluster.pools import CpuNodesArgs, CpuPool, CpuPoolArgs, CyclingArgs, NodeImage, SystemPool, TaintArgs
@@ -21,7 +21,7 @@ from llmd_oke.cluster.storage import Storage
 from llmd_oke.config.base import Part
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.pools import Taint
-from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, after
+from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, after, is_update
 from llmd_oke.operators.calico import Calico
 from llmd_oke.operators.helm_operators import (
     AmdGpuOperator,
@@ -92,6 +92,8 @@ def create_cluster(
     api_server: str | None,
     image_links: Mapping[str, pulumi.Input[str]],
     mirror: RegistryMirror | None,
+    *,
+    rehearsed: bool = False,
 ) -> CreatedCluster:
     """Declares network, rights, cluster, pools, add-ons and storage, each after what it needs.
 
@@ -103,13 +105,15 @@ def create_cluster(
         api_server: address of the API server at the end of a tunnel.
         image_links: secret links to image files, by the names of pools that import them.
         mirror: the private registry that pods pull from.
+        rehearsed: whether OCI is a stand-in, which acts on policies at once.
 
     Raises:
         KitError: a pool's image has no link.
     """
     cluster = created.config
     provider = region_provider("oci", cluster.region, created.tags.ignored)
-    opts = pulumi.ResourceOptions(providers=[provider])
+    waits = [] if rehearsed or not is_update() else [wait_for_policies()]
+    opts = pulumi.ResourceOptions(providers=[provider], transformations=waits)
     network = _network(created, opts)
     rights = _rights("cluster-iam", created, created.iam.cluster, None, opts)
     oke = _oke(created, network, api_server, after(opts, network, *rights))

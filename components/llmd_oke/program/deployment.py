@@ -89,8 +89,9 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
         declare_policy_engine,
     )
 
-    cluster = create_cluster(created, settings.get("apiServer"), image_links(settings), plan.registry_mirror)
     rehearsed = bool(settings.get_bool("rehearsed"))
+    links, mirror = image_links(settings), plan.registry_mirror
+    cluster = create_cluster(created, settings.get("apiServer"), links, mirror, rehearsed=rehearsed)
     engines = declare_policy_engine(plan, cluster, cluster.inside, rehearsed=rehearsed)
     gates = declare_operators(plan, cluster, cluster.inside)
     declare_autoscaler(plan, cluster, gates)

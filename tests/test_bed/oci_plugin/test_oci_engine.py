@@ -346,6 +346,39 @@ def pools(kit: Kit) -> Kit:
     return replace(kit, program=_components)
 
 
+def _rights_and_storage(lustre: bool = False) -> Callable[[], None]:
+    """A stack that has rights, and later a Lustre file system with rights of its own."""
+
+    def program() -> None:
+        import pulumi_oci as oci  # noqa: PLC0415 - half a second of import time
+        from llmd_oke.cluster.iam import Iam, wait_for_policies  # noqa: PLC0415
+        from llmd_oke.cluster.storage import Storage  # noqa: PLC0415
+        from llmd_oke.objects import is_update  # noqa: PLC0415
+
+        waits = [wait_for_policies(delay_s=2.0)] if is_update() else []
+        opts = pulumi.ResourceOptions(transformations=waits)
+        vcn = oci.core.Vcn("vcn", compartment_id=COMPARTMENT, cidr_blocks=["10.0.0.0/16"])
+        subnet = oci.core.Subnet("lustre", compartment_id=COMPARTMENT, vcn_id=vcn.id, cidr_block="10.0.0.0/24")
+        needs = ["managed-compute-cluster", *(["lustre"] if lustre else [])]
+        rights: Any = {"needs": needs, "compartment_id": COMPARTMENT, "tenancy_id": TENANCY, "provider_is_home": True}
+        iam = Iam("iam", rights, opts)
+        if lustre:
+            place = {"compartment_id": COMPARTMENT, "availability_domain": DOMAIN, "subnet_id": subnet.id}
+            storage: Any = {"kind": "lustre", **place}
+            Storage("storage", storage, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[iam])))
+
+    return program
+
+
+def test_what_needs_rights_waits_for_the_policies_that_its_update_changes(kit: Kit):
+    stack, words = replace(kit, program=_rights_and_storage), "storage-file-system waits 2 s until OCI acts"
+    assert words not in stack.run("up").stdout
+    began_s = time.monotonic()
+    assert words in stack.run("up", lustre=True).stdout
+    assert time.monotonic() - began_s >= 2.0
+    assert words not in stack.run("up", lustre=True).stdout
+
+
 def test_nothing_of_what_oci_answers_is_changed_by_the_next_update(pools: Kit):
     result = pools.changes("up")
     assert set(result) == {"create"}
