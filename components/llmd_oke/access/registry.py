@@ -87,9 +87,12 @@ class _Listed(BaseModel):
     platform: _Platform = _Platform()
 
 
-class _Layer(BaseModel):
+class Layer(BaseModel):
+    """A part of an image or of another artifact: its size in bytes and its digest."""
+
     size: int
     digest: str = ""
+    annotations: dict[str, str] = {}
 
 
 class _Body(BaseModel):
@@ -97,7 +100,7 @@ class _Body(BaseModel):
 
     mediaType: str | None = None  # noqa: N815 - as the specification spells it
     manifests: tuple[_Listed, ...] = ()
-    layers: tuple[_Layer, ...] = ()
+    layers: tuple[Layer, ...] = ()
 
 
 class _Token(BaseModel):
@@ -151,14 +154,24 @@ class RegistryClient:
             return StoredImage(manifest.digest)
         return StoredImage(manifest.digest, self._manifest(image, child).layer_bytes)
 
-    def layer_digests(self, image: ContainerImage) -> tuple[str, ...]:
-        """The digests of what an image or a chart consists of; that of a chart's archive is its checksum.
+    def layers(self, image: ContainerImage) -> tuple[Layer, ...]:
+        """What an image or a chart consists of; the digest of a chart's archive is its checksum.
 
         Raises:
             RegistryError: the registry doesn't give it.
         """
-        manifest = self._manifest(image, image.digest or image.tag)
-        return tuple(layer.digest for layer in manifest.body.layers)
+        return self._manifest(image, image.digest or image.tag).body.layers
+
+    def blob(self, image: ContainerImage, digest: str) -> bytes:
+        """A small part of an image or of another artifact.
+
+        Raises:
+            RegistryError: the registry doesn't give it, or gives something else.
+        """
+        content = self._ask("GET", image, digest, "blobs").content
+        if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+            raise RegistryError(Refusal.UNSOUND, f"{image.registry} answers with something else than {digest}.")
+        return content
 
     def _head(self, image: ContainerImage, name: str) -> tuple[str | None, str]:
         answer = self._ask("HEAD", image, name)
@@ -178,11 +191,13 @@ class RegistryClient:
             raise RegistryError(Refusal.UNSOUND, message) from error
         return _Manifest(digest, body.mediaType or _media_type(answer), body)
 
-    def _ask(self, method: str, image: ContainerImage, name: str) -> httpx2.Response:
-        """The answer to a request for a manifest; with a token if the registry wants one, again where it is busy."""
+    def _ask(self, method: str, image: ContainerImage, name: str, kind: str = "manifests") -> httpx2.Response:
+        """The answer to a request for a manifest, or another `kind`; with a token if the registry wants one, again
+        where it is busy.
+        """
         host = _HOSTS.get(image.registry, image.registry)
         scheme = "http" if _is_loopback(host) else "https"
-        url = f"{scheme}://{host}/v2/{image.repository}/manifests/{name}"
+        url = f"{scheme}://{host}/v2/{image.repository}/{kind}/{name}"
         key = host, image.repository
         attempt = 0
         while True:

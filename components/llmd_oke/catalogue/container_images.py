@@ -2,8 +2,9 @@
 (`values/releases`, `values/container-images/jobs.yaml` and others); the lock has the digest of each."""
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema, model_validator
 
@@ -171,6 +172,46 @@ class Registries(Entry):
 def registries() -> Registries:
     """What is known of registries (`values/container-images/registries.yaml`)."""
     return required_entry("container-images", "registries", Registries)
+
+
+class Publisher(Entry):
+    """Who signs images: by a public `key` in PEM, whose signatures are over a `hash`, or as an `identity` of Sigstore's
+    certificates that an `issuer` vouches for, with `<tag>` in it for the image's tag.
+    """
+
+    images: tuple[str, ...]
+    source: str
+    key: str | None = None
+    hash: Literal["sha256", "sha512"] = "sha256"
+    identity: str | None = None
+    issuer: str | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.key is None) == (self.identity is None) or (self.identity is None) != (self.issuer is None):
+            raise ValueError("a publisher signs with a key, or as an identity with its issuer")
+        return self
+
+
+class Signatures(Entry):
+    """Publishers that sign, and images of those that don't, with the reason. `*` matches any text."""
+
+    publishers: tuple[Publisher, ...]
+    unsigned: dict[str, str]
+
+    def publisher(self, image: ContainerImage) -> Publisher | str | None:
+        """Who signs an image, or why nobody does; None where nothing is known of that."""
+        name = f"{image.registry}/{image.repository}"
+        for publisher in self.publishers:
+            if any(fnmatchcase(name, pattern) for pattern in publisher.images):
+                return publisher
+        return next((reason for pattern, reason in self.unsigned.items() if fnmatchcase(name, pattern)), None)
+
+
+@follows_project
+def signatures() -> Signatures:
+    """Who signs images (`values/container-images/signatures.yaml`)."""
+    return required_entry("container-images", "signatures", Signatures)
 
 
 class JobImages(Entry):

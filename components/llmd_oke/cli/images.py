@@ -114,6 +114,20 @@ def sbom(
         write_whole(output, f"{text}\n")
 
 
+@app.command("verify")
+def verify(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
+    """Whether images and charts of a stack are signed by those who publish them, at the registries that publish them.
+    Publishers that sign nothing are told. Ends with 1 where a signature is missing or another's.
+    """
+    from llmd_oke.cli.preflight import print_findings  # noqa: PLC0415 - other commands ask no registry
+    from llmd_oke.operations.preflight import exit_code  # noqa: PLC0415
+    from llmd_oke.operations.signatures import signature_findings  # noqa: PLC0415
+
+    findings = signature_findings(images_of(plan_stack_file(project, stack)), console.progress())
+    print_findings(stack, findings, as_json=as_json)
+    raise typer.Exit(exit_code(findings))
+
+
 @app.command("update")
 def update(
     project: options.Project = options.HERE, dry_run: DryRun = False, check: Check = False, moved: Moved = False

@@ -1,6 +1,7 @@
 """`llmd-oke preflight`: has the tenancy what a stack needs, and can its nodes pull their images?"""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -11,7 +12,7 @@ from llmd_oke.access.addresses import region_of
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import project_name, settings
 from llmd_oke.operations.cluster_checks import certificate_findings, prometheus_findings
-from llmd_oke.operations.preflight import Verdict, exit_code
+from llmd_oke.operations.preflight import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.registries import chart_findings, registry_findings
@@ -50,17 +51,20 @@ def preflight(
     findings += chart_findings(chart_archives(plan), console.progress(), plan.registry_mirror)
     findings += certificate_findings(plan)
     findings += prometheus_findings(plan)
+    print_findings(stack, findings, as_json=as_json)
+    raise typer.Exit(exit_code(findings))
+
+
+def print_findings(stack: str, findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Prints what was found of a stack, for people or as JSON."""
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
-    else:
-        for finding in findings:
-            colour, where = _COLOURS[finding.verdict], f"[bold]{escape(finding.path)}[/]"
-            console.output().print(
-                f"[{colour}]{finding.verdict:8}[/] {finding.check:9} {where}: {escape(finding.value)}"
-            )
-            if finding.remedy:
-                console.output().print(f"                   [dim]{escape(finding.remedy)}[/]")
-    raise typer.Exit(exit_code(findings))
+        return
+    for finding in findings:
+        colour, where = _COLOURS[finding.verdict], f"[bold]{escape(finding.path)}[/]"
+        console.output().print(f"[{colour}]{finding.verdict:8}[/] {finding.check:9} {where}: {escape(finding.value)}")
+        if finding.remedy:
+            console.output().print(f"                   [dim]{escape(finding.remedy)}[/]")
 
 
 def _image_link(project: Path, stack: str, pool: str) -> str | None:

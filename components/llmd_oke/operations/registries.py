@@ -72,10 +72,10 @@ def _image_finding(client: RegistryClient, image: ContainerImage) -> Finding:
             return _locked_image_finding(client, image, image.digest)
         return Finding(CHECK, "", Verdict.FINE, f"{image.reference} can be pulled, {client.stored(image).digest} today")
     except RegistryError as error:
-        return _refused(image, error, "")
+        return refused(image, error, "")
 
 
-def _refused(image: ContainerImage, error: RegistryError, path: str) -> Finding:
+def refused(image: ContainerImage, error: RegistryError, path: str) -> Finding:
     """What a registry that doesn't give an image means for nodes."""
     if error.refusal is Refusal.DENIED and image.registry.endswith(OCI_REGISTRY):
         remedy = "Nodes sign in with their own rights (cluster.iam.grants: ocir), which can't be tried from here."
@@ -161,9 +161,9 @@ def _chart_finding(client: httpx2.Client, chart: HelmChart) -> Finding:
 def _copy_finding(client: RegistryClient, image: ContainerImage, charts: Mapping[str, HelmChart]) -> Finding:
     chart = charts[image.reference]
     try:
-        digests = client.layer_digests(image)
+        digests = [layer.digest for layer in client.layers(image)]
     except RegistryError as error:
-        return _refused(image, error, "gpuStack")
+        return refused(image, error, "gpuStack")
     if chart.sha256 is None or f"sha256:{chart.sha256}" in digests:
         return Finding(CHECK, "gpuStack", Verdict.FINE, f"{image.reference} is the archive of the catalogue")
     value = f"{image.reference} has {' and '.join(digests) or 'no archive'}, the catalogue sha256:{chart.sha256}"

@@ -5,7 +5,6 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,23 +22,10 @@ from llmd_oke.planning.container_images import UsedImage
 from llmd_pods.progress import SilentProgress
 from llmd_rehearsal.programs import locate
 from registry_for_tests import AMD64, ARM64
-from registry_program import RegistryProgram, running_registry
+from registry_program import RegistryProgram
 from typer.testing import CliRunner
 
 REPOSITORY = "llm-d/vllm"
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProgram]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
-
-
-@pytest.fixture
-def registry(program: RegistryProgram) -> RegistryProgram:
-    program.private.clear()
-    program.tokens.asked.clear()
-    return program
 
 
 def image(registry: RegistryProgram, tag: str = "v1", digest: str | None = None) -> ContainerImage:

@@ -1,0 +1,172 @@
+"""Whether images and charts are signed by those who publish them.
+
+A publisher's key is verified here, over the signatures that cosign keeps beside an image (cosign, SIGNATURE_SPEC.md).
+An identity of Sigstore's certificates needs its log and roots: that is for cosign itself, where it is on PATH.
+"""
+
+import base64
+import binascii
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from pydantic import BaseModel, Field, ValidationError
+
+from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, query_registries
+from llmd_oke.catalogue.container_images import ContainerImage, Publisher, signatures
+from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.operations.registries import refused
+from llmd_oke.planning.container_images import UsedImage
+
+CHECK = "signature"
+SIGNATURE = "dev.cosignproject.cosign/signature"
+COSIGN = "cosign"
+COSIGN_S = 120
+"""What cosign may take for one image: it asks the registry and Sigstore's log."""
+
+_HASHES = {"sha256": hashes.SHA256, "sha512": hashes.SHA512}
+_UNSIGNED = "Its digest alone says what it is."
+_OTHER = "Deploy nothing with it: somebody else may have published it."
+
+
+class _Image(BaseModel):
+    digest: str = Field(alias="docker-manifest-digest")
+
+
+class _Critical(BaseModel):
+    image: _Image
+
+
+class _Payload(BaseModel):
+    """What is signed (Red Hat's simple signing, which cosign writes)."""
+
+    critical: _Critical
+
+
+class SignatureError(KitError):
+    """An image has no signature of its publisher's."""
+
+
+def signature_findings(images: Sequence[UsedImage], progress: Progress) -> list[Finding]:
+    """A finding for each image. Publishers that sign nothing are told; what a publisher signs must be signed."""
+    findings = query_registries([used.image for used in images], _finding, progress)
+    return [replace(findings[used.image.reference], path=used.path) for used in images]
+
+
+def _finding(client: RegistryClient, image: ContainerImage) -> Finding:
+    publisher = signatures().publisher(image)
+    if not isinstance(publisher, Publisher):
+        known = publisher or "nothing is known of who signs it (values/container-images/signatures.yaml)"
+        return Finding(CHECK, "", Verdict.FINE, f"{image.reference} is not signed: {known}", _UNSIGNED)
+    try:
+        digest = image.digest or client.stored(image).digest
+        if publisher.key is not None:
+            verify_by_key(client, image, digest, publisher.key, publisher.hash)
+        else:
+            verify_by_identity(image, digest, publisher)
+    except RegistryError as error:
+        return refused(image, error, "")
+    except SignatureError as error:
+        return Finding(CHECK, "", Verdict.PROBLEM, f"{image.reference}: {error.message}", _OTHER)
+    except KitError as error:
+        return Finding(CHECK, "", Verdict.UNKNOWN, f"{image.reference}: {error.message}", error.remedy or "")
+    today = "" if image.digest else f", {digest} today"
+    return Finding(CHECK, "", Verdict.FINE, f"{image.reference} is signed ({publisher.source}){today}")
+
+
+def verify_by_key(client: RegistryClient, image: ContainerImage, digest: str, pem: str, algorithm: str) -> None:
+    """Looks for one signature of an image's digest by a key.
+
+    Args:
+        client: asks the registry.
+        image: whose signature it is.
+        digest: what must be signed.
+        pem: the public key, RSA or of an elliptic curve.
+        algorithm: `sha256` or `sha512`.
+
+    Raises:
+        SignatureError: there is none.
+        RegistryError: the registry gives no answer.
+    """
+    tag = f"{digest.replace(':', '-')}.sig"
+    try:
+        layers = client.layers(image.model_copy(update={"tag": tag, "digest": None}))
+    except RegistryError as error:
+        if error.refusal is not Refusal.NOT_FOUND:
+            raise
+        raise SignatureError(f"its publisher signs, and {digest} has no signature") from error
+    reasons: list[str] = []
+    for layer in layers:
+        try:
+            payload = client.blob(image, layer.digest)
+            _verify(payload, layer.annotations.get(SIGNATURE, ""), pem, algorithm)
+            _require(payload, digest)
+        except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
+            reasons.append(str(error) or "it is of another key")
+            continue
+        return
+    raise SignatureError(f"no signature of {digest} is its publisher's: {'; '.join(dict.fromkeys(reasons)) or 'none'}")
+
+
+def _verify(payload: bytes, signature: str, pem: str, algorithm: str) -> None:
+    """Raises InvalidSignature, or ValueError where it is none, or the key is of another kind."""
+    try:
+        signed = base64.b64decode(signature, validate=True)
+    except binascii.Error as error:
+        raise ValueError("it is no base64") from error
+    key, digest = load_pem_public_key(pem.encode()), _HASHES[algorithm]()
+    match key:
+        case rsa.RSAPublicKey():
+            key.verify(signed, payload, padding.PKCS1v15(), digest)
+        case ec.EllipticCurvePublicKey():
+            key.verify(signed, payload, ec.ECDSA(digest))
+        case _:
+            raise ValueError("the publisher's key is neither RSA nor of an elliptic curve")
+
+
+def _require(payload: bytes, digest: str) -> None:
+    """Raises ValueError where what is signed is another image. Its name is not looked at: copies have another one."""
+    try:
+        critical = _Payload.model_validate_json(payload).critical
+    except ValidationError as error:
+        raise ValueError("what is signed has another form") from error
+    if critical.image.digest != digest:
+        raise ValueError(f"it is of {critical.image.digest}")
+
+
+def verify_by_identity(image: ContainerImage, digest: str, publisher: Publisher) -> None:
+    """Has cosign verify a signature by an identity of Sigstore's certificates.
+
+    Raises:
+        SignatureError: cosign finds none of the publisher's.
+        KitError: there is no cosign, or it has no answer in time.
+    """
+    program = shutil.which(COSIGN)
+    if program is None:
+        remedy = "Install cosign (docs.sigstore.dev): it verifies by Sigstore's log and roots."
+        raise KitError(f"no {COSIGN} on PATH, and its publisher signs without a key", remedy)
+    identity = (publisher.identity or "").replace("<tag>", image.tag)
+    reference = f"{image.registry}/{image.repository}@{digest}"
+    who = [f"--certificate-identity={identity}", f"--certificate-oidc-issuer={publisher.issuer}"]
+    try:
+        argv = [program, "verify", *who, "--output=json", reference]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=COSIGN_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KitError(f"{COSIGN} gives no answer: {error}", "Try again.") from error
+    if done.returncode:
+        words = done.stderr.strip().splitlines()
+        last = "".join(filter(str.isprintable, words[-1]))[:300] if words else f"exit code {done.returncode}"
+        if any(text in done.stderr for text in _NO_MATCH):
+            raise SignatureError(f"{COSIGN} finds no signature of {identity}: {last}")
+        raise KitError(f"{COSIGN} could not verify: {last}", "Try again, from a machine with a way to Sigstore.")
+
+
+_NO_MATCH = ("no matching signatures", "no signatures found", "none of the expected identities matched")
+"""What cosign says where it has looked and found nothing (cosign, pkg/cosign/errors.go)."""
