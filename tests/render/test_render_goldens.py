@@ -97,7 +97,7 @@ CHOICES: dict[str, tuple[tuple[str, ...], Choice]] = {
     "larger-decode-servers": (("PrefillDecodeUnit", "ServingNamespace"), {"topology": "8p-tp1-2d-tp4"}),
     "model-cache": (("PrefillDecodeUnit",), NODE_DISK),
     "no-rdma": (
-        ("PrefillDecodeUnit",),
+        ("PrefillDecodeUnit", "SmokeBenchmark"),
         {"stack": {"rdma": "none", "gpuPools": [{**TWO_NODES[0], "size": 1}]}, "topology": "2p-tp1-2d-tp2"},
     ),
     "oldest-router": (("PrefillDecodeUnit", "Router"), {"stack": {"override": {"router": "llm-d-0.6.0"}}}),

@@ -64,7 +64,7 @@ def test_without_rdma_there_are_neither_virtual_functions_nor_ucx_devices(varied
     assert "nvidia.com/sriov-rdma-vf" not in container["resources"]["limits"]
     assert "annotations" not in pod(plain, DECODE)["metadata"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert not [name for name in env(container) if name.startswith("UCX_")]
+    assert [name for name in env(container) if name.startswith("UCX_")] == ["UCX_RMA_PPLN_ENABLE"]
 
 
 def test_requests_of_the_servers_of_a_full_node_fit_the_node(guide):

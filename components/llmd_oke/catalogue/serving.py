@@ -91,6 +91,38 @@ def handshake() -> Handshake:
     return required_entry("vllm", "handshake", Handshake)
 
 
+class Repositories(Entry):
+    """What has vLLM read a repository beside its model's own: flags, by where their values name it, and variables."""
+
+    name: str
+    flags: dict[str, str]
+    variables: tuple[str, ...]
+
+
+@cache
+def repositories() -> Repositories:
+    """The facts of `values/vllm/repositories.yaml`."""
+    return required_entry("vllm", "repositories", Repositories)
+
+
+class WithoutRdma(Entry):
+    """How servers of one node hand KV cache over without the RDMA network: the variables that they are given, and rates
+    in GB (10^9 bytes) per second, as others measured or reported them.
+    """
+
+    name: str
+    environment: dict[str, str]
+    emulated_gb_per_s: float
+    pipelined_gb_per_s: float
+    reported_gb_per_s: float
+
+
+@cache
+def without_rdma() -> WithoutRdma:
+    """The facts of `values/vllm/without-rdma.yaml`."""
+    return required_entry("vllm", "without-rdma", WithoutRdma)
+
+
 class ObjectTemplate(Entry):
     """An object of an implementation's own; its spec has marks such as `<gateway>`."""
 

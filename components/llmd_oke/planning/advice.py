@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from llmd_oke.catalogue import Shape
+from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.config import FileStorage, Model, NodeDisk, StackConfig
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.container_images import registry_advice
@@ -49,6 +50,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_kernels(plan),
         *tag_advice(plan),
         *network_policy_advice(plan),
+        *_without_rdma(plan),
         *gateway_advice(plan),
         *monitoring_advice(plan),
         *registry_advice(plan),
@@ -131,6 +133,22 @@ def _cycling(plan: Plan) -> Iterator[Advice]:
                 " replace-boot-volume keeps the machines, maxSurge without maxUnavailable takes another one first"
             )
             yield Advice(f"gpuPools[{i}].cycling.maxUnavailable", text)
+
+
+def _without_rdma(plan: Plan) -> Iterator[Advice]:
+    """What handing KV cache over takes where there is no RDMA network, by figures of other machines."""
+    known = without_rdma()
+    for model in plan.models if not plan.rdma else ():
+        if model.topology.disaggregated:
+            tokens, fast, slow = model.workload.input_tokens, known.pipelined_gb_per_s, known.emulated_gb_per_s
+            gb = tokens * model.model.kv_cache.bytes_per_token / 1e9
+            text = (
+                f"KV cache goes through host memory: {gb:.2g} GB of a prompt of {tokens} tokens take {gb / fast:.2g} to"
+                f" {gb / slow:.2g} s of {model.name}'s time to the first token (forecast by {fast:g} and {slow:g} GB/s"
+                f" measured on other GPUs; {known.reported_gb_per_s:g} are reported of MI300X); the smoke benchmark"
+                " says the rate"
+            )
+            yield Advice("rdma", text)
 
 
 def _cache_of_scaled_nodes(plan: Plan) -> Iterator[Advice]:

@@ -1,12 +1,18 @@
 """Whether the weights of all models fit the model cache, and whether a stack can have such a cache."""
 
+import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from typing import cast
 
 from llmd_pods.errors import Problem
 
 from llmd_oke import catalogue
-from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, NodeDisk, NoModelCache, StackConfig
+from llmd_oke.catalogue.serving import repositories
+from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, Model, NodeDisk, NoModelCache, StackConfig
+from llmd_oke.config.engine import flag_of
 from llmd_oke.planning.placement import unit_names
 from llmd_oke.planning.plan import Advice, ModelCachePlan, Node, Plan, PrewarmPlan, StoragePlan
 
@@ -43,6 +49,55 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
             accepted = "one of " + ", ".join(sorted(models))
             yield Problem(f"storage.prewarm.revisions.{name}", name, accepted, "the stack has no such model")
     yield from _way_of_weights(config)
+    if is_prewarmed(config):
+        for i, model in enumerate(config.models):
+            yield from _other_repositories(model, f"models[{i}].engine")
+
+
+def _other_repositories(model: Model, path: str) -> Iterator[Problem]:
+    """Repositories beside the model's own, such as those of draft models and adapters: servers that read a pre-warmed
+    cache ask nobody (HF_HUB_OFFLINE), and pre-warming fetches the models of the stack.
+    """
+    facts = catalogue.model(model.model)
+    accepted = "nothing, a folder of the image or the cache, or storage.prewarm.source: none"
+    why = "servers that read a pre-warmed cache are offline, and it has the repositories of the stack's models alone"
+    for i, name in _named_repositories(model.engine.extra_args):
+        if not name.startswith(("/", ".")) and (facts is None or name != facts.repository):
+            yield Problem(f"{path}.extraArgs[{i}]", name, accepted, why)
+    for variable in repositories().variables:
+        if variable in model.engine.env:
+            yield Problem(f"{path}.env.{variable}", model.engine.env[variable], accepted, why)
+
+
+def _named_repositories(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Repositories and folders that arguments name, each with the position of its flag. What is no JSON where vLLM
+    wants some is left to vLLM, which ends over it.
+    """
+    known = repositories().flags
+    for i, argument in enumerate(arguments):
+        kind = known.get(flag_of(argument))
+        if kind is None:
+            continue
+        flag, mark, value = argument.partition("=")
+        following = takewhile(lambda word: not word.startswith("-"), arguments[i + 1 :])
+        words = [*([value] if mark else []), *(following if kind == "adapters" or not mark else ())]
+        _, _, key = flag.partition(".")
+        for word in words if kind == "adapters" else words[:1]:
+            yield from ((i, name) for name in _names(kind, key, word))
+
+
+def _names(kind: str, key: str, word: str) -> Iterator[str]:
+    """Those of one word of a flag, or of the value of one `key` of its object."""
+    if key:
+        yield from [word] if kind in {"values", key} else []
+    elif kind == "value" or (kind == "adapters" and "=" in word and "," not in word):
+        yield word.partition("=")[2] if kind == "adapters" else word
+    else:
+        with suppress(ValueError):
+            given: object = json.loads(word)
+            fields = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+            wanted = fields if kind == "values" else {"path" if kind == "adapters" else kind}
+            yield from (name for field in wanted if isinstance(name := fields.get(field), str))
 
 
 def weights_gib(config: StackConfig) -> float:

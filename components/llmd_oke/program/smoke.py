@@ -13,6 +13,7 @@ from llmd_pods.smoke_request import PodGroup, SmokeRequest, Thresholds
 
 from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.planning.conditions import deployed_conditions
 from llmd_oke.planning.releases import override_words
@@ -208,4 +209,5 @@ def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:
         return None
     metric = plan.release.endpoint_picker.dialect.metrics.decisions
     decisions = DecisionCounter((metric,), "decision_type", ("prefill-decode",))
-    return EvidenceSettings(decisions, block_size=model.block_size)
+    emulated = None if plan.rdma else without_rdma().emulated_gb_per_s
+    return EvidenceSettings(decisions, block_size=model.block_size, emulated_gb_per_s=emulated)

@@ -12,7 +12,7 @@ from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.catalogue.releases import KvCacheSettings
-from llmd_oke.catalogue.serving import handshake
+from llmd_oke.catalogue.serving import handshake, without_rdma
 from llmd_oke.config.engine import SettingValue, engine_settings
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning import placement
@@ -185,7 +185,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
         "MAX_JOBS": str(spec.cpus),
         **_quick_reduce(spec),
-        **(spec.shape.rdma.environment if spec.on_rdma_network else {}),
+        **_transports(spec),
         **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
@@ -198,6 +198,13 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
     ]
     entries = [*_plain(values), *token, *(side_channel if spec.transfers_cache else ())]
     return list({entry["name"]: entry for entry in [*entries, *_plain(spec.engine.get("env", {}))]}.values())
+
+
+def _transports(spec: ServerSpec) -> dict[str, str]:
+    """What UCX hands KV cache over by; nothing for servers that hand none over."""
+    if not spec.transfers_cache:
+        return {}
+    return spec.shape.rdma.environment if spec.rdma else without_rdma().environment
 
 
 def _offline(model: Model) -> dict[str, str]:

@@ -70,6 +70,24 @@ def test_prompts_computed_twice_are_detected():
     assert "5 KV transfers failed on decode servers" in proof.notes
 
 
+@pytest.mark.parametrize(
+    ("seconds", "rate", "contradicts"), [(4.0, "0.25", True), (3.0, "0.33", False), (0.5, "2", False)]
+)
+def test_the_rate_of_reads_without_rdma_is_told_and_emulated_ones_contradict(seconds, rate, contradicts):
+    counted = f"vllm:nixl_bytes_transferred_sum 1e9\nvllm:nixl_xfer_time_seconds_sum {seconds}\n"
+    proof = prove(router(10), prefill(10_000), decode(10_000) + counted, replace(SETTINGS, emulated_gb_per_s=0.25))
+    (note,) = proof.notes
+    assert note.startswith(f"KV cache was read at {rate} GB/s, without the RDMA network")
+    assert ("software emulation" in note, not proof.consistent) == (contradicts, contradicts)
+
+
+def test_a_rate_that_nobody_counted_is_told_as_unknown():
+    proof = prove(router(10), prefill(10_000), decode(10_000), replace(SETTINGS, emulated_gb_per_s=0.25))
+    (note,) = proof.notes
+    assert "not known" in note
+    assert proof.consistent
+
+
 def test_an_endpoint_picker_that_never_disaggregates():
     proof = prove(router(0, local=10), prefill(0), decode(0, transfers=0))
     assert (proof.share, proof.fallback_requests, proof.consistent) == (0, 0, True)

@@ -115,7 +115,7 @@ def test_servers_are_measured_with_the_settings_of_those_that_hand_kv_cache_over
     assert engine.argument("--attention-backend") == (0, "TRITON_ATTN")
     own = config.Engine(block_size=64, extra_args=("--attention-backend=ROCM_ATTN",))
     assert handing_over(own, release, model) == own
-    assert handing_over(config.Engine(), release, latent).argument("--attention-backend") == (0, "TRITON_MLA")
+    assert handing_over(config.Engine(), release, latent).argument("--attention-backend") == (0, "ROCM_AITER_MLA")
 
 
 def test_the_largest_batch_is_the_servers_own_limit():

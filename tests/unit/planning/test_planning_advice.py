@@ -30,6 +30,14 @@ def test_a_fitting_stack_is_told_what_its_nodes_need_and_the_limits_of_its_relea
     ]
 
 
+def test_what_handing_over_without_rdma_takes_is_forecast_for_each_model():
+    text = advice(model("2p-tp1-2d-tp2"), nodes=1, rdma="none")["rdma"]
+    assert "0.3 GB of a prompt of 4096 tokens take 0.079 to 1.2 s of gpt-oss-120b's time" in text
+    assert "forecast by 3.8 and 0.25 GB/s measured on other GPUs; 13.1 are reported of MI300X" in text
+    assert "rdma" not in advice(model("agg-tp1-2r"), nodes=1, rdma="none")
+    assert "rdma" not in advice(model("2p-tp1-2d-tp2"))
+
+
 def test_policies_that_nothing_enforces_and_cache_that_none_sees_are_told():
     text = advice(model("4p-tp1-2d-tp2"))["cluster"]
     assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in text

@@ -99,6 +99,59 @@ def test_a_prewarm_without_a_cache_is_refused():
     assert only(storage={"prewarm": {"source": "hugging-face"}}).path == "storage.prewarm"
 
 
+DRAFT = "nvidia/gpt-oss-120b-Eagle3"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [f'--speculative-config={{"method": "eagle3", "model": "{DRAFT}"}}'],
+        ["--speculative-config", f'{{"model": "{DRAFT}"}}'],
+        [f'-sc={{"model": "{DRAFT}"}}'],
+        [f"--speculative_config.model={DRAFT}"],
+        ["--speculative-config.model", DRAFT],
+        ["--spec-model", DRAFT],
+        ["--lora-modules", f"mine={DRAFT}"],
+        [f"--lora-modules=mine={DRAFT}"],
+        ["--lora-modules", "own=/model-cache/own", f'{{"name": "mine", "path": "{DRAFT}"}}'],
+        [f'--default-mm-loras={{"audio": "{DRAFT}"}}'],
+        [f"--tokenizer={DRAFT}"],
+        ["--hf-config-path", DRAFT],
+    ],
+)
+def test_what_a_prewarmed_server_can_not_fetch_is_refused(arguments: list[str]):
+    servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
+    problem = only(servers, storage=storage("node-disk"))
+    assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", DRAFT)
+    assert "offline" in problem.why
+    assert problem.accepted.endswith("storage.prewarm.source: none")
+    assert problems(servers, storage={**storage("node-disk"), "prewarm": {"source": "none"}}) == []
+    assert problems(servers) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ['--speculative-config={"method": "ngram", "num_speculative_tokens": 4}'],
+        ['--speculative-config={"model": "openai/gpt-oss-120b"}'],
+        ["--speculative-config.method=ngram"],
+        ["--lora-modules", "mine=/model-cache/adapters/mine"],
+        ["--tokenizer=/model-cache/tokenizer"],
+        ["--speculative-config=no json", "--seed=1"],
+        ["--speculative-config", "[1]"],
+    ],
+)
+def test_a_prewarmed_server_may_read_folders_and_its_own_model(arguments: list[str]):
+    servers = model("agg-tp1-1r", engine={"extraArgs": arguments})
+    assert problems(servers, storage=storage("node-disk")) == []
+
+
+def test_adapters_that_requests_name_are_refused_where_servers_are_prewarmed():
+    variable = "VLLM_LORA_RESOLVER_HF_REPO_LIST"
+    problem = only(model("agg-tp1-1r", engine={"env": {variable: "me/adapters"}}), storage=storage("node-disk"))
+    assert problem.path == f"models[0].engine.env.{variable}"
+
+
 def pins(**prewarm: Any) -> list[str]:
     stack = {**storage("node-disk"), **({"prewarm": prewarm} if prewarm else {})}
     return [item.text for item in plan(storage=stack).advice if "not pinned" in item.text]

@@ -11,7 +11,7 @@ from stack_files import model, plan
     ("made", "block_size", "profile"),
     [
         (plan(model("1p-tp2-1d-tp2")), 128, "token-load"),
-        (plan(model("agg-tp2-1r")), 16, "token-load"),
+        (plan(model("agg-tp2-1r")), 64, "token-load"),
         (plan(model("agg-tp2-1r", engine={"extraArgs": [DECODE_BENCH]}, router={"mode": "none"})), 128, "none"),
         (plan(model("1p-tp2-1d-tp2", engine={"blockSize": 64}, router={"profile": "prefix"})), 64, "prefix"),
         (plan(model("1p-tp2-1d-tp2"), override={"quickReduce": "INT4"}), 128, "token-load"),

@@ -87,6 +87,13 @@ def test_servers_may_and_are_told_what_the_rdma_network_takes_only_on_it(every: 
         assert ("NCCL_IB_HCA" in names) == (on_network and role.tensor_parallel_size > 1)
 
 
+def test_kv_cache_without_rdma_is_read_by_the_faster_of_the_known_ways(every: list[Servers]):
+    for plan, _, role, manifest in every:
+        variables = {entry["name"]: entry.get("value") for entry in container(manifest)["env"]}
+        expected = None if plan.rdma or role.role == "aggregated" else "y"
+        assert variables.get("UCX_RMA_PPLN_ENABLE") == expected
+
+
 def test_servers_ask_for_the_gpus_that_they_were_placed_with(every: list[Servers]):
     for _, _, role, manifest in every:
         assert container(manifest)["resources"]["limits"]["amd.com/gpu"] == str(role.tensor_parallel_size)
