@@ -21,18 +21,20 @@ RIGHTS = {
     ("faults", "faults"): {"contents": "read"},
     ("deploy", "choose"): {},
     ("deploy", "limit"): {"contents": "read"},
-    ("deploy", "deploy"): {"contents": "read"},
-    ("drift", "drift"): {"contents": "read"},
-    ("preview", "preview"): {"contents": "read"},
+    ("deploy", "deploy"): {"contents": "read", "id-token": "write"},
+    ("drift", "drift"): {"contents": "read", "id-token": "write"},
+    ("preview", "preview"): {"actions": "read", "contents": "read", "id-token": "write"},
     ("preview", "comment"): {"actions": "read", "pull-requests": "write"},
 }
 """What each job may do; another right, or another job, has to be written here too."""
 
+OF_BACKEND = ("PULUMI_CONFIG_PASSPHRASE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 SECRETS = {
-    ("deploy", "deploy"): {"DEPLOY_PULUMI_ACCESS_TOKEN"},
-    ("drift", "drift"): {"DRIFT_PULUMI_ACCESS_TOKEN"},
-    ("preview", "preview"): {"PREVIEW_PULUMI_ACCESS_TOKEN"},
+    ("deploy", "deploy"): {f"DEPLOY_{name}" for name in (*OF_BACKEND, "OCI_CLIENT_SECRET")},
+    ("drift", "drift"): {f"DRIFT_{name}" for name in (*OF_BACKEND, "OCI_CLIENT_SECRET")},
+    ("preview", "preview"): {"PREVIEW_OCI_CLIENT_SECRET"},
 }
+"""No token of Pulumi Cloud: jobs sign in by their own. Who reads a state can decrypt it, so a preview reads none."""
 
 FROM_OUTSIDE = re.compile(r"\$\{\{")
 
@@ -114,7 +116,7 @@ def test_no_workflow_runs_foreign_code_with_the_repositorys_rights():
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout"):
                 assert step["with"]["persist-credentials"] is False, place
-                assert "write" not in RIGHTS[place].values()
+                assert {right for right, how in RIGHTS[place].items() if how == "write"} <= {"id-token"}
 
 
 def test_stacks_to_deploy_are_on_a_list_of_those_that_have_a_file():
@@ -171,10 +173,42 @@ def test_a_preview_has_nothing_of_the_identity_that_deploys():
     text = (ROOT / ".github/workflows/preview.yml").read_text()
     assert "LLMD_OKE_RUNNER" not in text
     assert "DEPLOY_" not in text
-    assert "id-token" not in text
     preview = workflow("preview")["jobs"]["preview"]
     assert preview["environment"] == "preview"
     assert set(preview["strategy"]["matrix"]["stack"]) <= set(stacks(ROOT))
+
+
+def test_a_preview_reads_no_state_that_it_could_decrypt():
+    preview = workflow("preview")["jobs"]["preview"]
+    used = yaml.safe_dump(preview)
+    assert not re.search(r"PULUMI_|AWS_", used)
+    (step,) = [step for step in preview["steps"] if "scripts/pipeline" in step.get("run", "")]
+    assert "--states states" in step["run"]
+
+
+def test_the_states_that_previews_go_by_are_of_main_and_have_no_secrets():
+    for name, job in (("deploy", "deploy"), ("drift", "drift")):
+        steps = workflow(name)["jobs"][job]["steps"]
+        (written,) = [step for step in steps if "pipeline state" in step.get("run", "")]
+        assert written["run"] == 'scripts/pipeline state --stack "$STACK" --output "states/$STACK.json"'
+        assert jobs()[name, job]["if"] == "github.ref == 'refs/heads/main'"
+    (fetched,) = [step for step in workflow("preview")["jobs"]["preview"]["steps"] if step.get("name") == "State"]
+    assert '$run.head_branch == "main"' in fetched["run"]
+    assert "$run.head_repository_id == $run.repository_id" in fetched["run"]
+
+
+def test_whoever_signs_in_passes_all_of_a_backend_and_of_an_identity():
+    backend = {"PULUMI_BACKEND_URL", "LLMD_OKE_PULUMI_ORGANIZATION", *OF_BACKEND}
+    identity = {f"OCI_TOKEN_EXCHANGE_{name}" for name in ("DOMAIN_URL", "CLIENT_ID", "CLIENT_SECRET")}
+    needs = {"deploy": backend | identity, "drift": backend | identity, "state": backend, "preview": identity}
+    found: set[str] = set()
+    for place, job in jobs().items():
+        for step in job["steps"]:
+            command = re.search(r"scripts/pipeline (\w+)", step.get("run", ""))
+            if command and command[1] in needs:
+                found.add(command[1])
+                assert needs[command[1]] <= step["env"].keys(), place
+    assert found == needs.keys()
 
 
 def test_a_preview_edits_its_comment_in_a_job_without_the_pull_requests_code():

@@ -203,6 +203,41 @@ def pipeline_limits() -> PipelineLimits:
     return required_entry("limits", "pipeline", PipelineLimits)
 
 
+class PolicyStatement(Entry):
+    """A policy's statement, with `$group` and `$compartment_id` left open, and where it is documented."""
+
+    text: str
+    source: str
+
+
+class ClusterRule(Entry):
+    """A rule of a ClusterRole."""
+
+    api_groups: tuple[str, ...] = Field(alias="apiGroups")
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+
+
+class PipelineIdentity(Entry):
+    """What an identity of continuous integration may do in OCI and, by `rules`, in the cluster."""
+
+    why: str
+    statements: tuple[PolicyStatement, ...]
+    rules: tuple[ClusterRule, ...]
+
+
+class PipelineIdentities(Entry):
+    """All of them, by name."""
+
+    identities: dict[str, PipelineIdentity]
+
+
+@cache
+def pipeline_identities() -> dict[str, PipelineIdentity]:
+    """The identities of `values/iam/pipelines.yaml`."""
+    return required_entry("iam", "pipelines", PipelineIdentities).identities
+
+
 class FlexiblePrice(Entry):
     """What a flexible shape costs by the hour, for each OCPU and each GB of memory."""
 

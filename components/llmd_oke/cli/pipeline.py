@@ -5,28 +5,34 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Annotated
 
+import httpx2
 import typer
+import yaml
 from llmd_pods.errors import KitError
 
 from llmd_oke import planning
-from llmd_oke.catalogue.operations import PipelineLimits, pipeline_limits
+from llmd_oke.access import federation
+from llmd_oke.catalogue.operations import PipelineLimits, pipeline_identities, pipeline_limits
 from llmd_oke.cli import console, options, tunnel, up
 from llmd_oke.cli.extensions import rehearsals
 from llmd_oke.cli.recover import DRIFTED, changes_by_hand
-from llmd_oke.config import CONFIG_KEY, load, stacks
+from llmd_oke.config import CONFIG_KEY, CreateCluster, load, stacks
 from llmd_oke.operations import drift as drifts
 from llmd_oke.operations import guards
+from llmd_oke.operations.backend import PASSPHRASE, cloud_audience, environment, signed_in_to_cloud
 from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.guards import displacement
 from llmd_oke.operations.previews import Change, Preview
 from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.operations.redaction import compared, preview_project, without_secrets
 from llmd_oke.operations.updates import with_refresh
 from llmd_oke.planning import Plan
 
@@ -59,11 +65,32 @@ _PART = re.compile(r"(\d+)([smh])")
 _VERSION = "kubernetesVersion"
 
 
+ORGANIZATION, LIFETIME = "LLMD_OKE_PULUMI_ORGANIZATION", "LLMD_OKE_PULUMI_TOKEN_LIFETIME"
+"""Variables: the organization of Pulumi Cloud that trusts the job's token, and how long its own is to live (`6h`)."""
+
+_MAY_BE_EMPTY = (
+    *("PULUMI_ACCESS_TOKEN", "PULUMI_BACKEND_URL", PASSPHRASE, "OCI_AUTH"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"),
+)
+"""What a workflow passes empty where the repository has no such variable or secret; an empty passphrase is one too."""
+
+
 app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
 
 
 Rehearse = Annotated[
     bool, typer.Option("--rehearse", help="Against the rehearsal on this machine.", envvar="LLMD_OKE_REHEARSE")
+]
+
+
+States = Annotated[
+    Path | None,
+    typer.Option(
+        "--states",
+        help="Folder with states without secrets (STACK.json, of `pipeline state`) to preview by, without a backend.",
+        exists=True,
+        file_okay=False,
+    ),
 ]
 
 
@@ -80,17 +107,34 @@ def preview(
     rehearse: Rehearse = False,
     summary: Summary = None,
     allow_replace: options.AllowReplace = False,
+    states: States = None,
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
-    """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused."""
+    """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused.
+
+    With --states no backend is asked and no secret is known: changes by hand and changed secrets are not told.
+    """
     _require_stack_file(project, stack)
     plan = planning.plan_stack_file(project, stack, nodes_pull=True)
-    pulumi = None if rehearse else with_refresh(pulumi_cli(project, stack), plan)
-    with tunnel.api_server_access(project, stack, through_tunnel) if pulumi else nullcontext():
-        by_hand = drifts.look(pulumi, console.progress()) if pulumi else []
-        changes = pulumi.preview() if pulumi else rehearsals().preview(project, stack, console.progress())
-    by_hand += drifts.drift_of_preview(changes.changes, by_hand)
-    judged = summarise(stack, plan, changes, by_hand=by_hand, allow_replace=allow_replace)
+    by_hand: list[Drift] = []
+    not_compared = 0
+    if rehearse:
+        changes = rehearsals().preview(project, stack, console.progress())
+    elif states:
+        with (
+            signed_in(backend=False),
+            preview_project(project, stack, states) as pulumi,
+            tunnel.api_server_access(project, stack, through_tunnel),
+        ):
+            changes, not_compared = compared(with_refresh(pulumi, plan).preview())
+    else:
+        with signed_in(), tunnel.api_server_access(project, stack, through_tunnel):
+            pulumi = with_refresh(pulumi_cli(project, stack), plan)
+            by_hand = drifts.look(pulumi, console.progress())
+            changes = pulumi.preview()
+    if not states:
+        by_hand += drifts.drift_of_preview(changes.changes, by_hand)
+    judged = summarise(stack, plan, changes, by_hand=by_hand, allow_replace=allow_replace, not_compared=not_compared)
     _write(judged.markdown, summary)
     if judged.refusals:
         raise typer.Exit(1)
@@ -106,7 +150,8 @@ def drift(
 ) -> None:
     """Look for changes by hand and write a Markdown summary. Ends as `llmd-oke drift` does: 3 where there are some."""
     _require_stack_file(project, stack)
-    changes = changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
+    with nullcontext() if rehearse else signed_in():
+        changes = changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
     _write(drift_summary(stack, changes), summary)
     if changes:
         raise typer.Exit(DRIFTED)
@@ -124,18 +169,70 @@ def deploy(
     """Update a stack without questions, then run the smoke benchmark, which decides how this ends."""
     _require_stack_file(project, stack)
     if not rehearse:
-        up.up(
-            stack,
-            project,
-            yes=True,
-            allow_replace=allow_replace,
-            benchmark=True,
-            scale_to_zero_on_failure=scale_to_zero_on_failure,
-            through_tunnel=through_tunnel,
-        )
+        with signed_in():
+            up.up(
+                stack,
+                project,
+                yes=True,
+                allow_replace=allow_replace,
+                benchmark=True,
+                scale_to_zero_on_failure=scale_to_zero_on_failure,
+                through_tunnel=through_tunnel,
+            )
         return
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
     os.execv(argv[0], argv)  # noqa: S606 - in place of this process, so that signals reach it
+
+
+@app.command()
+def state(
+    stack: options.Stack,
+    output: Annotated[Path, typer.Option("--output", help="File for the state.", dir_okay=False)],
+    project: options.Project = options.HERE,
+) -> None:
+    """Write a stack's state without its secrets, which previews of pull requests go by (`pipeline preview --states`).
+
+    It has all else that the state has, such as OCIDs, addresses and boot scripts.
+    """
+    _require_stack_file(project, stack)
+    with signed_in(oci=False):
+        public = without_secrets(pulumi_cli(project, stack, aside=True).export_with_secrets())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(public))
+
+
+@app.command()
+def rights(
+    stack: options.Stack,
+    identity: Annotated[str, typer.Argument(help="deploy, drift or preview.", show_default=False)],
+    group: Annotated[str, typer.Option(help="Name of the identity's group.")],
+    group_id: Annotated[str, typer.Option(help="OCID of the group, by which the cluster knows it.")],
+    project: options.Project = options.HERE,
+) -> None:
+    """Print what an identity of continuous integration may do: statements of a policy, and objects for the cluster.
+
+    The statements belong into a policy of the root compartment. `kubectl apply -f -` takes the output as it is.
+    """
+    known = pipeline_identities()
+    if identity not in known:
+        raise KitError(f"There is no identity {identity}.", f"One of: {', '.join(known)}.")
+    if not re.fullmatch(r"ocid1\.group\.[\w.-]+", group_id):
+        raise KitError(f"--group-id {group_id} is no OCID of a group.", "Such as ocid1.group.oc1..aaaa")
+    cluster = load(project, stack).cluster
+    compartment = cluster.compartment_id if isinstance(cluster, CreateCluster) else "COMPARTMENT_OF_THE_CLUSTER"
+    allowed = known[identity]
+    typer.echo(f"# {identity}: {allowed.why}")
+    for statement in allowed.statements:
+        typer.echo(f"# {Template(statement.text).substitute(group=group, compartment_id=compartment)}")
+    name, api_group = f"llmd-oke-{identity}", "rbac.authorization.k8s.io"
+    if allowed.rules:
+        rules = [rule.model_dump(by_alias=True, mode="json") for rule in allowed.rules]
+        kind = {"apiVersion": f"{api_group}/v1", "metadata": {"name": name}}
+        role = {**kind, "kind": "ClusterRole", "rules": rules}
+        subject = {"kind": "Group", "name": group_id, "apiGroup": api_group}
+        reference = {"kind": "ClusterRole", "name": name, "apiGroup": api_group}
+        binding = {**kind, "kind": "ClusterRoleBinding", "subjects": [subject], "roleRef": reference}
+        typer.echo(yaml.safe_dump_all([role, binding], sort_keys=False), nl=False)
 
 
 @app.command()
@@ -163,6 +260,31 @@ def limit(
         text = f"GitHub ends the job after {most}{longer}; the next one goes on where it ended."
         console.errors().print(text, markup=False, soft_wrap=True)
     typer.echo(min(needed.minutes, most))
+
+
+@contextmanager
+def signed_in(*, oci: bool = True, backend: bool = True) -> Generator[None]:
+    """Signs a job in by its own token where its environment says so: to OCI, and to Pulumi Cloud. Variables that a
+    workflow passes empty say nothing.
+
+    Raises:
+        KitError: the environment says it in part, or somebody refuses the token.
+    """
+    empty = {name: None for name in _MAY_BE_EMPTY if os.environ.get(name) == ""}
+    organization = os.environ.get(ORGANIZATION) if backend else None
+    exchange = federation.exchange_of(os.environ) if oci else None
+
+    def report(text: str) -> None:
+        console.progress().step(text)
+
+    with environment(empty), ExitStack() as stack:
+        if exchange:
+            stack.enter_context(federation.signed_in(exchange, report))
+        if organization:
+            with httpx2.Client(timeout=federation.TIMEOUT_S) as http:
+                token = federation.job_token(cloud_audience(organization), os.environ, http)
+            stack.enter_context(signed_in_to_cloud(organization, token, os.environ.get(LIFETIME) or None))
+        yield
 
 
 def _write(markdown: str, summary: Path | None) -> None:
@@ -196,9 +318,17 @@ class PreviewSummary:
 
 
 def summarise(
-    stack: str, plan: Plan, preview: Preview, *, by_hand: Sequence[Drift] = (), allow_replace: bool = False
+    stack: str,
+    plan: Plan,
+    preview: Preview,
+    *,
+    by_hand: Sequence[Drift] = (),
+    allow_replace: bool = False,
+    not_compared: int = 0,
 ) -> PreviewSummary:
-    """The comment, with what was changed by hand, and the reasons for which an update is refused."""
+    """The comment, with what was changed by hand, and the reasons for which an update is refused. `not_compared` is how
+    many resources have secrets that the preview doesn't know.
+    """
     lost = [] if allow_replace else [guards.describe(change) for change in guards.losses(preview)]
     refusals = [*preview.errors, *lost]
     first = displacement(preview, plan.gpus)
@@ -215,6 +345,10 @@ def summarise(
         *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in plan.advice]),
         f"{len(plan.nodes_at_first)} GPU nodes{scaled}, {plan.used_gpus} of {plan.gpus} GPUs used, "
         f"{plan.price_usd_per_hour:.2f} $/hour at list price.",
+        *(
+            [f"Secrets of {not_compared} resources are not known here, nor what was changed by hand."]
+            * bool(not_compared)
+        ),
     ]
     return PreviewSummary("\n\n".join(parts) + "\n", refusals)
 

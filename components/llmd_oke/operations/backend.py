@@ -4,14 +4,16 @@ Each lack is met with the command that ends it, or, where somebody sits at a ter
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from llmd_pods.errors import KitError
 
-from llmd_oke.operations.pulumi_cli import NoStackError, PulumiCli
+from llmd_oke.operations.pulumi_cli import NoStackError, PulumiCli, pulumi_cli
 
 PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"  # noqa: S105 - the name of a variable
 PASSPHRASE_REMEDY = f"Set {PASSPHRASE}_FILE to a file with it, or {PASSPHRASE}."
@@ -48,6 +50,58 @@ def require_stack(pulumi: PulumiCli, terminal: Terminal | None = None) -> None:
         return
     provider: Mapping[str, Any] = deployment.get("secrets_providers") or {}
     _require_passphrase(str(provider.get("type", "")), terminal, new=False)
+
+
+@contextmanager
+def signed_in_to_cloud(organization: str, token: str, lifetime: str | None = None) -> Generator[None]:
+    """Signs the Pulumi CLI in to Pulumi Cloud, or to the one at `PULUMI_BACKEND_URL`, with a job's own token: meant for
+    `cloud_audience`. The sign-in goes with the block; `lifetime` (`6h`) is Pulumi's default if None.
+
+    Raises:
+        KitError: there is no Pulumi CLI, or Pulumi Cloud refuses the token.
+    """
+    pulumi = pulumi_cli(Path(), "none")
+    url = os.environ.get("PULUMI_BACKEND_URL")
+    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
+        own = {"PULUMI_CREDENTIALS_PATH": folder, "PULUMI_ACCESS_TOKEN": None}
+        with environment(own):
+            file = Path(folder) / "job-token"
+            file.write_text(token)
+            words = ["login", "--non-interactive", "--oidc-org", organization, "--oidc-token", f"file://{file}"]
+            words += ["--oidc-expiration", lifetime] if lifetime else []
+            ended = pulumi.run([pulumi.program, *words, *([url] if url else [])], True)
+            file.unlink()
+            if ended.status:
+                reason = (ended.errors or ended.output).strip()
+                remedy = (
+                    "The organization's settings have a list of issuers that it trusts, with what their tokens say."
+                )
+                raise KitError(f"Pulumi Cloud doesn't take the job's token:\n{reason}", remedy)
+            yield
+
+
+def cloud_audience(organization: str) -> str:
+    """Whom a job's token for Pulumi Cloud is meant for (pulumi.com, OIDC issuers)."""
+    return f"urn:pulumi:org:{organization}"
+
+
+@contextmanager
+def environment(values: Mapping[str, str | None]) -> Generator[None]:
+    """Sets variables of this process, or takes those away that are None, until the block ends."""
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def unlock(pulumi: PulumiCli) -> int:

@@ -216,6 +216,14 @@ class PulumiCli:
             self._exported.append(self._answer("state", state, "export"))
         return self._exported[0]
 
+    def export_with_secrets(self) -> dict[str, Any]:
+        """The stack's state with its secrets in the clear. It is not kept.
+
+        Raises:
+            KitError: it can't be read.
+        """
+        return self._answer("state", dict, "export", "--show-secrets")
+
     def import_state(self, document: Mapping[str, Any]) -> None:
         """Replaces the stack's state by what `export` gave, changed.
 

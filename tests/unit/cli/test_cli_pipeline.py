@@ -1,8 +1,11 @@
 """`llmd-oke pipeline`: names of stack files only, and the Markdown that a reviewer reads."""
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
+from llmd_oke.catalogue.operations import pipeline_identities
 from llmd_oke.cli.main import app
 from llmd_oke.cli.pipeline import PreviewSummary, headline, summarise
 from llmd_oke.operations.drift import Drift
@@ -12,6 +15,7 @@ from previews_for_tests import PLAN, document, recorded, replaced_pool, step
 from stack_files import existing_pool, model, plan
 from typer.testing import CliRunner
 
+GOLDEN = Path(__file__).resolve().parents[2] / "render" / "golden"
 PROJECT = Path(__file__).resolve().parents[3]
 
 
@@ -26,6 +30,67 @@ def test_another_name_of_a_stack_is_refused(command: str, more: list[str], stack
     assert isinstance(ended.exception, KitError)
     assert "is no name of a stack file" in ended.exception.message
     assert "reference" in str(ended.exception.remedy)
+
+
+def rights(identity: str, *more: str) -> str:
+    argv = ["pipeline", "rights", identity, "--stack", "reference", "--project", str(PROJECT), "--group", "ci", *more]
+    ended = CliRunner().invoke(app, argv)
+    if ended.exception:
+        raise ended.exception
+    return ended.output
+
+
+GROUP = ("--group-id", "ocid1.group.oc1..aaaa")
+
+
+@pytest.mark.parametrize("identity", pipeline_identities())
+def test_what_an_identity_may_do_is_printed_as_a_policy_and_objects(identity: str):
+    text = rights(identity, *GROUP)
+    statements = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# Allow")]
+    assert statements
+    assert "$" not in text
+    objects = list(yaml.safe_load_all(text)) if identity != "deploy" else []
+    assert [(item["kind"], item["metadata"]["name"]) for item in objects] == (
+        [("ClusterRole", f"llmd-oke-{identity}"), ("ClusterRoleBinding", f"llmd-oke-{identity}")] if objects else []
+    )
+    if objects:
+        assert objects[1]["subjects"][0] == {
+            "kind": "Group",
+            "name": "ocid1.group.oc1..aaaa",
+            "apiGroup": "rbac.authorization.k8s.io",
+        }
+
+
+@pytest.mark.parametrize("identity", ["drift", "preview"])
+def test_who_only_looks_may_change_nothing_and_get_a_kubeconfig(identity: str):
+    text = rights(identity, *GROUP)
+    statements = [line for line in text.splitlines() if line.startswith("# Allow")]
+    assert any("{CLUSTER_USE}" in line for line in statements)
+    assert not [line for line in statements if " manage " in line or " use " in line]
+    (role, _) = yaml.safe_load_all(text)
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+
+
+def test_who_previews_reads_every_kind_that_stacks_declare_but_secrets():
+    (role, _) = yaml.safe_load_all(rights("preview", *GROUP))
+    by_group = {group: rule["resources"] for rule in role["rules"] for group in rule["apiGroups"]}
+    assert "secrets" not in by_group[""]
+    assert "*" not in by_group.keys() | set(by_group[""])
+    versions = re.findall(
+        r'^ *"?apiVersion"?: "?([a-z0-9./-]+)', "\n".join(map(Path.read_text, GOLDEN.rglob("*.*"))), re.MULTILINE
+    )
+    declared = {version.rpartition("/")[0] for version in versions}
+    assert len(declared) > 5
+    assert declared <= by_group.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(("drifter", *GROUP), "There is no identity drifter"), (("drift", "--group-id", "ci"), "is no OCID of a group")],
+)
+def test_a_wrong_identity_or_group_is_refused(words: tuple[str, ...], message: str):
+    with pytest.raises(KitError, match=message):
+        rights(*words)
 
 
 def judged(preview: Preview, *, allow_replace: bool = False) -> PreviewSummary:

@@ -1,0 +1,246 @@
+"""Workload identity federation: a job of continuous integration shows who it is, and signs in to OCI without a key.
+
+GitHub gives each job a token that says its repository, branch and environment. An identity domain that trusts it (an
+identity propagation trust) gives a user principal session token for it, valid for a key that lives as long as the job
+(OCI documentation, Token Exchange Grant Type: Exchanging a JSON Web Token for a UPST). Both the kit and OCI's plug-in
+read it as a profile of OCI's configuration file.
+"""
+
+import base64
+import binascii
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+import httpx2
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from llmd_pods.errors import KitError
+
+DOMAIN, CLIENT_ID, CLIENT_SECRET = (
+    f"OCI_TOKEN_EXCHANGE_{name}" for name in ("DOMAIN_URL", "CLIENT_ID", "CLIENT_SECRET")
+)
+"""Variables that OCI's provider (8.22 and later) and SDKs read for the same."""
+
+JOB_URL, JOB_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
+"""What GitHub gives a job that has the right `id-token: write`."""
+
+PROFILE = "llmd-oke"
+TIMEOUT_S = 30.0
+KEY_BITS = 2048
+
+RENEWED_AFTER_S = 300.0
+"""How long a token is used at most before the next one is asked for; half of its life if that is shorter."""
+
+AGAIN_S = 30.0
+"""How long is waited after a renewal that failed."""
+
+
+@dataclass(frozen=True)
+class TokenExchange:
+    """The identity domain that trusts the job's issuer, and the client of it that exchanges tokens."""
+
+    domain_url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+
+    @property
+    def token_url(self) -> str:
+        """Where tokens are exchanged."""
+        return f"{self.domain_url.rstrip('/')}/oauth2/v1/token"
+
+
+def exchange_of(environment: Mapping[str, str]) -> TokenExchange | None:
+    """The exchange that the environment names; None where it names none. Empty variables say nothing.
+
+    Raises:
+        KitError: a part is missing, or the domain's address is none; says which, never what a secret is.
+    """
+    values = {name: environment.get(name) or "" for name in (DOMAIN, CLIENT_ID, CLIENT_SECRET)}
+    missing = [name for name, value in values.items() if not value]
+    if len(missing) == len(values):
+        return None
+    if missing:
+        raise KitError(f"{', '.join(missing)} is missing: a job that signs in to OCI by its token needs all three.")
+    if environment.get("OCI_AUTH") not in {None, "", "SecurityToken"}:
+        raise KitError(
+            f"OCI_AUTH={environment['OCI_AUTH']} and {DOMAIN} are two ways to sign in to OCI.",
+            "A runner of OCI has the first, a job that signs in by its token the second.",
+        )
+    address = urlsplit(values[DOMAIN])
+    local = address.hostname in {"127.0.0.1", "::1", "localhost"}
+    if not address.hostname or address.scheme not in ({"https", "http"} if local else {"https"}):
+        remedy = "The address of an identity domain, such as https://idcs-....identity.oraclecloud.com"
+        raise KitError(f"{DOMAIN}={values[DOMAIN]} is no address of an identity domain.", remedy)
+    return TokenExchange(values[DOMAIN], values[CLIENT_ID], values[CLIENT_SECRET])
+
+
+def job_token(audience: str, environment: Mapping[str, str], http: httpx2.Client) -> str:
+    """The token by which a job of GitHub Actions shows who it is, for whom it is meant to convince.
+
+    Raises:
+        KitError: the job may not have one, or GitHub gives none.
+    """
+    url, token = environment.get(JOB_URL), environment.get(JOB_TOKEN)
+    if not url or not token:
+        raise KitError("This job may have no token of its own.", "It needs the right `id-token: write`.")
+    try:
+        answer = http.get(url, params={"audience": audience}, headers={"Authorization": f"bearer {token}"})
+        return str(answer.raise_for_status().json()["value"])
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
+        raise KitError(f"GitHub gives the job no token: {type(error).__name__}.") from error
+
+
+def user_token(exchange: TokenExchange, subject: str, key: RSAPrivateKey, http: httpx2.Client) -> str:
+    """The session token of the user that the domain takes the job for, valid with this key.
+
+    Raises:
+        KitError: the domain doesn't answer, or refuses.
+    """
+    public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    form = {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "requested_token_type": "urn:oci:token-type:oci-upst",
+        "subject_token": subject,
+        "subject_token_type": "jwt",
+        "public_key": base64.b64encode(public).decode(),
+    }
+    try:
+        answer = http.post(exchange.token_url, data=form, auth=(exchange.client_id, exchange.client_secret))
+    except httpx2.HTTPError as error:
+        raise KitError(f"{exchange.token_url} does not answer: {type(error).__name__}.") from error
+    if answer.is_error:
+        raise KitError(
+            f"{exchange.token_url} refuses the job's token with {answer.status_code}.",
+            "Its identity propagation trust says whose tokens it takes: issuer, audience, and the job's `sub`.",
+        )
+    try:
+        return str(answer.json()["token"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise KitError(f"{exchange.token_url} answered without a token.") from error
+
+
+@contextmanager
+def signed_in(
+    exchange: TokenExchange,
+    report: Callable[[str], None],
+    http: httpx2.Client | None = None,
+    renewed_after_s: float = RENEWED_AFTER_S,
+) -> Generator[None]:
+    """Signs this process, and those that it starts, in to OCI as the user that the domain takes the job for. The token
+    is renewed until the block ends, and everything is removed then. `report` is told of renewals that fail.
+
+    Raises:
+        KitError: GitHub or the domain gives no token.
+    """
+    http = http or httpx2.Client(timeout=TIMEOUT_S)
+    key = generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+
+    def new_token() -> str:
+        return user_token(exchange, job_token(exchange.domain_url, os.environ, http), key, http)
+
+    with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
+        home = Path(folder)
+        token = new_token()
+        _write_profile(home, key, token)
+        ended = threading.Event()
+        renewal = threading.Thread(target=_renew, args=(home, token, new_token, ended, report, renewed_after_s))
+        variables = _variables(home)
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        renewal.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            renewal.join()
+            for name, value in before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
+
+
+def _variables(home: Path) -> dict[str, str]:
+    """What leads the kit, OCI's command line and OCI's plug-in to the profile. The plug-in looks for `.oci/config` in
+    the home folder, which `TF_HOME_OVERRIDE` alone moves (terraform-provider-oci, internal/utils/helpers.go).
+    """
+    config = str(home / ".oci" / "config")
+    return {
+        "TF_HOME_OVERRIDE": str(home),
+        "OCI_AUTH": "SecurityToken",
+        "OCI_CONFIG_FILE_PROFILE": PROFILE,
+        "OCI_CLI_AUTH": "security_token",
+        "OCI_CLI_CONFIG_FILE": config,
+        "OCI_CLI_PROFILE": PROFILE,
+    }
+
+
+def _write_profile(home: Path, key: RSAPrivateKey, token: str) -> None:
+    folder = home / ".oci"
+    folder.mkdir(mode=0o700)
+    digest = hashes.Hash(hashes.MD5())  # noqa: S303 - OCI's name for a key, no secret
+    digest.update(key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+    lines = {
+        "fingerprint": ":".join(f"{byte:02x}" for byte in digest.finalize()),
+        "key_file": str(folder / "key.pem"),
+        "security_token_file": str(folder / "token"),
+        "tenancy": str(_claims(token).get("tenant") or ""),
+    }
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _write(folder / "key.pem", pem.decode())
+    _write(folder / "token", token)
+    _write(folder / "config", "\n".join([f"[{PROFILE}]", *(f"{k} = {v}" for k, v in lines.items() if v)]) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file for its owner alone, at once."""
+    unfinished = path.with_suffix(".new")
+    unfinished.touch(mode=0o600)
+    unfinished.write_text(text)
+    unfinished.replace(path)
+
+
+def _renew(
+    home: Path,
+    token: str,
+    new_token: Callable[[], str],
+    ended: threading.Event,
+    report: Callable[[str], None],
+    most_s: float,
+) -> None:
+    """Replaces the token before it ends. Who signs reads it anew for each request."""
+    wait_s = _use_s(token, most_s)
+    while not ended.wait(wait_s):
+        try:
+            token = new_token()
+        except KitError as error:
+            report(f"the sign-in to OCI was not renewed, and is tried again: {error.message}")
+            wait_s = min(AGAIN_S, most_s)
+            continue
+        _write(home / ".oci" / "token", token)
+        wait_s = _use_s(token, most_s)
+
+
+def _use_s(token: str, most_s: float) -> float:
+    """How long a token is used before the next one is asked for."""
+    ends_s = _claims(token).get("exp")
+    left_s = ends_s - time.time() if isinstance(ends_s, int | float) else most_s
+    return min(most_s, max(1.0, left_s / 2))
+
+
+def _claims(token: str) -> Mapping[str, object]:
+    """What a token says, unverified; nothing where it is no JWT. OCI may change what its tokens look like."""
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (IndexError, ValueError, binascii.Error):
+        return {}
+    return claims if isinstance(claims, dict) else {}  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,188 @@
+"""A stack without its secrets, for previews by code that nobody has read yet.
+
+Whoever may preview a stack may decrypt its state: Pulumi Cloud's `Stack Read` includes `stack:decrypt` (pulumi.com,
+Permission Sets), and a backend of one's own needs the passphrase. So a job that runs code of `main` alone writes the
+state without secrets, and a preview goes by that, in a backend of its own.
+"""
+
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import yaml
+from llmd_pods.errors import KitError
+
+from llmd_oke.config import yaml_files
+from llmd_oke.config.cluster import KUBECONFIG_CREDENTIALS, read_kubeconfig
+from llmd_oke.config.load import stack_file
+from llmd_oke.operations.backend import PASSPHRASE, environment
+from llmd_oke.operations.guards import steps
+from llmd_oke.operations.previews import Change, Preview
+from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
+
+SIGNATURE = "4dabf18193072939515e22adb298388d"
+IS_SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - marks secrets, is none
+"""How a state marks a secret (Pulumi 3.250, sdk/go/common/resource/sig)."""
+
+PLACEHOLDER = "https://secret.invalid/left-out-of-previews"
+"""What stands in the place of each secret text: a link, because some have to be one."""
+
+_SHOWN = "[secret]"
+"""What previews show of a secret."""
+
+_OF_PASSPHRASE = ("encryptionsalt", "encryptedkey", "secretsprovider")
+
+
+def without_secrets(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A state as `pulumi stack export --show-secrets` gives it, each secret replaced by a placeholder of its kind. A
+    kubeconfig that lets nobody in by itself stays, so that a preview finds the cluster.
+    """
+    deployment = cast("dict[str, Any]", _public(document["deployment"] or {}))
+    deployment.pop("secrets_providers", None)
+    return {**document, "deployment": {**deployment, "pending_operations": []}}
+
+
+def _public(value: Any) -> Any:
+    """A part of a state without what secrets say."""
+    match value:
+        case {"4dabf18193072939515e22adb298388d": mark, **rest} if mark == IS_SECRET:
+            secret = json.loads(str(rest["plaintext"])) if "plaintext" in rest else ""
+            return {SIGNATURE: IS_SECRET, "plaintext": json.dumps(_placeholder(secret))}
+        case dict():
+            return {key: _public(item) for key, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [_public(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def _placeholder(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _placeholder(item) for key, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [_placeholder(item) for item in cast("list[Any]", value)]
+        case str():
+            return value if _lets_nobody_in(value) else PLACEHOLDER
+        case bool() | None:
+            return value
+        case _:
+            return 0
+
+
+def _lets_nobody_in(text: str) -> bool:
+    """Whether a text is a kubeconfig whose user has to sign in."""
+    if "clusters" not in text:
+        return False
+    try:
+        return not KUBECONFIG_CREDENTIALS & set(read_kubeconfig(text).user)
+    except KitError:
+        return False
+
+
+@contextmanager
+def preview_project(project: Path, stack: str, states: Path) -> Generator[PulumiCli]:
+    """The CLI for a copy of a project whose stacks have the states of a folder, `STACK.json` as `without_secrets` gives
+    it, in a backend that goes with the block. No secret of the stack files is read.
+
+    Raises:
+        KitError: there is no such state, or it can't be taken.
+    """
+    files = sorted(states.glob("*.json"))
+    if stack not in {file.stem for file in files}:
+        raise KitError(f"{states} has no {stack}.json.", f"llmd-oke pipeline state --stack {stack} --output FILE")
+    with TemporaryDirectory(prefix="llmd-oke-") as folder:
+        copy, backend = Path(folder) / "project", Path(folder) / "backend"
+        backend.mkdir()
+        _copy(project, copy)
+        own = {"PULUMI_BACKEND_URL": f"file://{backend}", PASSPHRASE: "none", f"{PASSPHRASE}_FILE": None}
+        with environment({**own, "PULUMI_ACCESS_TOKEN": None}):
+            for file in files:
+                cli = pulumi_cli(copy, file.stem)
+                if cli.create_stack():
+                    raise KitError(f"No stack {file.stem} for its preview.", "`pulumi stack init` said why.")
+                cli.import_state(_encrypted(file, stack_file(copy, file.stem)))
+            yield pulumi_cli(copy, stack)
+
+
+def _encrypted(state: Path, settings: Path) -> dict[str, Any]:
+    """A state whose placeholders are encrypted with the passphrase of a new stack, as `pulumi stack init` noted it.
+
+    Raises:
+        KitError: it is no state, or the stack has no passphrase.
+    """
+    try:
+        document = json.loads(state.read_text())
+        salt = cast("dict[str, Any]", yaml_files.read(settings).value)["encryptionsalt"]
+        provider = {"type": "passphrase", "state": {"salt": salt}}
+        return {**document, "deployment": {**document["deployment"], "secrets_providers": provider}}
+    except (ValueError, KeyError, TypeError) as error:
+        raise KitError(f"{state} is no state of a stack.", "`llmd-oke pipeline state` writes one.") from error
+
+
+def _copy(project: Path, copy: Path) -> None:
+    """A project by links, but for its stack files, whose secrets are placeholders."""
+    own = stack_file(project, "any").parent
+    copy.mkdir()
+    for item in project.iterdir():
+        if item != own:
+            (copy / item.name).symlink_to(item.resolve())
+    (copy / own.name).mkdir()
+    for file in own.glob("Pulumi.*.yaml"):
+        document = cast("dict[str, Any]", yaml_files.read(file).value)
+        public = {key: _unsealed(value) for key, value in document.items() if key not in _OF_PASSPHRASE}
+        (copy / own.name / file.name).write_text(yaml.safe_dump(public, sort_keys=False))
+
+
+def _unsealed(value: Any) -> Any:
+    """A part of a stack file with placeholders for secrets."""
+    match value:
+        case {"secure": _, **rest} if not rest:
+            return PLACEHOLDER
+        case dict():
+            return {key: _unsealed(item) for key, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [_unsealed(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def compared(preview: Preview) -> tuple[Preview, int]:
+    """A preview of a stack without secrets, without changes of placeholders, and how many resources have a secret that
+    was not compared.
+    """
+    changes = tuple(map(_without_placeholders, preview.changes))
+    return replace(preview, changes=changes), sum(_has_secret(change.old) for change in preview.changes)
+
+
+def _without_placeholders(change: Change) -> Change:
+    if change.operation != "update" or not change.changed:
+        return change
+    known = tuple(path for path in change.changed if not _leads_to_secret(change.old, path))
+    return replace(change, operation="update" if known else "same", changed=known)
+
+
+def _leads_to_secret(inputs: Any, path: str) -> bool:
+    current = inputs
+    for step in steps(path):
+        if current == _SHOWN:
+            return True
+        try:
+            current = current[step]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return bool(current == _SHOWN)
+
+
+def _has_secret(value: Any) -> bool:
+    match value:
+        case dict():
+            return any(map(_has_secret, cast("dict[str, Any]", value).values()))
+        case list():
+            return any(map(_has_secret, cast("list[Any]", value)))
+        case _:
+            return bool(value == _SHOWN)

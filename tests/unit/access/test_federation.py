@@ -1,0 +1,127 @@
+"""A job signs in to OCI by its own token: an issuer and an identity domain on this machine."""
+
+import base64
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from job_tokens_for_tests import CLIENT, TENANCY, Issuers, issuers
+from llmd_oke.access import federation
+from llmd_oke.access.federation import TokenExchange, exchange_of, signed_in
+from llmd_oke.access.sign_in import Auth, auth_of_environment
+from llmd_oke.access.signing import api_key_signer, cluster_token
+from llmd_pods.errors import KitError
+
+NAMES = (federation.DOMAIN, federation.CLIENT_ID, federation.CLIENT_SECRET)
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuers]:
+    with issuers() as servers:
+        for name, value in servers.variables("reference").items():
+            monkeypatch.setenv(name, value)
+        yield servers
+
+
+def exchange(there: Issuers) -> TokenExchange:
+    found = exchange_of(dict(zip(NAMES, (f"{there.url}/domain", *CLIENT.split(":")), strict=True)))
+    assert found
+    return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < ends_s
+        time.sleep(0.001)
+
+
+def ignore(_: str) -> None:
+    """Hears nothing."""
+
+
+def test_a_job_signs_in_as_the_user_that_the_domain_takes_it_for(there: Issuers):
+    before = dict(os.environ)
+    with signed_in(exchange(there), ignore):
+        signer = api_key_signer()
+        assert auth_of_environment(os.environ) is Auth.API_KEY
+        assert (os.environ["OCI_AUTH"], os.environ["OCI_CONFIG_FILE_PROFILE"]) == ("SecurityToken", "llmd-oke")
+        home = Path(os.environ["TF_HOME_OVERRIDE"])
+        files = {file.name: file.stat().st_mode & 0o777 for file in (home / ".oci").iterdir()}
+        assert files == {"config": 0o600, "key.pem": 0o600, "token": 0o600}
+        assert f"tenancy = {TENANCY}" in (home / ".oci" / "config").read_text()
+    assert there.read(signer.key_id.removeprefix("ST$"))["sub"] == "deployer"
+    public = signer.private_key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    assert there.public_keys == [base64.b64encode(public).decode()]
+    assert not home.exists()
+    assert dict(os.environ) == before
+
+
+def test_a_clusters_token_is_signed_by_the_jobs_session(there: Issuers):
+    with signed_in(exchange(there), ignore):
+        token = cluster_token(api_key_signer(), "ocid1.cluster.1", "us-ashburn-1", datetime.now(UTC))
+    assert f"ST${there.issued[0]}" in unquote(base64.urlsafe_b64decode(token).decode())
+
+
+def test_the_session_is_renewed_while_the_job_works(there: Issuers):
+    with signed_in(exchange(there), ignore, renewed_after_s=0.01):
+        first = there.issued[0]
+        wait_for(lambda: api_key_signer().key_id != f"ST${first}")
+        assert api_key_signer().key_id.removeprefix("ST$") in there.issued[1:]
+    assert len(set(there.public_keys)) == 1
+
+
+def test_a_renewal_that_fails_is_told_and_tried_again(there: Issuers):
+    told: list[str] = []
+    with signed_in(exchange(there), told.append, renewed_after_s=0.01):
+        there.refuses = True
+        wait_for(lambda: len(told) > 1)
+        there.refuses = False
+        known = len(there.issued)
+        wait_for(lambda: len(there.issued) > known)
+    assert "refuses the job's token with 401" in told[0]
+
+
+def test_a_job_of_another_environment_is_refused_with_what_decides(there: Issuers, monkeypatch: pytest.MonkeyPatch):
+    for name, value in there.variables("somebody's").items():
+        monkeypatch.setenv(name, value)
+    with (
+        pytest.raises(KitError, match="refuses the job's token with 401") as refused,
+        signed_in(exchange(there), ignore),
+    ):
+        pytest.fail("signed in")
+    assert "identity propagation trust" in (refused.value.remedy or "")
+    assert "a secret" not in str(refused.value) + repr(exchange(there))
+
+
+def test_a_job_without_the_right_to_a_token_says_what_it_lacks(there: Issuers, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(federation.JOB_URL)
+    with pytest.raises(KitError) as refused, signed_in(exchange(there), ignore):
+        pytest.fail("signed in")
+    assert refused.value.remedy == "It needs the right `id-token: write`."
+
+
+@pytest.mark.parametrize("domain", ["http://idcs.example", "idcs.example", "ftp://127.0.0.1", "https://"])
+def test_what_is_no_address_of_a_domain_is_refused_before_a_secret_is_sent(domain: str):
+    with pytest.raises(KitError, match="is no address of an identity domain"):
+        exchange_of(dict(zip(NAMES, (domain, "a", "b"), strict=True)))
+
+
+@pytest.mark.parametrize("missing", NAMES)
+def test_a_sign_in_of_which_a_part_is_missing_says_which(missing: str):
+    with pytest.raises(KitError, match=f"^{missing} is missing"):
+        exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), missing: ""})
+
+
+def test_a_job_with_two_identities_is_refused():
+    with pytest.raises(KitError, match="OCI_AUTH=InstancePrincipal and OCI_TOKEN_EXCHANGE_DOMAIN_URL are two ways"):
+        exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), "OCI_AUTH": "InstancePrincipal"})
+
+
+def test_where_nothing_is_said_of_it_nobody_signs_in_so():
+    assert exchange_of(dict.fromkeys(NAMES, "")) is None
