@@ -1,6 +1,7 @@
 """The tags of a stack: on all that it creates in OCI, and on what OKE and OCI create for it."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -111,3 +112,23 @@ def test_a_load_balancer_of_another_stacks_cluster_has_the_tags_of_its_own(rende
     annotations, prefix = service.inputs["metadata"]["annotations"], "oci-network-load-balancer.oraclecloud.com"
     assert json.loads(annotations[f"{prefix}/initial-freeform-tags-override"]) == FREEFORM
     assert json.loads(annotations[f"{prefix}/initial-defined-tags-override"]) == {"Operations": {"CostCenter": "42"}}
+
+
+@pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
+@pytest.mark.parametrize("style", ["classic", "identity-domain"])
+def test_the_group_that_may_join_has_the_instances_with_the_stacks_tag_alone(rendered: Any, launch: str, style: str):
+    iam = {"homeRegion": "us-ashburn-1", "style": style, "nodeTag": "Operations.Cluster"}
+    made = oci_resources(rendered(cluster_layer(pool={"launch": launch}, cluster={"iam": iam})))
+    (group,) = (item for item in made if "ynamic" in item.type)
+    rule = re.fullmatch(
+        r"ALL \{instance.compartment.id = '.+', tag.Operations.Cluster.value = '(prod-us-ashburn-1-[0-9a-f]{6})'\}",
+        group.inputs["matchingRule"],
+    )
+    assert rule is not None
+    launched = [item.inputs for item in made if item.type == "oci:Core/instance:Instance"]
+    launched += [
+        item.inputs["instanceDetails"]["launchDetails"]
+        for item in made
+        if item.type == "oci:Core/instanceConfiguration:InstanceConfiguration"
+    ]
+    assert {inputs["definedTags"]["Operations.Cluster"] for inputs in launched} == {rule[1]}

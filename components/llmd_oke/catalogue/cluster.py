@@ -307,10 +307,11 @@ Need = Literal[
 
 
 class DynamicGroup(Entry):
-    """A dynamic group; `matching_rule` is a template."""
+    """A dynamic group; `matching_rule` is a template, and so is `tagged_rule`, for members that have a defined tag."""
 
     description: str
     matching_rule: str
+    tagged_rule: str | None = None
     source: str
 
 

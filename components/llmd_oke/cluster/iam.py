@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, NotRequired
+from typing import Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
@@ -21,6 +21,15 @@ SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"
 
 TAGS_SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
 """The SCIM schema of OCI's tags (terraform-provider-oci, identity_domains_dynamic_resource_group_test.go)."""
+
+
+class NodeTagArgs(TypedDict):
+    """A defined tag."""
+
+    name: str
+    """`Namespace.Key`."""
+    value: str
+    """Its value."""
 
 
 class IamArgs(TagArgs):
@@ -63,6 +72,9 @@ class IamArgs(TagArgs):
     """Beginning of the names of groups and policies; the component's name if left out."""
     tag_namespace_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of the namespaces of defined tags; the tenancy's root if left out."""
+    node_tag: NotRequired[NodeTagArgs | None]
+    """Defined tag that nodes have and nobody else: then they alone are in the group of nodes; if left out, all
+    instances of the compartment are."""
     ignored_tags: NotRequired[list[str] | None]
     """Defined tags of others that updates leave alone, by `Namespace.Key`, for the provider of the home region."""
 
@@ -265,7 +277,9 @@ def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.Resource
     """
     cluster, tags = args.get("display_name") or name, tag_args(args)
     label, description = f"{cluster}-{group}", f"{facts.policies().groups[group].description} of {cluster}"
-    rule = pulumi.Output.from_input(args["compartment_id"]).apply(lambda ocid: matching_rule(group, ocid))
+    tag = args.get("node_tag")
+    node_tag = None if tag is None else (tag["name"], tag["value"])
+    rule = pulumi.Output.from_input(args["compartment_id"]).apply(lambda ocid: matching_rule(group, ocid, node_tag))
     if args.get("style") == "classic":
         return oci.identity.DynamicGroup(
             f"{name}-{group}",

@@ -12,6 +12,7 @@ from llmd_pods.errors import KitError
 from pydantic import Field, StringConstraints
 
 from llmd_oke.config.base import Cidr, DnsLabel, HttpsUrl, Items, KubernetesVersion, Ocid, Part, Region, matching
+from llmd_oke.config.tags import DefinedTagName
 
 Cni = Literal["vcn-native", "flannel"]
 
@@ -216,6 +217,12 @@ class Iam(Part):
 
     key_compartment_id: Ocid | None = None
     """Compartment of the keys that Secrets and boot volumes are encrypted with; the cluster's if left out."""
+
+    node_tag: DefinedTagName | None = None
+    """Key of a defined tag that an administrator has set up, as `Namespace.Key`: all that this stack creates gets it,
+    with a name of the cluster as its value, and only instances that have it may join the cluster by themselves. If left
+    out, every instance of the compartment may.
+    """
 
     reservation_compartment_id: Ocid | None = None
     """Compartment of capacity reservations; the cluster's if left out."""

@@ -48,6 +48,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_created_cluster(plan),
         *_cycling(plan),
         *_kernels(plan),
+        *_nodes_by_tag(plan),
         *tag_advice(plan),
         *network_policy_advice(plan),
         *_without_rdma(plan),
@@ -110,6 +111,19 @@ def _created_cluster(plan: Plan) -> Iterator[Advice]:
     if managed and "oci-metrics" in cluster.iam.grants:
         text = "node pools of OKE can't turn the agent's GPU monitoring on; whether images have it on is not published"
         yield Advice("cluster.iam.grants", text)
+
+
+def _nodes_by_tag(plan: Plan) -> Iterator[Advice]:
+    """Every instance of the compartment can join where nodes join by themselves and have no tag of their own."""
+    cluster = plan.config.created_cluster
+    if cluster is None or not cluster.iam.create or cluster.iam.node_tag or cluster.iam.dynamic_groups.nodes:
+        return
+    if any(pool.launch in SELF_MANAGED_LAUNCHES and pool.pool_id is None for pool in plan.config.gpu_pools):
+        text = (
+            "every instance of the compartment may join the cluster as a node, and so may its pods where they reach the"
+            " metadata service; with the key of a defined tag only this stack's may"
+        )
+        yield Advice("cluster.iam.nodeTag", text)
 
 
 def _kernels(plan: Plan) -> Iterator[Advice]:

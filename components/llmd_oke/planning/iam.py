@@ -13,6 +13,7 @@ from llmd_oke.config import CreateCluster, Lustre, StackConfig
 from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.planning.plan import IamNeeds
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, autoscaled_pools
+from llmd_oke.planning.tags import planned_tags
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
     cpu_images = [pool.image for pool in (config.system_pool, *config.cpu_pools)]
     elsewhere = cluster.network.compartment_id not in (None, cluster.compartment_id)
     autoscaled = bool(autoscaled_pools(config))
-    tags = config.tags
-    tags_elsewhere = tags is not None and bool(tags.defined) and tags.namespace_compartment_id != cluster.compartment_id
+    tags = planned_tags(config)
+    tags_elsewhere = bool(tags.defined) and tags.namespace_compartment_id != cluster.compartment_id
     by_choice: dict[Need, bool] = {
         "cluster-encryption": cluster.kms_key_id is not None,
         "self-managed-nodes": len(managed) < len(pools),
@@ -63,7 +64,7 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
         "boot_volume_key_id": [pool.boot_volume_kms_key_id for pool in pools],
         "managed_boot_volume_key_id": [pool.boot_volume_kms_key_id for pool in managed],
         "host_group_id": [pool.host_group_id for pool in pools],
-        "tag_namespace": list(tags.defined) if tags else [],
+        "tag_namespace": [name.partition(".")[0] for name in tags.defined],
     }
     repeated = {name: tuple(dict.fromkeys(ocid for ocid in values if ocid)) for name, values in ocids.items()}
     return IamNeeds(phases["cluster"], phases["nodes"], {name: values for name, values in repeated.items() if values})
@@ -94,9 +95,13 @@ def groups_of(needs: Iterable[Need]) -> list[Group]:
     return [group for group in facts.policies().groups if any(f"${group} " in text for text in texts)]
 
 
-def matching_rule(group: Group, compartment_id: str) -> str:
-    """Who is in a dynamic group."""
-    return Template(facts.policies().groups[group].matching_rule).substitute(compartment_id=compartment_id)
+def matching_rule(group: Group, compartment_id: str, node_tag: tuple[str, str] | None = None) -> str:
+    """Who is in a dynamic group; `node_tag` is a defined tag of nodes, by `Namespace.Key`, and its value."""
+    rules = facts.policies().groups[group]
+    if node_tag is None or rules.tagged_rule is None:
+        return Template(rules.matching_rule).substitute(compartment_id=compartment_id)
+    tag, value = node_tag
+    return Template(rules.tagged_rule).substitute(compartment_id=compartment_id, tag=tag, tag_value=value)
 
 
 def iam_problems(config: StackConfig) -> Iterator[Problem]:

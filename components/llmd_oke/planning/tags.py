@@ -1,5 +1,6 @@
 """Tags of what a stack creates in OCI: what OCI takes, and as what components pass them on."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +8,8 @@ from collections.abc import Iterator
 from llmd_pods.errors import Problem
 
 from llmd_oke.catalogue.operations import tag_limits
-from llmd_oke.config import StackConfig
+from llmd_oke.config import CreateCluster, StackConfig
+from llmd_oke.config.tags import Tags
 from llmd_oke.planning.plan import Advice, Plan, TagsPlan
 
 STACK_TAG = "llmd-oke/stack"
@@ -18,20 +20,25 @@ CHECKSUM_TAG = "llmd-oke-checksum"
 
 
 def planned_tags(config: StackConfig) -> TagsPlan:
-    """The tags of a stack, defined ones by `Namespace.Key`."""
-    tags = config.tags
-    if tags is None:
-        return TagsPlan({}, {}, (), None)
+    """The tags of a stack, defined ones by `Namespace.Key`, with the one that its nodes are known by."""
+    tags, cluster = config.tags or Tags(), config.created_cluster
     defined = {f"{space}.{key}": value for space, keys in tags.defined.items() for key, value in keys.items()}
+    if cluster is not None and cluster.iam.node_tag is not None:
+        defined[cluster.iam.node_tag] = unique_name(cluster)
     ignored = (*tag_limits().automatic, *tags.ignored) if defined else ()
     return TagsPlan(tags.freeform, defined, ignored, tags.namespace_compartment_id)
 
 
+def unique_name(cluster: CreateCluster) -> str:
+    """A name that no cluster of another region or compartment of the tenancy has."""
+    compartment = hashlib.sha256(cluster.compartment_id.encode()).hexdigest()[:6]
+    return f"{cluster.name}-{cluster.region}-{compartment}"
+
+
 def tag_problems(config: StackConfig) -> Iterator[Problem]:
     """Tags that OCI refuses, sets itself, or that are the kit's own; more of them than a resource can have."""
-    tags, limits = config.tags, tag_limits()
-    if tags is None:
-        return
+    tags, limits = config.tags or Tags(), tag_limits()
+    yield from _node_tag_problems(config, tags)
     for key in tags.freeform:
         if key in {STACK_TAG, CHECKSUM_TAG}:
             yield Problem(f"tags.freeform.{key}", tags.freeform[key], "another key", "the kit sets this tag itself")
@@ -48,6 +55,34 @@ def tag_problems(config: StackConfig) -> Iterator[Problem]:
             why = "OCI takes another spelling in upper and lower case for the same"
             yield Problem(path, name, "each namespace and key once", why)
     planned = planned_tags(config)
+    yield from _limit_problems(tags, planned)
+    for i, name in enumerate(tags.ignored):
+        if name.lower() in {own.lower() for own in planned.defined}:
+            why = "the stack file gives it a value, which updates would never write again"
+            yield Problem(f"tags.ignored[{i}]", name, "tags that others set", why)
+        if not planned.defined:
+            why = "without defined tags updates leave those of others alone"
+            yield Problem(f"tags.ignored[{i}]", name, "nothing, or defined tags beside it", why)
+
+
+def _node_tag_problems(config: StackConfig, tags: Tags) -> Iterator[Problem]:
+    """A tag of nodes that OCI sets itself, or that the stack file gives another value."""
+    node_tag = config.created_cluster.iam.node_tag if config.created_cluster else None
+    if node_tag is None:
+        return
+    space, _, key = node_tag.partition(".")
+    if space.lower() in tag_limits().reserved_namespaces:
+        why = "OCI sets the tags of this namespace itself"
+        yield Problem("cluster.iam.nodeTag", node_tag, "a tag of another namespace", why)
+    given = {f"{other}.{name}".lower() for other, keys in tags.defined.items() for name in keys}
+    if node_tag.lower() in given:
+        why = "cluster.iam.nodeTag is the same, and the kit gives it its value"
+        yield Problem(f"tags.defined.{space}.{key}", node_tag, "nothing", why)
+
+
+def _limit_problems(tags: Tags, planned: TagsPlan) -> Iterator[Problem]:
+    """More tags than a resource can have."""
+    limits = tag_limits()
     counts = {
         "freeform": (len(planned.freeform), limits.freeform - limits.own_freeform),
         "defined": (len(planned.defined), limits.defined - limits.own_defined),
@@ -60,13 +95,6 @@ def tag_problems(config: StackConfig) -> Iterator[Problem]:
     if size > most - limits.own_bytes:
         why = f"OCI takes {most} bytes of tags on one resource, with those of the kit and of OCI"
         yield Problem("tags", f"{size} bytes", f"at most {most - limits.own_bytes} bytes as JSON", why)
-    for i, name in enumerate(tags.ignored):
-        if name.lower() in {own.lower() for own in planned.defined}:
-            why = "the stack file gives it a value, which updates would never write again"
-            yield Problem(f"tags.ignored[{i}]", name, "tags that others set", why)
-        if not planned.defined:
-            why = "without defined tags updates leave those of others alone"
-            yield Problem(f"tags.ignored[{i}]", name, "nothing, or defined tags beside it", why)
 
 
 def tag_advice(plan: Plan) -> Iterator[Advice]:

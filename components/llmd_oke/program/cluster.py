@@ -1,6 +1,5 @@
 """From a plan to a created cluster: OCI's resources, what makes GPUs and RDMA usable, and the gates behind it."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +33,7 @@ from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import ClusterPlan, CyclingPlan, GpuPoolPlan, GpuStackPlan, TagsPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
+from llmd_oke.planning.tags import unique_name
 from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, mirror_args, taint_outputs
 from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs
@@ -198,7 +198,7 @@ def _rights(
         return []
     cluster = created.config
     iam, phase = cluster.iam, "cluster" if oke is None else "nodes"
-    compartment = hashlib.sha256(cluster.compartment_id.encode()).hexdigest()[:6]
+    tag = iam.node_tag
     component = Iam(
         name,
         {
@@ -220,7 +220,8 @@ def _rights(
             "reservation_compartment_id": iam.reservation_compartment_id,
             "dynamic_group_ids": _ocids(iam.dynamic_groups),
             "resource_ids": {key: list(ocids) for key, ocids in created.iam.resource_ids.items()},
-            "display_name": f"{cluster.name}-{cluster.region}-{compartment}-{phase}",
+            "node_tag": None if tag is None else {"name": tag, "value": created.tags.defined[tag]},
+            "display_name": f"{unique_name(cluster)}-{phase}",
         },
         opts,
     )

@@ -157,6 +157,9 @@ def test_dynamic_groups_are_those_that_statements_speak_of(needs, groups):
 
 def test_who_is_in_a_dynamic_group():
     assert matching_rule("nodes", "C") == "ALL {instance.compartment.id = 'C'}"
+    tagged = "ALL {instance.compartment.id = 'C', tag.Operations.Cluster.value = 'prod'}"
+    assert matching_rule("nodes", "C", ("Operations.Cluster", "prod")) == tagged
+    assert matching_rule("clusters", "C", ("Operations.Cluster", "prod")) == matching_rule("clusters", "C")
     assert matching_rule("clusters", "C") == "ALL {resource.type = 'cluster', resource.compartment.id = 'C'}"
 
 

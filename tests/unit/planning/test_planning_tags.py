@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from created_stacks import refusals, validated
+from created_stacks import created, refusals, validated
 from llmd_oke import planning
 from llmd_oke.planning.iam import iam_needs
+from llmd_pods.errors import Refused
 from stack_files import COMPARTMENT, created_pool, model, plan, problems
 
 
@@ -83,3 +84,41 @@ def test_results_of_two_stacks_that_differ_by_tags_are_of_the_same_deployment():
 def test_a_stack_that_creates_its_cluster_is_told_nothing_of_its_tags():
     told = planning.plan(validated(stack_changes={"tags": {"freeform": {"team": "a"}}})).advice
     assert [item for item in told if item.path == "tags"] == []
+
+
+def test_the_tag_of_nodes_is_one_of_the_stacks_with_a_name_that_no_other_cluster_has():
+    tagged = planning.plan(validated(iam={"nodeTag": "Operations.Cluster"}))
+    assert tagged.created is not None
+    name = tagged.created.tags.defined["Operations.Cluster"]
+    assert name.startswith("prod-us-ashburn-1-")
+    assert "defined-tags" in tagged.created.iam.nodes
+    assert tagged.created.iam.resource_ids["tag_namespace"] == ("Operations",)
+
+
+@pytest.mark.parametrize(
+    ("tag", "tags", "path"),
+    [
+        ("Oracle-Tags.CreatedBy", {}, "cluster.iam.nodeTag"),
+        ("Operations.Cluster", {"defined": {"Operations": {"Cluster": "x"}}}, "tags.defined.Operations.Cluster"),
+        ("Operations", {}, "cluster.iam.nodeTag"),
+    ],
+)
+def test_a_tag_of_nodes_that_is_somebody_elses_is_refused(tag: str, tags: dict[str, Any], path: str):
+    with pytest.raises(Refused) as refused:
+        planning.plan_object(created(stack_changes={"tags": tags}, iam={"nodeTag": tag}))
+    assert [problem.path for problem in refused.value.problems] == [path]
+
+
+@pytest.mark.parametrize(
+    ("launch", "tag", "told"),
+    [
+        ("cluster-network", None, True),
+        ("compute-cluster-instances", None, True),
+        ("managed-compute-cluster", None, False),
+        ("cluster-network", "Operations.Cluster", False),
+    ],
+)
+def test_that_any_instance_of_the_compartment_may_join_is_told(launch: str, tag: str | None, told: bool):
+    iam = {} if tag is None else {"nodeTag": tag}
+    advice = planning.plan(validated(created_pool(launch=launch), iam=iam)).advice
+    assert ("cluster.iam.nodeTag" in {item.path for item in advice}) is told
