@@ -143,6 +143,21 @@ def unfinished_bodies_of_strangers(target: Target, end_s: float) -> Counts:
     return _bodies(target, end_s, "sk-" + "0" * 40, 200, chunked=False)
 
 
+def unanswered_bodies(target: Target, end_s: float) -> Counts:
+    """Whole requests of 31 MiB that no server answers."""
+    seen, held = Counts(), list[socket.socket]()
+    body = json.dumps({"model": target.model, "prompt": "wait", "suffix": "x" * (31 * _MIB)}).encode()
+    with _closing(held):
+        while time.monotonic() < end_s:
+            with suppress(OSError):
+                held.append(target.connect())
+                seen["requests"] += _sent(held[-1], target.head(f"content-length: {len(body)}") + body)
+                if (answer := _answer(held[-1], 0.05)) is not None:
+                    seen[answer] += 1
+                    held.pop().close()
+    return seen
+
+
 def slow_headers(target: Target, end_s: float) -> Counts:
     """Two thousand connections that each send one byte of a request's head in a second."""
     seen, held = Counts(), list[socket.socket]()
@@ -494,6 +509,7 @@ ATTACKS: tuple[Attack, ...] = (
     unfinished_bodies,
     unfinished_chunked_bodies,
     unfinished_bodies_of_strangers,
+    unanswered_bodies,
     slow_headers,
     idle_connections,
     idle_encrypted_connections,

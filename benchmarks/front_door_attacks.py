@@ -28,7 +28,7 @@ from attacks import ATTACKS, Attack, Target
 from llmd_oke.serving import stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.serving.front_door import READY_PORT, Upstream
-from llmd_oke.serving.stack_envoy import STACK_PORT, EnvoySettings, ServedModel
+from llmd_oke.serving.stack_envoy import STACK_PORT, ClientLimits, EnvoySettings, ServedModel
 from llmd_pods.errors import KitError
 from llmd_pods.progress import PlainProgress, Progress
 from llmd_rehearsal import front_door, namespaces
@@ -94,6 +94,8 @@ class Unit:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 self.smuggled += head.split(b" ", 2)[1] != b"/v1/completions"
                 body = await _body(reader, head.decode().lower())
+                if b'"wait"' in body[:200]:
+                    await reader.read()
                 pieces = 256 if b'"large"' in body[:200] else 1
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (pieces * len(PIECE)))
                 for _ in range(pieces):
@@ -159,7 +161,9 @@ class Door:
         self.keys: dict[str, str] = made["llmd-oke:frontDoorKeys"]
         self.certificate: dict[str, str] = made["llmd-oke:frontDoorCertificate"]
         models = (ServedModel("gpt", MODEL, (), (Upstream(HERE, UNIT_PORT),)),)
-        settings = EnvoySettings(models, encrypted=True, authenticated=True, requests_per_minute=600_000)
+        settings = EnvoySettings(
+            models, encrypted=True, authenticated=True, limits=ClientLimits(requests_per_minute=600_000)
+        )
         self._write("/etc/envoy", envoy_yaml=stack_envoy.bootstrap(settings))
         self._write("/etc/envoy-certificate", certificate_json=stack_envoy.certificate())
         self._write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models))

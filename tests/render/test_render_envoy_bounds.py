@@ -11,7 +11,7 @@ from llmd_oke import catalogue
 from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS
 from llmd_oke.serving import envoy, front_door, stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
-from llmd_oke.serving.stack_envoy import EnvoySettings, ServedModel
+from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
 from llmd_oke.values import values_folder
 
 MODEL = ServedModel("gpt", "openai/gpt-oss-120b", ("gpt.example.com",), (front_door.Upstream("unit", 80),))
@@ -19,7 +19,13 @@ OPEN = EnvoySettings((MODEL,), encrypted=False, authenticated=False)
 BOOTSTRAPS = {
     "an open front door": stack_envoy.bootstrap(OPEN),
     "a front door with a certificate and keys": stack_envoy.bootstrap(
-        replace(OPEN, encrypted=True, authenticated=True, requests_per_minute=60)
+        replace(
+            OPEN,
+            encrypted=True,
+            authenticated=True,
+            limits=ClientLimits(60, 1000),
+            clients={"a": ClientLimits(None, None, 8, (MODEL.served_name,))},
+        )
     ),
     "a model's front door": front_door.bootstrap(["unit"], 80),
     "a router": envoy.bootstrap(32),

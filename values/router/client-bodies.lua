@@ -1,5 +1,5 @@
 -- Holds bodies of clients' requests to values/router/client-requests.yaml: tables (Anywhere, Prefixes, Places, Deepest,
--- MostNames) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
+-- MostNames, AssumedOutput, BytesPerToken) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
 -- read a body differently where it is no strict JSON, says a field twice or isn't UTF-8, so that such a body is refused.
 
 local Escapes = {[34] = true, [47] = true, [92] = true, [98] = true, [102] = true, [110] = true, [114] = true, [116] = true}
@@ -147,8 +147,24 @@ local function read_name(s, i, depth, place, seen, path)
   return skip(s, i + 1), inner, name, compared
 end
 
--- Refuses what isn't a JSON object or has a field that isn't a client's. Answers its `model`, "" where it is no text.
+-- What a request may let servers generate. vLLM takes a number in quotes too.
+local Outputs = {max_tokens = true, max_completion_tokens = true, max_output_tokens = true}
+
+local function generated(outputs, answers, prompts)
+  return (outputs or AssumedOutput) * math.max(answers or 1, 1) * math.max(prompts, 1)
+end
+
+-- Refuses what isn't a JSON object or has a field that isn't a client's. Answers its `model`, "" where it is no text, and
+-- how many tokens it may let servers generate.
 local function scan(s)
+  local top, outputs, answers, prompts = nil, nil, nil, 0
+
+  local function said(text)
+    local number = tonumber(text)
+    if Outputs[top] and number then outputs = math.max(outputs or 0, number) end
+    if top == "n" and number then answers = number end
+  end
+
   local seen, objects, places, paths = {}, {}, {}, {}
   local depth, place, path, name, compared, model, names = 0, Places, "", nil, "", nil, 0
   local i = skip(s, 1)
@@ -160,6 +176,7 @@ local function scan(s)
       if depth > Deepest then refuse("The body has more than " .. Deepest .. " levels.") end
       objects[depth], places[depth], paths[depth] = b == 123, place or false, path
       if depth == 2 and name == "model" then model = "" end
+      if depth == 3 and top == "prompt" then prompts = prompts + 1 end
       i = skip(s, i + 1)
       b = byte(s, i)
       opened = not (objects[depth] and b == 125 or not objects[depth] and b == 93)
@@ -169,6 +186,11 @@ local function scan(s)
         model = sub(s, i + 1, last - 1)
         if escaped then model = unescaped(model) end
       end
+      if depth == 1 and (Outputs[top] or top == "n") then
+        local text = sub(s, i + 1, last - 1)
+        said((string.gsub(escaped and unescaped(text) or text, "_", "")))
+      end
+      if depth == 2 and top == "prompt" then prompts = prompts + 1 end
       if place and place.data_url and lower(sub(s, i + 1, i + 5)) ~= "data:" then
         refuse("The field " .. path .. " must have its content in it (data:…), not elsewhere.", path, "field_not_allowed")
       end
@@ -176,14 +198,16 @@ local function scan(s)
     else
       if not b then malformed(i) end
       if depth == 1 and name == "model" then model = "" end
+      local start = i
       i = after_scalar(s, i, b)
+      if depth == 1 then said(sub(s, start, i - 1)) end
     end
     while not opened do
       i = skip(s, i)
       b = byte(s, i)
       if depth == 0 then
         if b then malformed(i) end
-        return model
+        return model, generated(outputs, answers, prompts)
       end
       if b == 44 then
         i = skip(s, i + 1)
@@ -199,6 +223,7 @@ local function scan(s)
       names = names + 1
       if names > MostNames then refuse("The body has more than " .. MostNames .. " fields.") end
       i, place, name, compared = read_name(s, i, depth, places[depth], seen, outer)
+      if depth == 1 then top = name end
       path = place and outer .. compared or ""
     else
       place, path, name = places[depth], paths[depth], nil
@@ -206,7 +231,8 @@ local function scan(s)
   end
 end
 
--- Holds back a request until its body is whole, and refuses it, or answers its model.
+-- Holds back a request until its body is whole, and refuses it, or answers its model, and how many tokens it may take: those
+-- of its body, by bytes, and those that it may let servers generate.
 local function check(handle)
   local method = handle:headers():get(":method")
   local body = handle:body()
@@ -219,9 +245,9 @@ local function check(handle)
     respond(handle, 400, "The body is missing.", "invalid_json")
     return
   end
-  local passed, model = pcall(scan, body:getBytes(0, size))
+  local passed, model, output = pcall(scan, body:getBytes(0, size))
   if size > 1048576 then collectgarbage() end
-  if passed then return model end
+  if passed then return model, size / BytesPerToken + output end
   if type(model) ~= "table" then error(model, 0) end
   respond(handle, 400, model.message, model.code, model.param)
 end

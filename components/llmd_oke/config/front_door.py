@@ -2,13 +2,15 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from llmd_oke.config.base import DnsLabel, HostName, HttpsUrl, Items, Ocid, Part, is_absent, matching
 
 Exposure = Literal["cluster", "internal", "public"]
 
 RequestsPerMinute = Annotated[int, Field(ge=1, le=1_000_000)]
+TokensPerMinute = Annotated[int, Field(ge=2, le=1_000_000_000)]
+ConcurrentRequests = Annotated[int, Field(ge=2, le=100_000)]
 Weight = Annotated[int, Field(ge=0, le=100)]
 
 CLIENT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -77,14 +79,47 @@ class Jwt(Part):
 Authentication = Annotated[ApiKeys | Jwt, Field(discriminator="kind")]
 
 
+class ClientLimit(Part):
+    """What one client may ask. What is left out is as for all clients."""
+
+    requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
+    """Requests in a minute."""
+
+    tokens_per_minute: Annotated[TokensPerMinute | None, Field(exclude_if=is_absent)] = None
+    """Tokens in a minute."""
+
+    concurrent_requests: Annotated[ConcurrentRequests | None, Field(exclude_if=is_absent)] = None
+    """Requests under way at a time, at each model."""
+
+    models: Annotated[Items[DnsLabel] | None, Field(exclude_if=is_absent)] = None
+    """Models that it may use, by the names of their objects; all if left out."""
+
+
+def _from_number(value: object) -> object:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return {"requestsPerMinute": value} if number else value
+
+
+ClientLimitOrNumber = Annotated[
+    ClientLimit, BeforeValidator(_from_number, json_schema_input_type=RequestsPerMinute | ClientLimit)
+]
+"""A number is `requestsPerMinute`."""
+
+
 class Limits(Part):
     """What one client may ask of all models together. Each of the two Envoys allows half of it."""
 
-    requests_per_minute: RequestsPerMinute
-    """Requests of one client in a minute."""
+    requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
+    """Requests of one client in a minute; any number if left out."""
 
-    clients: dict[ClientName, RequestsPerMinute] = Field(default_factory=dict[str, int])
-    """Other limits for single clients, by the name of their key or the subject (`sub`) of their token."""
+    tokens_per_minute: Annotated[TokensPerMinute | None, Field(exclude_if=is_absent)] = None
+    """Tokens that requests of one client may take in a minute, counted as they come: a quarter of the body's bytes, and
+    the tokens that it lets servers generate (`max_tokens`, 1,024 where it says none, for each prompt and each of `n`).
+    What an answer doesn't use is not given back."""
+
+    clients: dict[ClientName, ClientLimitOrNumber] = Field(default_factory=dict[str, ClientLimit])
+    """Other limits for single clients, by the name of their key or the subject (`sub`) of their token. A number is
+    `requestsPerMinute`."""
 
 
 class LoadBalancer(Part):

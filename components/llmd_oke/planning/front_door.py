@@ -1,15 +1,15 @@
 """The front door of a stack: what it leads to, with which weights, and what is wrong with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from llmd_pods.errors import Problem
 
 from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, Model, StackConfig
-from llmd_oke.config.front_door import FrontDoor
+from llmd_oke.config.front_door import ClientLimit, FrontDoor, Limits
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, unit_names
-from llmd_oke.planning.plan import FrontDoorModel, FrontDoorPlan
+from llmd_oke.planning.plan import ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
 
 NAME = "front-door"
 """Name of its objects in the cluster."""
@@ -22,18 +22,31 @@ def front_door(config: StackConfig) -> FrontDoorPlan | None:
     door = config.front_door
     if door is None:
         return None
-    limits = door.limits
+    limits = door.limits or Limits()
+    served = {model.object_name: _served_name(model) for model in config.models}
     return FrontDoorPlan(
         exposure=door.exposure,
         host=door.host,
         tls=door.tls,
         authentication=door.authentication,
-        requests_per_minute=limits.requests_per_minute // FRONT_DOOR_REPLICAS if limits else None,
-        client_limits={name: rate // FRONT_DOOR_REPLICAS for name, rate in limits.clients.items()} if limits else {},
+        limits=ClientLimitsPlan(_share(limits.requests_per_minute), _share(limits.tokens_per_minute)),
+        clients={name: _client_limits(limit, served) for name, limit in limits.clients.items()},
         models=tuple(_model(door, model) for model in config.models),
         weights=door.weights,
         load_balancer=door.load_balancer,
     )
+
+
+def _client_limits(own: ClientLimit, served: Mapping[str, str]) -> ClientLimitsPlan:
+    """What one of the Envoys allows a client."""
+    models = None if own.models is None else tuple(dict.fromkeys(served[name] for name in own.models if name in served))
+    return ClientLimitsPlan(
+        _share(own.requests_per_minute), _share(own.tokens_per_minute), _share(own.concurrent_requests), models
+    )
+
+
+def _share(number: int | None) -> int | None:
+    return None if number is None else number // FRONT_DOOR_REPLICAS
 
 
 def _model(door: FrontDoor, model: Model) -> FrontDoorModel:
@@ -60,7 +73,7 @@ def front_door_problems(config: StackConfig) -> Iterator[Problem]:
         yield Problem(_PATH, "a front door", "nothing, or the stack of the serving layer", why)
     yield from _name_problems(config, door)
     yield from _access_problems(door)
-    yield from _limit_problems(door)
+    yield from _limit_problems(config, door)
     yield from _load_balancer_problems(config, door)
     yield from _weight_problems(config, door)
 
@@ -93,20 +106,36 @@ def _access_problems(door: FrontDoor) -> Iterator[Problem]:
         yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or exposure: internal", why)
 
 
-def _limit_problems(door: FrontDoor) -> Iterator[Problem]:
+def _limit_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
     limits = door.limits
     if limits is None:
         return
     if door.authentication is None:
         why = "without it clients can't be told apart"
         yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or no limits", why)
-    rates = {"requestsPerMinute": limits.requests_per_minute}
-    rates |= {f"clients.{name}": rate for name, rate in limits.clients.items()}
-    for key, rate in rates.items():
-        if rate % FRONT_DOOR_REPLICAS:
+    path = f"{_PATH}.limits"
+    yield from _share_problems(path, limits)
+    for name, limit in limits.clients.items():
+        yield from _share_problems(f"{path}.clients.{name}", limit)
+        known = [model.object_name for model in config.models]
+        if limit.models == ():
+            why = "a client without a model can ask nothing"
+            yield Problem(f"{path}.clients.{name}.models", "no model", "one of " + ", ".join(known), why)
+        for i, model in enumerate(limit.models or ()):
+            if model not in known:
+                why = "the stack has no model whose objects have this name"
+                yield Problem(f"{path}.clients.{name}.models[{i}]", model, did_you_mean(model, known), why)
+
+
+def _share_problems(path: str, limits: Limits | ClientLimit) -> Iterator[Problem]:
+    """Each Envoy allows its share."""
+    numbers = {"requestsPerMinute": limits.requests_per_minute, "tokensPerMinute": limits.tokens_per_minute}
+    if isinstance(limits, ClientLimit):
+        numbers["concurrentRequests"] = limits.concurrent_requests
+    for key, number in numbers.items():
+        if number is not None and number % FRONT_DOOR_REPLICAS:
             why = f"each of {FRONT_DOOR_REPLICAS} Envoys allows its share"
-            accepted = f"a multiple of {FRONT_DOOR_REPLICAS}"
-            yield Problem(f"{_PATH}.limits.{key}", rate, accepted, why)
+            yield Problem(f"{path}.{key}", number, f"a multiple of {FRONT_DOOR_REPLICAS}", why)
 
 
 def _load_balancer_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:

@@ -101,7 +101,7 @@ def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Prob
             accepted = "letters and digits by chance, as `openssl rand -hex 24` makes them"
             yield Problem(place, None, accepted, "the key repeats itself or counts up, so that it can be guessed")
         owners.setdefault(key, client)
-    for client in door.client_limits:
+    for client in door.clients:
         if client not in keys:
             why = "no client of this name has a key"
             yield Problem(f"frontDoor.limits.clients.{client}", None, ", ".join(keys) or "none", why)

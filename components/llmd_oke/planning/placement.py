@@ -28,6 +28,9 @@ SCHEDULING_S = 600
 FRONT_DOOR_REPLICAS = 2
 """Envoys in front of the routers of a model, or of all models of a stack; ours."""
 
+FRONT_DOOR_THREADS = 2
+"""Of each of them, that take requests; ours."""
+
 FRONT_DOOR_REQUESTS = Requests(cpus=1, memory_gib=1)
 """What each of them asks of its node; ours. They pass bytes on, and each request's body once."""
 

@@ -466,17 +466,29 @@ class FrontDoorModel:
 
 
 @dataclass(frozen=True)
+class ClientLimitsPlan:
+    """What one client may ask of one Envoy: requests and tokens in a minute, requests at a time at each model, and
+    models by their served names. None is what all clients have, or as much as it likes.
+    """
+
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None = None
+    models: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class FrontDoorPlan:
     """One address for all models. `weights` has percents by the names of units; units of models that have none are
-    missing. Requests in a minute are those of one client at one of the Envoys, `client_limits` by their names.
+    missing. `limits` are those of each client, `clients` have other ones by their names.
     """
 
     exposure: Exposure
     host: str | None
     tls: Tls | None
     authentication: Authentication | None
-    requests_per_minute: int | None
-    client_limits: Mapping[str, int]
+    limits: ClientLimitsPlan
+    clients: Mapping[str, ClientLimitsPlan]
     models: tuple[FrontDoorModel, ...]
     weights: Mapping[str, int]
     load_balancer: LoadBalancer

@@ -9,7 +9,7 @@ from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.objects import after
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.planning.gateway import CLIENTS, CLUSTER
-from llmd_oke.planning.plan import FrontDoorModel, FrontDoorPlan, GatewayPlan
+from llmd_oke.planning.plan import ClientLimitsPlan, FrontDoorModel, FrontDoorPlan, GatewayPlan
 from llmd_oke.program.access import ClusterAccess
 from llmd_oke.program.models import ADDRESSES, override_args, taking_over, unit_name
 from llmd_oke.serving.gateway import (
@@ -24,6 +24,7 @@ from llmd_oke.serving.gateway import (
 from llmd_oke.serving.router import service_name
 from llmd_oke.serving.stack_front_door import (
     NAME,
+    FrontDoorClientArgs,
     FrontDoorLoadBalancerArgs,
     FrontDoorModelArgs,
     FrontDoorTokensArgs,
@@ -74,8 +75,9 @@ def front_door_args(
         "issuer": {"name": tls.name, "kind": tls.scope} if tls and tls.kind == "issuer" else None,
         "api_keys": None if keys is None else {name: pulumi.Output.secret(key) for name, key in keys.items()},
         "tokens": _tokens(door, secrets.key_set),
-        "requests_per_minute": door.requests_per_minute,
-        "client_limits": dict(door.client_limits) or None,
+        "requests_per_minute": door.limits.requests_per_minute,
+        "tokens_per_minute": door.limits.tokens_per_minute,
+        "clients": {name: _client(limits) for name, limits in door.clients.items()} or None,
         "load_balancer": load_balancer_args(plan, door.exposure, door.load_balancer, access),
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
     }
@@ -90,6 +92,15 @@ def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoor
         {"service": services[unit], "weight": door.weights.get(unit)} for unit in behind.units
     ]
     return {"name": behind.name, "served_name": behind.served_name, "hosts": list(behind.hosts) or None, "units": units}
+
+
+def _client(limits: ClientLimitsPlan) -> FrontDoorClientArgs:
+    return {
+        "requests_per_minute": limits.requests_per_minute,
+        "tokens_per_minute": limits.tokens_per_minute,
+        "concurrent_requests": limits.concurrent_requests,
+        "models": None if limits.models is None else list(limits.models),
+    }
 
 
 def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | None:

@@ -5,18 +5,24 @@ Envoy's project counts its Lua filter as robust against untrusted clients, and a
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from llmd_oke.serving.client_requests import lua_literal
+from llmd_oke.planning.placement import FRONT_DOOR_THREADS
+from llmd_oke.serving.client_requests import MODEL_KEY, MODEL_NAMESPACE, lua_literal
 from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.values import values_folder
 
 CLIENT_HEADER = "x-llmd-oke-client"
 """Says routers and servers who asks: the name of the key, or the subject of the token. Clients can't set it."""
 
-BODIES_FILTER = "bodies-in-flight"
+BODIES_FILTER, RIGHTS_FILTER = "bodies-in-flight", "client-rights"
+"""Names of filters."""
+
+SERVED = "served"
+"""What a route says of itself, below the name of the filter of rights: the model that it leads to, or, where it lists
+models, the entry whose host it is."""
 
 Config = dict[str, Any]
 
@@ -39,7 +45,7 @@ def keys_filter(digests: Mapping[str, str]) -> Config:
 def bodies_filter() -> Config:
     """Refuses a request where those whose answers haven't begun are too large together, or those of its client."""
     most = bounds()
-    thread_bytes = most.bodies_mib * 1024 * 1024 // most.threads
+    thread_bytes = most.bodies_mib * 1024 * 1024 // FRONT_DOOR_THREADS
     return {
         "name": BODIES_FILTER,
         "typed_config": _lua(
@@ -49,6 +55,26 @@ def bodies_filter() -> Config:
             LargestBody=most.body_mib * 1024 * 1024,
             HoldSeconds=most.hold_s,
             NameHeader=CLIENT_HEADER,
+        ),
+    }
+
+
+def rights_filter(rights: Mapping[str, Sequence[str]], lists: Mapping[str, Mapping[str, str]]) -> Config:
+    """Lets clients use some models only, by their served names; clients without rights of their own use all.
+
+    `lists` are what `/v1/models` answers them, by client and by what its route says of itself.
+    """
+    return {
+        "name": RIGHTS_FILTER,
+        "typed_config": _lua(
+            "client-rights",
+            Models={client: dict.fromkeys(models, True) for client, models in rights.items()},
+            Lists={client: ", ".join(models) for client, models in rights.items()},
+            Entries={client: dict(texts) for client, texts in lists.items()},
+            NameHeader=CLIENT_HEADER,
+            Namespace=MODEL_NAMESPACE,
+            Key=MODEL_KEY,
+            Route=SERVED,
         ),
     }
 

@@ -19,6 +19,9 @@ LARGEST_BODY_MIB = bounds().body_mib
 MODEL_NAMESPACE, MODEL_KEY, REFUSED_KEY = "llmd-oke", "model", "refused"
 """Where Envoy finds what the body says, and the field or the kind of what was refused (dynamic metadata)."""
 
+TOKENS_NAMESPACE = "llmd-oke.tokens"
+"""Where Envoy finds how many tokens a request may take, by the key of its model."""
+
 _PATH_PREFIX = "^/models/[^/]+"
 """Of paths at a stack's front door that lead to one model."""
 
@@ -43,8 +46,13 @@ def choosing_filters() -> list[Config]:
     return [admitted, _buffer(LARGEST_BODY_MIB), _bodies(_CHOOSE)]
 
 
-_CHOOSE = f"""local model = check(handle)
+_MOST_TOKENS = 10**9
+"""That a request is counted with: as many as a limit may be."""
+
+_CHOOSE = f"""local model, tokens = check(handle)
   if model then handle:streamInfo():dynamicMetadata():set("{MODEL_NAMESPACE}", "{MODEL_KEY}", model) end
+  local counted = math.ceil(math.max(1, math.min(tokens or 1, {_MOST_TOKENS})))
+  handle:streamInfo():dynamicMetadata():set("{TOKENS_NAMESPACE}", "{MODEL_KEY}", counted)
   handle:clearRouteCache()"""
 """No filter of Envoy's own chooses the route anew."""
 
@@ -105,6 +113,8 @@ def _body_tables() -> Config:
         "Places": places,
         "Deepest": facts.deepest,
         "MostNames": facts.most_names,
+        "AssumedOutput": bounds().assumed_output_tokens,
+        "BytesPerToken": bounds().bytes_per_token,
     }
 
 
@@ -123,7 +133,7 @@ def _mark(places: dict[str, Any], name: str, mark: str) -> None:
 
 
 def lua_literal(value: Any) -> str:
-    """A value as Lua writes it. Texts have neither quotes nor line ends."""
+    """A value as Lua writes it. Texts have no line ends."""
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value).items()
         return f"{{{', '.join(f'[{lua_literal(key)}] = {lua_literal(part)}' for key, part in pairs)}}}"
@@ -133,4 +143,7 @@ def lua_literal(value: Any) -> str:
         return "nil"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value) if isinstance(value, int) else f'"{value}"'
+    if isinstance(value, int):
+        return str(value)
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

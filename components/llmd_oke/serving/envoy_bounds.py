@@ -59,10 +59,11 @@ class EnvoyBounds(Entry):
     idle_connection_kib: int
     copies: int
     attack_share: float
-    threads: int
     client_bodies_share: float
     hold_s: int
     refusals_per_minute: int
+    assumed_output_tokens: int
+    bytes_per_token: int
     pressure: Pressure
 
     @property

@@ -23,7 +23,7 @@ from llmd_oke.objects import (
     resolve_release,
     when_declared,
 )
-from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS
+from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS, FRONT_DOOR_THREADS
 from llmd_oke.serving import client_access, client_requests, envoy, labels, network_policies
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
@@ -307,7 +307,7 @@ def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str])
         "args": [
             *("--config-path", f"{CONFIG_FOLDER}/{CONFIG_FILE}"),
             *("--log-level", "warn"),
-            *("--concurrency", str(bounds().threads)),
+            *("--concurrency", str(FRONT_DOOR_THREADS)),
             "--disable-hot-restart",
         ],
         "ports": [
@@ -453,17 +453,17 @@ def _retry_policy() -> Config:
     }
 
 
-def units_cluster(name: str, upstreams: Sequence[Upstream]) -> Config:
+def units_cluster(name: str, upstreams: Sequence[Upstream], most: int | None = None) -> Config:
     """Units: of two by chance the one with fewer requests. One that fails is left out for a while, never all.
 
     Whether a unit is there is asked by connecting to it: a Service without ready pods refuses. A request would be
     routed to its servers and counted. It is left out for a second only: when units change one by one, the next one goes
-    as soon as this one is back.
+    as soon as this one is back. `most` requests may be under way at a time.
     """
     thresholds = {
         "max_connections": _MOST,
         "max_pending_requests": _MOST,
-        "max_requests": _MOST,
+        "max_requests": most or _MOST,
         "retry_budget": {"budget_percent": {"value": 100}},  # a unit that refuses at once has the fewest requests
     }
     return {

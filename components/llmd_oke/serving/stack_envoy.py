@@ -7,7 +7,7 @@ Field names are those of Envoy's API v3; the whole is read by the real Envoy in 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmd_oke.serving import client_access, client_requests, envoy
 from llmd_oke.serving.client_access import CLIENT_HEADER
@@ -41,6 +41,15 @@ CERTIFICATE_FOLDER = "/etc/front-door/certificate"
 
 CERTIFICATE_FILE = "certificate.json"
 """Beside the bootstrap: where Envoy finds the certificate."""
+
+_USED_UP = {
+    "requests": (428, "The client's requests of this minute are used up."),
+    "tokens": (510, "The client's tokens of this minute are used up, or the request may take more than all of them."),
+}
+"""What is told of each limit, by a status that nothing else has: clients get 429."""
+
+_NO_LIMIT = 2**31 - 1
+"""In a minute."""
 
 _MOST_CLIENTS = 4096
 """Clients whose requests are counted at a time; ours. Of more, those that ask least often begin anew."""
@@ -80,14 +89,26 @@ class ServedModel:
 
 
 @dataclass(frozen=True)
+class ClientLimits:
+    """What one client may ask of one Envoy: requests and tokens in a minute, requests at a time at each model, and
+    models by their served names. None is what all clients have, or as much as it likes.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    models: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class EnvoySettings:
-    """What the bootstrap says. Requests in a minute are those of one client at one Envoy; None without limits."""
+    """What the bootstrap says. Limits are those of every client, `clients` have other ones by their names."""
 
     models: tuple[ServedModel, ...]
     encrypted: bool
     authenticated: bool
-    requests_per_minute: int | None = None
-    client_limits: Mapping[str, int] | None = None
+    limits: ClientLimits = ClientLimits()
+    clients: Mapping[str, ClientLimits] = field(default_factory=dict[str, ClientLimits])
 
 
 def bootstrap(settings: EnvoySettings) -> str:
@@ -110,13 +131,22 @@ def bootstrap(settings: EnvoySettings) -> str:
     )
 
 
-def clusters(models: Sequence[ServedModel]) -> str:
-    """Where requests go with which weights: units by the name that bodies say, and those of each entry by its own."""
+def clusters(models: Sequence[ServedModel], concurrent_requests: Mapping[str, int] | None = None) -> str:
+    """Where requests go with which weights: units by the name that bodies say, and those of each entry by its own.
+
+    Clients that may have so many requests under way at each model have clusters of their own, which count them.
+    """
     by_name: dict[str, list[Upstream]] = {}
     for model in models:
         by_name.setdefault(model.served_name, []).extend(model.upstreams)
-    served = [_weighted(_served_cluster(name), upstreams) for name, upstreams in by_name.items()]
-    return _resources([*served, *(_weighted(_own_cluster(model), model.upstreams) for model in models)])
+    units = {_served_cluster(name): upstreams for name, upstreams in by_name.items()}
+    units |= {_own_cluster(model): [*model.upstreams] for model in models}
+    counted = [
+        _weighted(_clients_cluster(client, name), upstreams, most)
+        for client, most in sorted((concurrent_requests or {}).items())
+        for name, upstreams in units.items()
+    ]
+    return _resources([*(_weighted(name, upstreams) for name, upstreams in units.items()), *counted])
 
 
 def api_keys(keys: Mapping[str, str]) -> str:
@@ -162,7 +192,11 @@ def _stack_listener(settings: EnvoySettings) -> Config:
     connections = connection_settings()
     manager = envoy.connection_manager(
         stat_prefix="requests",
-        route_config={"name": "models", "virtual_hosts": _hosts(settings.models), **_READ_LATER},
+        route_config={
+            "name": "models",
+            "virtual_hosts": _hosts(settings.models, list(_own(settings, "concurrent_requests"))),
+            **_READ_LATER,
+        },
         http_filters=_filters(settings),
         strip_any_host_port=True,
         always_set_request_id_in_response=True,
@@ -194,10 +228,36 @@ def _filters(settings: EnvoySettings) -> list[Config]:
     filters: list[Config] = [client_requests.cleaning_filter(CLIENT_HEADER)]
     if settings.authenticated:
         filters.append(_authentication_filter())
-    if settings.requests_per_minute is not None:
-        filters.append(_limit_filter(settings.requests_per_minute, settings.client_limits or {}))
-    filters.append(client_access.bodies_filter())
-    return [*filters, *client_requests.choosing_filters(), router_filter()]
+    if requests := _limit_filter(
+        "requests", settings.limits.requests_per_minute, _own(settings, "requests_per_minute")
+    ):
+        filters.append(requests)
+    filters += [client_access.bodies_filter(), *client_requests.choosing_filters()]
+    if rights := {client: limits.models for client, limits in settings.clients.items() if limits.models is not None}:
+        filters.append(client_access.rights_filter(rights, _lists(settings.models, rights)))
+    counted = {"format": f"%DYNAMIC_METADATA({client_requests.TOKENS_NAMESPACE}:{client_requests.MODEL_KEY})%"}
+    own_tokens = _own(settings, "tokens_per_minute")
+    if tokens := _limit_filter("tokens", settings.limits.tokens_per_minute, own_tokens, hits_addend=counted):
+        filters.append(tokens)
+    return [*filters, router_filter()]
+
+
+def _own(settings: EnvoySettings, name: str) -> dict[str, int]:
+    """What single clients have in place of what all have."""
+    limits = {client: getattr(limits, name) for client, limits in sorted(settings.clients.items())}
+    return {client: number for client, number in limits.items() if number is not None}
+
+
+def _lists(models: Sequence[ServedModel], rights: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+    """What `/v1/models` answers clients that use some models only, at all hosts."""
+    hosts = {"": models, **{model.name: [model] for model in models}}
+    return {
+        client: {
+            host: _models_text([model for model in of_host if model.served_name in allowed])
+            for host, of_host in hosts.items()
+        }
+        for client, allowed in rights.items()
+    }
 
 
 def _authentication_filter() -> Config:
@@ -212,52 +272,60 @@ def _authentication_filter() -> Config:
     }
 
 
-def _limit_filter(requests_per_minute: int, clients: Mapping[str, int]) -> Config:
-    """Each client by its own limit or by that of all; requests without a name share one."""
+def _limit_filter(prefix: str, everybody: int | None, clients: Mapping[str, int], **counted: object) -> Config | None:
+    """Each client by its own limit in a minute or by that of all; requests without a name share one."""
+    if everybody is None and not clients:
+        return None
     own = [
         {"entries": [{"key": "client", "value": client}], "token_bucket": _bucket(limit)}
         for client, limit in sorted(clients.items())
     ]
-    others = {"entries": [{"key": "client"}], "token_bucket": _bucket(requests_per_minute)}
+    others = [] if everybody is None else [{"entries": [{"key": "client"}], "token_bucket": _bucket(everybody)}]
     named = {"request_headers": {"header_name": CLIENT_HEADER, "descriptor_key": "client"}}
     always = {"default_value": {"numerator": 100}}
-    return envoy.http_filter(
-        "local_ratelimit",
-        "local_ratelimit",
-        "LocalRateLimit",
-        stat_prefix="limits",
-        token_bucket=_bucket(requests_per_minute),
-        filter_enabled=always,
-        filter_enforced=always,
-        descriptors=[*own, others],
-        rate_limits=[{"actions": [named]}],
-        always_consume_default_token_bucket=False,
-        max_dynamic_descriptors=_MOST_CLIENTS,
-    )
+    kind = typed("filters.http.local_ratelimit.v3.LocalRateLimit")
+    settings: Config = {
+        "stat_prefix": f"limits.{prefix}",
+        "token_bucket": _bucket(everybody or _NO_LIMIT),
+        "status": {"code": _USED_UP[prefix][0]},
+        "filter_enabled": always,
+        "filter_enforced": always,
+        "descriptors": [*own, *others],
+        "rate_limits": [{"actions": [named], **counted}],
+        "always_consume_default_token_bucket": False,
+        "max_dynamic_descriptors": _MOST_CLIENTS,
+    }
+    return {"name": f"{prefix}-per-minute", "typed_config": {**kind, **settings}}
 
 
-def _bucket(requests_per_minute: int) -> Config:
-    return {"max_tokens": requests_per_minute, "tokens_per_fill": requests_per_minute, "fill_interval": "60s"}
+def _bucket(per_minute: int) -> Config:
+    return {"max_tokens": per_minute, "tokens_per_fill": per_minute, "fill_interval": "60s"}
 
 
-def _hosts(models: Sequence[ServedModel]) -> list[Config]:
+def _hosts(models: Sequence[ServedModel], counted: Sequence[str]) -> list[Config]:
     """Hosts that lead to one model, and all others, where the path or the body says the model."""
     own = [
-        _host(f"model-{model.name}", list(model.hosts), [_models_route([model]), *_own_routes(model, "/")])
+        _host(
+            f"model-{model.name}",
+            list(model.hosts),
+            [_models_route([model], model.name), *_own_routes(model, "/", counted)],
+        )
         for model in models
         if model.hosts
     ]
     names = ", ".join(sorted({model.served_name for model in models}))
     by_body: list[Config] = [
-        {
-            "match": {"prefix": "/v1/", "dynamic_metadata": [_metadata({"string_match": {"exact": name}})]},
-            "route": route_to(_served_cluster(name)),
-        }
+        route
         for name in dict.fromkeys(model.served_name for model in models)
+        for route in _routes(
+            {"prefix": "/v1/", "dynamic_metadata": [_metadata({"string_match": {"exact": name}})]},
+            _served_cluster(name),
+            counted,
+        )
     ]
     routes: list[Config] = [
         _models_route(models),
-        *(route for model in models for route in _own_routes(model, f"/models/{model.name}/")),
+        *(route for model in models for route in _own_routes(model, f"/models/{model.name}/", counted)),
         *by_body,
         _answer(
             {"prefix": "/v1/", "dynamic_metadata": [_metadata({"present_match": True})]},
@@ -274,11 +342,11 @@ def _host(name: str, domains: Sequence[str], routes: Sequence[Config]) -> Config
     return {"name": name, "domains": list(domains), "routes": list(routes)}
 
 
-def _own_routes(model: ServedModel, prefix: str) -> list[Config]:
+def _own_routes(model: ServedModel, prefix: str, counted: Sequence[str]) -> list[Config]:
     """What leads to one model, whatever the body says of it."""
-    route = {**route_to(_own_cluster(model)), "prefix_rewrite": "/v1/"}
+    routes = _routes({"prefix": f"{prefix}v1/"}, _own_cluster(model), counted, prefix_rewrite="/v1/")
     return [
-        {"match": {"prefix": f"{prefix}v1/"}, "route": route},
+        *({**route, **_says(model.served_name)} for route in routes),
         _answer({"prefix": prefix}, 404, f"There is no such path: the API of the model is below {prefix}v1/."),
     ]
 
@@ -288,14 +356,36 @@ def _metadata(value: Config, key: str = client_requests.MODEL_KEY) -> Config:
     return {"filter": client_requests.MODEL_NAMESPACE, "path": path, "value": value}
 
 
-def _models_route(models: Sequence[ServedModel]) -> Config:
-    """`/v1/models`: all names, as OpenAI's API lists them."""
+def _routes(match: Config, cluster: str, counted: Sequence[str], **route: object) -> list[Config]:
+    """What leads to a cluster: clients whose requests are counted by the clusters of their own."""
+    own: list[Config] = [
+        {
+            "match": {**match, "headers": [{"name": CLIENT_HEADER, "string_match": {"exact": client}}]},
+            "route": {**route_to(_clients_cluster(client, cluster)), **route},
+        }
+        for client in counted
+    ]
+    return [*own, {"match": match, "route": {**route_to(cluster), **route}}]
+
+
+def _says(served: str) -> Config:
+    """What a route says of itself to the filter of rights."""
+    return {"metadata": {"filter_metadata": {client_access.RIGHTS_FILTER: {client_access.SERVED: served}}}}
+
+
+def _models_text(models: Sequence[ServedModel]) -> str:
+    """Names, as OpenAI's API lists them."""
     names = dict.fromkeys(model.served_name for model in models)
     entries = [{"id": name, "object": "model", "created": 0, "owned_by": "llmd-oke"} for name in names]
-    text = json.dumps({"object": "list", "data": entries})
+    return json.dumps({"object": "list", "data": entries})
+
+
+def _models_route(models: Sequence[ServedModel], host: str = "") -> Config:
+    """`/v1/models`: all names, at a host or at all."""
     header = {"key": "content-type", "value": "application/json"}
     return {
-        **_answer({"path": "/v1/models"}, 200, text),
+        **_answer({"path": "/v1/models"}, 200, _models_text(models)),
+        **_says(host),
         "response_headers_to_add": [{"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
     }
 
@@ -321,10 +411,14 @@ def _errors() -> list[Config]:
     unknown["filter"] = {"and_filter": {"filters": [unknown["filter"], below]}}
     known = [_error(status, "EQ", *_CODES[status]) for status in _CODES]
     busy = _error(503, "EQ", "server_error", "service_unavailable")
-    used_up = _error(429, "EQ", *_CODES[429], message="The client's requests of this minute are used up.")
-    limited = {"response_flag_filter": {"flags": ["RL"]}}
-    used_up["filter"] = {"and_filter": {"filters": [used_up["filter"], limited]}}
-    return [formed, unknown, used_up, *known, busy, _error(500, "GE", "server_error", "server_error")]
+    used_up = [
+        _error(status, "EQ", *_CODES[429], message=words) | {"status_code": 429} for status, words in _USED_UP.values()
+    ]
+    words = "The client has as many requests under way at this model as it may have at a time."
+    crowded = _error(503, "EQ", *_CODES[429], message=words) | {"status_code": 429}
+    overflow = {"response_flag_filter": {"flags": ["UO"]}}
+    crowded["filter"] = {"and_filter": {"filters": [crowded["filter"], overflow]}}
+    return [formed, unknown, *used_up, crowded, *known, busy, _error(500, "GE", "server_error", "server_error")]
 
 
 def _error(status: int, comparison: str, kind: str, code: str, message: str | None = None) -> Config:
@@ -335,7 +429,7 @@ def _error(status: int, comparison: str, kind: str, code: str, message: str | No
         "filter": {"status_code_filter": {"comparison": {"op": comparison, "value": value}}},
         "body_format_override": {"json_format": {"error": error}, "content_type": "application/json"},
     }
-    if status == 429:
+    if code == "rate_limit_exceeded":
         mapper["headers_to_add"] = [{"header": {"key": "retry-after", "value": "60"}}]
     return mapper
 
@@ -370,15 +464,19 @@ def _served_cluster(served_name: str) -> str:
     return f"served/{served_name}"
 
 
+def _clients_cluster(client: str, cluster: str) -> str:
+    return f"client/{client}/{cluster}"
+
+
 def _own_cluster(model: ServedModel) -> str:
     return f"model/{model.name}"
 
 
-def _weighted(name: str, upstreams: Sequence[Upstream]) -> Config:
+def _weighted(name: str, upstreams: Sequence[Upstream], most: int | None = None) -> Config:
     """A cluster of the units that get requests."""
     used = [upstream for upstream in upstreams if upstream.weight != 0]
     rest = used or [Upstream(upstream.host, upstream.port) for upstream in upstreams]
-    return {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", **units_cluster(name, rest)}
+    return {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", **units_cluster(name, rest, most)}
 
 
 def _extension(typed_config: Config) -> Config:

@@ -21,7 +21,7 @@ from llmd_oke.planning.tags import STACK_TAG
 from llmd_oke.serving import labels, network_policies, stack_envoy
 from llmd_oke.serving.front_door import CONFIG_FILE, CONFIG_FOLDER, READY_PORT, Upstream, envoys
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
-from llmd_oke.serving.stack_envoy import EnvoySettings, ServedModel
+from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
 
 NAME = "front-door"
 """Name of its objects, or what their names begin with."""
@@ -85,6 +85,19 @@ class FrontDoorTokensArgs(TypedDict):
     """JSON Web Key Set with the public keys that they are signed with."""
 
 
+class FrontDoorClientArgs(TypedDict):
+    """What one client may ask of each of the two Envoys. What is left out is as for all clients."""
+
+    requests_per_minute: NotRequired[int | None]
+    """Requests in a minute."""
+    tokens_per_minute: NotRequired[int | None]
+    """Tokens in a minute, counted as requests come."""
+    concurrent_requests: NotRequired[int | None]
+    """Requests under way at a time, at each model."""
+    models: NotRequired[list[str] | None]
+    """Served names of the models that it may use; all if left out."""
+
+
 class FrontDoorLoadBalancerArgs(TypedDict):
     """A network load balancer of OCI."""
 
@@ -125,7 +138,9 @@ class StackFrontDoorArgs(TypedDict):
     """Tokens of clients."""
     requests_per_minute: NotRequired[int | None]
     """Requests of each client in a minute at each of the two Envoys; as many as it likes if left out."""
-    client_limits: NotRequired[dict[str, int] | None]
+    tokens_per_minute: NotRequired[int | None]
+    """Tokens that requests of each client may take in a minute at each of the two Envoys; any number if left out."""
+    clients: NotRequired[dict[str, FrontDoorClientArgs] | None]
     """Other limits of single clients, by their names."""
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
     """Load balancer; pods of the cluster alone reach the address if left out."""
@@ -185,7 +200,7 @@ def address(args: StackFrontDoorArgs) -> str:
 def version(args: StackFrontDoorArgs) -> str:
     """A short name of what the Envoys read only when they start, and of where requests go; not of weights."""
     models = _models(args, weighted=False)
-    texts = [stack_envoy.bootstrap(_settings(args)), stack_envoy.clusters(models)]
+    texts = [stack_envoy.bootstrap(_settings(args)), stack_envoy.clusters(models, _concurrent_requests(args))]
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
 
 
@@ -199,7 +214,7 @@ def config_map(args: StackFrontDoorArgs) -> Manifest:
 
 def traffic_config_map(args: StackFrontDoorArgs) -> Manifest:
     """Where requests go with which weights."""
-    data = {stack_envoy.TRAFFIC_FILE: stack_envoy.clusters(_models(args))}
+    data = {stack_envoy.TRAFFIC_FILE: stack_envoy.clusters(_models(args), _concurrent_requests(args))}
     metadata = _metadata(args, f"{_versioned_name(args)}-traffic")
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
@@ -361,8 +376,23 @@ def _settings(args: StackFrontDoorArgs) -> EnvoySettings:
         models=_models(args, weighted=False),
         encrypted=encrypted(args),
         authenticated=authenticated(args),
-        requests_per_minute=args.get("requests_per_minute"),
-        client_limits=args.get("client_limits"),
+        limits=ClientLimits(args.get("requests_per_minute"), args.get("tokens_per_minute")),
+        clients={name: _client(client) for name, client in (args.get("clients") or {}).items()},
+    )
+
+
+def _concurrent_requests(args: StackFrontDoorArgs) -> dict[str, int]:
+    limits = {name: client.get("concurrent_requests") for name, client in (args.get("clients") or {}).items()}
+    return {name: number for name, number in limits.items() if number is not None}
+
+
+def _client(args: FrontDoorClientArgs) -> ClientLimits:
+    models = args.get("models")
+    return ClientLimits(
+        args.get("requests_per_minute"),
+        args.get("tokens_per_minute"),
+        args.get("concurrent_requests"),
+        None if models is None else tuple(models),
     )
 
 

@@ -22,10 +22,11 @@ import aiohttp
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
+from llmd_oke.planning.placement import FRONT_DOOR_THREADS
 from llmd_oke.serving import stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.serving.front_door import READY_PORT, Upstream
-from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT, STACK_PORT, EnvoySettings, ServedModel
+from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT, STACK_PORT, ClientLimits, EnvoySettings, ServedModel
 from llmd_rehearsal.pods.volumes import File, write_files
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -157,6 +158,13 @@ class Client:
             kept = ("x-request-id", "retry-after", "content-type")
             shown = {name: response.headers[name] for name in kept if name in response.headers}
             return {"status": response.status, "document": document, "headers": shown}
+
+    async def begin(self, body: object) -> aiohttp.ClientResponse:
+        """An answer that has begun."""
+        url = f"{self.scheme}://127.0.0.1:{STACK_PORT}/v1/completions"
+        response = await self.session.post(url, headers=self.headers, json=body)
+        await response.content.readany()
+        return response
 
     async def __aenter__(self) -> "Client":
         return self
@@ -296,6 +304,59 @@ async def moved(units: Units, front: Front) -> dict[str, Any]:
     return seen
 
 
+async def entitled(units: Units, front: Front) -> dict[str, Any]:
+    """What clients get that may use one model, so many tokens in a minute, or one request at a time."""
+    seen: dict[str, Any] = {}
+    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB, "carol": CAROL}))
+    front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"carol": 2}))
+    async with front.running(), Client(key=ALICE) as alice, Client(key=BOB) as bob, Client(key=CAROL) as carol:
+
+        async def served() -> bool:
+            return (await alice.ask(asks(LLAMA)))["status"] == (await carol.ask(asks(GPT)))["status"] == 200
+
+        await until(served, "sending")
+        seen["allowed"] = [
+            (await alice.ask(asks(LLAMA)))["status"],
+            (await alice.ask(asks("any"), "/models/llama/v1/completions"))["status"],
+        ]
+        seen["denied"] = [
+            await alice.ask(asks(GPT)),
+            await alice.ask(asks("gpt-5")),
+            await alice.ask(asks(LLAMA), "/models/gpt/v1/completions"),
+            await alice.ask(asks(LLAMA), headers={"host": "gpt.example.com"}),
+        ]
+        seen["lists"] = [
+            [entry["id"] for entry in (await alice.ask(path="/v1/models", headers=headers))["document"]["data"]]
+            for headers in ({}, {"host": "gpt.example.com"})
+        ]
+        seen["others"] = (await bob.ask(path="/v1/models"))["document"]["data"]
+        large: list[dict[str, object]] = [
+            {"max_tokens": 4000},
+            {"max_tokens": "4_000"},
+            {"max_completion_tokens": 1, "max_tokens": 4000},
+            {"max_tokens": 500, "n": 8},
+            {"max_tokens": 20, "prompt": ["x"] * 200},
+            {"max_tokens": 20, "prompt": [[1]] * 200},
+            {"max_tokens": 1, "suffix": "x" * 16000},
+            {"prompt": ["x"] * 4},
+        ]
+        seen["large"] = [await bob.ask({**asks(GPT), **more}) for more in large]
+        seen["small"] = [(await bob.ask(asks(GPT, max_tokens=500)))["status"] for _ in range(7)]
+        units.hold.clear()
+        streams = [await carol.begin(asks(GPT, stream=True)) for _ in range(2)]
+        seen["third"] = await carol.ask(asks(GPT))
+        seen["elsewhere"] = (await carol.ask(asks(LLAMA)))["status"]
+        streams[0].close()
+
+        async def free() -> bool:
+            return (await carol.ask(asks(GPT)))["status"] == 200
+
+        await until(free, "free of the request whose client has gone")
+        units.hold.set()
+        streams[1].close()
+    return seen
+
+
 async def guarded(front: Front) -> dict[str, Any]:
     """Keys, limits and a certificate, all of which change while Envoy runs."""
     seen: dict[str, Any] = {}
@@ -317,7 +378,7 @@ async def guarded(front: Front) -> dict[str, Any]:
                 )
             ]
             guesses = [
-                await carol.ask(path="/v1/models") for _ in range(bounds().threads * bounds().refusals_per_minute + 5)
+                await carol.ask(path="/v1/models") for _ in range(FRONT_DOOR_THREADS * bounds().refusals_per_minute + 5)
             ]
             seen["guesses"] = guesses[-1]
             seen["known_beside_guesses"] = (await alice.ask(path="/v1/models"))["status"]
@@ -395,8 +456,18 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     async with front.running():
         seen = {"routed": await routed(units), "moved": await moved(units, front)}
     seen["routed"]["log"] = front.log
-    limited = replace(free, encrypted=True, authenticated=True, requests_per_minute=3, client_limits={"alice": 100})
+    limited = replace(
+        free, encrypted=True, authenticated=True, limits=ClientLimits(3), clients={"alice": ClientLimits(100)}
+    )
     seen["guarded"] = await guarded(Front(folder / "guarded", limited, program))
+    own = {
+        "alice": ClientLimits(models=(LLAMA,)),
+        "bob": ClientLimits(tokens_per_minute=3500),
+        "carol": ClientLimits(concurrent_requests=2),
+    }
+    seen["entitled"] = await entitled(
+        units, Front(folder / "own", replace(free, authenticated=True, clients=own), program)
+    )
     tokens = Front(folder / "signed", replace(free, authenticated=True), program)
     tokens.move()
     seen["signed"] = await signed(tokens)

@@ -151,6 +151,30 @@ def test_unfinished_requests_of_one_client_take_no_more_than_its_share(routed):
     assert routed["unfinished"]["other"] == 200
 
 
+def test_a_client_uses_and_sees_the_models_alone_that_it_may_use(seen):
+    entitled = seen["entitled"]
+    assert entitled["allowed"] == [200, 200]
+    for answer in entitled["denied"]:
+        status, code, words = error(answer)
+        assert (status, code) == (404, "model_not_found" if code != "not_found" else code)
+        assert words.endswith("Its models are: meta/llama.")
+    assert entitled["lists"] == [["meta/llama"], []]
+    assert len(entitled["others"]) == 2
+
+
+def test_tokens_of_a_minute_are_those_that_a_request_may_take(seen):
+    entitled = seen["entitled"]
+    assert [error(answer)[:2] for answer in entitled["large"]] == [(429, "rate_limit_exceeded")] * 8
+    assert entitled["small"] == [200] * 6 + [429]  # of 3,500; 500 each and those of their bodies
+
+
+def test_requests_of_a_client_at_a_time_are_counted_until_it_has_gone(seen):
+    status, code, words = error(seen["entitled"]["third"])
+    assert (status, code) == (429, "rate_limit_exceeded")
+    assert "under way" in words
+    assert seen["entitled"]["elsewhere"] == 200
+
+
 def test_servers_learn_the_clients_name_and_not_its_key(guarded):
     headers = guarded["alice"]["document"]["headers"]
     assert headers["x-llmd-oke-client"] == "alice"

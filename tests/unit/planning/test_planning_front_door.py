@@ -51,6 +51,31 @@ def test_a_shift_of_weights_is_no_other_deployment():
         ({"exposure": "internal", "authentication": KEYS}, "frontDoor.tls", "in plain text"),
         ({"exposure": "internal", "limits": {"requestsPerMinute": 60}}, "frontDoor.authentication", "told apart"),
         (
+            {"authentication": KEYS, "limits": {"tokensPerMinute": 5}},
+            "frontDoor.limits.tokensPerMinute",
+            "a multiple of 2",
+        ),
+        (
+            {"authentication": KEYS, "limits": {"clients": {"a": 7}}},
+            "frontDoor.limits.clients.a.requestsPerMinute",
+            "a multiple of 2",
+        ),
+        (
+            {"authentication": KEYS, "limits": {"clients": {"a": {"concurrentRequests": 7}}}},
+            "frontDoor.limits.clients.a.concurrentRequests",
+            "a multiple of 2",
+        ),
+        (
+            {"authentication": KEYS, "limits": {"clients": {"a": {"models": ["gpt-oss-120"]}}}},
+            "frontDoor.limits.clients.a.models[0]",
+            "gpt-oss-120b",
+        ),
+        (
+            {"authentication": KEYS, "limits": {"clients": {"a": {"models": []}}}},
+            "frontDoor.limits.clients.a.models",
+            "can ask nothing",
+        ),
+        (
             {"authentication": KEYS, "limits": {"requestsPerMinute": 5}},
             "frontDoor.limits.requestsPerMinute",
             "multiple",
