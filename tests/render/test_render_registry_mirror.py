@@ -9,13 +9,21 @@ import pytest
 import yaml
 from llmd_oke import planning
 from llmd_oke.catalogue import operators, release_names
+from llmd_oke.catalogue.benchmarks import bench_jobs, evals
 from llmd_oke.catalogue.container_images import lock
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.config import stacks, validate
 from llmd_oke.gitops.rendering import rendering_of
 from llmd_oke.operators.helm_operators import chart_values, device_config
 from llmd_oke.planning.container_images import copies, images_of, pulled_images
+from llmd_oke.program.acceptance import accepted_pool
+from llmd_oke.serving.acceptance import request
+from llmd_oke.serving.jobs import Evaluation, evaluation_job
 from llmd_oke.testing import Declared, Rendered
+from llmd_tuner.experiments.deployed import acceptance, load
+from llmd_tuner.experiments.deployed.evals import evaluation_place
+from llmd_tuner.experiments.deployed.load import LoadOptions
+from llmd_tuner.status.status import planned_images
 from render_support import PROJECT, SHARED_DATA
 from stack_files import StackObject, cluster_layer, created_stack, model, read, stack
 from test_render_goldens import CHOICES, COMPONENTS
@@ -260,3 +268,32 @@ def test_the_files_of_a_rendering_name_the_private_registry(rendered: Callable[.
     images = [c["image"] for item in objects for pod in pods(item) for key in PODS for c in pod.get(key, ())]
     assert images
     assert [image for image in images if not image.startswith(f"{PREFIX}/")] == []
+
+
+def jobs_of_commands() -> Iterator[Mapping[str, Any]]:
+    """The Jobs that commands start in a cluster, which no stack declares."""
+    of = planning.plan(validate(with_mirror("rehearsal")))
+    (served,) = of.models
+    options = LoadOptions(shapes=("constant:1",), duration_s=60)
+    for tool in ("own", "inference-perf"):
+        yield load.manifests(of, served, options, tool)[0]
+    place = evaluation_place(of, "job")
+    package = next(iter(evals().packages.values()))
+    yield evaluation_job(place, Evaluation("e", package, "http://m", "m", 1), bench_jobs(), 60)
+    (accepted,) = of.acceptance
+    yield acceptance._job(of, accepted, "accept")
+    yield request(accepted_pool(accepted, ""), "docker.io/vllm/vllm:1", of.registry_mirror)["pod"]
+
+
+def test_jobs_of_commands_pull_from_the_private_registry_too():
+    for job in jobs_of_commands():
+        declared = list(pods(job))
+        assert declared
+        images = [c["image"] for pod in declared for key in PODS for c in pod.get(key, ())]
+        assert [image for image in images if not image.startswith(f"{PREFIX}/")] == []
+        assert all(pod["imagePullSecrets"] == [{"name": "ocir"}] for pod in declared)
+
+
+def test_status_expects_the_copies_that_pods_run():
+    of = planning.plan(validate(with_mirror("rehearsal")))
+    assert all(image.startswith(f"{PREFIX}/") for image in planned_images(of).values())

@@ -21,6 +21,7 @@ from llmd_pods.records import Health, RequestRecord, Window, read_lines
 from llmd_pods.stages import Stage, StageResult
 from llmd_pods.workload import ConstantRate
 from llmd_tuner.experiments.deployed import load
+from llmd_tuner.experiments.deployed.jobs import place_of
 from llmd_tuner.experiments.deployed.load import (
     LoadFolder,
     LoadMeasurement,
@@ -31,7 +32,6 @@ from llmd_tuner.experiments.deployed.load import (
     load_request,
     manifests,
     new_folder,
-    place_of,
     store_load,
 )
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from llmd_bench.rows import split_copies
 from llmd_oke.catalogue.benchmarks import BUILTIN, bench_jobs, builtin_set, evals, requirements
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.planning import ModelPlan, Plan
-from llmd_oke.program.models import node_taints
 from llmd_oke.serving.jobs import STARTING_S, Evaluation, JobSettings, evaluation_job, evaluation_objects
 from llmd_pods.errors import KitError
 from llmd_pods.evals import BuiltinResult, EvalResult, read_result, write_result
@@ -24,7 +23,7 @@ from llmd_pods.row import Basis
 from llmd_pods.smoke import SmokeResult
 
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
-from llmd_tuner.experiments.deployed.jobs import ClusterJobs, JobReader
+from llmd_tuner.experiments.deployed.jobs import ClusterJobs, JobReader, place_of
 from llmd_tuner.figures import known_figures
 
 FOLDER = "evals"
@@ -153,14 +152,18 @@ def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, 
         model=model.model.repository,
         concurrency=how.concurrency,
     )
-    job, taints = f"eval-{name}-{secrets.token_hex(3)}", tuple(node_taints(plan))
-    place = JobSettings(plan.namespace, job, job_images().python, plan.pools[0].shape, taints, plan.registry_mirror)
+    place = evaluation_place(plan, f"eval-{name}-{secrets.token_hex(3)}")
     jobs = ClusterJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
     manifest = evaluation_job(place, evaluation, bench_jobs(), how.timeout_s)
     with jobs.running(manifest, lambda uid: evaluation_objects(place, evaluation, uid)):
         jobs.await_end(place, how.timeout_s + STARTING_S)
         words = JobReader(jobs.client, place.namespace).last_words(place.job)
     return evaluated(plan, model, how, (name, _question_set(evaluation)), started, _answers(place, evaluation, words))
+
+
+def evaluation_place(plan: Plan, job: str) -> JobSettings:
+    """Where the pod of a published evaluation runs, with which image."""
+    return replace(place_of(plan, job), image=job_images().python)
 
 
 def _answers(place: JobSettings, evaluation: Evaluation, words: str | None) -> str:

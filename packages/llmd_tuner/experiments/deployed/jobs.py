@@ -16,6 +16,8 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType, PatchType
 from llmd_oke.operations.objects import metadata, texts
+from llmd_oke.planning import Plan
+from llmd_oke.program.models import node_taints
 from llmd_oke.serving.jobs import STARTING_S, JobSettings
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
@@ -293,3 +295,9 @@ def _waiting(pods: Sequence[Pod]) -> str:
         if condition_.type == "PodScheduled" and condition_.status != "True"
     }
     return "".join(f"; {reason}" for reason in sorted(filter(None, reasons)))
+
+
+def place_of(plan: Plan, job: str) -> JobSettings:
+    """Where the pods of a Job of commands run, with the image of the servers."""
+    taints, shape = tuple(node_taints(plan)), plan.pools[0].shape
+    return JobSettings(plan.namespace, job, plan.release.vllm.image, shape, taints, plan.registry_mirror)

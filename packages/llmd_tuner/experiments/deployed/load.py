@@ -24,7 +24,6 @@ from llmd_oke.catalogue.benchmarks import bench_jobs, inference_perf
 from llmd_oke.catalogue.models import model_name, names_by_repository
 from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
 from llmd_oke.planning import ModelPlan, Plan
-from llmd_oke.program.models import node_taints
 from llmd_oke.program.smoke import conditions
 from llmd_oke.serving import jobs
 from llmd_oke.serving.jobs import RESULTS_FOLDER, STARTING_S, JobSettings
@@ -46,7 +45,7 @@ from llmd_pods.workload import ConstantRate, PoissonRate
 from pydantic import TypeAdapter, ValidationError
 
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
-from llmd_tuner.experiments.deployed.jobs import ClusterJobs, why_ended
+from llmd_tuner.experiments.deployed.jobs import ClusterJobs, place_of, why_ended
 from llmd_tuner.experiments.deployed.smoke import running_servers
 
 STOPPING_S = 40.0
@@ -456,12 +455,6 @@ def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> 
     text = tool_config(model, request)
     job_manifest = jobs.tool_job(place, inference_perf(), bench_jobs(), request.limit_s)
     return [job_manifest, *jobs.tool_objects(place, text, UNKNOWN_UID)]
-
-
-def place_of(plan: Plan, job: str) -> JobSettings:
-    """Where the pods of a model's load run."""
-    taints, shape = tuple(node_taints(plan)), plan.pools[0].shape
-    return JobSettings(plan.namespace, job, plan.release.vllm.image, shape, taints, plan.registry_mirror)
 
 
 def _workers(stage: Stage) -> int:
