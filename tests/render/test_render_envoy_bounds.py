@@ -110,6 +110,15 @@ def test_the_memory_of_a_front_door_follows_from_what_clients_may_take():
     assert most.memory_limit_mib >= FRONT_DOOR_REQUESTS.memory_gib * 1024
 
 
+@pytest.mark.parametrize(("name", "listener"), LISTENERS)
+def test_every_listener_says_something_before_a_load_balancer_forgets_it(name: str, listener: dict[str, Any]):
+    assert listener["tcp_keepalive"]["keepalive_time"] < bounds().load_balancer_idle_s / 2, name
+    for manager in managers(listener):
+        interval = field(manager, "http2_protocol_options.connection_keepalive.interval")
+        assert int(interval[:-1]) < bounds().load_balancer_idle_s / 2
+        assert int(field(manager, "common_http_protocol_options.idle_timeout")[:-1]) < bounds().load_balancer_idle_s
+
+
 def test_nothing_is_refused_before_connections_that_wait_are_ended():
     pressure = bounds().pressure
     assert pressure.shorter_timeouts[1] < bounds().attack_share <= pressure.reset_streams[0]

@@ -64,6 +64,9 @@ class EnvoyBounds(Entry):
     refusals_per_minute: int
     assumed_output_tokens: int
     bytes_per_token: int
+    load_balancer_idle_s: int
+    keepalive_s: int
+    keepalive_answer_s: int
     pressure: Pressure
 
     @property
@@ -101,6 +104,10 @@ def manager_bounds() -> Config:
             "max_consecutive_inbound_frames_with_empty_payload": most.empty_frames,
             "max_inbound_priority_frames_per_stream": most.priority_frames,
             "max_inbound_window_update_frames_per_data_frame_sent": most.window_updates,
+            "connection_keepalive": {
+                "interval": _seconds(most.keepalive_s),
+                "timeout": _seconds(most.keepalive_answer_s),
+            },
         },
         "use_remote_address": True,
         "normalize_path": True,
@@ -110,8 +117,10 @@ def manager_bounds() -> Config:
 
 
 def listener_bounds() -> Config:
-    """What bounds a connection, as settings of a listener."""
-    return {"per_connection_buffer_limit_bytes": bounds().connection_kib * 1024}
+    """What bounds a connection, and keeps one alive that waits, as settings of a listener."""
+    most = bounds()
+    probes = {"keepalive_time": most.keepalive_s, "keepalive_interval": most.keepalive_answer_s, "keepalive_probes": 3}
+    return {"per_connection_buffer_limit_bytes": most.connection_kib * 1024, "tcp_keepalive": probes}
 
 
 def chain_bounds() -> Config:

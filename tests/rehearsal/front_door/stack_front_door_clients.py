@@ -227,7 +227,31 @@ async def routed(units: Units) -> dict[str, Any]:
         seen["headers"] = await client.ask(asks(GPT), headers=named)
         seen["streams"] = await streams(units, client)
     seen["unfinished"] = await unfinished()
+    seen["probe_s"] = await next_probe_s()
     return seen
+
+
+async def next_probe_s() -> float | None:
+    """Seconds until Envoy's side of a silent connection sends a probe (/proc/net/tcp); None where it sends none."""
+    _, writer = await asyncio.open_connection("127.0.0.1", STACK_PORT)
+    port = writer.get_extra_info("sockname")[1]
+
+    async def accepted() -> bool:
+        return own_timer(port) is not None
+
+    await until(accepted, "accepted")
+    timer = own_timer(port)
+    writer.close()
+    kind, _, ticks = (timer or "").partition(":")
+    return int(ticks, 16) / 100 if kind == "02" else None
+
+
+def own_timer(port: int) -> str | None:
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    ends = f":{STACK_PORT:04X}", f":{port:04X}"
+    return next(
+        (row[5] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1]) and row[3] == "01"), None
+    )
 
 
 async def unfinished() -> dict[str, Any]:

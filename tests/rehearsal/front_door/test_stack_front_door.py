@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_oke.serving.envoy_bounds import bounds
 from llmd_rehearsal import namespaces
 from llmd_rehearsal.programs import locate
 
@@ -112,6 +113,11 @@ def test_tokens_pass_as_they_come(routed):
 def test_the_access_log_has_no_prompt(routed):
     assert "secret prompt" not in routed["log"]
     assert {"openai/gpt-oss-120b", "meta/llama"} < {line["model"] for line in lines(routed["log"])}
+
+
+def test_a_silent_connection_is_kept_alive_within_the_load_balancers_time(routed):
+    assert routed["probe_s"] is not None
+    assert 0 < routed["probe_s"] <= bounds().keepalive_s + 1 < bounds().load_balancer_idle_s / 2
 
 
 def test_weights_move_without_a_failed_request(seen):
