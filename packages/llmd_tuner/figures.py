@@ -17,7 +17,7 @@ from llmd_oke.catalogue.benchmarks import kv_path
 from llmd_oke.catalogue.entries import SUFFIX, Kind
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.project import LATENCY, latency_files
-from llmd_oke.catalogue.releases import release_names
+from llmd_oke.catalogue.releases import release, release_names
 from llmd_oke.catalogue.shapes import Gpu, Node
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.planning import Plan
@@ -233,7 +233,8 @@ def latency_model_of(
     hand-over are counted. `key_value_bytes_per_token` replaces the catalogue's, for another number format.
     """
     cached = model.kv_cache.bytes_per_token if key_value_bytes_per_token is None else key_value_bytes_per_token
-    sizes = _sizes(model, cached, key_value_regions(model, conditions.release))
+    regions = key_value_regions(model, conditions.release)
+    sizes = _sizes(model, cached, regions, windows_alone=hands_over_windows(conditions.release))
     return LatencyModel(sizes, _hardware(model, node), _factors(figures, conditions.quick_reduce or "NONE"))
 
 
@@ -243,7 +244,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _sizes(model: Model, key_value_bytes_per_token: float, regions: int) -> Sizes:
+def _sizes(model: Model, key_value_bytes_per_token: float, regions: int, *, windows_alone: bool) -> Sizes:
     architecture, work = model.architecture, model.work
     experts, window, linear = architecture.experts, architecture.sliding_window, architecture.linear_attention
     return Sizes(
@@ -264,6 +265,7 @@ def _sizes(model: Model, key_value_bytes_per_token: float, regions: int) -> Size
         state_bytes=linear.state_bytes_per_sequence if linear else 0.0,
         window_tokens=window.tokens if window else 0,
         window_layers=window.layers if window else 0,
+        windows_alone=windows_alone,
     )
 
 
@@ -365,6 +367,12 @@ def _decode(figures: DecodeFigures, fit: Fit) -> Iterator[Unphysical]:
         consequence = "a step takes nothing for its layers, so that small batches and other sizes come out too fast"
         remedy = "`llmd-oke tune run --grid full`: small batches of these sizes"
         yield Unphysical("decode", factor, data, consequence, remedy, "sizes")
+
+
+def hands_over_windows(name: str | None) -> bool:
+    """Whether vLLM of a release hands over the window alone of layers that have one; in full where none is named."""
+    found = None if name is None else release(name)
+    return found is not None and found.vllm.kv_connector.hybrid_flag is not None
 
 
 def key_value_regions(model: Model, release: str | None) -> int:

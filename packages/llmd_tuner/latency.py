@@ -36,6 +36,8 @@ class Sizes:
     """Pieces of memory that a block of tokens is spread over: layers, twice where keys and values are apart."""
     window_tokens: int = 0
     window_layers: int = 0
+    windows_alone: bool = False
+    """Whether layers with a window hand over its blocks alone (vLLM's hybrid KV cache manager), and not all tokens."""
     linear_layers: int = 0
     """Layers of linear attention, without KV cache."""
     state_bytes: float = 0.0
@@ -107,15 +109,34 @@ class LatencyModel:
 
         t = copies x bytes / (port rate x efficiency x rails) + descriptors x time of one. Each GPU of a server has as
         many descriptors, of its own heads or of its copy. The handshake before a pair's first transfer is not in it.
+        Bytes of a window are counted; that they are handed over as fast as others is not measured.
         """
         copies = self.sizes.key_value_copies(rails)
         rate = self.hardware.port_bytes_per_s * self.factors.transfer_efficiency * rails / copies
         descriptors = self.descriptors(tokens, block_size)
-        return self.sizes.key_value_bytes_per_token * tokens / rate + descriptors * self.factors.transfer_descriptor_s
+        return self.key_value_bytes(tokens, block_size) / rate + descriptors * self.factors.transfer_descriptor_s
+
+    def key_value_bytes(self, tokens: int, block_size: int) -> float:
+        """Bytes of the KV cache of `tokens` that are handed over, of all layers by their kind of attention."""
+        sizes = self.sizes
+        layer_tokens = tokens * sizes.full_layers + self.window_tokens(tokens, block_size) * sizes.window_layers
+        return sizes.key_value_bytes_per_token * layer_tokens / max(1, sizes.layers - sizes.linear_layers)
+
+    def window_tokens(self, tokens: int, block_size: int) -> int:
+        """Of how many of `tokens` a layer with a sliding window hands KV cache over: those of the last blocks that
+        cover the window, and of one more (vLLM 0.26, `blocks_per_sw` of the NIXL connector).
+        """
+        if not self.sizes.windows_alone:
+            return tokens
+        return min(tokens, (-(-self.sizes.window_tokens // block_size) + 1) * block_size)
 
     def descriptors(self, tokens: int, block_size: int) -> int:
         """Pieces in which the KV cache of `tokens` is handed over: each region of each block."""
-        return -(-tokens // block_size) * self.sizes.key_value_regions
+        sizes = self.sizes
+        per_layer = sizes.key_value_regions // max(1, sizes.layers - sizes.linear_layers)
+        window_blocks = -(-self.window_tokens(tokens, block_size) // block_size)
+        left_out = (-(-tokens // block_size) - window_blocks) * sizes.window_layers * per_layer
+        return -(-tokens // block_size) * sizes.key_value_regions - left_out
 
     def server(self, tensor_parallel_size: int) -> "ServerLatency":
         """The latency of a server of that tensor parallel size."""

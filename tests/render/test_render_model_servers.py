@@ -137,6 +137,19 @@ def test_every_mount_has_a_volume(stack):
         assert mounts <= volumes
 
 
+KEPT, OFF = "--no-disable-hybrid-kv-cache-manager", "--disable-hybrid-kv-cache-manager"
+
+
+def test_what_has_windowed_layers_hand_over_their_windows_alone_is_stated(varied, rehearsal, baseline):
+    """Where the release makes it certain, for models that have such layers, and for nobody who says otherwise."""
+    assert all(KEPT in vllm(rehearsal, name)["args"] for name in (PREFILL, DECODE))
+    older = varied(stack={"release": "llm-d-0.7.0"}, topology="2p-tp1-2d-tp1")
+    asked = varied(engine={"extraArgs": [OFF]})
+    assert KEPT not in vllm(baseline, AGGREGATED)["args"] + vllm(older, DECODE)["args"] + vllm(asked, DECODE)["args"]
+    llama = varied(model="llama-3.3-70b-instruct-fp8-dynamic", name="gpt-oss-120b")
+    assert KEPT not in vllm(llama, DECODE)["args"]
+
+
 def test_amd_environment_uses_aiter_and_rocm_transports(rehearsal):
     values = env(vllm(rehearsal, DECODE))
     assert values["VLLM_ROCM_USE_AITER"] == "1"

@@ -163,6 +163,9 @@ class KvConnector(Entry):
     `roles` is the `kv_role` of the servers that hand KV cache over. A server has a connector as soon as one of `flags`
     is given; where several are, vLLM goes by one of them without a word. `further_flags` say more of such a connector.
     `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`.
+    `hybrid_flag` keeps the hybrid KV cache manager on beside the kit's connector, with which layers with a sliding
+    window hand over their window alone; None where the release hands over every layer in full. `hybrid_flags` are all
+    that say something of it.
     """
 
     roles: dict[Role, str]
@@ -170,6 +173,15 @@ class KvConnector(Entry):
     further_flags: tuple[str, ...]
     offload_flag: str
     offload_factor: float
+    hybrid_flag: str | None = None
+    hybrid_flags: tuple[str, ...] = ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager")
+
+    def hybrid_argument(self, model: Model, arguments: Sequence[str]) -> str | None:
+        """The argument that keeps the hybrid KV cache manager on, for a model with sliding windows; None where the
+        user's `arguments` say something of it, or have another connector, which may lack it and then end vLLM.
+        """
+        told = {flag_of(argument) for argument in arguments} & {*self.flags, *self.hybrid_flags}
+        return None if told or model.architecture.sliding_window is None else self.hybrid_flag
 
     def given(self, arguments: Iterable[str]) -> list[str]:
         """Those of `flags` that are among a user's arguments, in the order of the arguments, each once."""

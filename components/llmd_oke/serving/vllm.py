@@ -129,7 +129,7 @@ def arguments(spec: ServerSpec) -> list[str]:
         own.append(f"--revision={revision}")
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
-    transfer = [f"{_KV_TRANSFER}={kv_transfer_config(spec)}"] if spec.transfers_cache else []
+    transfer = [f"{_KV_TRANSFER}={kv_transfer_config(spec)}", *_hybrid(spec)] if spec.transfers_cache else []
     release = [f"--attention-backend={spec.kv_cache.attention_backend}", *spec.release.vllm.arguments]
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
     return [*own, *transfer, *release, *traced, *spec.model.arguments, *spec.engine.get("extra_args", [])]
@@ -171,6 +171,12 @@ def kv_transfer_config(spec: ServerSpec) -> str:
     """Cache is pulled through NIXL; a failed transfer fails the request instead of hiding behind a recomputation."""
     role = next(name for own, name in spec.release.vllm.kv_connector.roles.items() if own == spec.role)
     return json.dumps({"kv_connector": "NixlConnector", "kv_role": role, "kv_load_failure_policy": "fail"})
+
+
+def _hybrid(spec: ServerSpec) -> list[str]:
+    """What has windowed layers hand over their window alone, and vLLM end where they couldn't."""
+    argument = spec.release.vllm.kv_connector.hybrid_argument(spec.model, spec.engine.get("extra_args", []))
+    return [] if argument is None else [argument]
 
 
 def environment(spec: ServerSpec) -> list[dict[str, Any]]:

@@ -14,8 +14,9 @@ Simplifications, all of them deliberate:
   response (`/v1/responses`) is one message, and none is stored. Embeddings and adapters are refused.
 - Data and pipeline parallelism are refused at start. Speculative decoding, expert-parallel communication and offloading
   change nothing. Of the KV connectors, NixlConnector and DecodeBenchConnector are simulated, the others refused.
-- The KV cache holds every layer over the whole context (nothing saved for sliding windows); its size follows from the
-  shape's memory and the catalogue's figure for activations. Prefix caching knows blocks of prompts, not of answers.
+- The KV cache holds every layer over the whole context (nothing saved for sliding windows, a bound); its size follows
+  from the shape's memory and the catalogue's figure for activations. Handed over is, with the hybrid KV cache manager,
+  the window alone of layers that have one. Prefix caching knows blocks of prompts, not of answers.
 - A step costs the decode of its sequences and the prefill of its chunks in sum; chunks alone cost at least one decode
   step. The prefill overhead of the latency model delays a request before it queues and doesn't hold the GPU.
 - `max_num_seqs` is 256 where no flag says otherwise: what the published tables show, although vLLM's code has a larger

@@ -119,6 +119,8 @@ class Settings:
     keep_alive_s: float
     transfer: KeyValueTransfer | None
     offloads: bool
+    hybrid: bool | None
+    """Whether vLLM's hybrid KV cache manager is on; None leaves it to vLLM."""
 
     @property
     def kv_connector(self) -> bool:
@@ -178,7 +180,12 @@ def settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
         keep_alive_s=_number(environment, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5),
         transfer=None if offloads else _transfer(namespace.kv_transfer_config, environment),
         offloads=offloads,
+        hybrid=_negated(namespace.disable_hybrid_kv_cache_manager),
     )
+
+
+def _negated(value: bool | None) -> bool | None:
+    return None if value is None else not value
 
 
 def _max_model_len(text: str | None) -> int | None:

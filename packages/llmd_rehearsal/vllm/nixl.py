@@ -36,6 +36,7 @@ class Identity:
     attention_backend: str | None = None
     splits_by_heads: bool = True
     kv_cache_layout: str = "HND"
+    hybrid: bool = False
 
     @property
     def version(self) -> str:
@@ -154,7 +155,7 @@ class Network:
         duration_s = latency.key_value_transfer_s(tokens, rails, local.identity.block_size) * self.slowdown
         end_s = max(now_s, handshake_end_s, peer.port_free_s) + duration_s
         peer.port_free_s = end_s
-        byte_count = tokens * latency.sizes.key_value_bytes_per_token
+        byte_count = latency.key_value_bytes(tokens, local.identity.block_size)
         garbled = _arrives_garbled(local.identity, peer.identity)
         return Pull(end_s, duration_s, byte_count, after_loss=after_loss, garbled=garbled)
 
@@ -178,7 +179,7 @@ def _handshake_failure(local: Identity, peer: Peer | None, remote: RemoteBlocks)
         return f"NIXL handshake failed: engine {other.engine_id} doesn't listen at {remote.host}:{remote.port}"
     if other.host in _LOOPBACK and other.network != local.network:
         return f"NIXL handshake failed: {other.host} is another pod's loopback; set VLLM_NIXL_SIDE_CHANNEL_HOST"
-    for name in ("model", "image", "attention_backend", "kv_cache_dtype", "block_size"):
+    for name in ("model", "image", "attention_backend", "kv_cache_dtype", "hybrid", "block_size"):
         here, there = getattr(local, name), getattr(other, name)
         if here != there:
             return f"NIXL compatibility hash mismatch: {name} is {here} here and {there} on the remote engine"

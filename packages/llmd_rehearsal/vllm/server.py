@@ -11,7 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
@@ -228,6 +228,8 @@ class SimulatedServer:
         )
         figures = known_figures(model, shape.gpu)
         latency = latency_model_of(figures, model, shape, conditions, cache.bytes_per_token)
+        if options.hybrid is not None:
+            latency = replace(latency, sizes=replace(latency.sizes, windows_alone=options.hybrid))
         if not figures.measured:
             self._write(f"INFO llmd-oke rehearsal: times of {model.name} are bounds; there are no figures for this GPU")
         self._write(f"INFO Available KV cache memory: {cache.available_gib_per_gpu:.2f} GiB")
@@ -264,6 +266,7 @@ class SimulatedServer:
                 attention_backend=options.attention_backend,
                 splits_by_heads=splits_by_heads(options, self.container.image),
                 kv_cache_layout=transfer.layout,
+                hybrid=latency.sizes.windows_alone,
             )
             self._leave = simulation.network.join(identity, engine)
         return engine

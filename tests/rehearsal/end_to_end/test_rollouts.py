@@ -252,16 +252,17 @@ SYNC = Path(__file__).with_name("gitops_sync.py")
 @pytest.mark.nightly
 def test_by_gitops_old_servers_answer_until_new_ones_take_their_place(project: Project, tmp_path: Path):
     """On a full node: what the engine deployed, and then another version as YAML, wave by wave under load."""
-    startup_s, full, smoke = 16, {"topology": "2p-tp2-2d-tp2"}, {"where": "none"}
-    project.write("gitops", smoke=smoke, models=[model(**full)])
+    startup_s, full = 16, {"topology": "2p-tp2-2d-tp2"}
+    others = {"smoke": {"where": "none"}, "override": {"router": "llm-d-0.6.0"}}  # picker and sidecar that run here
+    project.write("gitops", **others, models=[model(**full)])
     created = rehearse(project, "gitops", startup_s)
     assert created.status == 0, created.errors
     folder = tmp_path / "yaml"
-    project.write("gitops", smoke=smoke, models=[model(**full, engine={"blockSize": 64})])
+    project.write("gitops", **others, models=[model(**full, engine={"blockSize": 64})])
     rendered = project.command("render", "--stack", "gitops", "--output", str(folder))
     assert "is an outage of a start-up" in rendered.errors
     with loaded(project, "gitops", tmp_path) as load:
-        own = (sys.executable, str(SYNC), str(folder), "120")
+        own = (sys.executable, str(SYNC), str(folder), "240")
         synced = project.command("rehearse", "run", "--stack", "gitops", "--", *own)
     assert synced.status == 0, synced.errors + synced.output
     answered = sum(not row["failure"] for row in load.rows)

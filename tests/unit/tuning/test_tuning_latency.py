@@ -1,14 +1,17 @@
 """The latency model against the published tables that its factors were fitted to, and against plain sense."""
 
+import math
 import time
 from dataclasses import replace
 
 import pytest
-from llmd_oke.catalogue import model, shape
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke.catalogue import model, model_names, shape
 from llmd_oke.planning.conditions import QUANTIZATIONS, UNKNOWN_CONDITIONS, Conditions
 from llmd_pods.row import Basis
 from llmd_tuner.conditions import all_reduce_shares, quick_reduce_times
-from llmd_tuner.figures import latency_figures, latency_model
+from llmd_tuner.figures import known_figures, latency_figures, latency_model, latency_model_of
 from tuning_for_tests import unloaded_prefill_s
 
 # j-pareto history de3e684, gpt-oss-120b on MI300X: ISL 2, OSL 256, output tokens/s by concurrency for each TP.
@@ -131,14 +134,39 @@ def test_the_bytes_of_a_transfer_go_over_the_ports(gpt_oss, llama):
 
 @pytest.mark.parametrize(
     ("block_size", "release", "descriptors"),
-    [(16, "llm-d-0.6.0", 18432), (16, "llm-d-0.9.0", 9216), (64, "llm-d-0.9.0", 2304), (128, "llm-d-0.9.0", 1152)],
+    [(16, "llm-d-0.6.0", 18432), (16, "llm-d-0.9.0", 4770), (64, "llm-d-0.9.0", 1206), (128, "llm-d-0.9.0", 612)],
 )
 def test_a_transfer_takes_its_descriptors_beside_its_bytes(block_size, release, descriptors):
-    """36 layers, keys and values apart before vLLM 0.26."""
+    """36 layers, keys and values apart before vLLM 0.26, which hands over the windows alone of half of them."""
     latency = latency_of("gpt-oss-120b", conditions=Conditions(release=release))
     assert latency.descriptors(4096, block_size) == descriptors
     bytes_s = latency.key_value_transfer_s(4096, 1, block_size) - descriptors * latency.factors.transfer_descriptor_s
-    assert bytes_s == pytest.approx(0.00755, rel=0.01)
+    byte_count = latency.key_value_bytes(4096, block_size)
+    assert bytes_s == pytest.approx(byte_count / (latency.hardware.port_bytes_per_s * 0.8), rel=0.01)
+
+
+@given(st.sampled_from(model_names()), st.integers(1, 200_000), st.sampled_from([16, 64, 128]), st.booleans())
+def test_bytes_handed_over_are_the_sum_over_layers_by_their_kind_of_attention(name, tokens, block_size, windows_alone):
+    """Full: all tokens. Windowed: the blocks that cover the window and one more, or all. Linear: none."""
+    architecture, cached = model(name).architecture, model(name).kv_cache.bytes_per_token
+    linear = architecture.linear_attention.layers if architecture.linear_attention else 0
+    window = architecture.sliding_window
+    windowed = window.layers if window else 0
+    layer_bytes = cached / (architecture.layers - linear)
+    covering = (math.ceil(window.tokens / block_size) + 1) * block_size if window else 0
+    handed = [tokens] * (architecture.layers - linear - windowed)
+    handed += [min(tokens, covering) if windows_alone else tokens] * windowed
+    hardware = shape("BM.GPU.MI300X.8")
+    latency = latency_model_of(known_figures(model(name), hardware.gpu), model(name), hardware)
+    latency = replace(latency, sizes=replace(latency.sizes, windows_alone=windows_alone))
+    assert latency.key_value_bytes(tokens, block_size) == pytest.approx(layer_bytes * sum(handed))
+
+
+def test_of_a_long_prompt_windowed_layers_hand_over_next_to_nothing():
+    """gpt-oss-120b by vLLM 0.26; before it, and of servers of which no release is told, every layer in full."""
+    full, told = (latency_of("gpt-oss-120b", conditions=Conditions(release=name)) for name in (None, "llm-d-0.9.0"))
+    assert told.key_value_bytes(5000, 128) / full.key_value_bytes(5000, 128) == pytest.approx(0.526, abs=0.001)
+    assert latency_of("gpt-oss-120b", conditions=Conditions(release="llm-d-0.7.0")) != told
 
 
 def test_larger_blocks_save_of_a_transfer_what_was_published(gpt_oss):

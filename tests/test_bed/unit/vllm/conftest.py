@@ -1,7 +1,7 @@
 """Engines on virtual time: simulations of minutes that take milliseconds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from llmd_rehearsal.vllm.clocks import Lag
@@ -105,6 +105,8 @@ def serve_fixture(clock: VirtualClock, network: Network) -> Callable[..., Server
         cache = cache_size(options, chosen, nodes)
         latency = latency_model(chosen, nodes, key_value_bytes_per_token=cache.bytes_per_token)
         assert latency is not None
+        if options.hybrid is not None:
+            latency = replace(latency, sizes=replace(latency.sizes, windows_alone=options.hybrid))
         metrics = ServerMetrics("m", {}, connector=options.transfer is not None, lag=Lag())
         log: list[str] = []
         engine = Engine(options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"))
@@ -114,7 +116,7 @@ def serve_fixture(clock: VirtualClock, network: Network) -> Callable[..., Server
                 options.transfer.engine_id, host, options.transfer.side_channel_port, host, name, image,
                 options.block_size, options.kv_cache_dtype, options.tensor_parallel_size, latent_attention=False,
                 attention_backend=options.attention_backend, splits_by_heads=splits_by_heads(options, image),
-                kv_cache_layout=options.transfer.layout,
+                kv_cache_layout=options.transfer.layout, hybrid=latency.sizes.windows_alone,
             )  # fmt: skip
             server.leave = network.join(identity, engine)
         return server
