@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from llmd_oke import planning
-from llmd_oke.catalogue.serving import scaling
 from llmd_oke.cli import console, options
 from llmd_oke.cli.check import plan_document, show_plan
 from llmd_oke.cli.extensions import Rehearsals
@@ -34,6 +33,7 @@ from llmd_rehearsal.rehearsal import Prepared, Settings
 from llmd_rehearsal.time_scale import SLOWEST
 
 if TYPE_CHECKING:
+    from llmd_rehearsal.deployed_programs import VersionDifference
     from llmd_rehearsal.release_differences import ObjectDifference
 
 
@@ -83,6 +83,7 @@ def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None
         "stack": prepared.stack,
         "plan": plan_document(prepared.plan),
         **releases_document(prepared.inventory.release),
+        "version_differences": [dataclasses.asdict(difference) for difference in _version_differences(prepared)],
         "release_differences": [dataclasses.asdict(difference) for difference in _differences(prepared)],
         "programs": {
             name: {"version": program.version, "origin": program.origin, "path": str(program.path)}
@@ -118,7 +119,7 @@ def substitution_text(choice: ReleaseChoice) -> str | None:
     if requested == used:
         return None
     nearest = f"{used}, the nearest that has, is rehearsed"
-    return f"{requested} has no endpoint picker and sidecar that can be had here; {nearest}"
+    return f"{requested} has no endpoint picker and sidecar that can be had here ({choice.because}); {nearest}"
 
 
 def release_text(choice: ReleaseChoice) -> str:
@@ -153,6 +154,8 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     if substitution := substitution_text(prepared.inventory.release):
         yield "release", substitution
         yield "differs", "\n".join(map(str, _differences(prepared)))
+    if versions := _version_differences(prepared):
+        yield "versions", "\n".join(map(str, versions))
     if report:
         yield "report", str(report)
     yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"
@@ -160,9 +163,15 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
 
 def scaling_text(time: ScalingTime) -> str:
     """What scales servers, and how that differs from a real stack."""
-    program, stack = keda_parts().definitions.version, scaling().definitions.version
-    other = "" if program == stack else f" (real stacks ask for {stack}, whose ScaledObject is the one that is defined)"
-    return f"KEDA {program}{other} and Kubernetes' own HPA controller, by the rehearsal's Prometheus; {time}"
+    version = keda_parts().definitions.version
+    return f"KEDA {version} and Kubernetes' own HPA controller, by the rehearsal's Prometheus; {time}"
+
+
+def _version_differences(prepared: Prepared) -> "Sequence[VersionDifference]":
+    """What of the stack's own programs is rehearsed in another version."""
+    from llmd_rehearsal.deployed_programs import version_differences  # noqa: PLC0415 - not for every command
+
+    return version_differences(prepared.plan, prepared.inventory.release, prepared.inventory.programs)
 
 
 def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":
@@ -185,8 +194,9 @@ def run_inside(
 ) -> int:
     """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
 
-    A command that measures is told what is not real, and one that asks Prometheus where the rehearsal's own is: the API
-    server passes on to pods alone. An interruptible one ends by itself after Ctrl-C.
+    A command that measures is told what is not real, `status` which versions of programs run, and one that asks
+    Prometheus where the rehearsal's own is: the API server passes on to pods alone. An interruptible one ends by itself
+    after Ctrl-C.
 
     Raises:
         KitError: the stack isn't rehearsed, or its rehearsal isn't up.
@@ -200,9 +210,19 @@ def run_inside(
     simulated = [word for part in parts for word in ("--simulated", part) if measures]
     from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL  # noqa: PLC0415 - it loads lightkube
 
+    ran = [word for version in rehearsal.running_programs(project, stack) for word in ("--ran", version)]
     asked = command[0] in _ASK_PROMETHEUS and "--prometheus" not in command and rehearsal.has_prometheus(project, stack)
     prometheus = ["--prometheus", PROMETHEUS_URL] if asked else []
-    argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated, *prometheus]
+    argv = [
+        sys.executable,
+        "-m",
+        "llmd_oke",
+        *command,
+        *own,
+        *simulated,
+        *(ran if command[0] == "status" else []),
+        *prometheus,
+    ]
     environment = console.inherited_environment()
     return rehearsal.run_command(project, stack, argv, env=environment, interruptible=interruptible)
 

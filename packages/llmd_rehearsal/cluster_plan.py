@@ -48,6 +48,7 @@ SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
 """The fact that tells how long simulated servers take to start, and its value where nobody asked for a time."""
 
 SCALING_SPEED = "scaling_speed"
+PROGRAMS = "programs"
 """The fact that tells how fast scaling goes; there where something is scaled."""
 
 _PROMETHEUS_RESTARTS = 5
@@ -85,6 +86,7 @@ def local_cluster_spec(
     plugin: KubernetesPlugin,
     startup_s: float | None = None,
     scaling_time: ScalingTime | None = None,
+    versions: Mapping[str, str] | None = None,
 ) -> ClusterSpec:
     """The processes of the local cluster of a plan. Writes keys and the agent's config into the state folder.
 
@@ -102,6 +104,7 @@ def local_cluster_spec(
         plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
         startup_s: wall seconds that each simulated vLLM takes to start; None for the default of its process.
         scaling_time: how times of scaling pass; None where nothing is scaled.
+        versions: those of the programs that run in pods, for whoever asks what runs.
     """
     scaling_flags = _scaling_flags(scaling_time) if scaling_time else ()
     control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes), scaling_flags)
@@ -131,6 +134,7 @@ def local_cluster_spec(
             "shapes_digest": _shapes_digest(plan),
             "nodes": str(len(agent.nodes)),
             "kubernetes_plugin": str(plugin),
+            PROGRAMS: " ".join(f"{name}={version}" for name, version in (versions or {}).items()),
             "time_scale": str(time_scale),
             "probe_time_scale": str(probe_time_scale),
             SECONDS_TO_START: USUAL if startup_s is None else str(startup_s),

@@ -96,10 +96,12 @@ def build_arguments(variables: Mapping[str, str], packages: Sequence[str], outpu
     return ["build", "-v", *flags, "-o", str(output), *packages]
 
 
-def download(go: Path, module: str, version: str, folder: Path) -> tuple[Path, str]:
+def download(
+    go: Path, module: str, version: str, folder: Path, timeout_s: float = DOWNLOAD_TIMEOUT_S
+) -> tuple[Path, str]:
     """Has a module in Go's own cache; the result is its folder there and its checksum. `folder` is to run in.
 
-    Raises KitError when the download fails or takes longer than `DOWNLOAD_TIMEOUT_S`.
+    Raises KitError when the download fails or takes longer than `timeout_s`.
     """
     try:
         process = subprocess.run(
@@ -109,15 +111,20 @@ def download(go: Path, module: str, version: str, folder: Path) -> tuple[Path, s
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=DOWNLOAD_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise KitError(f"downloading {module} {version} took longer than {DOWNLOAD_TIMEOUT_S:.0f} s") from error
+        raise KitError(f"downloading {module} {version} took longer than {timeout_s:.0f} s") from error
     answer: dict[str, str] = json.loads(process.stdout or "{}")
     if process.returncode != 0 or "Error" in answer:
         raise KitError(f"downloading {module} {version} failed: {answer.get('Error', process.stderr.strip())}")
     return Path(answer["Dir"]), answer["Sum"]
+
+
+def is_refusal(message: str) -> bool:
+    """Whether a failed download is a module proxy's answer, and not a network without one."""
+    return re.search(r"\b(403 Forbidden|404 Not Found|410 Gone)\b", message) is not None
 
 
 def version_satisfies(version: str, required: str, accepts: str) -> bool:

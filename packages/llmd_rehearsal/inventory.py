@@ -13,7 +13,7 @@ from llmd_pods.progress import Progress
 
 from llmd_rehearsal.control_plane import PROGRAMS as CONTROL_PLANE
 from llmd_rehearsal.kubernetes_plugin import charts
-from llmd_rehearsal.programs import Program, ensure, is_buildable, locate, module_folder
+from llmd_rehearsal.programs import Program, ensure, locate, module_folder, why_unbuildable
 
 ENGINE = ("pulumi", "helm")
 IN_PODS = ("epp", "pd-sidecar", "envoy")
@@ -32,10 +32,14 @@ HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 
 @dataclass(frozen=True)
 class ReleaseChoice:
-    """The release that a stack asks for, and the one whose endpoint picker and routing sidecar it is rehearsed with."""
+    """The release that a stack asks for, and the one whose endpoint picker and routing sidecar it is rehearsed with.
+
+    `because` says why that is another one.
+    """
 
     asked: Release
     used: Release
+    because: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def take_inventory(release: Release, progress: Progress, further: Sequence[str] 
     Raises:
         KitError: something can't be had; names all of it, each with the command that installs it.
     """
-    choice = choose_release(release, _is_obtainable)
+    choice = choose_release(release, _why_missing)
     versions = {program.name: program.version for program in _release_programs(choice.used)}
     programs = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS, *further], progress, versions)
     fetch_definitions((release.crds, choice.used.crds), progress)
@@ -92,22 +96,27 @@ def fetch_charts(progress: Progress) -> None:
         module_folder(module.name, module.version, progress)
 
 
-def _is_obtainable(program: catalogue_releases.Program) -> bool:
-    """Whether a release's program is on this machine or can be built on it."""
-    return locate(program.name, program.version) is not None or is_buildable(program.name, program.version)
+def _why_missing(program: catalogue_releases.Program) -> str | None:
+    """Why a release's program is neither on this machine nor can be built on it; None where it is or can."""
+    if locate(program.name, program.version) is not None:
+        return None
+    return why_unbuildable(program.name, program.version)
 
 
-def choose_release(desired: Release, available: Callable[[catalogue_releases.Program], bool]) -> ReleaseChoice:
-    """The nearest release all of whose programs are available; between equals the older one.
+def choose_release(desired: Release, missing: Callable[[catalogue_releases.Program], str | None]) -> ReleaseChoice:
+    """The nearest release that is `missing` none of its programs; between equals the older one.
 
     Raises:
         KitError: no release has its programs.
     """
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
+    because = ""
     for release in sorted(releases, key=lambda release: (abs(release.order - desired.order), release.order)):
-        if all(available(program) for program in _release_programs(release)):
-            return ReleaseChoice(desired, release)
-    raise KitError("No release's endpoint picker and routing sidecar can be had on this machine.")
+        reasons = list(filter(None, map(missing, _release_programs(release))))
+        if not reasons:
+            return ReleaseChoice(desired, release, because)
+        because = because or reasons[0]
+    raise KitError("No release's endpoint picker and routing sidecar can be had on this machine.", because)
 
 
 def _release_programs(release: Release) -> tuple[catalogue_releases.Program, ...]:

@@ -44,6 +44,8 @@ _VERSION_TIMEOUT_S = 20
 _LOCK_PAUSE_S = 0.5
 _REMINDER_S = 10.0
 _BUILD_TIMEOUT_S = 3600.0
+ASKING_TIMEOUT_S = 30.0
+_REFUSAL_HOLDS_S = 24 * 3600.0
 _HEARTBEAT_S = 10.0
 _GRACE_S = 10.0
 _OS_RELEASE = Path("/etc/os-release")
@@ -72,26 +74,52 @@ class PythonSource(Entry):
 
 
 class Source(Entry):
-    """Where a program comes from when it isn't on PATH: a build, a Python distribution, or the operating system."""
+    """Where a program comes from when it isn't on PATH: a build, a Python distribution, or the operating system.
+
+    `other_builds` make further versions, for releases that ask for them.
+    """
 
     build: str | None = None
+    other_builds: dict[str, str] = Field(default_factory=dict[str, str])
     python: PythonSource | None = None
     package: dict[str, str] | None = None
 
 
 class ProgramDefinition(Entry):
-    """One program. `accepts` says which other versions will do, by the words of the data file."""
+    """One program. `accepts` says which other versions will do, by the words of the data file.
+
+    `differs` are versions that stacks deploy and that are rehearsed in another one, each with the reason, and
+    `not_deployed` why no stack deploys the program at all.
+    """
 
     version: str
     accepts: Literal["exact", "patch", "minor", "later"]
     ask: VersionQuery
     source: Source
+    differs: dict[str, str] = Field(default_factory=dict[str, str])
+    not_deployed: str | None = None
+
+    def satisfies(self, version: str, required: str) -> bool:
+        """Whether one version of the program serves where another is required."""
+        return version_satisfies(version, required, self.accepts)
+
+    @property
+    def builds(self) -> dict[str, str]:
+        """What can be built here: the name of the build by the version that it makes."""
+        own = {} if self.source.build is None else {self.version: self.source.build}
+        return {**own, **self.source.other_builds}
+
+    def build_of(self, required: str) -> tuple[str, str] | None:
+        """The version that can be built where this one is required, with the name of its build; None without one."""
+        found = (item for item in self.builds.items() if self.satisfies(item[0], required))
+        return next(found, None)
 
 
 class Build(Entry):
     """What one `go build` makes: `packages` by the program's name, `variables` set at link time.
 
-    `cgo` is Go's own default unless it is given. `minutes` is what a first build takes on two cores.
+    `cgo` is Go's own default unless it is given. `minutes` is what a first build takes on two cores. `asks_for` is a
+    Go module that not every module proxy has: it is asked for before anything counts on the build.
     """
 
     module: str
@@ -99,6 +127,7 @@ class Build(Entry):
     variables: dict[str, str] = Field(default_factory=dict)
     cgo: bool | None = None
     minutes: int = 1
+    asks_for: str | None = None
 
 
 class GoTool(Entry):
@@ -177,9 +206,10 @@ def ensure(names: Iterable[str], progress: Progress, versions: Mapping[str, str]
     if remedies:
         what = f"{', '.join(remedies)} can't be found in a version that will do"
         raise KitError(what, "\n".join(dict.fromkeys(remedies.values())))
-    for build in dict.fromkeys(program_definition(name).source.build for name in missing):
-        if build is not None:
-            build_programs(build, definitions().builds[build], progress)
+    needed = {name: version or program_definition(name).version for name, version in required.items()}
+    found = (program_definition(name).build_of(needed[name]) for name in missing)
+    for build in dict.fromkeys(build for _, build in filter(None, found)):
+        build_programs(build, definitions().builds[build], progress)
     for name in missing:
         program = locate(name, required[name])
         if program is None:
@@ -188,10 +218,32 @@ def ensure(names: Iterable[str], progress: Progress, versions: Mapping[str, str]
     return {name: programs[name] for name in required}
 
 
-def is_buildable(name: str, version: str) -> bool:
-    """Whether that version of a program can be built here."""
-    definition = program_definition(name)
-    return definition.source.build is not None and version_satisfies(definition.version, version, definition.accepts)
+def why_unbuildable(name: str, version: str) -> str | None:
+    """Why that version of a program can't be built here; None where it can.
+
+    A build that depends on a Go module which not every module proxy has is asked for, within `ASKING_TIMEOUT_S`; what a
+    proxy refuses is not asked for again for a day.
+    """
+    found = program_definition(name).build_of(version)
+    if found is None:
+        return f"nothing builds {name} {version}"
+    built, build_name = found
+    build = definitions().builds[build_name]
+    if build.asks_for is None or program_file(name, built, build).is_file():
+        return None
+    refusal = cache_folder() / "refusals" / f"{build_name}-{fingerprint(build, os.environ.get('GOPROXY', ''))}"
+    if refusal.is_file() and time.time() - refusal.stat().st_mtime < _REFUSAL_HOLDS_S:
+        return refusal.read_text()
+    try:
+        with _temporary_folder() as folder:
+            golang.download(_find_go(build.module), build.asks_for, built, folder, ASKING_TIMEOUT_S)
+    except KitError as error:
+        reason = " ".join(error.message.split())
+        if golang.is_refusal(reason):
+            refusal.parent.mkdir(parents=True, exist_ok=True)
+            refusal.write_text(reason)
+        return reason
+    return None
 
 
 def _remedy(name: str, version: str | None) -> str | None:
@@ -202,8 +254,8 @@ def _remedy(name: str, version: str | None) -> str | None:
         return f"{name} {required}: {source.python.install}"
     if source.package is not None:
         return f"{name} {required} or later: {install_command(source.package)}"
-    if not version_satisfies(definition.version, required, definition.accepts):
-        return f"{name} {required}: put it on PATH; what can be built here is {definition.version}"
+    if definition.build_of(required) is None:
+        return f"{name} {required}: put it on PATH; what can be built here is {' or '.join(definition.builds)}"
     return None
 
 
@@ -245,16 +297,18 @@ def _in_override(name: str, definition: ProgramDefinition, required: str | None)
         return None
     built = _in_cache(name, definition, definition.version)  # which tells its version without being run
     version = definition.version if built and built.path.samefile(path) else program_version(Path(path), definition)
-    if required is not None and not (version and version_satisfies(version, required, definition.accepts)):
+    if required is not None and not (version and definition.satisfies(version, required)):
         return None
     return Program(name, Path(path), version or definition.version, f"the folder in {OVERRIDE}")
 
 
 def _in_cache(name: str, definition: ProgramDefinition, required: str) -> Program | None:
-    if definition.source.build is None or not version_satisfies(definition.version, required, definition.accepts):
+    found = definition.build_of(required)
+    if found is None:
         return None
-    path = program_file(name, definition.version, definitions().builds[definition.source.build])
-    return Program(name, path, definition.version, "built from tools/") if path.is_file() else None
+    version, build = found
+    path = program_file(name, version, definitions().builds[build])
+    return Program(name, path, version, "built from tools/") if path.is_file() else None
 
 
 def _in_distribution(name: str, definition: ProgramDefinition, required: str) -> Program | None:
@@ -263,7 +317,7 @@ def _in_distribution(name: str, definition: ProgramDefinition, required: str) ->
     if source is None or path is None:
         return None
     version = normal_version(metadata.version(source.distribution))
-    if not version_satisfies(version, required, definition.accepts):
+    if not definition.satisfies(version, required):
         return None
     return Program(name, path, version, f"the Python package {source.distribution}")
 
@@ -283,7 +337,7 @@ def _on_path(name: str, definition: ProgramDefinition, required: str) -> Program
         return None
     path = Path(command)
     version = program_version(path, definition)
-    if version is None or not version_satisfies(version, required, definition.accepts):
+    if version is None or not definition.satisfies(version, required):
         return None
     # The local cluster hides /run, so a link in it is followed; other links may choose a program by their own name.
     return Program(name, path.resolve() if path.is_relative_to("/run") else path, version, "PATH")
@@ -316,7 +370,7 @@ def build_programs(name: str, build: Build, progress: Progress) -> None:
     Raises KitError when Go is missing, or with the end of the build's log when it fails.
     """
     go = _find_go(build.module)
-    files = {program: program_file(program, program_definition(program).version, build) for program in build.packages}
+    files = {program: program_file(program, _built_version(program, name), build) for program in build.packages}
     with _locked(name, progress, _BUILD_TIMEOUT_S):
         if all(file.is_file() for file in files.values()):
             return
@@ -328,6 +382,12 @@ def build_programs(name: str, build: Build, progress: Progress) -> None:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 built = build.packages[program].rpartition("/")[2] if len(build.packages) > 1 else program
                 (folder / built).replace(file)
+
+
+def _built_version(program: str, build: str) -> str:
+    definition = program_definition(program)
+    others = definition.source.other_builds.items()
+    return next((version for version, name in others if name == build), definition.version)
 
 
 def _find_go(module: str) -> Path:
@@ -417,9 +477,9 @@ def program_file(name: str, version: str, build: Build) -> Path:
     return cache_folder() / "programs" / name / f"{version}-{fingerprint(build)}" / name
 
 
-def fingerprint(build: Build) -> str:
-    """Changes with anything that a build is made from: the files of its Go module and the settings."""
-    digest = hashlib.sha256(build.model_dump_json(exclude={"minutes"}).encode())
+def fingerprint(build: Build, more: str = "") -> str:
+    """Changes with anything that a build is made from: the files of its Go module and the settings, and `more`."""
+    digest = hashlib.sha256(build.model_dump_json(exclude={"minutes", "asks_for"}).encode() + more.encode())
     module = tools_folder() / build.module
     for file in sorted(path for path in module.rglob("*") if path.is_file()):
         content = file.read_bytes()

@@ -30,6 +30,7 @@ from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts
 from llmd_rehearsal.cluster_plan import (
     OCI_FAULTS_FILE,
     PLUGIN_PORTS,
+    PROGRAMS,
     SCALING_SPEED,
     SECONDS_TO_START,
     USUAL,
@@ -37,6 +38,7 @@ from llmd_rehearsal.cluster_plan import (
     local_cluster_spec,
     pod_environment,
     preinstalled_definitions,
+    programs_in_pods,
 )
 from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
 from llmd_rehearsal.engine_project import DEPLOYED, OCI_FOLDER, PREVIEWED, checkpoint_file, copy_project, latest
@@ -238,6 +240,12 @@ def running_settings(project: Path, stack: str) -> Settings:
     return Settings(**scales, plugin=PluginChoice(plugin), startup_s=None if start == USUAL else float(start))
 
 
+def running_programs(project: Path, stack: str) -> tuple[str, ...]:
+    """The programs that run in pods of a stack's cluster, as `NAME=VERSION`."""
+    record = LocalCluster(rehearsal_folder(project, stack)).status()
+    return () if record is None else tuple(record.facts.get(PROGRAMS, "").split())
+
+
 def _start(prepared: Prepared, progress: Progress) -> None:
     """Starts the local cluster unless it runs from the same spec already."""
     state, scale = prepared.state, prepared.time_scale.scale
@@ -255,6 +263,7 @@ def _start(prepared: Prepared, progress: Progress) -> None:
         plugin=prepared.plugin,
         startup_s=prepared.startup_s,
         scaling_time=prepared.scaling_time,
+        versions={name: prepared.inventory.programs[name].version for name in programs_in_pods(prepared.plan)},
     )
     prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
 

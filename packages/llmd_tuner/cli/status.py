@@ -4,7 +4,7 @@ What reads it is imported where it is needed: it loads Pulumi, which `--help` do
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from time import monotonic, sleep
@@ -62,6 +62,7 @@ def status(
     reports: Annotated[Path | None, typer.Option("--reports", hidden=True)] = None,
     time_scale: options.TimeScale = 1.0,
     simulated: options.Simulated = None,
+    ran: smoke.Ran = None,
 ) -> None:
     """Show how a deployed stack is: what is wrong first, then nodes, servers, load, versions, changes and alerts.
 
@@ -76,7 +77,7 @@ def status(
         if rehearse:
             raise console.ChildExit(_inside(project, stack, watch=watch, every=every, url=prometheus, as_json=as_json))
         show = _show_json if as_json else _show
-        read = _reader(project, stack, every, prometheus, time_scale, tuple(simulated or ()))
+        read = _reader(project, stack, every, prometheus, time_scale, tuple(simulated or ()), ran or ())
         if watch:
             _watch(read, every, show, live=console.output().is_terminal and not as_json)
         latest = read()
@@ -96,14 +97,20 @@ def exit_code(status: "StackStatus") -> int:
 
 
 def _reader(
-    project: Path, stack: str, every_s: float, url: str | None, time_scale: float, simulated: tuple[str, ...]
+    project: Path,
+    stack: str,
+    every_s: float,
+    url: str | None,
+    time_scale: float,
+    simulated: tuple[str, ...],
+    ran: Sequence[str],
 ) -> "Callable[[], StackStatus]":
     from llmd_oke.operations.prometheus import prometheus_url  # noqa: PLC0415
 
     from llmd_tuner.status.status import StatusReader  # noqa: PLC0415
 
     plan = planning.plan_stack_file(project, stack)
-    how = smoke.circumstances(plan, time_scale, simulated, ())
+    how = smoke.circumstances(plan, time_scale, simulated, ran)
     return StatusReader(stack, plan, how, every_s, url or prometheus_url(plan))
 
 

@@ -1,6 +1,6 @@
 """The status of a stack for people, on a screen of 80 columns, and as plain data."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -172,7 +172,14 @@ def _versions(status: StackStatus) -> Iterator[str]:
         yield f"not known: {status.images.why}"
         return
     tags = grouped((place.rpartition("/")[2], image.tag) for place, image in status.images.items())
-    yield ", ".join(f"{name} {'/'.join(dict.fromkeys(same))}" for name, same in tags.items()) or "nothing runs"
+    running = (_version(name, "/".join(dict.fromkeys(same)), status.ran) for name, same in tags.items())
+    yield ", ".join(running) or "nothing runs"
+
+
+def _version(container: str, tags: str, ran: Mapping[str, str]) -> str:
+    """A container's version: by the tag of its image, or by the program that runs in place of it."""
+    version = ran.get(container)
+    return f"{container} {tags}" if version is None or version in tags else f"{container} {version} (not {tags})"
 
 
 def _changes(status: StackStatus) -> Iterator[str]:
@@ -213,6 +220,7 @@ def status_document(status: StackStatus) -> dict[str, Any]:
         "load_source": status.load_source,
         "basis": status.basis.value,
         "images": _known(status.images, lambda images: {name: item.model_dump() for name, item in images.items()}),
+        "ran": dict(status.ran),
         "changes": [
             {"when": change.when.isoformat(), "what": change.what, "by": change.by} for change in status.changes
         ],

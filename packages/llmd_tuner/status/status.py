@@ -38,6 +38,7 @@ _CONTROLLERS = ("kube-controller-manager", "llmd-rehearsal")
 _OCID_CHARACTERS = 12
 """Of an OCID's end, which is what differs."""
 
+_ENVOY = "envoy"
 _SAME_UPDATE_S = 60.0
 _MOST_CHANGES = 3
 
@@ -54,7 +55,8 @@ class StackChange:
 @dataclass(frozen=True)
 class StackStatus:
     """How a stack is. Each part that could not be read says why; `loads` are of models, `load_source` says in words
-    where their figures are from. `images` are those that run, by role and container.
+    where their figures are from. `images` are those that run, by role and container, and `ran` the versions of programs
+    that run in place of an image's own, by container, in a rehearsal.
     """
 
     stack: str
@@ -70,6 +72,7 @@ class StackStatus:
     loads: tuple[ModelLoad, ...] | Unread
     load_source: str
     images: Mapping[str, RunningImage] | Unread
+    ran: Mapping[str, str]
     changes: tuple[StackChange, ...]
     prometheus: str | None
     alerts: tuple[Alert, ...] | Unread
@@ -167,6 +170,7 @@ def judge_status(
         loads=loads,
         load_source=growth.why if isinstance(growth, Unread) else growth.source,
         images=images,
+        ran=_ran(plan, how),
         changes=tuple(_changes(reading))[:_MOST_CHANGES],
         prometheus=prometheus,
         alerts=alerts,
@@ -233,6 +237,18 @@ def _image_symptoms(plan: Plan, stack: str, images: Mapping[str, RunningImage]) 
         if len(image.digests) > 1:
             digests = some(digest[:19] for digest in image.digests)
             yield Symptom(Severity.RISK, f"{place} runs several images: {digests}", "docs/how-to/pin-images.md")
+
+
+def _ran(plan: Plan, how: Circumstances) -> dict[str, str]:
+    """Which versions of programs run in place of the images' own, by container."""
+    release = plan.release
+    programs = {
+        "routing-proxy": release.routing_sidecar.program.name,
+        "epp": release.endpoint_picker.program.name,
+        release.router.proxy_container: _ENVOY,
+        "envoy": _ENVOY,
+    }
+    return {container: how.ran[program] for container, program in programs.items() if program in how.ran}
 
 
 def planned_images(plan: Plan) -> dict[str, str]:

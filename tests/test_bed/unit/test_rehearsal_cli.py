@@ -57,13 +57,15 @@ def choice(asked: str, used: str) -> ReleaseChoice:
     found = [catalogue.release(name) for name in (asked, used)]
     assert found[0]
     assert found[1]
-    return ReleaseChoice(found[0], found[1])
+    return ReleaseChoice(found[0], found[1], "403 Forbidden" * (asked != used))
 
 
 def test_a_release_that_stands_in_for_another_is_told():
     replaced = choice("llm-d-0.7.0", "llm-d-0.6.0")
     assert cli.release_text(replaced) == "llm-d-0.6.0, in place of llm-d-0.7.0"
-    assert "llm-d-0.6.0, the nearest that has, is rehearsed" in (cli.substitution_text(replaced) or "")
+    assert "can be had here (403 Forbidden); llm-d-0.6.0, the nearest that has," in (
+        cli.substitution_text(replaced) or ""
+    )
     assert cli.releases_document(replaced) == {"asked_release": "llm-d-0.7.0", "release": "llm-d-0.6.0"}
 
 

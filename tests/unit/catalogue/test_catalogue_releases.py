@@ -12,7 +12,14 @@ import pytest
 from llmd_oke import catalogue, values
 from llmd_oke.catalogue import release_names
 from llmd_oke.catalogue.endpoint_pickers import KnownLimit
-from llmd_oke.catalogue.releases import Crds, Release, crd_manifests, release_of_former_name, with_override
+from llmd_oke.catalogue.releases import (
+    Crds,
+    Release,
+    crd_manifests,
+    newest_release,
+    release_of_former_name,
+    with_override,
+)
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.values import values_folder
 from llmd_pods.errors import KitError
@@ -279,6 +286,23 @@ def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", release_names())
 def test_every_release_pins_its_definitions(name):
     assert all(len(digest) == 64 for digest in catalogue.release(name).crds.files.values())
+
+
+def test_pages_say_of_a_failed_prefill_what_the_sidecar_is_told():
+    release = newest_release()
+    (retries,) = [int(word.partition("=")[2]) for word in release.routing_sidecar.arguments if "max-retries" in word]
+    times = {1: "once", 2: "twice", 3: "three times", 4: "four times"}[retries + 1]
+    (limit,) = [limit.text for limit in release.endpoint_picker.dialect.limits if "a prefill is tried" in limit.text]
+    assert f"at one server alone, {times}" in limit
+    assert limit.endswith("and then is the client's error")
+    docs = PAGE.parent
+    rows = [line for line in (docs / "parity.md").read_text().splitlines() if "--prefill-max-retries" in line]
+    assert rows
+    for row in rows:
+        assert f"| {retries} |" in row
+        assert "at the same server" in row
+        assert "one that is gone stays the client's error" in row
+    assert limit in PAGE.read_text()
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "releases.md"

