@@ -185,6 +185,13 @@ class RdmaNamespaces(Entry):
     pause_s: int
 
 
+class NodeChecks(Entry):
+    """How often a node checks itself, and how long that may take, in seconds."""
+
+    interval_s: int
+    timeout_s: int
+
+
 class KernelFault(Entry):
     """A fault of the kernel by which a user of a node becomes root: the modules that have it, and the date from which
     on images have a kernel without (ISO); None where there is none yet.
@@ -200,6 +207,7 @@ class CloudInit(Entry):
 
     scripts: dict[str, tuple[str, ...]]
     kernel_faults: tuple[KernelFault, ...]
+    node_checks: NodeChecks
     agent_plugins: AgentPlugins
     bootstrap: Bootstrap
     packages: Packages

@@ -331,6 +331,7 @@ class _GpuNodes:
             kubelet_arguments=topology if policy not in {None, "none"} else [],
             self_managed=self_managed,
             file_storage=args.get("file_storage") or False,
+            gpus=self.shape.gpus,
             rdma_in_pods=args.get("rdma_in_pods") or False,
         )
 

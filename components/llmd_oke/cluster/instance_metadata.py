@@ -62,7 +62,7 @@ _CLOSED_BY = {'"': '"', "(": ")", "$(": ")", "${": "}"}
 class Boot:
     """What the scripts depend on. `taints` are written as the kubelet has them (`key=value:effect`); `self_managed` are
     nodes that OKE launched no pool for; `file_storage` says that their pods mount OCI File Storage, `rdma_in_pods` that
-    they have RDMA devices of their own.
+    they have RDMA devices of their own. `gpus` are those that a node must have.
     """
 
     kind: str
@@ -75,6 +75,7 @@ class Boot:
     self_managed: bool = False
     file_storage: bool = False
     rdma_in_pods: bool = False
+    gpus: int = 0
 
 
 def user_data(boot: Boot) -> str:
@@ -98,6 +99,7 @@ def without_comments(script: str) -> str:
     """
     shebang = re.match(r"#![^\n]*\n", script)
     kept, ends, at = [shebang[0]] if shebang else [], list[str](), shebang.end() if shebang else 0
+    first = len(kept)
     while at < len(script):
         quoted = ends[-1:] in (['"'], ["}"])
         gap = None if quoted else _GAP.match(script, at)
@@ -106,7 +108,7 @@ def without_comments(script: str) -> str:
         part, at = found[0], found.end()
         if gap is not None:
             blanks = _PASSED_OVER.sub("", part)
-            part = "\n" if "\n" in blanks else blanks[:1]
+            part = ("\n" if "\n" in blanks else blanks[:1]) if len(kept) > first else ""
         elif ends and part == ends[-1]:
             ends.pop()
         elif part in _CLOSED_BY:
@@ -193,6 +195,8 @@ def _script(name: str, boot: Boot) -> str:
         packages=facts.packages,
         blocked_modules=[module for fault in facts.kernel_faults for module in fault.modules],
         rdma_namespaces=facts.rdma_namespaces,
+        node_checks=facts.node_checks,
+        gpus=boot.gpus,
         raid=facts.raid,
         raid_level={"raid-0": 0, "raid-10": 10}.get(boot.nvme, 0),
         huge_pages=boot.huge_pages_gib * 1024 // 2,

@@ -126,3 +126,13 @@ def test_the_table_of_alerts_is_what_rules_and_faults_say() -> None:
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         page.write_text(text)
     assert page.read_text() == text
+
+
+def test_the_alert_on_a_nodes_checks_asks_for_each_that_nodes_run():
+    script = (values_folder() / "cloud-init" / "node-checks.sh.j2").read_text()
+    names = re.findall(r"^  check ([a-z-]+) [a-z_]+$", script, re.MULTILINE)
+    rules = (values_folder() / "monitoring" / "rules.yaml").read_text()
+    asked = re.search(r'oke_npd_check_status_code\{check=~"([^"]+)"\}', rules)
+    assert asked is not None
+    assert len(names) == 4
+    assert [name for name in names if not re.fullmatch(asked[1], name)] == []

@@ -11,8 +11,8 @@ from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.cluster.instance_metadata import Boot, user_data
 
 STEP = re.compile(r"^step ([a-z-]+) <<'LLMD_OKE_END_OF_STEP'\n(.*?)^LLMD_OKE_END_OF_STEP$", re.MULTILINE | re.DOTALL)
-PLACES = re.compile(r"(?<!\w)/(etc|opt|var|proc|dev/console)\b")
-REAL = ("bash", "base64", "cat", "chmod", "grep", "install", "rm", "tail", "tee")
+PLACES = re.compile(r"(?<!\w)/(etc|opt|var|proc|sys|dev/console)\b")
+REAL = ("bash", "base64", "cat", "chmod", "grep", "install", "mv", "rm", "tail", "tee")
 BASH = shutil.which("bash") or "bash"
 
 NAME = r"[^oci-oke-node-all-1\.34\.2$]"
@@ -73,7 +73,9 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def step(name: str, *, self_managed: bool = False, file_storage: bool = False, taints: tuple[str, ...] = ()) -> str:
-    boot = Boot("gpu", "v1.34.2", taints, self_managed=self_managed, file_storage=file_storage, rdma_in_pods=True)
+    boot = Boot(
+        "gpu", "v1.34.2", taints, self_managed=self_managed, file_storage=file_storage, gpus=8, rdma_in_pods=True
+    )
     return dict(STEP.findall(user_data(boot)))[name]
 
 
@@ -150,6 +152,78 @@ class TestRdmaNamespaces:
     def test_it_comes_before_anything_that_makes_namespaces(self):
         names = list(cloud_init().scripts["gpu"])
         assert names.index("rdma-namespaces") < min(names.index(name) for name in ("nvme-raid", "packages", "join"))
+
+
+class TestCpuGovernor:
+    FILE = "etc/tmpfiles.d/90-llmd-oke-governor.conf"
+
+    def test_processors_run_at_full_speed_now_and_after_each_boot(self, machine: Machine):
+        machine.command("systemd-tmpfiles")
+        assert machine.run(step("cpu-governor")).returncode == 0
+        assert machine.read(self.FILE).endswith("/cpu*/cpufreq/scaling_governor - - - - performance\n")
+        assert machine.calls("systemd-tmpfiles") == [f"[--create][{machine.root}/{self.FILE}]"]
+
+    def test_a_governor_that_can_not_be_set_is_told_and_keeps_no_node_away(self, machine: Machine):
+        machine.command("systemd-tmpfiles", "exit 73")
+        ended = machine.run(step("cpu-governor"))
+        assert (ended.returncode, "could not be set" in ended.stderr) == (0, True)
+
+
+class TestNodeChecks:
+    FOLDER = "var/lib/node_exporter/textfile_collector"
+
+    def test_the_node_checks_itself_each_minute_from_its_first_boot_on(self, machine: Machine):
+        machine.command("systemctl")
+        (machine.root / "etc/systemd/system").mkdir(parents=True)
+        assert machine.run(step("node-checks")).returncode == 0
+        assert machine.calls("systemctl") == ["[daemon-reload]", "[enable][--now][llmd-oke-checks.timer]"]
+        service = machine.read("etc/systemd/system/llmd-oke-checks.service")
+        assert f"ExecStart=/bin/bash {machine.root}/opt/llmd-oke/boot/node-checks.sh run\n" in service
+        assert "OnUnitActiveSec=60\n" in machine.read("etc/systemd/system/llmd-oke-checks.timer")
+
+    @pytest.fixture
+    def sound(self, machine: Machine) -> Machine:
+        """A node on which every check passes."""
+        (machine.root / self.FOLDER).mkdir(parents=True)
+        for index in range(8):
+            machine.write(f"sys/bus/pci/drivers/amdgpu/0000:0{index}:00.0/vendor", "")
+            machine.write(f"sys/class/net/rdma{index}/carrier", "1\n")
+            machine.write(f"sys/devices/system/cpu/cpu{index}/cpufreq/scaling_governor", "performance\n")
+        machine.command("wpa_cli", "echo wpa_state=COMPLETED; echo suppPortStatus=Authorized")
+        return machine
+
+    def codes(self, machine: Machine) -> dict[str, int]:
+        script = step("node-checks").replace("${1-}", "run")
+        ended = machine.run(script)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        text = machine.read(f"{self.FOLDER}/llmd-oke.prom")
+        assert text.count("oke_npd_check_last_run_timestamp_seconds{") == 4
+        return {name: int(code) for name, code in re.findall(r'status_code\{check="([a-z-]+)"\} (\d)', text)}
+
+    def test_a_sound_node_passes_its_checks(self, sound: Machine):
+        assert self.codes(sound) == {"gpu-count": 0, "cpu-profile": 0, "rdmalink-stat": 0, "wpa-auth": 0}
+        assert sound.calls("wpa_cli")[0] == "[-i][rdma0][status]"
+
+    def test_a_port_that_802_1x_has_not_authorized_fails(self, sound: Machine):
+        sound.command("wpa_cli", "[[ $2 != rdma3 ]] && echo suppPortStatus=Authorized || echo wpa_state=ASSOCIATING")
+        assert self.codes(sound)["wpa-auth"] == 1
+
+    def test_what_wpa_supplicant_does_not_say_is_not_known(self, sound: Machine):
+        sound.command("wpa_cli", "exit 255")
+        assert self.codes(sound)["wpa-auth"] == 2
+
+    def test_a_processor_that_scales_its_clock_fails(self, sound: Machine):
+        sound.write("sys/devices/system/cpu/cpu5/cpufreq/scaling_governor", "powersave\n")
+        assert self.codes(sound)["cpu-profile"] == 1
+
+    def test_a_missing_gpu_and_a_link_that_is_down_fail(self, sound: Machine):
+        shutil.rmtree(sound.root / "sys/bus/pci/drivers/amdgpu/0000:03:00.0")
+        sound.write("sys/class/net/rdma7/carrier", "0\n")
+        assert self.codes(sound) == {"gpu-count": 1, "cpu-profile": 0, "rdmalink-stat": 1, "wpa-auth": 0}
+
+    def test_a_node_without_rdma_network_says_nothing_of_it(self, sound: Machine):
+        shutil.rmtree(sound.root / "sys/class/net")
+        assert self.codes(sound) == {"gpu-count": 0, "cpu-profile": 0, "rdmalink-stat": 2, "wpa-auth": 2}
 
 
 class TestKernelModules:

@@ -100,6 +100,8 @@ def test_another_word_of_a_boot_script_is_another_digest(monkeypatch: pytest.Mon
         ('x="$(f "a  b"  c)" # d\n', 'x="$(f "a  b" c)"\n'),
         ("a;# b\nc\n", "a;\nc\n"),
         ("(# b\na)\n", "(\na)\n"),
+        ("#!/bin/bash\n# b\n\na\n", "#!/bin/bash\na\n"),
+        ("# b\na\n", "a\n"),
     ],
 )
 def test_what_is_quoted_stays_and_comments_go(script: str, meaning: str):
@@ -131,8 +133,10 @@ BOOT_STEPS = [
     "nvme-raid",
     "memlock",
     "numa-balancing",
+    "cpu-governor",
     "networkd",
     "packages",
+    "node-checks",
     "join",
 ]
 
