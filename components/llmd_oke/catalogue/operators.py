@@ -99,6 +99,9 @@ class Operator(Entry):
     `tolerations_at` is their list that tolerates the GPU nodes' taints, `pull_secrets_at` that of the Secrets that
     pods pull with.
 
+    `images_of` is the version of the chart that brings these images, where their own tags don't show it: another chart
+    needs another look at them.
+
     `timeout_s` is how long Helm may wait for all of it to be ready, in seconds; `oldest_minor` the oldest minor version
     of Kubernetes 1 that the chart accepts.
     """
@@ -113,6 +116,15 @@ class Operator(Entry):
     oldest_minor: int = 0
     tolerations_at: tuple[str, ...] = ()
     pull_secrets_at: tuple[str, ...]
+    images_of: str | None = None
+
+    @model_validator(mode="after")
+    def _of_this_chart(self) -> Self:
+        number = self.chart.version.removeprefix("v")
+        others = [place.image.tag for place in self.images if number not in place.image.tag]
+        if others and self.images_of != self.chart.version:
+            raise ValueError(f"images_of has to say that {', '.join(others)} are what {self.chart.version} brings")
+        return self
 
     def taken_from(self, mirror: RegistryMirror | None) -> "Operator":
         """The operator with its chart and images from a private registry; as it is if None."""

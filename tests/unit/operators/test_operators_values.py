@@ -11,7 +11,7 @@ import yaml
 from llmd_oke import catalogue
 from llmd_oke.catalogue import container_images, operators
 from llmd_oke.catalogue.container_images import Lock, LockedDigest
-from llmd_oke.catalogue.operators import HelmChart
+from llmd_oke.catalogue.operators import HelmChart, Operator
 from llmd_oke.operators import rdma_network
 from llmd_oke.operators.helm_operators import chart_values, device_config
 from llmd_oke.planning.container_images import kit_images
@@ -191,3 +191,9 @@ def test_custom_resources_satisfy_their_definitions(definition, manifest):
 
     assert (definition["spec"]["group"], definition["spec"]["names"]["kind"]) == (group, manifest["kind"])
     jsonschema.validate(manifest, {**closed(served["schema"]["openAPIV3Schema"]), "additionalProperties": True})
+
+
+def test_another_version_of_a_chart_needs_another_look_at_its_images():
+    known = operators.operator("kube-prometheus-stack").model_dump()
+    with pytest.raises(ValidationError, match=r"images_of has to say that v0.92.0, .* are what 99.0.0 brings"):
+        Operator.model_validate({**known, "chart": {**known["chart"], "version": "99.0.0"}})
