@@ -52,6 +52,7 @@ VARIANTS: dict[str, StackObject] = {
         for gpu_stack in ("helm-operator", "oke-plugin")
     },
     "created-without-rdma": created_stack(monitoring="install", rdma="none", models=[model("agg-tp1-8r")]),
+    "created-with-calico": created_stack(networkPolicies={"engine": "calico"}),
     "cluster-layer": cluster_layer(monitoring="install"),
 }
 

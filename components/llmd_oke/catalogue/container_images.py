@@ -12,6 +12,9 @@ from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import Kind
 from llmd_oke.values import Entry, follows_project, required_entry, values_folder
 
+OCI_REGISTRY = ".ocir.io"
+"""How the names of OCI's registries end, to which nodes sign in with rights of their own."""
+
 DIGEST = r"sha256:[0-9a-f]{64}"
 _HOST = r"localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+(?=:[0-9])"
 _REFERENCE = re.compile(

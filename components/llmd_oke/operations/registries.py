@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from llmd_oke.access.oci_client import bounded_content
 from llmd_oke.access.registry import Answers, Refusal, RegistryClient, RegistryError, StoredImage, query_registries
-from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.container_images import OCI_REGISTRY, ContainerImage
 from llmd_oke.catalogue.operators import HelmChart
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.config import yaml_files
@@ -26,9 +26,6 @@ from llmd_oke.operations.preflight import Finding, Verdict
 from llmd_oke.planning.container_images import UsedImage
 
 CHECK = "pull"
-
-OCI_REGISTRY = ".ocir.io"
-"""How the names of OCI's registries end, for which nodes sign in with rights of their own."""
 
 _REMEDIES = {
     Refusal.UNREACHABLE: "Try again, or from a machine with a way to it. Whether nodes have one is not known either.",

@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 from llmd_oke.catalogue import Release, operators, release, release_names
 from llmd_oke.catalogue.benchmarks import inference_perf
 from llmd_oke.catalogue.container_images import (
+    OCI_REGISTRY,
     ContainerImage,
     job_images,
     kit_lock,
@@ -109,6 +110,12 @@ def registry_advice(plan: Plan) -> Iterator[Advice]:
         return
     for text in not_mirrored(plan):
         yield Advice("registryMirror", text)
+    is_oracles, created = mirror.registry.endswith(OCI_REGISTRY), plan.created
+    if is_oracles and created is not None and not (mirror.pull_secret or "ocir" in created.config.iam.grants):
+        text = (
+            "nodes sign in to private repositories of OCI's registry with cluster.iam.grants: [ocir], or by pullSecret"
+        )
+        yield Advice("registryMirror.prefix", text)
     if mirror.pull_secret is not None:
         namespaces = [operators.operator(name).namespace for name in operators_of(plan)]
         namespaces += ["kube-system"] if plan.created is not None else []  # gates

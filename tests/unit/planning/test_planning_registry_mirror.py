@@ -166,3 +166,17 @@ def test_many_nodes_without_a_private_registry_are_told_docker_hubs_limit():
     assert "from docker.io, at most " in text
     assert "100 in 6 hours without an account (docs.docker.com" in text
     assert not advice(plan(model("agg-tp1-8r"), nodes=1), "registryMirror")
+
+
+@pytest.mark.parametrize(
+    ("mirror", "grants", "told"),
+    [
+        ({"prefix": PREFIX}, [], True),
+        ({"prefix": PREFIX}, ["ocir"], False),
+        ({"prefix": PREFIX, "pullSecret": "ocir"}, [], False),
+        ({"prefix": "harbor.example.com/mirror"}, [], False),
+    ],
+)
+def test_nodes_that_may_not_pull_from_ocis_registry_are_told(mirror: dict[str, str], grants: list[str], told: bool):
+    config = created_stack(registryMirror=mirror, cluster={"iam": {"grants": grants}})
+    assert bool(advice(planning.plan_object(config), "registryMirror.prefix")) is told
