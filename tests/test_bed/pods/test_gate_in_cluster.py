@@ -10,7 +10,9 @@ pytestmark = pytest.mark.rehearsal
 
 RIGHTS = """
 metadata: {name: gate}
-rules: [{apiGroups: [""], resources: [nodes], verbs: [get, list]}]
+rules:
+  - {apiGroups: [""], resources: [nodes], verbs: [get, list]}
+  - {apiGroups: [sriovnetwork.openshift.io], resources: [sriovnetworknodestates], verbs: [list]}
 """
 BINDING = """
 metadata: {name: gate}
@@ -29,10 +31,31 @@ spec:
         - --selector=node.kubernetes.io/instance-type=BM.GPU.MI300X.8
         - --nodes={nodes}
         - --device=amd.com/gpu={gpus}
+        - --rdma-states=/apis/sriovnetwork.openshift.io/v1/namespaces/gate/sriovnetworknodestates
         - --timeout-s=1
         - --pause-s=0.2
       volumeMounts: [{{name: program, mountPath: /opt/gate}}]
   volumes: [{{name: program, configMap: {{name: gate}}}}]
+"""
+
+
+STATES = """
+metadata: {name: sriovnetworknodestates.sriovnetwork.openshift.io}
+spec:
+  group: sriovnetwork.openshift.io
+  names: {kind: SriovNetworkNodeState, plural: sriovnetworknodestates}
+  scope: Namespaced
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+"""
+SHARED = """
+apiVersion: sriovnetwork.openshift.io/v1
+kind: SriovNetworkNodeState
+metadata: {name: gpu-0}
+status: {system: {rdmaMode: shared}}
 """
 
 
@@ -66,3 +89,19 @@ def test_a_node_that_never_joins_fails_the_gate_with_that_cause(pod_cluster: Pod
 def test_a_node_without_all_its_gpus_fails_the_gate_with_that_cause(pod_cluster: PodCluster, pods: str) -> None:
     ended = _ended(pod_cluster, pods, "few", "Failed", nodes=1, gpus=16)
     assert ended["message"] == "after 1 s: gpu-0 has 8 of 16 amd.com/gpu"
+
+
+def test_a_node_that_shares_its_rdma_devices_fails_the_gate_with_that_cause(pod_cluster: PodCluster, pods: str) -> None:
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    pod_cluster.create(definitions, STATES)
+
+    def established(definition: Object) -> bool:
+        conditions = definition.get("status", {}).get("conditions", [])
+        return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+
+    pod_cluster.wait(definitions, "sriovnetworknodestates.sriovnetwork.openshift.io", established)
+    pod_cluster.create("/apis/sriovnetwork.openshift.io/v1/namespaces/gate/sriovnetworknodestates", SHARED)
+    ended = _ended(pod_cluster, pods, "shared", "Failed", nodes=1, gpus=8)
+    assert ended["message"] == (
+        "after 1 s: gpu-0 shares its RDMA devices between network namespaces, so that no pod gets one"
+    )
