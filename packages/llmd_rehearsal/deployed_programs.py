@@ -64,14 +64,18 @@ def _differences(plan: Plan, choice: ReleaseChoice, programs: Iterable[Program])
     if plan.monitoring is not None and plan.monitoring.install:
         versions |= dict.fromkeys(WATCHING, _prometheus())
     versions |= dict.fromkeys(FOLLOWING, scaling().definitions.version)
-    overridden = plan.config.override is not None and plan.config.override.proxy_image is not None
+    stands_in = f"{choice.used.name} stands in for {choice.asked.name}" if choice.used.name != choice.asked.name else ""
+    reasons = dict.fromkeys(
+        (choice.asked.endpoint_picker.program.name, choice.asked.routing_sidecar.program.name), stands_in
+    )
+    if plan.config.override is not None and plan.config.override.proxy_image is not None:
+        reasons["envoy"] = "`override.proxyImage` of the stack file"
     for program in programs:
         definition, deployed = program_definition(program.name), versions.get(program.name)
         if definition.not_deployed is not None:
             yield VersionDifference(program.name, program.version, None, definition.not_deployed)
         elif deployed not in {None, program.version}:
-            stack = "`override.proxyImage` of the stack file" if program.name == "envoy" and overridden else ""
-            because = definition.differs.get(deployed or "") or stack or choice.because or program.origin
+            because = definition.differs.get(deployed or "") or reasons.get(program.name) or f"from {program.origin}"
             yield VersionDifference(program.name, program.version, deployed, because)
 
 

@@ -58,7 +58,9 @@ def test_a_rehearsed_keda_has_definitions_and_images_of_its_version():
 def told(changes: dict[str, Any], **versions: str) -> list[str]:
     """What a rehearsal of a stack says of its versions, with those programs in other versions than deployed."""
     plan = stack_files.plan(stack_files.model(), **changes)
-    choice = ReleaseChoice(plan.release, plan.release, "of a reason")
+    older = catalogue.release("llm-d-0.6.0")
+    assert older is not None
+    choice = ReleaseChoice(plan.release, older if "epp" in versions else plan.release)
     names = (*programs_in_pods(plan), *WATCHING)
     deployed = {"epp": "v0.10.0", "pd-sidecar": "v0.10.0"}
     deployed["prometheus"] = "v0.312.0"
@@ -74,9 +76,9 @@ def test_a_rehearsal_of_the_deployed_versions_tells_no_difference():
 
 
 def test_a_rehearsal_tells_each_program_that_is_not_the_deployed_one():
-    assert told({}, epp="v0.7.1") == ["epp v0.7.1 in place of v0.10.0: of a reason"]
+    assert told({}, epp="v0.7.1") == ["epp v0.7.1 in place of v0.10.0: llm-d-0.6.0 stands in for llm-d-0.9.0"]
     (watched,) = told({"monitoring": "install"}, prometheus="v0.330.0")
-    assert watched.startswith("prometheus v0.330.0 in place of v0.312.0: ")
+    assert watched == "prometheus v0.330.0 in place of v0.312.0: from PATH"
 
 
 def test_an_envoy_of_the_stacks_own_is_told_not_to_be_rehearsed():
