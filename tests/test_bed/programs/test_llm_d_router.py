@@ -6,6 +6,7 @@ that Go has on the machine already.
 
 import io
 import os
+import stat
 import subprocess
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -30,9 +31,10 @@ def git(*words: str) -> bytes:
 
 
 def module_archive() -> bytes:
-    """The files of the tag as a module's archive has them: none of modules within it."""
+    """The files of the tag as a module's archive has them: no links, and none of modules within it."""
     whole = zipfile.ZipFile(io.BytesIO(git("archive", "--format=zip", VERSION)))
-    names = [name for name in whole.namelist() if not name.endswith("/")]
+    files = [item for item in whole.infolist() if not item.is_dir() and not stat.S_ISLNK(item.external_attr >> 16)]
+    names = [item.filename for item in files]
     modules = {str(PurePosixPath(name).parent) for name in names if name.endswith("/go.mod")}
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as module:
