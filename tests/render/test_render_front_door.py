@@ -89,7 +89,20 @@ def test_a_model_without_routers_is_behind_its_own_service(secured: Rendered):
 def test_ports_without_keys_are_for_pods_that_measure(secured: Rendered):
     rules = secured.kubernetes("NetworkPolicy", "front-door")["spec"]["ingress"]
     open_ports = [port["port"] for rule in rules if "from" not in rule for port in rule["ports"]]
-    assert open_ports == [8443, 19001]
+    assert open_ports == [8443]
+
+
+def test_metrics_of_every_front_door_are_for_pods_that_measure_and_monitoring(rendered: Any):
+    for result, name in (
+        (rendered(stack(frontDoor={})), "front-door"),
+        (rendered(stack()), "gpt-oss-120b-front-door"),
+    ):
+        rules = result.kubernetes("NetworkPolicy", name)["spec"]["ingress"]
+        (metrics,) = [rule for rule in rules if {"protocol": "TCP", "port": 19001} in rule["ports"]]
+        assert len(metrics["ports"]) == 1
+        assert all(
+            "ipBlock" in peer or "podSelector" in peer or "namespaceSelector" in peer for peer in metrics["from"]
+        )
 
 
 def test_other_weights_change_one_config_map_and_no_pod(rendered: Any):

@@ -63,14 +63,29 @@ class ApiKeys(Part):
     `pulumi config set --secret --path`."""
 
 
+JwksUri = Annotated[
+    str,
+    matching(
+        r"^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/[!-~]*$",
+        "an address that begins with https:// and a host name, and has a path",
+        max_length=2000,
+    ),
+]
+
+
 class Jwt(Part):
     """Clients send a token (JWT) that an identity provider has signed: `Authorization: Bearer TOKEN`."""
 
     kind: Literal["jwt"]
-    """`jwt`: the public keys of the provider are `llmd-oke:frontDoorKeySet`, a JSON Web Key Set."""
+    """`jwt`: the public keys of the provider are fetched from `jwksUri`, or are `llmd-oke:frontDoorKeySet`, a JSON Web
+    Key Set."""
 
     issuer: HttpsUrl
     """Issuer that tokens must name (`iss`)."""
+
+    jwks_uri: Annotated[JwksUri | None, Field(exclude_if=is_absent)] = None
+    """Where the provider publishes its keys: each Envoy fetches them every five minutes. Envoy trusts the authorities
+    of its image."""
 
     audiences: Annotated[Items[str], Field(min_length=1)]
     """Audiences of which tokens must name one (`aud`)."""

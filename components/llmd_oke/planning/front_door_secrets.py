@@ -60,7 +60,8 @@ def read_secrets(
     """
     authentication = door.authentication.kind if door.authentication else None
     keys = _texts(settings.get(KEYS)) if authentication == "api-keys" else None
-    key_set = settings.get(KEY_SET) or "" if authentication == "jwt" else None
+    fetched = door.authentication is not None and door.authentication.kind == "jwt" and door.authentication.jwks_uri
+    key_set = settings.get(KEY_SET) or "" if authentication == "jwt" and not fetched else None
     pair = _texts(settings.get(CERTIFICATE)) if door.tls is not None and door.tls.kind == "config" else None
     problems = [
         *(_key_problems(keys, door) if keys is not None else ()),

@@ -105,9 +105,14 @@ def _client(limits: ClientLimitsPlan) -> FrontDoorClientArgs:
 
 def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | None:
     authentication = door.authentication
-    if authentication is None or authentication.kind != "jwt" or key_set is None:
+    if authentication is None or authentication.kind != "jwt":
         return None
-    return {"issuer": authentication.issuer, "audiences": list(authentication.audiences), "key_set": key_set}
+    return {
+        "issuer": authentication.issuer,
+        "audiences": list(authentication.audiences),
+        "key_set": key_set,
+        "key_set_uri": authentication.jwks_uri,
+    }
 
 
 def load_balancer_args(

@@ -67,6 +67,9 @@ class EnvoyBounds(Entry):
     load_balancer_idle_s: int
     keepalive_s: int
     keepalive_answer_s: int
+    key_set_s: int
+    key_set_retry_s: int
+    key_set_timeout_s: int
     pressure: Pressure
 
     @property

@@ -361,11 +361,16 @@ def disruption_budget(args: FrontDoorArgs) -> Manifest:
 
 
 def network_policy(args: FrontDoorArgs) -> Manifest:
-    """Nobody but the pod's own node, which policies never shut out, may ask it to drain."""
+    """Requests come from everywhere; metrics are for pods that measure and monitoring. Nobody but the pod's own node,
+    which policies never shut out, may ask it to drain.
+    """
     return network_policies.policy(
         _metadata(args, _name(args)),
         labels.front_door_selector(args["model"]),
-        [{"ports": network_policies.tcp_ports(REQUEST_PORT, READY_PORT)}],
+        [
+            {"ports": network_policies.tcp_ports(REQUEST_PORT)},
+            {"ports": network_policies.tcp_ports(READY_PORT), **network_policies.readers([])},
+        ],
         network_policies.front_door_destinations(),
     )
 

@@ -8,10 +8,11 @@ Field names are those of Envoy's API v3; the whole is read by the real Envoy in 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from llmd_oke.serving import client_access, client_requests, envoy
 from llmd_oke.serving.client_access import CLIENT_HEADER
-from llmd_oke.serving.envoy_bounds import process_bounds
+from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.front_door import (
     ADMIN_PORT,
     DRAIN_PORT,
@@ -38,6 +39,10 @@ TRAFFIC_FOLDER, TRAFFIC_FILE = "/etc/front-door/traffic", "clusters.json"
 ACCESS_FOLDER, ACCESS_FILE = "/etc/front-door/access", "authentication.json"
 CERTIFICATE_FOLDER = "/etc/front-door/certificate"
 """Mounted folders of what changes without a restart."""
+
+_KEY_SET = "key-set"
+_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
+"""Of Envoy's image, which is a distroless one of Debian."""
 
 CERTIFICATE_FILE = "certificate.json"
 """Beside the bootstrap: where Envoy finds the certificate."""
@@ -108,6 +113,7 @@ class EnvoySettings:
     encrypted: bool
     authenticated: bool
     limits: ClientLimits = ClientLimits()
+    key_set_uri: str | None = None
     clients: Mapping[str, ClientLimits] = field(default_factory=dict[str, ClientLimits])
 
 
@@ -125,7 +131,11 @@ def bootstrap(settings: EnvoySettings) -> str:
             "dynamic_resources": {"cds_config": _watched(TRAFFIC_FOLDER, TRAFFIC_FILE)},
             "static_resources": {
                 "listeners": [_stack_listener(settings), *models, ready_listener(), drain_listener()],
-                "clusters": [local_cluster("admin", ADMIN_PORT), local_cluster("second", DRAIN_PORT)],
+                "clusters": [
+                    local_cluster("admin", ADMIN_PORT),
+                    local_cluster("second", DRAIN_PORT),
+                    *([_key_set_cluster(settings.key_set_uri)] if settings.key_set_uri else []),
+                ],
             },
         }
     )
@@ -155,12 +165,14 @@ def api_keys(keys: Mapping[str, str]) -> str:
     return _resources([_extension(client_access.keys_filter(digests))])
 
 
-def tokens(issuer: str, audiences: Sequence[str], key_set: str) -> str:
-    """Who may ask: clients with a token of this issuer for one of the audiences, signed with a key of the set."""
+def tokens(issuer: str, audiences: Sequence[str], key_set: str | None, key_set_uri: str | None = None) -> str:
+    """Who may ask: clients with a token of this issuer for one of the audiences, signed with a key of the set, which is
+    given or fetched.
+    """
     provider = {
         "issuer": issuer,
         "audiences": list(audiences),
-        "local_jwks": {"inline_string": key_set},
+        **({"local_jwks": {"inline_string": key_set}} if key_set_uri is None else _fetched(key_set_uri)),
         "require_expiration": True,
         "claim_to_headers": [{"header_name": CLIENT_HEADER, "claim_name": "sub"}],
     }
@@ -176,6 +188,51 @@ def tokens(issuer: str, audiences: Sequence[str], key_set: str) -> str:
             )
         ]
     )
+
+
+def _fetched(uri: str) -> Config:
+    """A key set that is fetched again in the background; the last one holds while the provider can't be reached."""
+    most = bounds()
+    return {
+        "remote_jwks": {
+            "http_uri": {"uri": uri, "cluster": _KEY_SET, "timeout": f"{most.key_set_timeout_s}s"},
+            "cache_duration": f"{most.key_set_s}s",
+            "async_fetch": {"fast_listener": True, "failed_refetch_duration": f"{most.key_set_retry_s}s"},
+            "retry_policy": {"num_retries": 2},
+        }
+    }
+
+
+def key_set_address(uri: str) -> tuple[str, int]:
+    """Host and port of a provider's key set."""
+    parts = urlsplit(uri)
+    return parts.hostname or "", parts.port or 443
+
+
+def _key_set_cluster(uri: str) -> Config:
+    """A provider, by TLS with a certificate for its host from an authority that Envoy's image trusts."""
+    host, port = key_set_address(uri)
+    context = {
+        "sni": host,
+        "common_tls_context": {
+            "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
+            "validation_context": {
+                "trusted_ca": {"filename": _AUTHORITIES},
+                "match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": host}}],
+            },
+        },
+    }
+    kind = typed("transport_sockets.tls.v3.UpstreamTlsContext")
+    end = {"endpoint": {"address": envoy.socket_address(host, port)}}
+    return {
+        "name": _KEY_SET,
+        "type": "STRICT_DNS",
+        "dns_lookup_family": "V4_PREFERRED",
+        "connect_timeout": f"{bounds().key_set_timeout_s}s",
+        "per_connection_buffer_limit_bytes": 1024 * 1024,
+        "load_assignment": {"cluster_name": _KEY_SET, "endpoints": [{"lb_endpoints": [end]}]},
+        "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": {**kind, **context}},
+    }
 
 
 def certificate() -> str:

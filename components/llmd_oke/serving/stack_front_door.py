@@ -81,8 +81,10 @@ class FrontDoorTokensArgs(TypedDict):
     """Issuer that they name."""
     audiences: list[str]
     """Audiences of which they name one."""
-    key_set: pulumi.Input[str]
-    """JSON Web Key Set with the public keys that they are signed with."""
+    key_set: NotRequired[pulumi.Input[str] | None]
+    """JSON Web Key Set with the public keys that they are signed with. Either it or `key_set_uri`."""
+    key_set_uri: NotRequired[str | None]
+    """Where such a set is fetched again and again (https)."""
 
 
 class FrontDoorClientArgs(TypedDict):
@@ -238,8 +240,9 @@ def _authentication(args: StackFrontDoorArgs) -> pulumi.Output[str] | None:
         return pulumi.Output.all(**keys).apply(stack_envoy.api_keys)
     if tokens is None:
         return None
-    issuer, audiences = tokens["issuer"], tokens["audiences"]
-    return pulumi.Output.from_input(tokens["key_set"]).apply(lambda text: stack_envoy.tokens(issuer, audiences, text))
+    issuer, audiences, uri = tokens["issuer"], tokens["audiences"], tokens.get("key_set_uri")
+    key_set = pulumi.Output.from_input(tokens.get("key_set"))
+    return key_set.apply(lambda text: stack_envoy.tokens(issuer, audiences, text, uri))
 
 
 def _secret(args: StackFrontDoorArgs, name: str, kind: str, data: Mapping[str, pulumi.Input[str]]) -> Manifest:
@@ -358,16 +361,19 @@ def disruption_budget(args: StackFrontDoorArgs) -> Manifest:
 
 
 def network_policy(args: StackFrontDoorArgs) -> Manifest:
-    """Requests come from everywhere. Where they need a key, only pods that measure, monitoring and the API server come
-    in without one; nobody but the pod's own node may ask it to drain.
+    """Requests come from everywhere. Metrics, and requests without a key where others need one, are for pods that
+    measure, monitoring and the API server; nobody but the pod's own node may ask it to drain.
     """
     models = [stack_envoy.FIRST_MODEL_PORT + i for i, _ in enumerate(args["models"])]
-    known = network_policies.readers(args.get("control_plane_cidrs") or []) if authenticated(args) else {}
+    known = network_policies.readers(args.get("control_plane_cidrs") or [])
     rules = [
-        {"ports": network_policies.tcp_ports(stack_envoy.STACK_PORT, READY_PORT)},
-        {"ports": network_policies.tcp_ports(*models), **known},
+        {"ports": network_policies.tcp_ports(stack_envoy.STACK_PORT)},
+        {"ports": network_policies.tcp_ports(READY_PORT), **known},
+        {"ports": network_policies.tcp_ports(*models), **(known if authenticated(args) else {})},
     ]
-    destinations = network_policies.front_door_destinations()
+    uri = (args.get("tokens") or {}).get("key_set_uri")
+    provider = [network_policies.anywhere(stack_envoy.key_set_address(uri)[1])] if uri else []
+    destinations = [*network_policies.front_door_destinations(), *provider]
     return network_policies.policy(_metadata(args, NAME), labels.stack_front_door_selector(), rules, destinations)
 
 
@@ -377,6 +383,7 @@ def _settings(args: StackFrontDoorArgs) -> EnvoySettings:
         encrypted=encrypted(args),
         authenticated=authenticated(args),
         limits=ClientLimits(args.get("requests_per_minute"), args.get("tokens_per_minute")),
+        key_set_uri=(args.get("tokens") or {}).get("key_set_uri"),
         clients={name: _client(client) for name, client in (args.get("clients") or {}).items()},
     )
 

@@ -6,6 +6,7 @@ Run as the first process of a new network namespace; everything ends with it.
 import asyncio
 import base64
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -435,9 +436,7 @@ async def guarded(front: Front) -> dict[str, Any]:
 async def signed(front: Front) -> dict[str, Any]:
     """Tokens of an identity provider."""
     key = rsa.generate_private_key(65537, 2048)
-    numbers = key.public_key().public_numbers()
-    n, e = (encoded(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
-    key_set = json.dumps({"keys": [{"kty": "RSA", "kid": "1", "alg": "RS256", "n": n, "e": e}]})
+    key_set = json.dumps(public_set(key, "1"))
     front.admit(stack_envoy.tokens(ISSUER, [AUDIENCE], key_set))
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "team", "exp": now + 600}
@@ -459,8 +458,68 @@ async def signed(front: Front) -> dict[str, Any]:
     return seen
 
 
-def token(key: rsa.RSAPrivateKey, claims: Mapping[str, object]) -> str:
-    parts = [encoded(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "1"}, claims)]
+async def fetched(folder: Path, settings: EnvoySettings, program: str) -> dict[str, Any]:
+    """Tokens of a provider that publishes its keys, gets other ones, and goes away."""
+    keys = [rsa.generate_private_key(65537, 2048) for _ in range(2)]
+    published = [0]
+
+    async def publish(_: web.Request) -> web.Response:
+        return web.json_response(public_set(keys[published[0]], str(published[0])))
+
+    app = web.Application()
+    app.router.add_get("/jwks.json", publish)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    own = private_key()
+    pair = certificate(own, "localhost")
+    (folder / "provider").mkdir()
+    chain, key_file = folder / "provider" / "chain.pem", folder / "provider" / "key.pem"
+    chain.write_text(pair.chain)
+    key_file.write_text(own.pem)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(chain, key_file)
+    await web.TCPSite(runner, "127.0.0.1", 9443, ssl_context=context).start()
+    uri = "https://localhost:9443/jwks.json"
+    front = Front(folder / "fetched", replace(settings, authenticated=True, key_set_uri=uri), program)
+    front.move()
+    authorities = folder / "fetched" / "ssl" / "certs"
+    authorities.mkdir(parents=True)
+    (authorities / "ca-certificates.crt").write_text(pair.chain)
+    quick = stack_envoy.tokens(ISSUER, [AUDIENCE], None, uri).replace(f'"{bounds().key_set_s}s"', '"1s"')
+    front.admit(quick)
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "team", "exp": int(time.time()) + 600}
+    seen: dict[str, Any] = {}
+    async with front.running():
+
+        async def accepted(number: int) -> bool:
+            async with Client(key=token(keys[number], claims, str(number))) as client:
+                return (await client.ask(asks(LLAMA)))["status"] == 200
+
+        await until(lambda: accepted(0), "accepting the first key")
+        seen["second_before"] = await accepted(1)
+        published[0] = 1
+        await until(lambda: accepted(1), "accepting the second key")
+        seen["first_after"] = await accepted(0)
+        await runner.cleanup()
+        await until(fetch_failed, "failing to fetch")
+        seen["provider_gone"] = await accepted(1)
+    return seen
+
+
+async def fetch_failed() -> bool:
+    async with Client() as client:
+        stats = (await client.ask(path="/stats/prometheus", port=READY_PORT))["document"]
+    return bool(re.search(r"jwt_authn_jwks_fetch_failed\{[^}]*\} [1-9]", stats))
+
+
+def public_set(key: rsa.RSAPrivateKey, kid: str) -> dict[str, Any]:
+    numbers = key.public_key().public_numbers()
+    n, e = (encoded(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
+    return {"keys": [{"kty": "RSA", "kid": kid, "alg": "RS256", "n": n, "e": e}]}
+
+
+def token(key: rsa.RSAPrivateKey, claims: Mapping[str, object], kid: str = "1") -> str:
+    parts = [encoded(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": kid}, claims)]
     signature = key.sign(".".join(parts).encode(), padding.PKCS1v15(), SHA256())
     return ".".join([*parts, encoded(signature)])
 
@@ -495,6 +554,7 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     tokens = Front(folder / "signed", replace(free, authenticated=True), program)
     tokens.move()
     seen["signed"] = await signed(tokens)
+    seen["fetched"] = await fetched(folder, free, program)
     return seen
 
 

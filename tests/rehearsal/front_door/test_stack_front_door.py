@@ -213,6 +213,10 @@ def test_a_token_of_the_provider_is_accepted(seen):
     assert "Authorization" not in answer["document"]["headers"]
 
 
+def test_a_providers_other_keys_are_taken_without_an_update_and_the_old_ones_go(seen):
+    assert seen["fetched"] == {"second_before": False, "first_after": False, "provider_gone": True}
+
+
 @pytest.mark.parametrize(
     ("case", "status", "words"),
     [

@@ -95,6 +95,12 @@ def test_a_limit_is_for_a_client_with_a_key():
     assert list(refused(front_door, frontDoorKeys={"alice": ALICE})) == ["frontDoor.limits.clients.carol"]
 
 
+def test_a_provider_whose_keys_are_fetched_needs_no_key_set():
+    authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
+    fetched = door(authentication={**authentication, "jwksUri": "https://id.example.com/jwks.json"})
+    assert refused(fetched) == {}
+
+
 @pytest.mark.parametrize("keys", ["", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "[1]"])
 def test_only_public_keys_of_a_provider_are_accepted(keys: str):
     assert list(refused(JWT, frontDoorKeySet=keys)) == ["llmd-oke:frontDoorKeySet"]

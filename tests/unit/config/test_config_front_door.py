@@ -1,0 +1,59 @@
+"""What of a front door's keys has another shape than it must have, told with its path."""
+
+from typing import Any
+
+import pytest
+from llmd_oke.config.shape_problems import problems
+from llmd_oke.config.stack import StackConfig
+from pydantic import ValidationError
+from stack_files import stack
+
+KEYS = {"kind": "api-keys"}
+JWT = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
+
+
+def refused(**door: Any) -> dict[str, str]:
+    document = stack(frontDoor=door)
+    try:
+        StackConfig.model_validate(document)
+    except ValidationError as error:
+        return {problem.path: str(problem) for problem in problems(error.errors(), document)}
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("door", "path", "words"),
+    [
+        (
+            {"authentication": {**JWT, "jwksUri": "http://id.example.com/k"}},
+            "authentication.jwksUri",
+            "begins with https",
+        ),
+        ({"authentication": {**JWT, "jwksUri": "https://id.example.com"}}, "authentication.jwksUri", "has a path"),
+        ({"authentication": {**JWT, "jwksUri": "https://a b/k"}}, "authentication.jwksUri", "host name"),
+        ({"authentication": {**KEYS, "jwksUri": "https://a.io/k"}}, "authentication.jwksUri", "belongs to kind jwt"),
+        ({"limits": {"tokensPerMinute": 0}}, "limits.tokensPerMinute", "at least 2"),
+        ({"limits": {"clients": {"a": 0}}}, "limits.clients.a.requestsPerMinute", "at least 1"),
+        ({"limits": {"clients": {"a": "6"}}}, "limits.clients.a", "it is text"),
+        ({"limits": {"clients": {"a": {"models": "m"}}}}, "limits.clients.a.models", "accepted: a list"),
+        ({"limits": {"clients": {"a": {"modles": ["m"]}}}}, "limits.clients.a.modles", "no such key"),
+        (
+            {"limits": {"clients": {"a": {"concurrentRequests": 1}}}},
+            "limits.clients.a.concurrentRequests",
+            "at least 2",
+        ),
+        ({"limits": {"clients": {"a b": 2}}}, "limits.clients.a b", "letters, digits"),
+    ],
+)
+def test_a_key_of_another_shape_is_refused_with_its_path(door: dict[str, Any], path: str, words: str):
+    result = refused(**door)
+    assert list(result) == [f"frontDoor.{path}"]
+    assert words in result[f"frontDoor.{path}"]
+
+
+def test_a_number_is_a_clients_requests_in_a_minute():
+    limits = {"clients": {"a": 6, "b": {"requestsPerMinute": 6}}}
+    door = StackConfig.model_validate(stack(frontDoor={"authentication": KEYS, "limits": limits})).front_door
+    assert door is not None
+    assert door.limits is not None
+    assert door.limits.clients["a"] == door.limits.clients["b"]

@@ -1,0 +1,25 @@
+"""The table of attacks on a front door that is published, and those that are run."""
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from attacks import ATTACKS, Target, smuggling_cases
+
+PAGE = (Path(__file__).parents[2] / "docs" / "front-door-attacks.md").read_text()
+
+
+def test_every_attack_that_is_run_stands_in_the_published_table():
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == [attack.__name__ for attack in ATTACKS]
+
+
+def test_no_published_attack_got_past_its_share_of_memory_or_made_a_request_fail():
+    rows = re.findall(r"^\| `\w+` \| [\d,]+ MiB, (\d+)% \| (\d+), (\d+) \|", PAGE, re.MULTILINE)
+    assert len(rows) == len(ATTACKS)
+    assert all(int(share) < 60 and int(requests) > 50 and failed == "0" for share, requests, failed in rows)
+
+
+def test_each_smuggled_request_hides_another_one():
+    cases = smuggling_cases(Target("127.0.0.1", 1, "a", "", "k", "m"))
+    assert all(sent.count(b"POST ") == 2 and b"/smuggled" in sent for sent in cases.values())
