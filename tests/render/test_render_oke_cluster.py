@@ -83,7 +83,11 @@ def test_a_cluster_is_enhanced_private_and_in_the_vcn_unless_asked_otherwise():
         "vcnId": "vcn",
         "clusterPodNetworkOptions": [{"cniType": "OCI_VCN_IP_NATIVE"}],
         "endpointConfig": {"subnetId": "api", "isPublicIpEnabled": False, "nsgIds": ["api-nsg"]},
-        "options": {"openIdConnectDiscovery": {"isOpenIdConnectDiscoveryEnabled": True}},
+        "options": {
+            "openIdConnectDiscovery": {"isOpenIdConnectDiscoveryEnabled": True},
+            "persistentVolumeConfig": {"freeformTags": {"llmd-oke/stack": "llmd-oke/test"}},
+            "serviceLbConfig": {"freeformTags": {"llmd-oke/stack": "llmd-oke/test"}},
+        },
     }
 
 
