@@ -126,7 +126,7 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
     asked = {"clients": clients, "hosts": hosts}
     file = state / FOLDER / "secrets.json"
     known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    if known.get("asked") != asked:
+    if known.get("asked") != asked or "frontDoorCacheSecret" not in known:
         known = {"asked": asked, **_made(clients, hosts)}
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch(mode=0o600)
@@ -141,6 +141,7 @@ def _made(clients: list[str], hosts: list[str]) -> dict[str, Any]:
     return {
         "frontDoorKeys": {client: f"sk-{secrets.token_urlsafe(32)}" for client in clients},
         "frontDoorKeySet": json.dumps({"keys": [{"kty": "EC", "crv": "P-256", "kid": CLIENT, **_coordinates(key)}]}),
+        "frontDoorCacheSecret": secrets.token_hex(32),
         "frontDoorCertificate": {"chain": _certificate(key, hosts), "key": pem},
     }
 

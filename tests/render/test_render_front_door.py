@@ -17,6 +17,7 @@ DIGEST = hashlib.sha256(ALICE.encode()).hexdigest()
 HOST = "llm.example.com"
 KEYS = {"kind": "api-keys"}
 AGGREGATED = model("agg-tp1-4r", name="gpt-agg")
+CACHE_SECRET = "0f1e2d3c4b5a69788796a5b4c3d2e1f0aabbccdd9e8f7a6b"
 BASELINE = model("agg-tp1-1r", name="plain", router={"mode": "none"})
 
 
@@ -66,6 +67,25 @@ def test_the_cluster_gets_digests_of_keys_alone(secured: Rendered):
     manifests = [json.dumps(manifest) for manifest in secured.manifests()]
     assert not any(ALICE in manifest for manifest in manifests)
     assert [DIGEST in manifest for manifest in manifests].count(True) == 1
+
+
+def test_the_secret_of_cache_salts_is_in_a_secret_alone_and_routers_take_salts(rendered: Any, secured: Rendered):
+    door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, "cacheIsolation": "client"}
+    stack_file = stack(model("2p-tp1-2d-tp1"), frontDoor=door)
+    salted = rendered(stack_file, **secrets(), frontDoorCacheSecret=CACHE_SECRET)
+    holders = [m for m in salted.manifests() if CACHE_SECRET in json.dumps(m)]
+    assert [(m["kind"], m["metadata"]["name"]) for m in holders] == [("Secret", "front-door-access")]
+    refuses = {name: '["cache_salt"]' in router_program(found) for name, found in (("all", secured), ("own", salted))}
+    assert refuses == {"all": True, "own": False}
+
+
+def router_program(rendered: Rendered) -> str:
+    """What a router's Envoy holds bodies to."""
+    config = json.loads(rendered.kubernetes("ConfigMap", "gpt-oss-120b-envoy")["data"]["envoy.yaml"])
+    (listener,) = [item for item in config["static_resources"]["listeners"] if item["name"] == "vllm"]
+    filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+    (checks,) = [item for item in filters if item["name"] == "client-bodies"]
+    return checks["typed_config"]["default_source_code"]["inline_string"]
 
 
 def test_the_address_is_an_output(secured: Rendered):

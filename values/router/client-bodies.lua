@@ -1,5 +1,5 @@
 -- Holds bodies of clients' requests to values/router/client-requests.yaml: tables (Anywhere, Prefixes, Places, Deepest,
--- MostNames, AssumedOutput, BytesPerToken) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
+-- MostNames, AssumedOutput, BytesPerToken, Salt) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
 -- read a body differently where it is no strict JSON, says a field twice or isn't UTF-8, so that such a body is refused.
 
 local Escapes = {[34] = true, [47] = true, [92] = true, [98] = true, [102] = true, [110] = true, [114] = true, [116] = true}
@@ -231,6 +231,17 @@ local function scan(s)
   end
 end
 
+-- Writes a client's own salt into its body: the stack's secret and the client's name, which the servers hash.
+local function salt(handle, text)
+  local client = handle:headers():get("x-llmd-oke-client")
+  if not client then error("nobody knows the client", 0) end
+  local own = string.gsub(Salt .. ":" .. client, '[%c"\\\127-\255]', function(c) return string.format("\\u%04x", byte(c)) end)
+  local opened = find(text, "{", 1, true)
+  local comma = find(text, "^%s*}", opened + 1) and "" or ","
+  local salted = sub(text, 1, opened) .. '"cache_salt":"' .. own .. '"' .. comma .. sub(text, opened + 1)
+  handle:headers():replace("content-length", tostring(handle:body():setBytes(salted)))
+end
+
 -- Holds back a request until its body is whole, and refuses it, or answers its model, and how many tokens it may take: those
 -- of its body, by bytes, and those that it may let servers generate.
 local function check(handle)
@@ -245,7 +256,9 @@ local function check(handle)
     respond(handle, 400, "The body is missing.", "invalid_json")
     return
   end
-  local passed, model, output = pcall(scan, body:getBytes(0, size))
+  local text = body:getBytes(0, size)
+  local passed, model, output = pcall(scan, text)
+  if passed and Salt and row_of(handle:headers()).salted then salt(handle, text) end
   if size > 1048576 then collectgarbage() end
   if passed then return model, size / BytesPerToken + output end
   if type(model) ~= "table" then error(model, 0) end

@@ -38,11 +38,15 @@ local function is_json(content_type)
   return rest == "" or find(rest, '^;%s*charset%s*=%s*"?utf%-8"?%s*$') ~= nil
 end
 
--- What is to be said of a request by its headers: status, words, code. Nothing where they will do.
-local function fault(headers)
+local function row_of(headers)
   local path = string.gsub(headers:get(":path") or "", "[?#].*$", "")
   if PathPrefix then path = string.gsub(path, PathPrefix, "") end
-  local allowed, method = Paths[path], headers:get(":method")
+  return Paths[path]
+end
+
+-- What is to be said of a request by its headers: status, words, code. Nothing where they will do.
+local function fault(headers)
+  local allowed, method = row_of(headers), headers:get(":method")
   if not allowed then return 404, "There is no such path for clients.", "not_found" end
   if allowed.method ~= method then return 405, "This path takes " .. allowed.method .. " only.", "method_not_allowed" end
   local encoding = headers:get("content-encoding")

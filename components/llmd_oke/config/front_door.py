@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 from llmd_oke.config.base import DnsLabel, HostName, HttpsUrl, Items, Ocid, Part, is_absent, matching
 
 Exposure = Literal["cluster", "internal", "public"]
+CacheIsolation = Literal["none", "client"]
 
 RequestsPerMinute = Annotated[int, Field(ge=1, le=1_000_000)]
 TokensPerMinute = Annotated[int, Field(ge=2, le=1_000_000_000)]
@@ -169,6 +170,11 @@ class FrontDoor(Part):
 
     limits: Annotated[Limits | None, Field(exclude_if=is_absent)] = None
     """How much each client may ask; only with `authentication`."""
+
+    cache_isolation: CacheIsolation = "none"
+    """Whose prompts share prefix cache. `none`: those of all clients, so that the time to the first token tells one
+    client whether another asked for the same beginning. `client`: those of one client alone, by a `cache_salt` that the
+    front door writes into requests; it needs `authentication` and the secret `llmd-oke:frontDoorCacheSecret`."""
 
     hosts: dict[HostName, DnsLabel] = Field(default_factory=dict[str, str])
     """Further names in the DNS, each of which leads to one model (by the name of its objects)."""

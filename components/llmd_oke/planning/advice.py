@@ -9,6 +9,7 @@ from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.config import FileStorage, Model, NodeDisk, StackConfig
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.container_images import registry_advice
+from llmd_oke.planning.front_door import cache_isolation_advice
 from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
@@ -52,6 +53,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *tag_advice(plan),
         *network_policy_advice(plan),
         *_without_rdma(plan),
+        *cache_isolation_advice(plan.front_door),
         *gateway_advice(plan),
         *monitoring_advice(plan),
         *registry_advice(plan),

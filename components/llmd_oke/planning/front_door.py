@@ -9,7 +9,7 @@ from llmd_oke.config import CreateCluster, Model, StackConfig
 from llmd_oke.config.front_door import ClientLimit, FrontDoor, Limits
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, unit_names
-from llmd_oke.planning.plan import ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
+from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
 
 NAME = "front-door"
 """Name of its objects in the cluster."""
@@ -31,6 +31,7 @@ def front_door(config: StackConfig) -> FrontDoorPlan | None:
         authentication=door.authentication,
         limits=ClientLimitsPlan(_share(limits.requests_per_minute), _share(limits.tokens_per_minute)),
         clients={name: _client_limits(limit, served) for name, limit in limits.clients.items()},
+        cache_isolation=door.cache_isolation,
         models=tuple(_model(door, model) for model in config.models),
         weights=door.weights,
         load_balancer=door.load_balancer,
@@ -104,6 +105,28 @@ def _access_problems(door: FrontDoor) -> Iterator[Problem]:
     if door.authentication is None and door.exposure == "public":
         why = "everybody on the internet could use the models"
         yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or exposure: internal", why)
+    if door.authentication is None and door.cache_isolation == "client":
+        why = "without it clients can't be told apart"
+        yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or cacheIsolation: none", why)
+
+
+def cache_isolation_advice(door: FrontDoorPlan | None) -> Iterator[Advice]:
+    """What it costs that clients don't share prefix cache, or what sharing tells of them."""
+    if door is None or door.authentication is None:
+        return
+    if door.cache_isolation == "client":
+        text = (
+            "prefixes that clients have in common (system prompts, tools, documents) are computed and kept in KV cache"
+            " once for each client: fewer cache hits, later first tokens and room for fewer sequences, and requests"
+            " of different clients have no server in common that they would be sent to; /v1/messages is refused, as"
+            " vLLM takes no cache_salt there"
+        )
+    else:
+        text = (
+            "clients share prefix cache: by the time to the first token one can tell whether another asked for the same"
+            " beginning; with `client` each has its own, and shares nothing"
+        )
+    yield Advice(f"{_PATH}.cacheIsolation", text)
 
 
 def _limit_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from llmd_oke.config.front_door import CLIENT_PATTERN
 from llmd_oke.planning.plan import FrontDoorPlan
 
 KEYS, KEY_SET, CERTIFICATE = "frontDoorKeys", "frontDoorKeySet", "frontDoorCertificate"
+CACHE_SECRET = "frontDoorCacheSecret"  # noqa: S105 - the name of one
 """Keys of the stack's config, below `llmd-oke:`."""
 
 _SHORTEST_KEY = 20
@@ -27,6 +28,10 @@ _SHORTEST_KEY = 20
 
 _LEAST_BITS = 56
 """What a key must be able to have by chance, counted from its own characters; ours."""
+
+_CACHE_SECRET = r"[0-9A-Za-z]{32,128}"  # noqa: S105 - what one looks like
+_LEAST_CACHE_BITS = 96
+"""What the secret of cache salts must be able to have by chance; ours. vLLM's documentation has salts of 256 bits."""
 
 _TEXTS = TypeAdapter(dict[str, str])
 
@@ -42,12 +47,13 @@ class Certificate:
 @dataclass(frozen=True)
 class FrontDoorSecrets:
     """What the front door needs; None where the stack has no use for it. `keys` are those of clients by their names,
-    `key_set` is a JSON Web Key Set.
+    `key_set` is a JSON Web Key Set, and `cache_secret` what salts of clients are made of.
     """
 
     keys: Mapping[str, str] | None = None
     key_set: str | None = None
     certificate: Certificate | None = None
+    cache_secret: str | None = None
 
 
 def read_secrets(
@@ -63,14 +69,25 @@ def read_secrets(
     fetched = door.authentication is not None and door.authentication.kind == "jwt" and door.authentication.jwks_uri
     key_set = settings.get(KEY_SET) or "" if authentication == "jwt" and not fetched else None
     pair = _texts(settings.get(CERTIFICATE)) if door.tls is not None and door.tls.kind == "config" else None
+    cache_secret = settings.get(CACHE_SECRET) or "" if door.cache_isolation == "client" else None
     problems = [
+        *(_cache_secret_problems(cache_secret) if cache_secret is not None else ()),
         *(_key_problems(keys, door) if keys is not None else ()),
         *(_key_set_problems(key_set) if key_set is not None else ()),
         *(certificate_problems(pair, f"llmd-oke:{CERTIFICATE}", door.hosts, now) if pair is not None else ()),
     ]
     if problems:
         raise Refused(problems)
-    return FrontDoorSecrets(keys, key_set, Certificate(pair["chain"], pair["key"]) if pair is not None else None)
+    certificate = Certificate(pair["chain"], pair["key"]) if pair is not None else None
+    return FrontDoorSecrets(keys, key_set, certificate, cache_secret)
+
+
+def _cache_secret_problems(text: str) -> Iterator[Problem]:
+    path = f"llmd-oke:{CACHE_SECRET}"
+    if not re.fullmatch(_CACHE_SECRET, text) or _chance_bits(text) < _LEAST_CACHE_BITS:
+        command = f"openssl rand -hex 32 | pulumi config set --secret {path}"
+        why = "frontDoor.cacheIsolation has salts made of it, and it is missing, short or can be guessed"
+        yield Problem(path, None, f"32 to 128 letters and digits by chance: {command}", why)
 
 
 def _texts(text: str | None) -> dict[str, str]:

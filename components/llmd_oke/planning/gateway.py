@@ -141,6 +141,14 @@ def gateway_advice(plan: Plan) -> Iterator[Advice]:
         return
     text = f"{door.provider.name} knows InferencePools with {door.provider.inference_pools} ({door.provider.source})"
     yield Advice(f"{_PATH}.provider", text)
+    text = (
+        f"{door.provider.name} lets all that clients say pass to pickers and servers: fields such as"
+        " kv_transfer_params, priority and cache_salt, and headers such as x-data-parallel-rank, by which vLLM takes"
+        " hosts, ranks and"
+        " others' KV cache; let trusted clients alone reach it, or have a frontDoor or the routers' own Envoys, which"
+        " refuse them"
+    )
+    yield Advice(f"{_PATH}.provider", text)
     if not plan.release.routing_sidecar.ssrf_protection and any(
         model.behind_gateway and model.topology.disaggregated for model in plan.models
     ):

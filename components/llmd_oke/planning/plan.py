@@ -34,7 +34,7 @@ from llmd_oke.config import (
     Workload,
 )
 from llmd_oke.config.cluster import AddOn
-from llmd_oke.config.front_door import Authentication, Exposure, LoadBalancer, Tls
+from llmd_oke.config.front_door import Authentication, CacheIsolation, Exposure, LoadBalancer, Tls
 from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.config.network_policies import NetworkPolicies
@@ -489,6 +489,7 @@ class FrontDoorPlan:
     authentication: Authentication | None
     limits: ClientLimitsPlan
     clients: Mapping[str, ClientLimitsPlan]
+    cache_isolation: CacheIsolation
     models: tuple[FrontDoorModel, ...]
     weights: Mapping[str, int]
     load_balancer: LoadBalancer

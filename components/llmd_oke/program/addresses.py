@@ -61,7 +61,12 @@ def front_door_args(
     """
     from llmd_oke.planning import front_door_secrets  # noqa: PLC0415 - loads a library that reads certificates
 
-    names = (front_door_secrets.KEYS, front_door_secrets.KEY_SET, front_door_secrets.CERTIFICATE)
+    names = (
+        front_door_secrets.KEYS,
+        front_door_secrets.KEY_SET,
+        front_door_secrets.CERTIFICATE,
+        front_door_secrets.CACHE_SECRET,
+    )
     secrets = front_door_secrets.read_secrets(door, {name: settings.get(name) for name in names})
     pair, keys, tls = secrets.certificate, secrets.keys, door.tls
     return {
@@ -75,6 +80,7 @@ def front_door_args(
         "issuer": {"name": tls.name, "kind": tls.scope} if tls and tls.kind == "issuer" else None,
         "api_keys": None if keys is None else {name: pulumi.Output.secret(key) for name, key in keys.items()},
         "tokens": _tokens(door, secrets.key_set),
+        "cache_secret": None if secrets.cache_secret is None else pulumi.Output.secret(secrets.cache_secret),
         "requests_per_minute": door.limits.requests_per_minute,
         "tokens_per_minute": door.limits.tokens_per_minute,
         "clients": {name: _client(limits) for name, limits in door.clients.items()} or None,

@@ -181,6 +181,7 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
         "replicas": model.router_replicas,
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
         "gateway": _gateway_pods(plan, model),
+        "cache_salts": plan.front_door is not None and plan.front_door.cache_isolation == "client",
         "tracing": _tracing(plan),
     }
 

@@ -22,6 +22,9 @@ MODEL_NAMESPACE, MODEL_KEY, REFUSED_KEY = "llmd-oke", "model", "refused"
 TOKENS_NAMESPACE = "llmd-oke.tokens"
 """Where Envoy finds how many tokens a request may take, by the key of its model."""
 
+BODIES_FILTER = "client-bodies"
+"""Name of the filter that checks bodies."""
+
 _PATH_PREFIX = "^/models/[^/]+"
 """Of paths at a stack's front door that lead to one model."""
 
@@ -30,9 +33,15 @@ _FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
 Config = dict[str, Any]
 
 
-def filters(largest_body_mib: int = LARGEST_BODY_MIB) -> list[Config]:
-    """What an Envoy has that everybody may ask: clean headers, and requests that are whole and checked."""
-    return [_headers("clean(handle)\n  admit(handle)"), _buffer(largest_body_mib), _bodies("check(handle)")]
+def filters(largest_body_mib: int = LARGEST_BODY_MIB, *, salted: bool = False) -> list[Config]:
+    """What an Envoy has that everybody may ask: clean headers, and requests that are whole and checked.
+
+    Args:
+        largest_body_mib: of a request.
+        salted: a body may have a `cache_salt`, which a front door writes into it; nobody else knows those of clients.
+    """
+    bodies = _bodies("check(handle)", salted=salted)
+    return [_headers("clean(handle)\n  admit(handle)"), _buffer(largest_body_mib), bodies]
 
 
 def cleaning_filter(*more: str) -> Config:
@@ -40,10 +49,19 @@ def cleaning_filter(*more: str) -> Config:
     return _headers("clean(handle)", name="client-headers", dropped=more)
 
 
-def choosing_filters() -> list[Config]:
-    """Checks requests whose headers are clean, writes the body's `model` down, and has the route chosen anew by it."""
-    admitted = _headers("admit(handle)", name="client-paths", path_prefix=_PATH_PREFIX)
-    return [admitted, _buffer(LARGEST_BODY_MIB), _bodies(_CHOOSE)]
+def choosing_filters(salting: Config | None = None) -> list[Config]:
+    """Checks requests whose headers are clean, writes the body's `model` down, and has the route chosen anew by it.
+
+    Args:
+        salting: a filter that says where the one of `salting_filter` is found, where clients have salts.
+    """
+    admitted = _headers("admit(handle)", name="client-paths", path_prefix=_PATH_PREFIX, salting=salting is not None)
+    return [admitted, _buffer(LARGEST_BODY_MIB), salting or _bodies(_CHOOSE)]
+
+
+def salting_filter(secret: str) -> Config:
+    """The last of `choosing_filters`, which gives each client a `cache_salt` of its own, of a secret of the stack."""
+    return _bodies(_CHOOSE, secret=secret)
 
 
 _MOST_TOKENS = 10**9
@@ -58,13 +76,19 @@ _CHOOSE = f"""local model, tokens = check(handle)
 
 
 def _headers(
-    do: str, *, name: str = "client-headers", dropped: Iterable[str] = (), path_prefix: str | None = None
+    do: str,
+    *,
+    name: str = "client-headers",
+    dropped: Iterable[str] = (),
+    path_prefix: str | None = None,
+    salting: bool = False,
 ) -> Config:
-    return _lua(name, _header_tables(dropped, path_prefix), ("client-headers",), do)
+    return _lua(name, _header_tables(dropped, path_prefix, salting=salting), ("client-headers",), do)
 
 
-def _bodies(do: str) -> Config:
-    return _lua("client-bodies", {**_header_tables(), **_body_tables()}, ("client-headers", "client-bodies"), do)
+def _bodies(do: str, *, salted: bool = False, secret: str | None = None) -> Config:
+    tables = {**_header_tables((), _PATH_PREFIX if secret else None), **_body_tables(salted=salted), "Salt": secret}
+    return _lua(BODIES_FILTER, tables, ("client-headers", "client-bodies"), do)
 
 
 def _buffer(largest_mib: int) -> Config:
@@ -88,20 +112,22 @@ def _functions(file: str) -> str:
     return "".join(line for line in lines if not line.startswith("--"))
 
 
-def _header_tables(dropped: Iterable[str] = (), path_prefix: str | None = None) -> Config:
+def _header_tables(dropped: Iterable[str] = (), path_prefix: str | None = None, *, salting: bool = False) -> Config:
+    """Where clients have salts, a path whose requests read the prefix cache without one is none of theirs."""
     facts = client_requests()
+    paths = [path for path in facts.paths if not (salting and path.cache == "unsalted")]
     names, prefixes = _split([*facts.dropped, *dropped])
     return {
-        "Paths": {path.path: {"method": path.method} for path in facts.paths},
+        "Paths": {path.path: {"method": path.method, "salted": path.cache == "salted"} for path in paths},
         "PathPrefix": path_prefix,
         "Dropped": dict.fromkeys(names, True),
         "DroppedPrefixes": prefixes,
     }
 
 
-def _body_tables() -> Config:
+def _body_tables(*, salted: bool) -> Config:
     facts = client_requests()
-    names, prefixes = _split(facts.refused("body"))
+    names, prefixes = _split(name for name in facts.refused("body") if not (salted and name == "cache_salt"))
     places: dict[str, Any] = {}
     for name in (*names, *facts.refused("place")):
         _mark(places, name, "refused")

@@ -35,33 +35,37 @@ _API = "type.googleapis.com/envoy"
 _Config = dict[str, Any]
 
 
-def bootstrap(largest_body_mib: int, pickers: str | None = None) -> str:
+def bootstrap(largest_body_mib: int, pickers: str | None = None, *, salted: bool = False) -> str:
     """Envoy's config as text: JSON, which is YAML too.
 
     Args:
         largest_body_mib: of a request.
         pickers: name in the DNS of all endpoint pickers, of which the one that leads is asked; the picker in the same
             pod if left out.
+        salted: requests may have a `cache_salt`.
     """
     config = {
         "admin": {"address": socket_address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
         "static_resources": {
-            "listeners": [_metrics_listener(), _requests_listener(largest_body_mib)],
+            "listeners": [
+                _metrics_listener(),
+                _requests_listener(client_requests.filters(largest_body_mib, salted=salted)),
+            ],
             "clusters": [_admin_cluster(), _servers_cluster(), _pickers_cluster(pickers)],
         },
     }
     return json.dumps(config, indent=1)
 
 
-def _requests_listener(largest_body_mib: int) -> _Config:
+def _requests_listener(checks: list[_Config]) -> _Config:
     unknown = {**_access_log("/dev/stdout", _ACCESS), "filter": {"response_flag_filter": {"flags": ["NR"]}}}
     return {
-        **listener("vllm", _ANY, REQUESTS_PORT, _requests_manager(largest_body_mib), {"name": "vllm"}),
+        **listener("vllm", _ANY, REQUESTS_PORT, _requests_manager(checks), {"name": "vllm"}),
         "access_log": [unknown],
     }
 
 
-def _requests_manager(largest_body_mib: int) -> _Config:
+def _requests_manager(checks: list[_Config]) -> _Config:
     return connection_manager(
         stat_prefix=f"http-{REQUESTS_PORT}",
         route_config={
@@ -69,7 +73,7 @@ def _requests_manager(largest_body_mib: int) -> _Config:
             "virtual_hosts": [{"name": "vllm-default", "domains": ["*"], "routes": [_route()]}],
         },
         http_filters=[
-            *client_requests.filters(largest_body_mib),
+            *checks,
             _endpoint_picker_filter(),
             http_filter("router", "router", "Router", suppress_envoy_headers=True),
         ],

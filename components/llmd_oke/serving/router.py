@@ -92,6 +92,8 @@ class RouterArgs(TypedDict):
     """Addresses that the API server speaks to pods from; if left out, every pod of the cluster may read metrics."""
     gateway: NotRequired[GatewayPodsArgs | None]
     """Pods of the Gateway that asks the one picker there is then; an Envoy beside each picker does if left out."""
+    cache_salts: NotRequired[bool | None]
+    """Whether requests may have a `cache_salt`, which the front door of the stack writes into them; not if left out."""
     tracing: NotRequired[TracingArgs | None]
     """Where the endpoint picker sends traces; nowhere if left out."""
 
@@ -156,13 +158,14 @@ class _Objects:
         self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
         self.picker_file = {config_file_name(picker_config): picker_config}
-        largest_mib = self.dialect.largest_body_mib
+        largest_mib, salted = self.dialect.largest_body_mib, bool(args.get("cache_salts"))
         self.proxy_config: Any = (
             mapped(
-                self.namespace, lambda name: envoy.bootstrap(largest_mib, f"{self.pickers}.{name}.svc.cluster.local")
+                self.namespace,
+                lambda name: envoy.bootstrap(largest_mib, f"{self.pickers}.{name}.svc.cluster.local", salted=salted),
             )
             if self.pickers
-            else envoy.bootstrap(largest_mib)
+            else envoy.bootstrap(largest_mib, salted=salted)
         )
 
     def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:

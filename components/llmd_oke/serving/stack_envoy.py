@@ -36,7 +36,7 @@ FIRST_MODEL_PORT = 8100
 """Where requests for the first model come in from inside the cluster, plain and without a key; then the next ones."""
 
 TRAFFIC_FOLDER, TRAFFIC_FILE = "/etc/front-door/traffic", "clusters.json"
-ACCESS_FOLDER, ACCESS_FILE = "/etc/front-door/access", "authentication.json"
+ACCESS_FOLDER, ACCESS_FILE, SALTS_FILE = "/etc/front-door/access", "authentication.json", "salts.json"
 CERTIFICATE_FOLDER = "/etc/front-door/certificate"
 """Mounted folders of what changes without a restart."""
 
@@ -115,6 +115,8 @@ class EnvoySettings:
     limits: ClientLimits = ClientLimits()
     key_set_uri: str | None = None
     clients: Mapping[str, ClientLimits] = field(default_factory=dict[str, ClientLimits])
+    salted: bool = False
+    """Whether each client has a `cache_salt` of its own."""
 
 
 def bootstrap(settings: EnvoySettings) -> str:
@@ -235,6 +237,12 @@ def _key_set_cluster(uri: str) -> Config:
     }
 
 
+def salts(secret: str) -> str:
+    """The check of bodies, which gives each client a `cache_salt` made of this secret and its name."""
+    salting = client_requests.salting_filter(secret)
+    return _resources([_extension(salting["typed_config"], salting["name"])])
+
+
 def certificate() -> str:
     """Where Envoy finds the certificate; it is read again when the folder's files change."""
     files = {
@@ -289,7 +297,8 @@ def _filters(settings: EnvoySettings) -> list[Config]:
         "requests", settings.limits.requests_per_minute, _own(settings, "requests_per_minute")
     ):
         filters.append(requests)
-    filters += [client_access.bodies_filter(), *client_requests.choosing_filters()]
+    salting = _read_filter(client_requests.BODIES_FILTER, SALTS_FILE, "lua.v3.Lua") if settings.salted else None
+    filters += [client_access.bodies_filter(), *client_requests.choosing_filters(salting)]
     if rights := {client: limits.models for client, limits in settings.clients.items() if limits.models is not None}:
         filters.append(client_access.rights_filter(rights, _lists(settings.models, rights)))
     counted = {"format": f"%DYNAMIC_METADATA({client_requests.TOKENS_NAMESPACE}:{client_requests.MODEL_KEY})%"}
@@ -318,12 +327,15 @@ def _lists(models: Sequence[ServedModel], rights: Mapping[str, Sequence[str]]) -
 
 
 def _authentication_filter() -> Config:
-    """Read from a file. Until there is one that can be read, the listener takes no request."""
-    kinds = ("lua.v3.Lua", "jwt_authn.v3.JwtAuthentication")
+    return _read_filter("authentication", ACCESS_FILE, "lua.v3.Lua", "jwt_authn.v3.JwtAuthentication")
+
+
+def _read_filter(name: str, file: str, *kinds: str) -> Config:
+    """A filter that is read from a file. Until there is one that can be read, the listener takes no request."""
     return {
-        "name": "authentication",
+        "name": name,
         "config_discovery": {
-            "config_source": _watched(ACCESS_FOLDER, ACCESS_FILE),
+            "config_source": _watched(ACCESS_FOLDER, file),
             "type_urls": [f"type.googleapis.com/envoy.extensions.filters.http.{kind}" for kind in kinds],
         },
     }
@@ -536,9 +548,9 @@ def _weighted(name: str, upstreams: Sequence[Upstream], most: int | None = None)
     return {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", **units_cluster(name, rest, most)}
 
 
-def _extension(typed_config: Config) -> Config:
+def _extension(typed_config: Config, name: str = "authentication") -> Config:
     kind = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-    return {"@type": kind, "name": "authentication", "typed_config": typed_config}
+    return {"@type": kind, "name": name, "typed_config": typed_config}
 
 
 def _watched(folder: str, file: str) -> Config:

@@ -138,6 +138,9 @@ class StackFrontDoorArgs(TypedDict):
     """Keys of clients, by their names. Of `api_keys` and `tokens` at most one; everybody may ask with none."""
     tokens: NotRequired[FrontDoorTokensArgs | None]
     """Tokens of clients."""
+    cache_secret: NotRequired[pulumi.Input[str] | None]
+    """What `cache_salt`s of clients are made of, so that none meets another's prefix cache; they share it if left out.
+    Only with `api_keys` or `tokens`."""
     requests_per_minute: NotRequired[int | None]
     """Requests of each client in a minute at each of the two Envoys; as many as it likes if left out."""
     tokens_per_minute: NotRequired[int | None]
@@ -164,7 +167,7 @@ class StackFrontDoor(pulumi.ComponentResource):
     """Label of the Envoys, once they are ready."""
 
     def __init__(self, name: str, args: StackFrontDoorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        secrets = ("certificate", "api_keys", "tokens")
+        secrets = ("certificate", "api_keys", "tokens", "cache_secret")
         super().__init__("llmd-oke:index:StackFrontDoor", name, inputs(self, args, *secrets), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
         units = pulumi.ResourceOptions(depends_on=opts.depends_on if opts else None)
@@ -230,7 +233,10 @@ def secret_objects(args: StackFrontDoorArgs) -> dict[str, Manifest]:
     elif (issuer := args.get("issuer")) is not None:
         objects["certificate"] = _issued_certificate(args, issuer)
     if (text := _authentication(args)) is not None:
-        objects["access"] = _secret(args, ACCESS_SECRET, "Opaque", {stack_envoy.ACCESS_FILE: text})
+        files: dict[str, pulumi.Input[str]] = {stack_envoy.ACCESS_FILE: text}
+        if (secret := args.get("cache_secret")) is not None:
+            files[stack_envoy.SALTS_FILE] = pulumi.Output.from_input(secret).apply(stack_envoy.salts)
+        objects["access"] = _secret(args, ACCESS_SECRET, "Opaque", files)
     return objects
 
 
@@ -385,6 +391,7 @@ def _settings(args: StackFrontDoorArgs) -> EnvoySettings:
         limits=ClientLimits(args.get("requests_per_minute"), args.get("tokens_per_minute")),
         key_set_uri=(args.get("tokens") or {}).get("key_set_uri"),
         clients={name: _client(client) for name, client in (args.get("clients") or {}).items()},
+        salted=args.get("cache_secret") is not None,
     )
 
 

@@ -38,6 +38,7 @@ LIMIT_S = 30
 GPT, LLAMA = "openai/gpt-oss-120b", "meta/llama"
 ALICE, BOB, CAROL = (f"sk-{name}-Qm7xT2vKd9RwZb4H" for name in ("alice", "bob", "carol"))
 HOST = "llm.example.com"
+CACHE_SECRET = "0f1e2d3c4b5a69788796a5b4c3d2e1f0aabbccdd"
 ISSUER, AUDIENCE = "https://id.example.com", "llm"
 
 
@@ -81,7 +82,13 @@ class Units:
             await response.write(b" end")
             return response
         return web.json_response(
-            {"unit": number, "path": request.path, "bytes": len(body), "headers": dict(request.headers.items())}
+            {
+                "unit": number,
+                "path": request.path,
+                "bytes": len(body),
+                "headers": dict(request.headers.items()),
+                "salt": json.loads(body or b"{}").get("cache_salt"),
+            }
         )
 
 
@@ -433,6 +440,24 @@ async def guarded(front: Front) -> dict[str, Any]:
     return seen
 
 
+async def salted(front: Front) -> dict[str, Any]:
+    """Clients whose prefix cache is their own."""
+    access = stack_envoy.api_keys({"alice": ALICE, "bob": BOB})
+    front.write(stack_envoy.ACCESS_FOLDER, authentication_json=access, salts_json=stack_envoy.salts(CACHE_SECRET))
+    front.move()
+    seen: dict[str, Any] = {}
+    async with front.running(), Client(key=ALICE) as alice, Client(key=BOB) as bob, Client() as pod:
+        for name, client in (("alice", alice), ("bob", bob)):
+            answers = [await client.ask(asks(LLAMA)), await client.ask(asks(LLAMA, pad="x" * 2**20))]
+            answers.append(await client.ask(asks("any"), "/models/llama/v1/chat/completions"))
+            seen[name] = [answer["document"]["salt"] for answer in answers]
+        seen["own"] = await alice.ask(asks(LLAMA, cache_salt=seen["bob"][0]))
+        seen["named"] = await alice.ask(asks(LLAMA), headers={"x-llmd-oke-client": "bob"})
+        seen["unsalted"] = await alice.ask(asks(LLAMA), "/v1/messages")
+        seen["pod"] = await pod.ask(asks(LLAMA), port=FIRST_MODEL_PORT + 2)
+    return seen
+
+
 async def signed(front: Front) -> dict[str, Any]:
     """Tokens of an identity provider."""
     key = rsa.generate_private_key(65537, 2048)
@@ -555,6 +580,8 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     tokens.move()
     seen["signed"] = await signed(tokens)
     seen["fetched"] = await fetched(folder, free, program)
+    isolated = replace(free, authenticated=True, salted=True)
+    seen["salted"] = await salted(Front(folder / "salted", isolated, program))
     return seen
 
 

@@ -231,3 +231,25 @@ def test_other_tokens_are_refused_in_words(seen, case: str, status: int, words: 
     answered, _, message = error(seen["signed"][case])
     assert answered == status
     assert words in message
+
+
+def test_each_client_has_a_cache_salt_of_its_own_that_its_name_does_not_tell(seen):
+    salts = seen["salted"]
+    assert [len(set(salts[name])) for name in ("alice", "bob")] == [1, 1]
+    assert salts["alice"][0] != salts["bob"][0]
+    assert all(len(salts[name][0]) > 32 for name in ("alice", "bob"))
+    assert salts["named"]["document"]["salt"] == salts["alice"][0]
+
+
+def test_a_client_takes_no_other_clients_cache_salt(seen):
+    status, code, _ = error(seen["salted"]["own"])
+    assert (status, code, seen["salted"]["own"]["document"]["error"]["param"]) == (
+        400,
+        "field_not_allowed",
+        "cache_salt",
+    )
+
+
+def test_a_path_without_cache_salt_is_refused_where_clients_have_one(seen):
+    assert error(seen["salted"]["unsalted"])[:2] == (404, "not_found")
+    assert seen["salted"]["pod"]["document"]["salt"] is None

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from created_stacks import refusals
+from llmd_oke.planning.advice import advice
 from stack_files import model, ocid, plan, problems
 
 AGGREGATED = model("agg-tp1-4r", name="gpt-agg")
@@ -80,6 +81,7 @@ def test_a_shift_of_weights_is_no_other_deployment():
             "frontDoor.limits.requestsPerMinute",
             "multiple",
         ),
+        ({"cacheIsolation": "client"}, "frontDoor.authentication", "cacheIsolation: none"),
         ({"hosts": {"a.example.com": "gpt-os"}}, "frontDoor.hosts.a.example.com", "gpt-oss-120b"),
         ({"host": "a.io", "hosts": {"a.io": "gpt-oss-120b"}}, "frontDoor.hosts.a.io", "leads to all models"),
         ({"weights": {"gpt-oss-120": 100}}, "frontDoor.weights.gpt-oss-120", "no such unit"),
@@ -91,6 +93,13 @@ def test_what_does_not_go_together_is_refused(door: dict[str, Any], path: str, w
     result = refused(**door)
     assert list(result) == [path]
     assert words in result[path]
+
+
+@pytest.mark.parametrize(("isolation", "words"), [("client", "fewer cache hits"), ("none", "share prefix cache")])
+def test_check_says_what_shared_prefix_cache_costs_and_what_its_isolation(isolation: str, words: str):
+    door = {"authentication": KEYS, "cacheIsolation": isolation}
+    said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
+    assert words in said["frontDoor.cacheIsolation"]
 
 
 def test_the_internet_gets_neither_plain_nor_free_access():

@@ -27,6 +27,9 @@ def door(**keys: object) -> FrontDoorPlan:
 
 KEYS = door(authentication={"kind": "api-keys"}, limits={"requestsPerMinute": 60})
 JWT = door(authentication={"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]})
+SALTED = door(
+    authentication={"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}, cacheIsolation="client"
+)
 TLS = door(host=HOST, tls={"kind": "config"})
 
 
@@ -87,6 +90,19 @@ def test_a_key_that_can_be_guessed_is_refused_with_what_makes_one_that_cannot():
 )
 def test_keys_by_chance_are_accepted(make: Callable[[], str]):
     assert [key for key in (make() for _ in range(200)) if refused(KEYS, frontDoorKeys={"alice": key})] == []
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "short", "a" * 64, "0123456789" * 5, "with spaces and signs, which JSON escapes!"]
+)
+def test_a_secret_of_cache_salts_that_can_be_guessed_is_refused(secret: str):
+    result = refused(SALTED, frontDoorCacheSecret=secret, frontDoorKeySet={"keys": [{"kty": "RSA"}]})
+    assert list(result) == ["llmd-oke:frontDoorCacheSecret"]
+    assert "openssl rand -hex 32" in result["llmd-oke:frontDoorCacheSecret"]
+
+
+def test_a_secret_of_cache_salts_by_chance_is_accepted():
+    assert refused(SALTED, frontDoorCacheSecret=secrets.token_hex(32), frontDoorKeySet={"keys": [{"kty": "RSA"}]}) == {}
 
 
 def test_a_limit_is_for_a_client_with_a_key():

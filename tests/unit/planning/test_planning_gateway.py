@@ -136,6 +136,11 @@ def test_what_a_provider_needs_to_know_pools_is_advice():
     assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in texts[0]
 
 
+def test_that_a_gateway_refuses_no_field_of_clients_is_advice():
+    texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
+    assert any("kv_transfer_params" in text for text in texts)
+
+
 def test_a_sidecar_that_believes_clients_is_advice():
     for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
         paths = [advice.path for advice in plan(behind(), gateway=CREATED, release=release).advice]
