@@ -55,6 +55,13 @@ class Runner:
         outputs: dict[str, Any] = job.get("outputs") or {}
         return {key: self.text(value) for key, value in outputs.items()}
 
+    def step(self, workflow: str, job: str, name: str) -> None:
+        """Runs one step of a job, by its name."""
+        steps: list[dict[str, Any]] = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][job]["steps"]
+        (step,) = [step for step in steps if step.get("name") == name]
+        status, _ = self._run(step)
+        assert not status, self.shown
+
     def text(self, value: object) -> str:
         """A value with its expressions replaced."""
         return _EXPRESSION.sub(lambda match: self._value(match[1]), str(value))
