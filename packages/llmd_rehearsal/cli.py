@@ -460,8 +460,10 @@ def programs(
 ) -> None:
     """Have all programs that rehearsals need at hand: found on PATH, in the cache, or built."""
     progress = console.progress()
-    programs = rehearsal.have_programs(progress).programs
-    _show_programs([*programs.values(), *(ensure(IN_TESTS, progress) if tests else {}).values()])
+    inventory = rehearsal.have_programs(progress)
+    if text := substitution_text(inventory.release):
+        progress.step(text)
+    _show_programs([*inventory.programs.values(), *(ensure(IN_TESTS, progress) if tests else {}).values()])
 
 
 def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
