@@ -125,6 +125,23 @@ def test_metrics_of_every_front_door_are_for_pods_that_measure_and_monitoring(re
         )
 
 
+def test_a_provider_whose_keys_are_fetched_needs_no_secret_and_can_be_reached(rendered: Any):
+    authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
+    uri = "https://id.example.com:8443/jwks.json"
+    result = rendered(stack(frontDoor={"authentication": {**authentication, "jwksUri": uri}}))
+    (policy,) = [
+        m for m in result.manifests() if (m["kind"], m["metadata"].get("name")) == ("NetworkPolicy", "front-door")
+    ]
+    ports = [port["port"] for rule in policy["spec"]["egress"] for port in rule.get("ports", [])]
+    assert 8443 in ports
+    (bootstrap,) = [
+        m["data"]["envoy.yaml"]
+        for m in result.manifests()
+        if "envoy.yaml" in m.get("data", {}) and "key-set" in m["data"]["envoy.yaml"]
+    ]
+    assert '"exact": "id.example.com"' in bootstrap
+
+
 def test_other_weights_change_one_config_map_and_no_pod(rendered: Any):
     def manifests(**weights: int) -> dict[tuple[str, str], Any]:
         door = {"weights": {name.replace("_", "-"): weight for name, weight in weights.items()}}
