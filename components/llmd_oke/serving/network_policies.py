@@ -36,7 +36,8 @@ _API_SERVER_PORTS = (443, 6443)
 _MEASURING_LABELS = (SMOKE, PART_LABEL)
 """Labels of pods that measure: the benchmark of a deployment, and the Jobs of commands."""
 
-_KV_ROLES = ("prefill", "decode")
+_KV_PARTNERS = {"prefill": "decode", "decode": "prefill"}
+"""Whom servers of a role hand KV cache over to or take it from."""
 
 Rule = dict[str, Any]
 
@@ -97,15 +98,14 @@ def servers_rules(
     gateway: GatewayPodsArgs | None = None,
 ) -> list[Rule]:
     """Prefill and decode servers of one unit hand KV cache over on ports that are not known beforehand (UCX takes any
-    free ones). Requests come from the unit's router or a Gateway's pods, and who may read metrics has the same port;
-    from everywhere where servers have no router before them.
+    free ones): each role to the other. Requests come from the unit's router or a Gateway's pods, and who may read
+    metrics has the same port; from everywhere where servers have no router before them.
     """
     requests: Rule = {"ports": tcp_ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
     if routed and (read := readers(control_plane)):
         own: Rule = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
         requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *read["from"]]
-    partners = [{"podSelector": {"matchLabels": labels.role_selector(unit, partner)}} for partner in _KV_ROLES]
-    return [*([{"from": partners}] if role in _KV_ROLES else []), requests]
+    return [*({"from": [partner]} for partner in _partners(unit, role)), requests]
 
 
 def servers_destinations(
@@ -119,13 +119,17 @@ def servers_destinations(
     """Whom the model servers of one role reach: the other role for KV cache, whoever has weights that their node lacks,
     and the API server where their sidecar looks pods up.
     """
-    partners = [{"podSelector": {"matchLabels": labels.role_selector(unit, partner)}} for partner in _KV_ROLES]
     return [
-        *([{"to": partners}] if role in _KV_ROLES else []),
+        *({"to": [partner]} for partner in _partners(unit, role)),
         anywhere(443),
         *([api_server(control_plane)] if asks_api_server else []),
         *_collector(tracing),
     ]
+
+
+def _partners(unit: str, role: str) -> list[Rule]:
+    partner = _KV_PARTNERS.get(role)
+    return [] if partner is None else [{"podSelector": {"matchLabels": labels.role_selector(unit, partner)}}]
 
 
 def router_destinations(

@@ -68,7 +68,7 @@ def test_router_pods_follow_what_they_read_at_their_start(monkeypatch, part):
 
     before = hashed("a: 1")
     if part == "envoy":
-        monkeypatch.setattr(router.envoy, "bootstrap", lambda *_args: "b: 1")
+        monkeypatch.setattr(router.envoy, "bootstrap", lambda *_args, **_settings: "b: 1")
     assert hashed("a: 2" if part == "picker" else "a: 1") != before
 
 

@@ -42,11 +42,11 @@ def test_servers_are_open_without_a_router_or_without_the_api_servers_addresses(
     assert None in peers(rules(routed=routed, control_plane=control_plane), VLLM)
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize(("role", "partner"), [("prefill", "decode"), ("decode", "prefill")])
 @pytest.mark.parametrize("routed", [True, False])
-def test_cache_is_handed_over_between_prefill_and_decode_of_one_unit_alone(role, routed):
+def test_cache_is_handed_over_between_prefill_and_decode_of_one_unit_alone(role, partner, routed):
     (matches,) = peers(rules(role, routed, None), SIDE_CHANNEL)
-    assert selectors(matches) == [{"matchLabels": labels.role_selector("u", item)} for item in ("prefill", "decode")]
+    assert selectors(matches) == [{"matchLabels": labels.role_selector("u", partner)}]
 
 
 def test_servers_that_do_both_take_no_cache():
@@ -74,11 +74,11 @@ def test_pods_without_a_policy_reach_dns_and_what_the_stack_file_opens_alone():
     assert blocks([everything]) == [{"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}]
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_servers_hand_cache_to_their_own_unit_alone(role):
+@pytest.mark.parametrize(("role", "partner"), [("prefill", "decode"), ("decode", "prefill")])
+def test_servers_hand_cache_to_their_own_unit_alone(role, partner):
     rules = network_policies.servers_destinations("u", role, asks_api_server=False, control_plane=API, tracing=None)
     (partners,) = [rule["to"] for rule in rules if "ports" not in rule]
-    assert selectors(partners) == [{"matchLabels": labels.role_selector("u", item)} for item in ("prefill", "decode")]
+    assert selectors(partners) == [{"matchLabels": labels.role_selector("u", partner)}]
 
 
 def test_a_router_reaches_the_api_server_by_its_addresses_where_they_are_known():
