@@ -142,6 +142,27 @@ def test_a_provider_whose_keys_are_fetched_needs_no_secret_and_can_be_reached(re
     assert '"exact": "id.example.com"' in bootstrap
 
 
+def test_each_envoy_allows_half_of_what_the_stack_file_allows(rendered: Any):
+    own = {"requestsPerMinute": 20, "tokensPerMinute": 2000, "concurrentRequests": 8, "models": ["gpt-oss-120b"]}
+    limits = {"requestsPerMinute": 60, "tokensPerMinute": 6000, "clients": {"alice": own}}
+    result = rendered(stack(frontDoor={"authentication": KEYS, "limits": limits}), **secrets())
+    (text,) = [m["data"]["envoy.yaml"] for m in result.manifests() if "requests-per-minute" in str(m)]
+    filters = json.loads(text)["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    buckets = {
+        filter_["name"]: [row["token_bucket"]["max_tokens"] for row in filter_["typed_config"]["descriptors"]]
+        for filter_ in filters["http_filters"]
+        if filter_["name"].endswith("-per-minute")
+    }
+    assert buckets == {"requests-per-minute": [10, 30], "tokens-per-minute": [1000, 3000]}
+    assert '[\\"alice\\"] = {[\\"openai/gpt-oss-120b\\"] = true}' in text
+    (traffic,) = [m for m in result.manifests() if m["metadata"].get("name", "").endswith("-traffic")]
+    most = {
+        cluster["name"]: cluster["circuit_breakers"]["thresholds"][0]["max_requests"]
+        for cluster in json.loads(traffic["data"]["clusters.json"])["resources"]
+    }
+    assert {number for name, number in most.items() if name.startswith("client/alice/")} == {4}
+
+
 def test_other_weights_change_one_config_map_and_no_pod(rendered: Any):
     def manifests(**weights: int) -> dict[tuple[str, str], Any]:
         door = {"weights": {name.replace("_", "-"): weight for name, weight in weights.items()}}

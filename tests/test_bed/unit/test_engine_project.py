@@ -10,6 +10,7 @@ from llmd_oke import planning
 from llmd_oke.config import stack_file, validate
 from llmd_oke.planning.front_door_secrets import read_secrets
 from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_project
+from llmd_rehearsal.front_door import rehearsed_front_door
 from project_entries import model_entry, write_entry
 from stack_files import stack
 
@@ -35,6 +36,12 @@ def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(
     assert written["config"]["llmd-oke:rehearsed"] is True
     assert stack == {"release": "llm-d-0.7.0", "override": {"router": "llm-d-0.6.0"}}
     assert deployed.read_text() == before
+
+
+def test_a_provider_of_tokens_is_rehearsed_with_keys_of_the_rehearsals_own():
+    authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
+    door = {"exposure": "public", "authentication": {**authentication, "jwksUri": "https://id.example.com/jwks.json"}}
+    assert rehearsed_front_door({"frontDoor": door}) == {"frontDoor": {"authentication": authentication}}
 
 
 def test_a_front_door_is_rehearsed_with_secrets_of_its_own(project: Path, tmp_path: Path):
