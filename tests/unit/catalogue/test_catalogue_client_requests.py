@@ -1,0 +1,92 @@
+"""What clients may ask, held to the request models of vLLM 0.26.0 and to the headers of llm-d-router 0.10.0.
+
+The names stand here a second time, so that a row that is lost from the catalogue is missed.
+"""
+
+import pytest
+from llmd_oke.catalogue.client_requests import client_requests
+
+STEERING_FIELDS = (
+    *("kv_transfer_params", "ec_transfer_params", "vllm_xargs", "sampling_params", "priority", "cache_salt"),
+    *("request_id", "data_parallel_rank", "prompt_embeds", "cache_hit_threshold", "features", "mm_hashes"),
+    *("bootstrap_host", "bootstrap_port", "bootstrap_room", "remote_host", "remote_port", "remote_block_ids"),
+)
+"""Of ChatCompletionRequest, CompletionRequest, ResponsesRequest, AnthropicMessagesRequest, GenerateRequest and
+PoolingBasicRequestMixin (vllm/entrypoints), and of the routing sidecar (pkg/sidecar/proxy/proxy.go)."""
+
+CLIENTS_FIELDS = (
+    *("messages", "prompt", "input", "model", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"),
+    *(
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "n",
+        "presence_penalty",
+        "response_format",
+        "seed",
+    ),
+    *("stop", "stream", "stream_options", "temperature", "top_p", "tools", "tool_choice", "reasoning_effort", "user"),
+    *("top_k", "min_p", "repetition_penalty", "length_penalty", "stop_token_ids", "ignore_eos", "skip_special_tokens"),
+    *("prompt_logprobs", "allowed_token_ids", "bad_words", "echo", "suffix", "add_generation_prompt", "documents"),
+    *("continue_final_message", "chat_template", "chat_template_kwargs", "structured_outputs", "return_token_ids"),
+    *("instructions", "metadata", "previous_response_id", "reasoning", "store", "text", "truncation", "system"),
+    *(
+        "service_tier",
+        "prompt_cache_key",
+        "safety_identifier",
+        "thinking_token_budget",
+        "dimensions",
+        "encoding_format",
+    ),
+)
+"""What the load generator, evaluations and clients of OpenAI's and Anthropic's send."""
+
+STEERING_HEADERS = (
+    *("x-gateway-destination-endpoint", "x-gateway-destination-endpoint-subset", "x-prefiller-host-port"),
+    *("x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port", "x-data-parallel-rank"),
+    *("x-gateway-inference-objective", "x-gateway-inference-fairness-id", "x-gateway-model-name-rewrite"),
+    *("x-llm-d-inference-objective", "x-llm-d-inference-fairness-id", "x-llm-d-model-name-rewrite", "prefer"),
+    *("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-session-token", "x-original-path", "x-envoy-retry-on", "epp-profile"),
+)
+
+NOT_FOR_CLIENTS = (
+    *("/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache", "/v1/load_lora_adapter", "/invocations"),
+    *("/inference/v1/generate", "/metrics", "/server_info", "/update_weights", "/v1/audio/transcriptions"),
+)
+
+
+def matches(name: str, rows: list[str]) -> bool:
+    return any(name.startswith(row[:-1]) if row.endswith("*") else name == row for row in rows)
+
+
+@pytest.mark.parametrize("name", STEERING_FIELDS)
+def test_a_field_by_which_servers_are_steered_is_refused(name: str):
+    facts = client_requests()
+    assert matches(name, facts.refused("anywhere") + facts.refused("body"))
+
+
+def test_no_field_of_clients_is_refused():
+    facts = client_requests()
+    assert [name for name in CLIENTS_FIELDS if matches(name, facts.refused("anywhere") + facts.refused("body"))] == []
+
+
+@pytest.mark.parametrize("name", STEERING_HEADERS)
+def test_a_header_by_which_servers_are_steered_is_dropped(name: str):
+    assert matches(name, client_requests().dropped)
+
+
+def test_headers_that_clients_and_traces_need_stay():
+    kept = ("authorization", "content-type", "traceparent", "x-request-id", "x-forwarded-for", "x-llmd-oke-client")
+    assert [name for name in kept if matches(name, client_requests().dropped)] == []
+
+
+def test_paths_for_development_and_of_other_content_are_not_for_clients():
+    allowed = {row.path for row in client_requests().paths}
+    assert allowed.isdisjoint(NOT_FOR_CLIENTS)
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models"} <= allowed
+
+
+def test_what_reads_the_prefix_cache_says_whether_it_takes_a_salt():
+    caches = {row.path: row.cache for row in client_requests().paths}
+    assert (caches["/v1/chat/completions"], caches["/v1/messages"]) == ("salted", "unsalted")
