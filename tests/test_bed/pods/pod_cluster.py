@@ -45,8 +45,12 @@ def program_of(name: str, version: str | None = None) -> Path | None:
 
 
 def router_programs() -> dict[str, Path]:
-    """Envoy and the endpoint pickers that are on this machine, each version by a name of its own."""
-    request = {"envoy": ("envoy", None), "epp-v0.7.1": ("epp", "v0.7.1"), "epp-v0.10.0": ("epp", "v0.10.0")}
+    """Envoy, endpoint pickers and routing sidecars that are on this machine, each version by a name of its own."""
+    versions = [(program, version) for program in ("epp", "pd-sidecar") for version in ("v0.7.1", "v0.10.0")]
+    request = {
+        "envoy": ("envoy", None),
+        **{f"{program}-{version}": (program, version) for program, version in versions},
+    }
     return {name: path for name, (program, version) in request.items() if (path := program_of(program, version))}
 
 

@@ -1,10 +1,14 @@
-"""A model server that says what it was sent; with `stream`, in ten parts of a twentieth of a second each."""
+"""A model server that says what it was sent; with `stream`, in ten parts of a twentieth of a second each.
+
+`/seen` has all that it was sent. It listens on PORT, 8000 if there is none.
+"""
 
 import json
 import os
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+SEEN: list[dict[str, object]] = []
 METRICS = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n"
 
 
@@ -12,14 +16,25 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if self.path == "/seen":
+            self._answer(json.dumps(SEEN).encode(), "application/json")
+            return
+        if self.path != "/metrics":
+            self._record(b"")
         self._answer(METRICS.encode(), "text/plain")
 
     def do_POST(self) -> None:
-        if json.loads(self._body()).get("stream"):
+        body = self._body()
+        self._record(body)
+        if json.loads(body).get("stream"):
             self._stream()
             return
         seen = {"server": os.environ["POD_NAME"], "headers": {k.lower(): v for k, v in self.headers.items()}}
         self._answer(json.dumps(seen).encode(), "application/json")
+
+    def _record(self, body: bytes) -> None:
+        text = "\n".join(f"{name.lower()}: {value}" for name, value in self.headers.items())
+        SEEN.append({"method": self.command, "path": self.path, "headers": text, "body": body.decode("latin-1")})
 
     def _body(self) -> bytes:
         """Envoy passes bodies on in chunks."""
@@ -54,4 +69,4 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()  # noqa: S104 - in a pod
+ThreadingHTTPServer(("0.0.0.0", int(os.environ.get("PORT", "8000"))), Handler).serve_forever()  # noqa: S104 - in a pod

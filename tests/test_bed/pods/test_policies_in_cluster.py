@@ -1,9 +1,11 @@
 """NetworkPolicies of a real control plane, enforced between pods that the node agent runs."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from llmd_oke.serving import labels, network_policies
 from pod_cluster import PodCluster, is_ready, phase_is
 
 pytestmark = pytest.mark.rehearsal
@@ -187,3 +189,101 @@ def test_an_answer_comes_in_that_was_asked_for_before_there_was_a_policy(
     pod_cluster.inside("curl", "-sS", "-m", "30", f"http://{peer}:9000/")
     pod_cluster.wait(pods, "waiting", phase_is("Succeeded"))
     assert pod_cluster.log(policed.core.rpartition("/")[2], "waiting", "main").strip() == "answer"
+
+
+PORTS = (8000, 8200, 5600)
+"""Of the routing sidecar or vLLM, of vLLM behind a sidecar, and NIXL's side channel."""
+
+MODEL_SERVER = """
+metadata: {{name: {role}, labels: {labels}}}
+spec:
+  containers:
+    - name: main
+      image: test/python:1
+      command: [python3, -c]
+      args:
+        - |
+          import socket, threading
+          def serve(port):
+              listening = socket.create_server(("", port))
+              while True:
+                  there, _ = listening.accept()
+                  there.sendall(b"x")
+                  there.close()
+          for port in {ports}:
+              threading.Thread(target=serve, args=(port,)).start()
+      readinessProbe: {{tcpSocket: {{port: 5600}}, periodSeconds: 1}}
+"""
+
+VISITOR = """
+metadata: {{name: {name}, labels: {labels}}}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: test/python:1
+      command: [python3, -c]
+      args:
+        - |
+          import json, socket
+          def reached(host, port):
+              try:
+                  with socket.create_connection((host, port), 1.5) as there:
+                      return bool(there.recv(1))
+              except OSError:
+                  return False
+          seen = {{}}
+          for role, host in {servers}.items():
+              seen[role] = [port for port in {ports} if reached(host, port)]
+          print(json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def visits(pod_cluster: PodCluster) -> Mapping[str, Mapping[str, list[int]]]:
+    """Ports of servers of each role that pods of all kinds reach, past the policies that the kit declares."""
+    why = (pod_cluster.state / "network-policies").read_text()
+    if why:
+        pytest.skip(f"this machine enforces no policies: {why}")
+    namespace = "visited"
+    core, policies = pod_cluster.namespace(namespace), "/apis/networking.k8s.io/v1/namespaces/visited/networkpolicies"
+    roles = ("prefill", "decode", "aggregated")
+    selectors = {role: dict(labels.role_selector("u", role)) for role in roles}
+    for role, selector in selectors.items():
+        rules = network_policies.servers_rules("u", role, routed=True, control_plane=["10.140.0.0/29"])
+        manifest = network_policies.policy({"name": role}, selector, rules, [network_policies.anywhere()])
+        response = pod_cluster.api.post(policies, json=manifest)
+        assert response.is_success, response.text
+        pod_cluster.create(f"{core}/pods", MODEL_SERVER.format(role=role, labels=json.dumps(selector), ports=PORTS))
+    servers = {role: pod_cluster.wait(f"{core}/pods", role, is_ready)["status"]["podIP"] for role in roles}
+    visitors = {
+        "stranger": {"app": "stranger"},
+        "kit": {"app.kubernetes.io/part-of": "llmd-oke"},
+        "router": dict(labels.router_selector("u")),
+        "router-of-another": dict(labels.router_selector("v")),
+        "prefill-visitor": selectors["prefill"],
+        "decode-visitor": selectors["decode"],
+        "decode-of-another": dict(labels.role_selector("v", "decode")),
+    }
+    for name, own in visitors.items():
+        text = VISITOR.format(name=name, labels=json.dumps(own), servers=json.dumps(servers), ports=PORTS)
+        pod_cluster.create(f"{core}/pods", text)
+    seen: dict[str, dict[str, list[int]]] = {}
+    for name in visitors:
+        pod_cluster.wait(f"{core}/pods", name, phase_is("Succeeded"))
+        seen[name] = json.loads(pod_cluster.log(namespace, name, "main"))
+    return seen
+
+
+@pytest.mark.parametrize("visitor", ["stranger", "kit", "router-of-another", "decode-of-another"])
+def test_a_foreign_pod_reaches_no_port_of_a_server(visits: Mapping[str, Any], visitor: str) -> None:
+    assert visits[visitor] == {"prefill": [], "decode": [], "aggregated": []}
+
+
+def test_a_router_reaches_ports_of_requests_alone(visits: Mapping[str, Any]) -> None:
+    assert visits["router"] == {role: [8000, 8200] for role in ("prefill", "decode", "aggregated")}
+
+
+def test_the_side_channel_of_prefill_servers_is_for_decode_servers_of_their_unit(visits: Mapping[str, Any]) -> None:
+    assert visits["decode-visitor"] == {"prefill": list(PORTS), "decode": [], "aggregated": []}
+    assert visits["prefill-visitor"] == {"prefill": [], "decode": list(PORTS), "aggregated": []}

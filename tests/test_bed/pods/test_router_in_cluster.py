@@ -78,7 +78,7 @@ class RouterCluster:
         return holders[0] if holders else self.pickers()[0]["metadata"]["name"]
 
 
-def _release(name: str) -> Release:
+def release_of(name: str) -> Release:
     release = catalogue.release(name)
     if release is None:
         pytest.skip(f"the catalogue has no {name}")
@@ -102,10 +102,10 @@ def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> RouterClu
     if program_of("envoy") is None:
         pytest.skip("no envoy on this machine")
     name, own = request.param
-    release = _release(name)
+    release = release_of(name)
     namespace = f"{name.replace('.', '-')}{'-guide' if own else ''}"
     core = pod_cluster.namespace(namespace)
-    _definitions(pod_cluster, release)
+    create_definitions(pod_cluster, release)
     program = {"metadata": {"name": "backend"}, "data": {"backend.py": (HERE / "router_backend.py").read_text()}}
     assert pod_cluster.api.post(f"{core}/configmaps", json=program).is_success
     servers = _servers(pod_cluster, namespace)
@@ -117,7 +117,7 @@ def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> RouterClu
         "disaggregated": True,
         **own,
     }
-    for manifest in _small(router.router_manifests(args)):
+    for manifest in with_few_processors(router.router_manifests(args)):
         path = PLURALS[manifest["kind"]].format(namespace)
         response = pod_cluster.api.post(f"/{path}", json=manifest)
         assert response.is_success, response.text
@@ -133,7 +133,7 @@ def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> RouterClu
     )
 
 
-def _definitions(cluster: PodCluster, release: Release) -> None:
+def create_definitions(cluster: PodCluster, release: Release) -> None:
     collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for manifest in crd_manifests(release.crds):
         cluster.api.post(collection, json=manifest)
@@ -157,7 +157,7 @@ def _servers(cluster: PodCluster, namespace: str) -> dict[str, str]:
     return addresses
 
 
-def _small(manifests: Any) -> list[Object]:
+def with_few_processors(manifests: Any) -> list[Object]:
     """The objects, with less processors than a router gets where it serves others than a test."""
     small = json.loads(json.dumps(manifests))
     for manifest in small:
