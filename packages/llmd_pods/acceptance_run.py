@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from llmd_pods.acceptance import (
@@ -47,12 +47,25 @@ TERMINATION_LOG = Path("/dev/termination-log")
 REQUEST_TIMEOUT_S = 30.0
 PAUSES_S = (0.0, 1.0, 4.0, 15.0)
 PAUSE_S = 1.0
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
 NODE_VARIABLE = "LLMD_OKE_ACCEPTANCE"
 REPORT_KEY = "json"
 UNTESTED = "untested"
 """The end of the name of a ConfigMap with the nodes that could not be tested, and why; it goes with the Job."""
 
 Object = dict[str, Any]
+
+
+class BindingNames(NamedTuple):
+    """The bindings that give a Job its rights: in its namespace, and in the whole cluster."""
+
+    of_namespace: str
+    of_cluster: str
+
+
+def binding_names(job: str) -> BindingNames:
+    """Return the names of a Job's bindings."""
+    return BindingNames(job, f"llmd-oke-{job}")
 
 
 @dataclass(frozen=True)
@@ -208,6 +221,17 @@ class Run:
         self._apply(f"{self.job}-{UNTESTED}", {REPORT_KEY: json.dumps(untested)})
         results = {**{name: kept[name] for name in map(_name, nodes) if name in kept}, **{r.node: r for r in new}}
         return list(results.values()), judge_pool(self.request, [_name(node) for node in nodes], results)
+
+    def give_up_rights(self) -> None:
+        """Take the Job's account out of its bindings, after which it may do nothing.
+
+        Raises:
+            KitError: the API server refuses.
+        """
+        names, nobody = binding_names(self.job), {"subjects": None}
+        within = f"{_RBAC}/namespaces/{self.request.namespace}/rolebindings/{names.of_namespace}"
+        for path in (within, f"{_RBAC}/clusterrolebindings/{names.of_cluster}"):
+            self.api.ask("PATCH", path, nobody, "application/merge-patch+json")
 
     def _targets(self, nodes: Sequence[Object], kept: Mapping[str, NodeResult]) -> list[Object]:
         """The nodes that are to be tested."""
@@ -427,7 +451,10 @@ def main() -> int:
         request = request_from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
         api = Api(f"https://{f'[{host}]' if ':' in host else host}:{port}")
-        _, problems = Run(request, api, os.environ["JOB_NAME"], os.environ["JOB_UID"]).lead()
+        run = Run(request, api, os.environ["JOB_NAME"], os.environ["JOB_UID"])
+        _, problems = run.lead()
+        if not problems:  # a Job that failed is made again with the same bindings
+            run.give_up_rights()
     except KitError as error:
         problems = [error.message]
     if not problems:

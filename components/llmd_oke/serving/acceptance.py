@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 from llmd_pods.acceptance import TAINT_EFFECT, TAINT_KEY, TAINT_VALUE
+from llmd_pods.acceptance_run import binding_names
 
 from llmd_oke.catalogue.benchmarks import acceptance as facts
 from llmd_oke.catalogue.container_images import job_images
@@ -126,7 +127,7 @@ class Acceptance(pulumi.ComponentResource):
     all-reduce between nodes. A node that fails is tainted and named; the update fails where the others don't suffice.
 
     A Job runs again when its pool or what is asked of it changes, and after it failed; nodes that have passed are not
-    tested again.
+    tested again. What it may do ends with it: a Job that has passed takes its account out of its bindings.
     """
 
     passed: pulumi.Output[str]
@@ -163,15 +164,22 @@ class Acceptance(pulumi.ComponentResource):
             annotations = {"pulumi.com/replaceUnready": "true"}
             return {**metadata, "name": f"{name}-{text_digest(text)}", "annotations": annotations}
 
+        named = pulumi.Output.from_input(pool["pool_id"]).apply(job_metadata)
         manifest = {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": pulumi.Output.from_input(pool["pool_id"]).apply(job_metadata),
+            "metadata": named,
             "spec": job_spec(when_declared(program, name), pool["limit_s"], args.get("system_pool_name")),
         }
+        # The Job takes its accounts out of the bindings when it has passed; nothing puts them back but another Job.
+        granted = pulumi.ResourceOptions.merge(inside, pulumi.ResourceOptions(ignore_changes=["subjects"]))
+        rights = [
+            KubernetesObject(f"{pool['name']}-acceptance-{key}", _once_named(key, right, named), granted)
+            for key, right in rights_of(name).items()
+        ]
         limited = pulumi.ResourceOptions(
             parent=self,
-            depends_on=shared,
+            depends_on=[*shared, *rights],
             delete_before_replace=True,
             replace_on_changes=["spec"],
             custom_timeouts=timeouts(pool["limit_s"] + 2 * SLACK_S),
@@ -188,30 +196,20 @@ def namespace_manifest() -> Manifest:
 
 
 def shared_manifests() -> dict[str, Manifest]:
-    """Accounts, rights, policies and the program of nodes' pods; all acceptances share them. By the end of their names.
+    """Accounts, roles, policies and the program of nodes' pods; all acceptances share them. By the end of their names.
 
     Nodes' pods meet each other on any port (NIXL, UCX and RCCL take those that are free); nobody else reaches any.
     """
     leader = {"name": LEADER, "namespace": NAMESPACE, "labels": _LABELS}
     node = {**leader, "name": NODE}
-    of_cluster = {"name": f"llmd-oke-{LEADER}", "labels": _LABELS}
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "delete"]}
     results = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "patch"]}
     others = [{"podSelector": {"matchLabels": _NODE_LABELS}}]
     told = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]}
-    nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}
+    given_up = {"apiGroups": [RBAC], "resources": ["rolebindings"], "verbs": ["patch"]}
     return {
         "service-account": service_account(leader),
-        "role": role(leader, [pods, results]),
-        "role-binding": role_binding(leader, LEADER),
-        "cluster-role": {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": of_cluster, "rules": [nodes]},
-        "cluster-role-binding": {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": of_cluster,
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": of_cluster["name"]},
-            "subjects": [{"kind": "ServiceAccount", "name": LEADER, "namespace": NAMESPACE}],
-        },
+        "role": role(leader, [pods, results, given_up]),
         "node-service-account": service_account(node),
         "node-role": role(node, [told]),
         "node-role-binding": role_binding(node, NODE),
@@ -223,6 +221,44 @@ def shared_manifests() -> dict[str, Manifest]:
             "kind": "ConfigMap",
             "metadata": node,
             "binaryData": bench_program.binary_data(NODE_PROGRAM),
+        },
+    }
+
+
+def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[dict[str, Any]]) -> Manifest:
+    """One of a Job's rights, with the fields of the Job's name once that is known."""
+
+    def field_of(field: str) -> pulumi.Output[Any]:
+        return job_metadata.apply(lambda metadata: rights_of(metadata["name"])[key][field])
+
+    return {field: value if field in {"apiVersion", "kind"} else field_of(field) for field, value in right.items()}
+
+
+def rights_of(job: str) -> dict[str, Manifest]:
+    """What one Job may do: start pods in its namespace, taint nodes, and give both up. By the end of their names.
+
+    Args:
+        job: name of the Job, which is that of its bindings (`llmd_pods.acceptance_run.binding_names`).
+    """
+    in_namespace, of_cluster = binding_names(job)
+    account = [{"kind": "ServiceAccount", "name": LEADER, "namespace": NAMESPACE}]
+    nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}
+    given_up = {"apiGroups": [RBAC], "resources": ["clusterrolebindings"], "verbs": ["patch"]}
+    metadata = {"name": of_cluster, "labels": _LABELS}
+    return {
+        "role-binding": role_binding({"name": in_namespace, "namespace": NAMESPACE, "labels": _LABELS}, LEADER, LEADER),
+        "cluster-role": {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRole",
+            "metadata": metadata,
+            "rules": [nodes, {**given_up, "resourceNames": [of_cluster]}],
+        },
+        "cluster-role-binding": {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": of_cluster},
+            "subjects": account,
         },
     }
 

@@ -292,3 +292,18 @@ def test_kept_failures_of_nodes_that_are_not_tested_now_count():
 def test_a_request_is_read_from_its_file():
     text = json.dumps({**{k: v for k, v in vars(REQUEST).items() if k != "limits"}, "limits": vars(LIMITS)})
     assert request_from_json(text) == REQUEST
+
+
+def test_a_job_takes_its_account_out_of_its_own_bindings():
+    asked: list[Any] = []
+
+    class Bindings(Cluster):
+        def ask(self, method, path, body=None, kind="application/json"):
+            asked.append((method, path.partition("v1/")[2], body))
+
+    Run(REQUEST, Bindings(), "acceptance-mi300x-1a2b", "uid").give_up_rights()
+    nobody = {"subjects": None}
+    assert asked == [
+        ("PATCH", "namespaces/llmd-oke-acceptance/rolebindings/acceptance-mi300x-1a2b", nobody),
+        ("PATCH", "clusterrolebindings/llmd-oke-acceptance-mi300x-1a2b", nobody),
+    ]

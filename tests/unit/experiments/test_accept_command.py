@@ -32,6 +32,7 @@ class Cluster:
         self.created: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.results = results
+        self.deleted: list[tuple[str, str]] = []
 
     def list(self, kind: type, **_: object) -> list[Any]:
         if kind.__name__ == "Node":
@@ -41,6 +42,9 @@ class Cluster:
 
     def apply(self, manifest: Any, **_: object) -> None:
         self.applied.append(manifest)
+
+    def delete(self, kind: type, name: str, **_: object) -> None:
+        self.deleted.append((kind.__name__, name))
 
 
 def _object(version: str, kind: str, name: str, **fields: object) -> Any:
@@ -108,6 +112,16 @@ def test_accounts_rights_and_policies_are_there_before_the_job(cluster: Cluster,
     assert {"ServiceAccount", "Role", "ClusterRole", "NetworkPolicy"} <= set(kinds)
     (job,) = cluster.created
     assert job["spec"]["suspend"] is True
+
+
+def test_what_a_job_may_do_ends_with_it(cluster: Cluster, run: Run) -> None:
+    run()
+    (job,) = cluster.created
+    name = job["metadata"]["name"]
+    bindings = {type(item).__name__: item.metadata.name for item in cluster.applied if "Binding" in type(item).__name__}
+    assert bindings["ClusterRoleBinding"] == f"llmd-oke-{name}"
+    rights = [("RoleBinding", name), ("ClusterRoleBinding", f"llmd-oke-{name}"), ("ClusterRole", f"llmd-oke-{name}")]
+    assert cluster.deleted == rights
 
 
 def test_a_node_that_failed_is_told_with_what_was_seen_and_ends_with_1(cluster: Cluster, run: Run) -> None:

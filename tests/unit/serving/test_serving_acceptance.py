@@ -4,7 +4,7 @@ from typing import Any
 
 from llmd_oke.planning import plan_object
 from llmd_oke.program.acceptance import accepted_pool
-from llmd_oke.serving.acceptance import job_spec, node_pod, shared_manifests
+from llmd_oke.serving.acceptance import job_spec, node_pod, rights_of, shared_manifests
 from stack_files import created_stack
 
 POLICIES = [manifest["spec"] for manifest in shared_manifests().values() if manifest["kind"] == "NetworkPolicy"]
@@ -48,3 +48,14 @@ def test_pods_of_nodes_reach_each_other_and_nobody_else_reaches_them() -> None:
 
 def test_the_leading_pod_is_reached_by_nobody() -> None:
     assert sources(of_leader()) == []
+
+
+def test_a_job_may_change_no_other_binding_of_the_cluster_than_its_own() -> None:
+    rights = rights_of("acceptance-mi300x-1a2b")
+    (rule,) = [item for item in rights["cluster-role"]["rules"] if "clusterrolebindings" in item["resources"]]
+    assert rule["resourceNames"] == [rights["cluster-role-binding"]["metadata"]["name"]]
+    assert rule["verbs"] == ["patch"]
+
+
+def test_no_binding_of_the_cluster_outlives_a_job() -> None:
+    assert not [key for key, item in shared_manifests().items() if item["kind"].startswith("Cluster")]

@@ -2,7 +2,8 @@
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,10 @@ import lightkube
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import ConfigMap, Node
+from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding, RoleBinding
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
+from llmd_oke.objects import Manifest
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import PoolAcceptance
@@ -25,11 +28,12 @@ from llmd_oke.serving.acceptance import (
     namespace_manifest,
     program_manifest,
     request,
+    rights_of,
     shared_manifests,
 )
 from llmd_oke.serving.jobs import KEPT_S, JobSettings, owned
 from llmd_pods.acceptance import LABEL, RESULT_KEY, NodeResult, result_from_json
-from llmd_pods.acceptance_run import REPORT_KEY, UNTESTED
+from llmd_pods.acceptance_run import REPORT_KEY, UNTESTED, binding_names
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 
@@ -66,7 +70,7 @@ def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolRes
     if unknown := sorted(set(nodes) - set(known)):
         raise KitError(f"No pool of the stack has a node {', '.join(unknown)}.", f"Nodes are: {', '.join(known)}.")
     chosen = [accepted for accepted in plan.acceptance if not nodes or set(nodes) & set(names[accepted.pool.name])]
-    _declare_shared(client)
+    _declare(client, (namespace_manifest(), *shared_manifests().values()))
     return [
         _accept_pool(plan, accepted, [name for name in names[accepted.pool.name] if name in nodes], client, progress)
         for accepted in chosen
@@ -95,13 +99,34 @@ def kept_results(client: lightkube.Client, pool: str) -> list[NodeResult]:
     return sorted(results, key=lambda result: result.node)
 
 
-def _declare_shared(client: lightkube.Client) -> None:
-    for manifest in (namespace_manifest(), *shared_manifests().values()):
+def _declare(client: lightkube.Client, manifests: Iterable[Manifest]) -> None:
+    for manifest in manifests:
         try:
             client.apply(from_dict(dict(manifest)), field_manager=FIELD_MANAGER, force=True)
         except (ApiError, httpx2.HTTPError) as error:
             name = manifest["metadata"]["name"]
             raise KitError(f"{manifest['kind']} {name} can't be declared: {error}") from error
+
+
+@contextmanager
+def _granted(client: lightkube.Client, job: str) -> Generator[None]:
+    """Give a Job its rights, and take them back whatever becomes of it.
+
+    Raises:
+        KitError: they can't be given or taken back; says what stays.
+    """
+    _declare(client, rights_of(job).values())
+    try:
+        yield
+    finally:
+        names = binding_names(job)
+        try:
+            client.delete(RoleBinding, names.of_namespace, namespace=NAMESPACE)
+            client.delete(ClusterRoleBinding, names.of_cluster)
+            client.delete(ClusterRole, names.of_cluster)
+        except (ApiError, httpx2.HTTPError) as error:
+            remedy = f"Delete ClusterRoleBinding and ClusterRole {names.of_cluster} by hand."
+            raise KitError(f"The rights of Job {job} can't be taken back: {error}", remedy) from error
 
 
 def _accept_pool(
@@ -113,7 +138,10 @@ def _accept_pool(
     image = plan.pulled(plan.release.vllm.image).pinned
     asked = {**request(accepted_pool(accepted, ""), image, plan.registry_mirror), "only": list(only), "again": True}
     problem: str | None = None
-    with jobs.running(_job(plan, accepted, name), lambda uid: [dict(program_manifest(owned(place, name, uid), asked))]):
+    with (
+        _granted(client, name),
+        jobs.running(_job(plan, accepted, name), lambda uid: [dict(program_manifest(owned(place, name, uid), asked))]),
+    ):
         try:
             jobs.await_end(place, accepted.limit_s + SLACK_S)
         except KitError as error:
