@@ -29,6 +29,7 @@ POOL = {
 }
 SYSTEM_POOL = {"shape": "VM.Standard.E5.Flex", "ocpus": 16, "memoryGib": 64, "size": 1}
 BASE = {"cluster": CLUSTER, "gpuPools": [POOL], "systemPool": SYSTEM_POOL, "gpuStack": "oke-plugin", "rdma": "none"}
+BASE["networkPolicies"] = {"engine": "calico"}
 
 LAYER = {**BASE, "gpuPools": [POOL, {**POOL, "name": "more"}], "layer": "cluster", "models": None, "smoke": None}
 """A cluster with two pools of GPU nodes and nothing on it."""
@@ -57,6 +58,7 @@ class Life:
 
     failed: dict[str, Ended]
     served: Ended
+    accounts_with_rights: list[str]
     refused: Ended
     destroyed: Ended
     deleted: list[str]
@@ -72,12 +74,29 @@ def life(project: Project) -> Life:
     )
     failed = {fault: _rehearse(project, "--fault", fault, "--no-benchmark") for fault in FAULTS}
     served = _rehearse(project)
+    accounts = _accounts_with_rights(project)
     refused = project.command("rehearse", "destroy", "--stack", STACK)
     destroyed = project.command("rehearse", "destroy", "--stack", STACK, "--unprotect", "--json")
     deleted, left = _deleted(project), _objects(project)
     left_in_oci = list(in_oci(journal_file(project.folder / ".rehearsal" / STACK)))
     project.write(STACK, **LAYER)
-    return Life(failed, served, refused, destroyed, deleted, left, left_in_oci, _rehearse(project, "--no-benchmark"))
+    return Life(
+        failed, served, accounts, refused, destroyed, deleted, left, left_in_oci, _rehearse(project, "--no-benchmark")
+    )
+
+
+def _accounts_with_rights(project: Project) -> list[str]:
+    """Accounts in the namespace of acceptance that may do something in the whole cluster."""
+    code = (
+        "import json, os, lightkube; from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding\n"
+        "config = lightkube.KubeConfig.from_file(os.environ['KUBECONFIG']).get()\n"
+        "bindings = lightkube.Client(config, trust_env=False).list(ClusterRoleBinding)\n"
+        "subjects = [item for binding in bindings for item in binding.subjects or []]\n"
+        "print(json.dumps([item.name for item in subjects if item.namespace == 'llmd-oke-acceptance']))"
+    )
+    asked = project.command("rehearse", "run", "--stack", STACK, "--", "python", "-c", code)
+    assert asked.status == 0, asked.errors
+    return json.loads(asked.output.splitlines()[-1])
 
 
 def is_told(ended: Ended, cause: str) -> None:
@@ -109,6 +128,10 @@ def test_the_next_rehearsal_goes_on_and_serves(life: Life) -> None:
     (smoke,) = life.served.document["smoke"]
     assert smoke["passed"]
     assert "same" in life.served.document["update"]["changes"]
+
+
+def test_nobody_may_taint_nodes_once_they_are_accepted(life: Life) -> None:
+    assert life.accounts_with_rights == []
 
 
 def test_it_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
