@@ -10,7 +10,7 @@ from certificates_for_tests import certificate, private_key
 from llmd_oke.testing import Rendered
 from llmd_pods.errors import Refused
 from render_support import selects
-from stack_files import created_stack, model, stack
+from stack_files import created_pool, created_stack, model, stack
 
 ALICE = "sk-alice-Qm7xT2vKd9RwZb4H"
 DIGEST = hashlib.sha256(ALICE.encode()).hexdigest()
@@ -209,3 +209,22 @@ def test_an_expired_certificate_is_refused_before_anything_is_declared(rendered:
     door = {"host": HOST, "tls": {"kind": "config"}}
     with pytest.raises(Refused, match=r"frontDoorCertificate\.chain: .* expired on 2026-01-31"):
         rendered(stack(frontDoor=door), frontDoorCertificate=json.dumps(pair))
+
+
+def test_no_pod_of_the_cluster_gets_around_the_keys_of_a_front_door(rendered: Any):
+    door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS}
+    models = [model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE]
+    behind = rendered(created_stack(created_pool(bootVolumeGib=2048), models=models, frontDoor=door), **secrets())
+    policies = [item for item in behind.manifests() if item["kind"] == "NetworkPolicy"]
+    requests = [
+        (policy["metadata"]["name"], rule)
+        for policy in policies
+        for rule in policy["spec"]["ingress"]
+        if {8081, 8000} & {port["port"] for port in rule.get("ports", ())}
+    ]
+    assert len(requests) == 6
+    for name, rule in requests:
+        assert "from" in rule, name
+        named = [peer["podSelector"].get("matchLabels", {}) for peer in rule["from"] if "podSelector" in peer]
+        doors = [labels for labels in named if labels.get("app.kubernetes.io/component") == "stack-front-door"]
+        assert doors or any("llmd-oke/router" in labels for labels in named), name

@@ -146,6 +146,9 @@ class UnitArgs(TypedDict):
     """vLLM settings."""
     routed: NotRequired[bool | None]
     """Whether requests come through a router: only the kit's pods may reach the servers then; false if left out."""
+    signed_in: NotRequired[bool | None]
+    """Without `routed`: whether clients sign in at the stack's front door, so that it, pods that measure, monitoring
+    and the API server alone send requests; false if left out."""
     gateway: NotRequired[GatewayPodsArgs | None]
     """With `routed`: pods of the Gateway that sends requests; the Envoys beside the picker do if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]

@@ -63,9 +63,11 @@ def router_rules(
     metrics_port: int,
     control_plane: Sequence[str] | None,
     gateway: GatewayPodsArgs | None = None,
+    *,
+    signed_in: bool = False,
 ) -> list[Rule]:
-    """Requests come from everywhere, questions to the picker from the Envoys of its own router alone; behind a Gateway
-    there are neither, and its pods ask.
+    """Requests come from everywhere, or from the front door where clients sign in there; questions to the picker from
+    the Envoys of its own router alone. Behind a Gateway there are neither, and its pods ask.
     """
     if gateway is not None:
         return [
@@ -73,13 +75,19 @@ def router_rules(
             {"ports": tcp_ports(envoy.PICKER_PORT), "from": [gateway_pods(gateway)]},
         ]
     return [
-        {"ports": tcp_ports(envoy.REQUESTS_PORT)},
+        {"ports": tcp_ports(envoy.REQUESTS_PORT), **(_behind_sign_in(control_plane) if signed_in else {})},
         {"ports": tcp_ports(metrics_port, envoy.METRICS_PORT), **readers(control_plane)},
         {
             "ports": tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT),
             "from": [{"podSelector": {"matchLabels": pods}}],
         },
     ]
+
+
+def _behind_sign_in(control_plane: Sequence[str] | None) -> Rule:
+    """The front door of the stack, and who may ask without a key, as the `from` of a rule."""
+    door: Rule = {"podSelector": {"matchLabels": labels.stack_front_door_selector()}}
+    return {"from": [door, *readers(control_plane or [])["from"]]}
 
 
 def gateway_pods(pods: GatewayPodsArgs) -> Rule:
@@ -96,15 +104,20 @@ def servers_rules(
     routed: bool,
     control_plane: Sequence[str] | None,
     gateway: GatewayPodsArgs | None = None,
+    *,
+    signed_in: bool = False,
 ) -> list[Rule]:
     """Prefill and decode servers of one unit hand KV cache over on ports that are not known beforehand (UCX takes any
     free ones): each role to the other. Requests come from the unit's router or a Gateway's pods, and who may read
-    metrics has the same port; from everywhere where servers have no router before them.
+    metrics has the same port. Where servers have no router before them they come from everywhere, or from the front
+    door where clients sign in there. Without the API server's addresses they come from everywhere in any case.
     """
     requests: Rule = {"ports": tcp_ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
     if routed and (read := readers(control_plane)):
         own: Rule = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
         requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *read["from"]]
+    elif not routed and signed_in and control_plane is not None:
+        requests.update(_behind_sign_in(control_plane))
     return [*({"from": [partner]} for partner in _partners(unit, role)), requests]
 
 

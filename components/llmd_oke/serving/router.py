@@ -90,6 +90,9 @@ class RouterArgs(TypedDict):
     """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
     """Addresses that the API server speaks to pods from; if left out, every pod of the cluster may read metrics."""
+    signed_in: NotRequired[bool | None]
+    """Whether clients sign in at the stack's front door, so that it, pods that measure, monitoring and the API server
+    alone send requests; false if left out."""
     gateway: NotRequired[GatewayPodsArgs | None]
     """Pods of the Gateway that asks the one picker there is then; an Envoy beside each picker does if left out."""
     cache_salts: NotRequired[bool | None]
@@ -156,6 +159,7 @@ class _Objects:
         self.tracing = tracing_environment(f"{args['model']}-epp", self.traces_to)
         self.replicas = 1 if self.gateway else args.get("replicas") or self.dialect.replicas
         self.control_plane = args.get("control_plane_cidrs")
+        self.signed_in = args.get("signed_in") or False
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
         self.picker_file = {config_file_name(picker_config): picker_config}
         largest_mib, salted = self.dialect.largest_body_mib, bool(args.get("cache_salts"))
@@ -213,7 +217,9 @@ class _Objects:
         }
 
     def network_policy(self) -> Manifest:
-        rules = network_policies.router_rules(self.selector, METRICS_PORT, self.control_plane, self.gateway)
+        rules = network_policies.router_rules(
+            self.selector, METRICS_PORT, self.control_plane, self.gateway, signed_in=self.signed_in
+        )
         destinations = network_policies.router_destinations(
             self.unit, self.selector, self.control_plane, self.traces_to
         )

@@ -221,7 +221,9 @@ def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: Server
     """Who may reach the servers of a role, and whom they may reach."""
     routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
     metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
-    sources = network_policies.servers_rules(unit, role, routed, control_plane, args.get("gateway"))
+    sources = network_policies.servers_rules(
+        unit, role, routed, control_plane, args.get("gateway"), signed_in=bool(args.get("signed_in"))
+    )
     destinations = network_policies.servers_destinations(
         unit,
         role,
