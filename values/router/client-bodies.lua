@@ -231,11 +231,12 @@ local function scan(s)
   end
 end
 
--- Writes a client's own salt into its body: the stack's secret and the client's name, which the servers hash.
+-- Writes a client's own salt into its body: a digest (sha256.lua) of the stack's secret and the client's name, so that a
+-- salt tells neither the secret nor other clients' salts.
 local function salt(handle, text)
   local client = handle:headers():get("x-llmd-oke-client")
   if not client then error("nobody knows the client", 0) end
-  local own = string.gsub(Salt .. ":" .. client, '[%c"\\\127-\255]', function(c) return string.format("\\u%04x", byte(c)) end)
+  local own = sha256(Salt .. ":" .. client)
   local opened = find(text, "{", 1, true)
   local comma = find(text, "^%s*}", opened + 1) and "" or ","
   local salted = sub(text, 1, opened) .. '"cache_salt":"' .. own .. '"' .. comma .. sub(text, opened + 1)

@@ -6,13 +6,11 @@ Envoy's project counts its Lua filter as robust against untrusted clients, and a
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from llmd_oke.planning.placement import FRONT_DOOR_THREADS
-from llmd_oke.serving.client_requests import MODEL_KEY, MODEL_NAMESPACE, lua_literal
+from llmd_oke.serving.client_requests import MODEL_KEY, MODEL_NAMESPACE, lua_functions, lua_literal
 from llmd_oke.serving.envoy_bounds import bounds
-from llmd_oke.values import values_folder
 
 CLIENT_HEADER = "x-llmd-oke-client"
 """Says routers and servers who asks: the name of the key, or the subject of the token. Clients can't set it."""
@@ -39,7 +37,7 @@ def keys_filter(digests: Mapping[str, str]) -> Config:
     """
     clients = {digest: client for client, digest in sorted(digests.items())}
     per_minute = bounds().refusals_per_minute
-    return _lua("client-keys", Clients=clients, NameHeader=CLIENT_HEADER, RefusalsPerMinute=per_minute)
+    return _lua("sha256", "client-keys", Clients=clients, NameHeader=CLIENT_HEADER, RefusalsPerMinute=per_minute)
 
 
 def bodies_filter() -> Config:
@@ -79,15 +77,9 @@ def rights_filter(rights: Mapping[str, Sequence[str]], lists: Mapping[str, Mappi
     }
 
 
-def _lua(name: str, **tables: Any) -> Config:
+def _lua(*names: str, **tables: Any) -> Config:
     head = "".join(f"local {key} = {lua_literal(value)}\n" for key, value in tables.items())
     return {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-        "default_source_code": {"inline_string": head + _program(name)},
+        "default_source_code": {"inline_string": head + "".join(lua_functions(f"serving/{name}") for name in names)},
     }
-
-
-@cache
-def _program(name: str) -> str:
-    lines = (values_folder() / "serving" / f"{name}.lua").read_text().splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("--"))

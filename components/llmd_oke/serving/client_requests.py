@@ -83,12 +83,13 @@ def _headers(
     path_prefix: str | None = None,
     salting: bool = False,
 ) -> Config:
-    return _lua(name, _header_tables(dropped, path_prefix, salting=salting), ("client-headers",), do)
+    return _lua(name, _header_tables(dropped, path_prefix, salting=salting), ("router/client-headers",), do)
 
 
 def _bodies(do: str, *, salted: bool = False, secret: str | None = None) -> Config:
     tables = {**_header_tables((), _PATH_PREFIX if secret else None), **_body_tables(salted=salted), "Salt": secret}
-    return _lua(BODIES_FILTER, tables, ("client-headers", "client-bodies"), do)
+    digests = ("serving/sha256",) if secret else ()
+    return _lua(BODIES_FILTER, tables, (*digests, "router/client-headers", "router/client-bodies"), do)
 
 
 def _buffer(largest_mib: int) -> Config:
@@ -100,15 +101,16 @@ def _buffer(largest_mib: int) -> Config:
 def _lua(name: str, tables: Config, files: Iterable[str], do: str) -> Config:
     """A filter whose program is tables, functions, and what is done with each request."""
     head = "".join(f"local {table} = {lua_literal(value)}\n" for table, value in tables.items())
-    body = "".join(_functions(file) for file in files)
+    body = "".join(lua_functions(file) for file in files)
     tail = f"\nfunction envoy_on_request(handle)\n  guarded(handle, function(handle)\n  {do}\n  end)\nend\n"
     config = {"@type": f"{_FILTERS}.lua.v3.Lua", "default_source_code": {"inline_string": head + body + tail}}
     return {"name": name, "typed_config": config}
 
 
 @cache
-def _functions(file: str) -> str:
-    lines = (values_folder() / "router" / f"{file}.lua").read_text().splitlines(keepends=True)
+def lua_functions(file: str) -> str:
+    """Return a Lua program of `values/`, by folder and name, without its comments."""
+    lines = (values_folder() / f"{file}.lua").read_text().splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("--"))
 
 

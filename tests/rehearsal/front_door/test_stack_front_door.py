@@ -1,5 +1,6 @@
 """What the front door of a stack makes of requests: the real Envoy, three models on four units, and clients."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from llmd_oke.serving.envoy_bounds import bounds
 from llmd_rehearsal import namespaces
 from llmd_rehearsal.programs import locate
+from stack_front_door_clients import CACHE_SECRET
 
 pytestmark = pytest.mark.rehearsal
 
@@ -237,7 +239,8 @@ def test_each_client_has_a_cache_salt_of_its_own_that_its_name_does_not_tell(see
     salts = seen["salted"]
     assert [len(set(salts[name])) for name in ("alice", "bob")] == [1, 1]
     assert salts["alice"][0] != salts["bob"][0]
-    assert all(len(salts[name][0]) > 32 for name in ("alice", "bob"))
+    expected = {name: hashlib.sha256(f"{CACHE_SECRET}:{name}".encode()).hexdigest() for name in ("alice", "bob")}
+    assert {name: salts[name][0] for name in expected} == expected
     assert salts["named"]["document"]["salt"] == salts["alice"][0]
 
 
