@@ -99,6 +99,10 @@ _HOPELESS = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 422")
 _NO_SUCH_MODEL = ("does not exist", "NotFoundError")
 """In vLLM's answer 404 for a model that it doesn't serve; a router without routes yet says 404 in other words."""
 
+_TAKEN_UP = 10
+"""Answers of that kind in a row after which waiting won't change it: while a Gateway takes a new route up, a server of
+another model says it."""
+
 
 async def wait_for_answer(target: Target, *, limit_s: float, time_scale: float = 1.0, pause_s: float = PAUSE_S) -> None:
     """Ask for a completion of one token until there is one: only that shows that the router and a server work.
@@ -110,12 +114,13 @@ async def wait_for_answer(target: Target, *, limit_s: float, time_scale: float =
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + limit_s
-    last = "none was tried"
+    last, others = "none was tried", 0
     while (left_s := deadline_s - loop.time()) > 0:
         attempt = await _ask(target, left_s, ATTEMPT_TIMEOUT_S * max(1.0, time_scale))
         if attempt and attempt.succeeded:
             return
-        if attempt and _is_hopeless(attempt):
+        others = others + 1 if attempt and _is_another_models(attempt) else 0
+        if attempt and (_is_hopeless(attempt) or others == _TAKEN_UP):
             raise KitError(f"{target.model} at {target.base_url} refuses a completion: {attempt.error}")
         last = f"{attempt.failure}: {attempt.error}" if attempt else last
         await asyncio.sleep(min(pause_s, left_s))
@@ -126,10 +131,12 @@ async def wait_for_answer(target: Target, *, limit_s: float, time_scale: float =
 
 def _is_hopeless(attempt: RequestRecord) -> bool:
     """Whether waiting won't change the answer."""
-    text = attempt.error or ""
-    if attempt.failure is Failure.TLS:
-        return True
-    return text.startswith(_HOPELESS) or (attempt.status == 404 and any(mark in text for mark in _NO_SUCH_MODEL))
+    return attempt.failure is Failure.TLS or (attempt.error or "").startswith(_HOPELESS)
+
+
+def _is_another_models(attempt: RequestRecord) -> bool:
+    """Whether a server says that it doesn't serve the model."""
+    return attempt.status == 404 and any(mark in (attempt.error or "") for mark in _NO_SUCH_MODEL)
 
 
 async def _ask(target: Target, left_s: float, timeout_s: float) -> RequestRecord | None:

@@ -150,6 +150,60 @@ def test_an_existing_gateway_is_named_and_not_made(rendered: Any):
     assert both.kubernetes("HTTPRoute", "llama")["spec"]["hostnames"] == ["l.example.com"]
 
 
+POLICY_KINDS = {"EnvoyExtensionPolicy", "BackendTrafficPolicy", "EnvoyFilter"}
+
+
+def policies(rendered_stack: Rendered) -> dict[str, Any]:
+    """What holds requests to what clients may ask, by kind."""
+    return {m["kind"]: m for m in rendered_stack.manifests() if m["kind"] in POLICY_KINDS}
+
+
+@pytest.mark.parametrize("mode", [{"mode": "create"}, {"mode": "existing", "name": "shared", "namespace": "gateways"}])
+def test_envoy_gateway_reads_each_request_of_both_routes_whole_and_checks_it(rendered: Any, mode: dict[str, str]):
+    there = {} if mode["mode"] == "create" else {"service": {"name": "shared"}}
+    routed = rendered(stack(behind(), gateway={**mode, **there, "provider": "envoy-gateway"}))
+    made = policies(routed)
+    assert set(made) == {"EnvoyExtensionPolicy", "BackendTrafficPolicy"}
+    routes = {m["metadata"]["name"] for m in routed.manifests() if m["kind"] == "HTTPRoute"}
+    for policy in made.values():
+        assert {target["name"] for target in policy["spec"]["targetRefs"]} == routes
+    assert made["BackendTrafficPolicy"]["spec"]["requestBuffer"] == {"limit": "32Mi"}
+    (lua,) = made["EnvoyExtensionPolicy"]["spec"]["lua"]
+    assert "clean(handle)\n  admit(handle)\n  check(handle)" in lua["inline"]
+
+
+def test_no_route_is_there_before_its_requests_are_checked(rendered: Any):
+    routed = rendered(stack(behind(), gateway=created("envoy-gateway")))
+    waves = {(item.kind, item.name): item.wave for item in rendering_of("prod", routed.resources).objects}
+    checked = max(wave for (kind, _), wave in waves.items() if kind in POLICY_KINDS)
+    assert checked < min(wave for (kind, _), wave in waves.items() if kind == "HTTPRoute")
+
+
+def test_a_gateway_of_istios_checks_requests_before_its_other_filters(istio: Rendered):
+    (policy,) = policies(istio).values()
+    (gateway,) = [m for m in istio.manifests() if m["kind"] == "Gateway"]
+    assert policy["metadata"]["namespace"] == gateway["metadata"]["namespace"]
+    assert [target["name"] for target in policy["spec"]["targetRefs"]] == [gateway["metadata"]["name"]]
+    patches = [
+        (patch["patch"]["operation"], patch["patch"]["value"]["name"]) for patch in policy["spec"]["configPatches"]
+    ]
+    assert patches == [("INSERT_FIRST", "client-requests"), ("INSERT_FIRST", "envoy.filters.http.buffer")]
+    assert policy["spec"]["configPatches"][1]["patch"]["value"]["typed_config"]["max_request_bytes"] == 32 * 2**20
+
+
+def test_a_gateway_of_somebody_else_with_istio_gets_no_filter(rendered: Any):
+    shared = {"mode": "existing", "provider": "istio", "name": "shared", "namespace": "gateways"}
+    assert not policies(rendered(stack(behind(), gateway=shared)))
+
+
+@pytest.mark.parametrize("provider", ["envoy-gateway", "istio"])
+def test_a_header_that_tells_models_apart_stays_with_its_own_value(rendered: Any, provider: str):
+    route = {"mode": "gateway", "route": {"headers": {"X-Gateway-Base-Model-Name": "openai/gpt-oss-120b"}}}
+    made = json.dumps(policies(rendered(stack(behind(router=route), gateway=created(provider)))))
+    kept = 'local Kept = {["x-gateway-base-model-name"] = {["openai/gpt-oss-120b"] = true}}'
+    assert json.dumps(kept)[1:-1] in made
+
+
 def test_routes_come_after_units_and_the_gateway(istio: Rendered):
     (route,) = istio.of_type("llmd-oke:index:ModelRoute")
     for kind in ("Gateway", "Deployment", "InferencePool"):

@@ -1,5 +1,5 @@
 -- Holds clients' requests to values/router/client-requests.yaml, by what stands before their bodies. Its tables stand before
--- this text (Paths, PathPrefix, Dropped, DroppedPrefixes), and what an Envoy does with `clean` and `admit` behind it. Lua
+-- this text (Paths, PathPrefix, Dropped, DroppedPrefixes, Kept), and what an Envoy does with `clean` and `admit` behind it. Lua
 -- 5.1, without LuaJIT's own libraries.
 
 local byte, char, find, lower, sub = string.byte, string.char, string.find, string.lower, string.sub
@@ -21,11 +21,12 @@ local function is_dropped(name)
   return false
 end
 
--- Takes headers away that are the router's. A request id stays where it has the form of Envoy's own.
+-- Takes headers away that are the router's. A request id stays where it has the form of Envoy's own, and a header by which
+-- a Gateway tells models apart with the values that it does so by.
 local function clean(handle)
   local headers, gone = handle:headers(), {}
   for name in pairs(headers) do
-    if is_dropped(name) then gone[#gone + 1] = name end
+    if is_dropped(name) and not (Kept and Kept[name] and Kept[name][headers:get(name)]) then gone[#gone + 1] = name end
   end
   local id = headers:get("x-request-id")
   if id and not find(id, Uuid) then gone[#gone + 1] = "x-request-id" end

@@ -140,7 +140,8 @@ class GatewayProvider(Entry):
     Service and pods are in `namespace`, or in the Gateway's.
     `parameters` is the object that a Gateway names in `infrastructure`, and which says how its Service is; without one
     annotations do, `gateway_annotations` among them. `picker_policy` is how each endpoint picker is spoken to, where it
-    has to be told.
+    has to be told. Requests are held to what clients may ask (`values/router/client-requests.yaml`) by the
+    `route_policies` of each model's routes, or by the `gateway_policies` of a Gateway that the stack makes.
     """
 
     name: str
@@ -156,6 +157,8 @@ class GatewayProvider(Entry):
     gateway_annotations: dict[str, str] = Field(default_factory=dict[str, str])
     parameters: ObjectTemplate | None = None
     picker_policy: ObjectTemplate | None = None
+    route_policies: tuple[ObjectTemplate, ...] = ()
+    gateway_policies: tuple[ObjectTemplate, ...] = ()
 
 
 def gateway_provider(name: str) -> GatewayProvider | None:

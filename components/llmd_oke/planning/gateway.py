@@ -141,19 +141,29 @@ def gateway_advice(plan: Plan) -> Iterator[Advice]:
         return
     text = f"{door.provider.name} knows InferencePools with {door.provider.inference_pools} ({door.provider.source})"
     yield Advice(f"{_PATH}.provider", text)
+    provider, on_gateway = door.provider.name, bool(door.provider.gateway_policies)
+    if door.provider.route_policies:
+        return
+    if on_gateway and door.created is not None:
+        text = (
+            f"what {provider} refuses of clients' requests was never tried with it: after an update, see that one with"
+            " kv_transfer_params is answered with 400"
+        )
+        yield Advice(f"{_PATH}.provider", text)
+        return
+    remedy = "a Gateway of mode create, " if on_gateway else ""
     text = (
-        f"{door.provider.name} lets all that clients say pass to pickers and servers: fields such as"
-        " kv_transfer_params, priority and cache_salt, and headers such as x-data-parallel-rank, by which vLLM takes"
-        " hosts, ranks and"
-        " others' KV cache; let trusted clients alone reach it, or have a frontDoor or the routers' own Envoys, which"
-        " refuse them"
+        f"{provider} lets all that clients say pass to pickers and servers: fields such as kv_transfer_params, priority"
+        " and cache_salt, and headers such as x-data-parallel-rank, by which vLLM takes hosts, ranks and others' KV"
+        f" cache; let trusted clients alone reach it, or have {remedy}provider envoy-gateway, a frontDoor, or the"
+        " routers' own Envoys, which refuse them"
     )
     yield Advice(f"{_PATH}.provider", text)
     if not plan.release.routing_sidecar.ssrf_protection and any(
         model.behind_gateway and model.topology.disaggregated for model in plan.models
     ):
         text = (
-            f"the routing sidecar of {plan.router_release} sends prompts wherever a client's headers say, which no"
-            " Gateway takes out; let known clients alone reach it"
+            f"the routing sidecar of {plan.router_release} sends prompts wherever a client's headers say, which this"
+            " Gateway doesn't take out; let known clients alone reach it"
         )
         yield Advice(_PATH, text)

@@ -183,10 +183,21 @@ def _declare_gateway(
                 "class_name": created.class_name,
                 "listeners": _listeners(gateway, created),
                 "load_balancer": load_balancer_args(plan, created.exposure, LoadBalancer(), access),
+                "route_headers": _route_headers(plan) or None,
+                "largest_body_mib": plan.release.router.largest_body_mib,
             },
             opts,
         )
     ]
+
+
+def _route_headers(plan: Plan) -> dict[str, list[str]]:
+    """Headers by which a Gateway tells models apart, and their values."""
+    headers: dict[str, list[str]] = {}
+    for model in plan.models:
+        for name, value in model.router.route.headers.items() if model.behind_gateway else ():
+            headers.setdefault(name.lower(), []).append(value)
+    return headers
 
 
 def _listeners(gateway: GatewayPlan, created: CreatedGateway) -> list[GatewayListenerArgs]:
@@ -232,4 +243,5 @@ def route_args(plan: Plan, gateway: GatewayPlan, model: ModelPlan, namespace: pu
         "headers": dict(route.headers) or None,
         "path": route.path,
         "timeout_s": route.timeout_s,
+        "largest_body_mib": plan.release.router.largest_body_mib,
     }

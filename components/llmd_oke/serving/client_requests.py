@@ -5,7 +5,7 @@ Lua filter, which its project counts as robust against untrusted clients (extens
 `robust_to_untrusted_downstream`, `stable`; `header_mutation` is `unknown`, `json_to_metadata` is `alpha`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -42,6 +42,19 @@ def filters(largest_body_mib: int = LARGEST_BODY_MIB, *, salted: bool = False) -
     """
     bodies = _bodies("check(handle)", salted=salted)
     return [_headers("clean(handle)\n  admit(handle)"), _buffer(largest_body_mib), bodies]
+
+
+def gateway_program(kept: Mapping[str, Iterable[str]] | None = None) -> str:
+    """The Lua of all that `filters` have, for a Gateway that holds requests back until they are whole before it.
+
+    Args:
+        kept: headers by which its routes tell models apart, with their values: they stay, since routes may be chosen
+            anew behind it, and a client says no other value by them.
+    """
+    values = {name.lower(): dict.fromkeys(texts, True) for name, texts in (kept or {}).items()}
+    tables = {**_header_tables(), **_body_tables(salted=False), "Salt": None, "Kept": values}
+    files = ("router/client-headers", "router/client-bodies")
+    return _program(tables, files, "clean(handle)\n  admit(handle)\n  check(handle)")
 
 
 def cleaning_filter(*more: str) -> Config:
@@ -99,12 +112,17 @@ def _buffer(largest_mib: int) -> Config:
 
 
 def _lua(name: str, tables: Config, files: Iterable[str], do: str) -> Config:
-    """A filter whose program is tables, functions, and what is done with each request."""
+    source = {"inline_string": _program(tables, files, do)}
+    return {"name": name, "typed_config": {"@type": f"{_FILTERS}.lua.v3.Lua", "default_source_code": source}}
+
+
+def _program(tables: Config, files: Iterable[str], do: str) -> str:
+    """Tables, functions, and what is done with each request."""
     head = "".join(f"local {table} = {lua_literal(value)}\n" for table, value in tables.items())
     body = "".join(lua_functions(file) for file in files)
-    tail = f"\nfunction envoy_on_request(handle)\n  guarded(handle, function(handle)\n  {do}\n  end)\nend\n"
-    config = {"@type": f"{_FILTERS}.lua.v3.Lua", "default_source_code": {"inline_string": head + body + tail}}
-    return {"name": name, "typed_config": config}
+    return (
+        head + body + f"\nfunction envoy_on_request(handle)\n  guarded(handle, function(handle)\n  {do}\n  end)\nend\n"
+    )
 
 
 @cache
@@ -124,6 +142,7 @@ def _header_tables(dropped: Iterable[str] = (), path_prefix: str | None = None, 
         "PathPrefix": path_prefix,
         "Dropped": dict.fromkeys(names, True),
         "DroppedPrefixes": prefixes,
+        "Kept": None,
     }
 
 

@@ -12,7 +12,7 @@ from llmd_pods.errors import KitError
 
 from llmd_oke.catalogue.serving import GatewayProvider, ObjectTemplate, gateway_provider, gateway_provider_names
 from llmd_oke.objects import PART_OF, Manifest, inputs, mapped, when_declared
-from llmd_oke.serving import labels
+from llmd_oke.serving import client_requests, labels
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
 from llmd_oke.serving.router import POOL_GROUP, service_name
 from llmd_oke.serving.stack_front_door import FrontDoorLoadBalancerArgs, load_balancer_annotations
@@ -59,6 +59,10 @@ class GatewayArgs(TypedDict):
     """Its ports."""
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
     """A network load balancer of OCI before it; for pods of the cluster if left out."""
+    route_headers: NotRequired[Mapping[str, Sequence[str]] | None]
+    """Headers by which its routes tell models apart, with their values; none if left out."""
+    largest_body_mib: NotRequired[int | None]
+    """Of a request; 32 if left out."""
 
 
 class ModelRouteArgs(TypedDict):
@@ -90,6 +94,8 @@ class ModelRouteArgs(TypedDict):
     """What paths of requests begin with; `/v1` if left out."""
     timeout_s: NotRequired[int | None]
     """Limit of a whole request in seconds, 0 for none; 300 if left out."""
+    largest_body_mib: NotRequired[int | None]
+    """Of a request, where the provider can refuse larger ones; 32 if left out."""
 
 
 class Gateway(pulumi.ComponentResource):
@@ -103,6 +109,7 @@ class Gateway(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
         *parameters, gateway = gateway_manifests(args)
         read = [declare(f"{name}-parameters", manifest, child) for manifest in parameters]
+        read += [declare(f"{name}-{policy['kind'].lower()}", policy, child) for policy in gateway_policies(args)]
         needed = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=read))
         self.name = when_declared(declare(name, gateway, needed), args["gateway"])
         self.register_outputs({"name": self.name})
@@ -120,8 +127,10 @@ class ModelRoute(pulumi.ComponentResource):
     def __init__(self, name: str, args: ModelRouteArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:ModelRoute", name, inputs(self, args), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
+        policies = [declare(f"{name}-{policy['kind'].lower()}", policy, child) for policy in route_policies(args)]
+        checked = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=policies))
         routes = [
-            declare(f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}", manifest, child)
+            declare(f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}", manifest, checked)
             for manifest in route_manifests(args)
         ]
         needed = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=routes))
@@ -176,6 +185,45 @@ def gateway_manifests(args: GatewayArgs) -> list[Manifest]:
     return [*([_object(template, metadata, marks)] if template else []), gateway]
 
 
+def gateway_policies(args: GatewayArgs) -> list[Manifest]:
+    """What holds all requests of a Gateway to what clients may ask, where its provider has it for Gateways.
+
+    Raises:
+        KitError: the catalogue has no such provider.
+    """
+    name, kept = args["gateway"], args.get("route_headers") or {}
+    marks = {"<gateway>": name, **_request_marks(args.get("largest_body_mib"), kept)}
+    metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    return [_object(template, metadata, marks) for template in _provider(args["provider"]).gateway_policies]
+
+
+def route_policies(args: ModelRouteArgs) -> list[Manifest]:
+    """What holds requests of a model's routes to what clients may ask, where the provider has it for routes.
+
+    Raises:
+        KitError: the catalogue has no such provider.
+    """
+    targets = [{"group": GROUP, "kind": "HTTPRoute", "name": name} for name in _route_names(args)]
+    kept = {name: [value] for name, value in (args.get("headers") or {}).items()}
+    marks = {"<routes>": targets, **_request_marks(args.get("largest_body_mib"), kept)}
+    metadata = _metadata(args, args["model"])
+    return [_object(template, metadata, marks) for template in _provider(args["provider"]).route_policies]
+
+
+def _request_marks(largest_body_mib: int | None, kept: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    largest_mib = largest_body_mib or client_requests.LARGEST_BODY_MIB
+    return {
+        "<program>": client_requests.gateway_program(kept),
+        "<largest-body>": f"{largest_mib}Mi",
+        "<largest-body-bytes>": largest_mib * 2**20,
+    }
+
+
+def _route_names(args: ModelRouteArgs) -> tuple[str, str]:
+    """Of the route for clients, and of that for the model's own Service."""
+    return args["model"], f"{args['model']}-in-cluster"
+
+
 def _listener(listener: GatewayListenerArgs) -> dict[str, Any]:
     host, secret = listener.get("host"), listener.get("tls_secret")
     certificate = {"group": "", "kind": "Secret", "name": secret}
@@ -196,12 +244,13 @@ def route_manifests(args: ModelRouteArgs) -> list[Manifest]:
         KitError: the catalogue has no such provider.
     """
     policy, model, namespace = _provider(args["provider"]).picker_policy, args["model"], args["namespace"]
+    for_clients, in_cluster = _route_names(args)
     names = [f"{model}{rest}" for rest in ("", ".<namespace>", ".<namespace>.svc", ".<namespace>.svc.cluster.local")]
     own = [mapped(namespace, lambda to, name=name: name.replace("<namespace>", to)) for name in names]
     return [
         *([_picker_policy(policy, args, unit) for unit in args["units"]] if policy else []),
-        _route(args, model, args.get("hosts") or [], args.get("headers") or {}, args.get("listener")),
-        _route(args, f"{model}-in-cluster", own, {}, args.get("cluster_listener")),
+        _route(args, for_clients, args.get("hosts") or [], args.get("headers") or {}, args.get("listener")),
+        _route(args, in_cluster, own, {}, args.get("cluster_listener")),
     ]
 
 

@@ -2,12 +2,16 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from llmd_rehearsal.inventory import BEHIND_GATEWAY
 from llmd_rehearsal.programs import locate
 from user_project import Ended, Project, model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "front_door"))
+from request_attacks import Attack, attacks
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
@@ -57,6 +61,33 @@ def test_what_plays_the_provider_is_told(created: Ended):
     simulated = " ".join(created.document["simulated"])
     assert "gateway provider istio (Envoy Gateway v1.6.0 runs in its place)" in simulated
     assert "InferencePools of Envoy Gateway" in simulated
+
+
+@pytest.fixture(scope="module")
+def attacked(project: Project, created: Ended, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, Any]]:
+    """Status of each attack, and the field that is named."""
+    assert created.status == 0, created.errors
+    file = tmp_path_factory.mktemp("attacks") / "requests.json"
+    file.write_text(json.dumps({attack.name: attack.request.hex() for attack in refused_attacks()}))
+    script = str(Path(__file__).with_name("gateway_attacks.py"))
+    host = ADDRESS.removeprefix("http://")
+    done = project.command("rehearse", "run", "--stack", STACK, "--", sys.executable, script, str(file), host)
+    assert done.status == 0, done.errors
+    return done.document
+
+
+def refused_attacks() -> list[Attack]:
+    return [attack for attack in attacks() if 200 not in attack.statuses]
+
+
+def test_whatever_clients_may_not_say_is_refused_by_the_gateway(attacked: dict[str, tuple[int, Any]]):
+    expected = {attack.name: attack.statuses for attack in refused_attacks()}
+    assert {name: answer for name, answer in attacked.items() if answer[0] not in expected[name]} == {}
+
+
+def test_the_gateway_names_a_field_that_it_refuses(attacked: dict[str, tuple[int, Any]]):
+    named = {attack.name: attack.param for attack in refused_attacks() if attack.param}
+    assert {name: attacked[name][1] for name in named} == named
 
 
 @pytest.mark.parametrize(("host", "served_name"), [("llama.example.com", LLAMA), ("other.example.com", GPT)])

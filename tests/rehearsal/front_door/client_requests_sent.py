@@ -25,7 +25,8 @@ import h11
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmd_oke.catalogue.client_requests import client_requests
-from llmd_oke.serving import front_door, stack_envoy
+from llmd_oke.serving import client_requests as programs
+from llmd_oke.serving import front_door, gateway, stack_envoy
 from llmd_oke.serving.front_door import READY_PORT, REQUEST_PORT, Upstream
 from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT, STACK_PORT, EnvoySettings, ServedModel
 from llmd_rehearsal.pods.volumes import File, write_files
@@ -33,7 +34,7 @@ from request_attacks import MODEL, Attack, attacks, chunked, forbidden, post, re
 
 HERE, SERVER, PORT = "127.0.0.1", "127.0.1.1", 9080
 LIMIT_S = 30
-EXAMPLES = int(os.environ.get("LLMD_OKE_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("LLMD_OKE_EXAMPLES", "400"))
 
 
 class Server:
@@ -329,11 +330,41 @@ def bootstraps(folder: Path) -> dict[str, tuple[str, dict[str, int]]]:
     write_files(folder / "front-door" / "traffic", clusters)
     return {
         "model": (front_door.bootstrap([SERVER], PORT), {"a model's front door": REQUEST_PORT}),
+        "gateway": (as_gateway(front_door.bootstrap([SERVER], PORT)), {"a Gateway's filters": REQUEST_PORT}),
         "stack": (
             stack_envoy.bootstrap(stack).replace("/etc/", f"{folder}/"),
             {"a stack's front door": STACK_PORT, "a model's port of a stack's front door": FIRST_MODEL_PORT},
         ),
     }
+
+
+def as_gateway(bootstrap: str) -> str:
+    """The bootstrap with the buffer and the program that Envoy Gateway has by policies of a route."""
+    args: gateway.ModelRouteArgs = {
+        "namespace": "llm-d",
+        "model": "m",
+        "units": ["m"],
+        "provider": "envoy-gateway",
+        "gateway": "g",
+        "gateway_namespace": "llm-d",
+        "service_host": "g",
+    }
+    policies = {policy["kind"]: policy["spec"] for policy in gateway.route_policies(args)}
+    (lua,) = policies["EnvoyExtensionPolicy"]["lua"]
+    whole, named = json.loads(bootstrap), {row["name"] for row in programs.filters()}
+    managers = [
+        network["typed_config"]
+        for listener in whole["static_resources"]["listeners"]
+        for chain in listener["filter_chains"]
+        for network in chain["filters"]
+    ]
+    (manager,) = [m for m in managers if named <= {row["name"] for row in m["http_filters"]}]
+    (buffer,) = [row for row in manager["http_filters"] if row["name"] == "envoy.filters.http.buffer"]
+    assert policies["BackendTrafficPolicy"]["requestBuffer"]["limit"] == f"{programs.LARGEST_BODY_MIB}Mi"
+    checked = next(row for row in manager["http_filters"] if row["name"] == programs.BODIES_FILTER)
+    checked["typed_config"]["default_source_code"] = {"inline_string": lua["inline"]}
+    manager["http_filters"] = [buffer, checked, manager["http_filters"][-1]]
+    return json.dumps(whole)
 
 
 def main() -> None:

@@ -14,7 +14,12 @@ from request_attacks import attacks
 
 pytestmark = pytest.mark.rehearsal
 
-DOORS = ("a model's front door", "a stack's front door", "a model's port of a stack's front door")
+DOORS = (
+    "a model's front door",
+    "a stack's front door",
+    "a model's port of a stack's front door",
+    "a Gateway's filters",
+)
 by_door = pytest.mark.parametrize("door", DOORS)
 
 
@@ -27,7 +32,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     script = Path(__file__).with_name("client_requests_sent.py")
     argv = namespaces.create_command([sys.executable, str(script), str(envoy.path)], user_namespace=os.geteuid() != 0)
     with log.open("w") as errors:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=240, check=False)
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=300, check=False)
     if "unshare" in log.read_text():
         pytest.skip(f"no namespaces on this machine: {log.read_text().strip()}")
     assert done.returncode == 0, log.read_text()

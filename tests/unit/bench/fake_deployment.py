@@ -113,7 +113,7 @@ async def _complete(deployment: Deployment, request: web.Request) -> web.StreamR
     if answer.hang:
         await deployment.released.wait()
     if answer.status != 200:
-        return web.Response(status=answer.status, text="no healthy upstream")
+        return web.Response(status=answer.status, text=answer.error or "no healthy upstream")
     tokens = len(_prompt(body)) // 4
     deployment.count(answer, tokens)
     if not body.get("stream"):

@@ -162,6 +162,22 @@ async def test_a_refusal_is_not_waited_for(deployment):
     assert len(deployment.requests) == 1
 
 
+NO_SUCH_MODEL = Answer(status=404, error='{"message": "The model `m` does not exist.", "type": "NotFoundError"}')
+
+
+async def test_a_server_of_another_model_answers_while_a_gateway_takes_a_route_up(deployment):
+    deployment.script = lambda number: NO_SUCH_MODEL if number < 9 else Answer()
+    await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
+    assert len(deployment.requests) == 10
+
+
+async def test_a_model_that_no_server_has_is_not_waited_for(deployment):
+    deployment.script = lambda _: NO_SUCH_MODEL
+    with pytest.raises(KitError, match="refuses a completion: HTTP 404"):
+        await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
+    assert len(deployment.requests) == 10
+
+
 async def test_no_time_means_no_answer(deployment):
     with pytest.raises(KitError, match="none was tried"):
         await wait_for_answer(deployment.target, limit_s=0)

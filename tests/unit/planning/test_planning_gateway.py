@@ -136,15 +136,35 @@ def test_what_a_provider_needs_to_know_pools_is_advice():
     assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in texts[0]
 
 
-def test_that_a_gateway_refuses_no_field_of_clients_is_advice():
+SHARED = {"mode": "existing", "name": "shared", "namespace": "gateways", "service": {"name": "shared"}}
+UNCHECKED = [
+    {"mode": "create", "provider": "agentgateway"},
+    *({**SHARED, "provider": p} for p in ("agentgateway", "istio")),
+]
+
+
+@pytest.mark.parametrize("gateway", UNCHECKED)
+def test_that_a_gateway_refuses_no_field_of_clients_is_advice(gateway: dict[str, Any]):
+    texts = [advice.text for advice in plan(behind(), gateway=gateway).advice if advice.path == "gateway.provider"]
+    assert any("kv_transfer_params, priority" in text for text in texts)
+
+
+def test_that_what_istio_refuses_was_never_tried_is_advice():
     texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
-    assert any("kv_transfer_params" in text for text in texts)
+    assert [text for text in texts if "was never tried" in text]
+    assert not [text for text in texts if "lets all" in text]
+
+
+@pytest.mark.parametrize("mode", [{"mode": "create"}, SHARED])
+def test_nothing_is_said_of_clients_fields_where_envoy_gateway_refuses_them(mode: dict[str, Any]):
+    both = plan(behind(), gateway={**mode, "provider": "envoy-gateway"}, release="llm-d-0.7.0").advice
+    assert not [advice for advice in both if "client" in advice.text and advice.path.startswith("gateway")]
 
 
 def test_a_sidecar_that_believes_clients_is_advice():
     for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
-        paths = [advice.path for advice in plan(behind(), gateway=CREATED, release=release).advice]
-        assert ("gateway" in paths) is warned
+        unchecked = plan(behind(), gateway={"mode": "create", "provider": "agentgateway"}, release=release)
+        assert ("gateway" in [advice.path for advice in unchecked.advice]) is warned
 
 
 def test_pickers_behind_a_gateway_need_less_room_than_routers_with_envoys():
