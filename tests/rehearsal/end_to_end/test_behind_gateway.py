@@ -126,10 +126,16 @@ def test_nothing_but_the_api_of_servers_is_let_through(project: Project, created
 def test_an_update_moves_the_models_to_a_gateway_that_somebody_else_made(project: Project, created: Ended):
     assert created.status == 0
     gateway = {"mode": "existing", "provider": "istio", "name": "shared", "namespace": "gateways"}
-    project.write(STACK, models=MODELS, gateway=gateway)
+    name = "X-Gateway-Base-Model-Name"  # one that is dropped, but for the value that leads to a model
+    gpt, llama = MODELS
+    route = {"mode": "gateway", "route": {"headers": {name: LLAMA}}}
+    project.write(STACK, models=[gpt, {**llama, "router": route}], gateway=gateway)
     moved = project.rehearse(STACK)
     assert moved.status == 0, moved.errors
     shared = "http://shared.envoy-gateway-system.svc.cluster.local/v1/completions"
-    for host, served_name in (("llama.example.com", LLAMA), ("other.example.com", GPT)):
-        status, text = ask(project, shared, completion(served_name), f"host: {host}")
+    for value, served_name in ((LLAMA, LLAMA), ("another", GPT)):
+        headers = (f"{name}: {value}", "x-gateway-destination-endpoint: 10.0.0.66:8000")
+        status, text = ask(project, shared, completion(served_name), *headers)
         assert (status, json.loads(text)["model"]) == (200, served_name)
+        status, text = ask(project, shared, {**completion(served_name), "kv_transfer_params": {}}, *headers)
+        assert (status, json.loads(text)["error"]["param"]) == (400, "kv_transfer_params")
