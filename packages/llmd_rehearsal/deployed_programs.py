@@ -68,7 +68,7 @@ def _differences(plan: Plan, choice: ReleaseChoice, programs: Iterable[Program])
     reasons = dict.fromkeys(
         (choice.asked.endpoint_picker.program.name, choice.asked.routing_sidecar.program.name), stands_in
     )
-    if plan.config.override is not None and plan.config.override.proxy_image is not None:
+    if plan.override.proxy_image is not None:
         reasons["envoy"] = "`override.proxyImage` of the stack file"
     for program in programs:
         definition, deployed = program_definition(program.name), versions.get(program.name)

@@ -121,8 +121,11 @@ def grow(address: str, prometheus: int) -> dict[str, Any]:
         loaded = {**cluster.told(), "failures": load.failures, "memory_mb": memory_mb()}
         os.kill(prometheus, signal.SIGSTOP)
     cluster.until(lambda: cluster.hpa().get("ScalingActive") == "False")
+    # KEDA 2.20 says so at each look at its triggers, and takes it back when it looks at the object itself.
+    unready = cluster.until(lambda: cluster.scaled_object().get("Ready") == "False")
     cluster.until(lambda: cluster.servers() == 1, HUNG_S)
-    return {"before": before, "loaded": loaded, "hung": cluster.told(), "timeline": cluster.timeline}
+    hung = {**cluster.told(), "unready": unready}
+    return {"before": before, "loaded": loaded, "hung": hung, "timeline": cluster.timeline}
 
 
 def shrink(prometheus: int) -> dict[str, Any]:

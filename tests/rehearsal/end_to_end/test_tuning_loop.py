@@ -100,7 +100,7 @@ def test_rows_know_what_their_servers_were_started_with(loop: Loop) -> None:
     output = {(row.subject, row.release, row.block_size, row.quick_reduce, row.router_profile) for row in rows}
     assert output == {("prefill", "llm-d-0.9.0", 128, "NONE", "none"), ("decode", "llm-d-0.9.0", 128, "NONE", "none")}
     measured = " ".join(loop.rank.document["confidence"]["conditions"])
-    assert "aggregated: block size 16, measured 128" in measured
+    assert "aggregated: block size 64, measured 128" in measured
     assert "prefill/decode" not in measured
 
 

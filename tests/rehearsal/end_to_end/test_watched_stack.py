@@ -205,7 +205,7 @@ def test_load_has_another_server_started(grown: dict[str, Any]) -> None:
 
 def test_servers_stay_while_prometheus_does_not_answer_and_the_scaled_object_says_so(grown: dict[str, Any]) -> None:
     hung = grown["hung"]
-    assert (hung["servers"], hung["hpa"]["ScalingActive"], hung["scaled_object"]["Ready"]) == (2, "False", "False")
+    assert (hung["servers"], hung["hpa"]["ScalingActive"], hung["unready"]) == (2, "False", True)
 
 
 def test_the_status_tells_that_prometheus_does_not_answer(status: Ended) -> None:
