@@ -178,7 +178,7 @@ def test_the_api_server_takes_a_gateway_and_its_routes_of_every_provider(provide
     manifests = render(validate(stack(behind, gateway=gateway))).manifests()
     kinds = {manifest["kind"] for manifest in manifests}
     assert {"Gateway", "HTTPRoute", "InferencePool"} <= kinds
-    undefined = {"agentgateway.dev/v1alpha1", "networking.istio.io/v1"}
+    undefined = {"agentgateway.dev/v1alpha1", "networking.istio.io/v1", "networking.istio.io/v1alpha3"}
     known = [m for m in manifests if m["apiVersion"] not in undefined and m["kind"] != "CustomResourceDefinition"]
     assert [why for manifest in known if (why := api_server.refusal(manifest))] == []
 
