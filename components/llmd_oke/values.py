@@ -39,6 +39,11 @@ def read_yaml(path: Path) -> Any:
     return yaml.load(path.read_text(), _Loader)  # noqa: S506 - a safe loader, the C one where there is one
 
 
+def read_yaml_documents(path: Path) -> list[Any]:
+    """Return the documents of a file, without empty ones."""
+    return [document for document in yaml.load_all(path.read_text(), _Loader) if document]
+
+
 def names(kind: str) -> list[str]:
     """The entries of a kind (`models`, `shapes`, `releases`), sorted."""
     return sorted(path.name[: -len(".yaml")] for path in (values_folder() / kind).glob("*.yaml"))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from llmd_pods.node_speed import GpuSpeed
 
@@ -459,3 +459,15 @@ TAINT_KEY, TAINT_VALUE, TAINT_EFFECT = "llmd-oke/acceptance", "failed", "NoSched
 def result_name(pool: str, node: str) -> str:
     """The ConfigMap with the result of a node."""
     return f"acceptance-{pool}-{node}"
+
+
+class BindingNames(NamedTuple):
+    """The bindings that give a Job its rights: in its namespace, and in the whole cluster."""
+
+    of_namespace: str
+    of_cluster: str
+
+
+def binding_names(job: str) -> BindingNames:
+    """Return the names of a Job's bindings."""
+    return BindingNames(job, f"llmd-oke-{job}")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import quote
 
 from llmd_pods.acceptance import (
@@ -32,6 +32,7 @@ from llmd_pods.acceptance import (
     Limits,
     NodeReport,
     NodeResult,
+    binding_names,
     judge_rounds,
     missing_tools,
     report_from_json,
@@ -54,18 +55,6 @@ UNTESTED = "untested"
 """The end of the name of a ConfigMap with the nodes that could not be tested, and why; it goes with the Job."""
 
 Object = dict[str, Any]
-
-
-class BindingNames(NamedTuple):
-    """The bindings that give a Job its rights: in its namespace, and in the whole cluster."""
-
-    of_namespace: str
-    of_cluster: str
-
-
-def binding_names(job: str) -> BindingNames:
-    """Return the names of a Job's bindings."""
-    return BindingNames(job, f"llmd-oke-{job}")
 
 
 @dataclass(frozen=True)

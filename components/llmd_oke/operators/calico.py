@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict
 
 import pulumi
-import yaml
 
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.container_images import locked_image
 from llmd_oke.catalogue.downloads import pinned_file
 from llmd_oke.catalogue.operators import PolicyEngine
 from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, inputs, when_declared
-from llmd_oke.values import cache_folder
+from llmd_oke.values import cache_folder, read_yaml_documents
 
 _DEFINITION = "CustomResourceDefinition"
 _WORKLOADS = frozenset({"DaemonSet", "Deployment"})
@@ -65,7 +64,7 @@ def published(facts: PolicyEngine) -> Path:
 
 def manifests(facts: PolicyEngine, path: Path) -> Iterator[Manifest]:
     """Give the objects of Calico's manifest that are needed beside OKE's network, definitions first."""
-    documents = [cast("dict[str, Any]", item) for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item]
+    documents: list[dict[str, Any]] = read_yaml_documents(path)
     for manifest in sorted(documents, key=lambda item: item["kind"] != _DEFINITION):
         kind, metadata = manifest["kind"], manifest["metadata"]
         if f"{kind}/{metadata['name']}" in facts.left_out:

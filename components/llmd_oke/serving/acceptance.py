@@ -8,8 +8,7 @@ import json
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
-from llmd_pods.acceptance import TAINT_EFFECT, TAINT_KEY, TAINT_VALUE
-from llmd_pods.acceptance_run import binding_names
+from llmd_pods.acceptance import TAINT_EFFECT, TAINT_KEY, TAINT_VALUE, binding_names
 
 from llmd_oke.catalogue.benchmarks import acceptance as facts
 from llmd_oke.catalogue.container_images import job_images
@@ -238,7 +237,7 @@ def rights_of(job: str) -> dict[str, Manifest]:
     """What one Job may do: start pods in its namespace, taint nodes, and give both up. By the end of their names.
 
     Args:
-        job: name of the Job, which is that of its bindings (`llmd_pods.acceptance_run.binding_names`).
+        job: name of the Job, which is that of its bindings (`llmd_pods.acceptance.binding_names`).
     """
     in_namespace, of_cluster = binding_names(job)
     account = [{"kind": "ServiceAccount", "name": LEADER, "namespace": NAMESPACE}]

@@ -32,8 +32,8 @@ from llmd_oke.serving.acceptance import (
     shared_manifests,
 )
 from llmd_oke.serving.jobs import KEPT_S, JobSettings, owned
-from llmd_pods.acceptance import LABEL, RESULT_KEY, NodeResult, result_from_json
-from llmd_pods.acceptance_run import REPORT_KEY, UNTESTED, binding_names
+from llmd_pods.acceptance import LABEL, RESULT_KEY, NodeResult, binding_names, result_from_json
+from llmd_pods.acceptance_run import REPORT_KEY, UNTESTED
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 
