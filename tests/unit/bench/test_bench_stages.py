@@ -238,11 +238,14 @@ async def test_a_generator_whose_processes_end_at_once_says_so(deployment, monke
     assert result.shortfall.startswith("process 1 ended with code 3 before it could send anything")
 
 
-@pytest.mark.parametrize("ends", [{"requests": 7}, {"duration_s": 0.3}])
-async def test_more_processes_than_users_still_send_all(deployment, ends):
+@pytest.mark.parametrize(("ends", "least"), [({"requests": 7}, 7), ({"duration_s": 0.3}, 2)])
+async def test_more_processes_than_users_still_send_all(deployment, ends, least):
+    """How many requests a time has room for is the machine's matter; none of them is missing."""
     (result,) = await run(deployment, Stage(ClosedLoop(2), **ends), processes=3)
     assert result.shortfall is None
-    assert [record.index for record in result.records][:7] == list(range(7))
+    indexes = [record.index for record in result.records]
+    assert indexes == list(range(len(indexes)))
+    assert len(indexes) >= least
 
 
 @pytest.mark.parametrize("count", [2, 5])
