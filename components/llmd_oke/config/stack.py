@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from llmd_pods.acceptance import CHECKS, CheckName
 from pydantic import Field, StringConstraints
 
 from llmd_oke.config.base import DnsLabel, Items, LabelKey, LabelValue, Part, is_absent, is_none, matching
@@ -247,20 +248,6 @@ class Smoke(Part):
     """What makes the benchmark, and with it the command, fail."""
 
 
-Check = Literal["gpus", "memory", "matrix-products", "disks", "rdma", "locality", "links", "all-reduce"]
-
-EVERY_CHECK: tuple[Check, ...] = (
-    "gpus",
-    "memory",
-    "matrix-products",
-    "disks",
-    "rdma",
-    "locality",
-    "links",
-    "all-reduce",
-)
-
-
 class AcceptanceThresholds(Part):
     """What nodes must reach, in place of the shape's figures (`values/bench/acceptance.yaml`)."""
 
@@ -292,7 +279,7 @@ class Acceptance(Part):
     """What becomes of serving when nodes fail, which are tainted in any case. `spares`: it goes on where the other
     nodes of the pool suffice for the models; `hold`: it waits until all nodes pass."""
 
-    checks: Annotated[Items[Check], Field(min_length=1)] = EVERY_CHECK
+    checks: Annotated[Items[CheckName], Field(min_length=1)] = CHECKS
     """`gpus`: amd-smi sees all, without memory errors that can't be corrected; `memory` and `matrix-products`: each GPU
     copies its memory and multiplies matrices fast enough; `disks`: all NVMe disks are there, and read fast enough where
     they are a file system; `rdma`: all virtual functions are up,
