@@ -63,17 +63,17 @@ class Door:
         own = (sys.executable, "-m", "llmd_oke", "bench", "--url", ADDRESS, *trust, *options)
         return self.run("env", f"LLMD_OKE_BENCH_TOKEN={self.key}", *own)
 
-    def ask(self, served_name: str, key: str) -> tuple[int, dict[str, Any]]:
+    def ask(self, served_name: str, key: str, *options: str) -> tuple[int, dict[str, Any]]:
         """Status and document of an answer to one completion."""
-        text, _, status = self.complete(served_name, key, f"{ADDRESS}/v1/completions").rpartition("\n")
+        text, _, status = self.complete(served_name, key, f"{ADDRESS}/v1/completions", *options).rpartition("\n")
         return int(status), json.loads(text)
 
-    def complete(self, served_name: str, key: str, url: str) -> str:
+    def complete(self, served_name: str, key: str, url: str, *options: str) -> str:
         """What curl prints of completions at a URL, which may stand for several: each document and its status."""
         body = json.dumps({"model": served_name, "prompt": "hello", "max_tokens": 4})
         headers = ("-H", "content-type: application/json", "-H", f"authorization: Bearer {key}")
         trust = ("--cacert", str(self.folder / "chain.pem"), "-w", "\n%{http_code}")
-        done = self.project.command(*self.run("curl", "-sS", *trust, *headers, "-d", body, url)[3:])
+        done = self.project.command(*self.run("curl", "-sS", *options, *trust, *headers, "-d", body, url)[3:])
         assert done.status == 0, done.errors
         return done.output
 
@@ -192,7 +192,8 @@ def test_a_shift_of_weights_changes_one_object(drain: Drain):
 
 
 def test_a_wrong_key_is_answered_in_words(door: Door):
-    status, document = door.ask(GPT, "sk-wrong-0123456789abcdef")
+    # A wrong key is refused before the body is read. Over HTTP/2, curl 7.88 drops such an answer.
+    status, document = door.ask(GPT, "sk-wrong-0123456789abcdef", "--http1.1")
     assert (status, document["error"]["code"]) == (401, "invalid_api_key")
 
 

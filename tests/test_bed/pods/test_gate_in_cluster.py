@@ -96,7 +96,7 @@ def test_a_node_that_shares_its_rdma_devices_fails_the_gate_with_that_cause(pod_
     pod_cluster.create(definitions, STATES)
 
     def established(definition: Object) -> bool:
-        conditions = definition.get("status", {}).get("conditions", [])
+        conditions = definition.get("status", {}).get("conditions") or []
         return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
     pod_cluster.wait(definitions, "sriovnetworknodestates.sriovnetwork.openshift.io", established)
