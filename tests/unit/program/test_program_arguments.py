@@ -1,0 +1,61 @@
+"""Components' arguments made from the records of a plan."""
+
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
+
+import pulumi
+import pytest
+from llmd_oke.program.arguments import MissingSourceError, UnknownArgumentError, arguments
+from pydantic import BaseModel
+
+
+class _Taint(BaseModel):
+    key: str
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class _Pool:
+    name: str
+    size: int
+    taints: tuple[_Taint, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        return 8 * self.size
+
+
+class _PoolArgs(TypedDict):
+    name: str
+    size: pulumi.Input[int]
+    taints: NotRequired[list[dict[str, str]]]
+    gpus: NotRequired[int]
+
+
+def test_each_key_is_taken_from_the_field_or_property_of_its_name():
+    assert arguments(_PoolArgs, _Pool("mi300x", 2)) == {"name": "mi300x", "size": 2, "taints": [], "gpus": 16}
+
+
+def test_values_that_are_given_and_earlier_records_go_first():
+    made = arguments(_PoolArgs, {"size": 1}, _Pool("mi300x", 2), gpus=None)
+    assert made == {"name": "mi300x", "size": 1, "taints": [], "gpus": None}
+
+
+def test_records_inside_records_become_dictionaries_without_what_is_none():
+    taint = _Taint(key="amd.com/gpu")
+    assert arguments(_PoolArgs, _Pool("mi300x", 2, (taint,)))["taints"] == [{"key": "amd.com/gpu"}]
+
+
+def test_outputs_are_passed_on_as_they_are():
+    size = pulumi.Output.from_input(3)
+    assert arguments(_PoolArgs, _Pool("mi300x", 2), size=size)["size"] is size
+
+
+def test_an_optional_key_without_a_source_is_refused_by_name():
+    with pytest.raises(MissingSourceError, match=r"_PoolArgs: nothing given has taints, gpus\."):
+        arguments(_PoolArgs, name="mi300x", size=2)
+
+
+def test_a_value_for_a_key_that_is_not_there_is_refused_by_name():
+    with pytest.raises(UnknownArgumentError, match=r"_PoolArgs has no colour\."):
+        arguments(_PoolArgs, _Pool("mi300x", 2), colour="red")
