@@ -5,8 +5,8 @@ import gc
 gc.disable()  # there is nothing to collect in a program this short, and loading OCI's classes takes a third less
 
 import pulumi  # noqa: E402 - after the collector is told
+from llmd_base.errors import KitError  # noqa: E402
 from llmd_oke.program import program  # noqa: E402
-from llmd_pods.errors import KitError  # noqa: E402
 
 try:
     program()

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
+from llmd_base.errors import Problem, Refused
 from llmd_oke import config, planning
-from llmd_pods.errors import Problem, Refused
 
 StackObject: TypeAlias = dict[str, Any]
 """A stack or a part of one, as YAML has it."""

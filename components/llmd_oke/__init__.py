@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmd_pods.errors import KitError, Problem, Refused
+    from llmd_base.errors import KitError, Problem, Refused
 
     from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
     from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs, Launch
@@ -140,7 +140,7 @@ REGISTRY = {
         "Storage",
         "StorageArgs",
     ),
-    "llmd_pods.errors": (
+    "llmd_base.errors": (
         "KitError",
         "Problem",
         "Refused",

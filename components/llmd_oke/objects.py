@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 import pulumi
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pulumi.runtime import mocks
 from pulumi.runtime.settings import get_monitor
 from pydantic import BaseModel

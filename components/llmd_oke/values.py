@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import yaml
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pydantic import BaseModel, ConfigDict
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

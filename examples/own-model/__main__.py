@@ -1,8 +1,8 @@
 """The kit's program; what is this project's own lies in `stacks/` and `values/`."""
 
 import pulumi
+from llmd_base.errors import KitError
 from llmd_oke.program import program
-from llmd_pods.errors import KitError
 
 try:
     program()

@@ -16,9 +16,9 @@ from functools import lru_cache
 from statistics import NormalDist, fmean, variance
 from typing import Literal
 
-from llmd_pods.errors import KitError
-from llmd_pods.metrics import METRICS, SHOWN, Metric, metric
-from llmd_pods.row import Basis, Row
+from llmd_base.errors import KitError
+from llmd_base.metrics import METRICS, SHOWN, Metric, metric
+from llmd_base.row import Basis, Row
 
 from llmd_bench.loads import Load, deployment, grouped
 

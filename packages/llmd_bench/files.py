@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
-from llmd_pods.documents import explain
-from llmd_pods.errors import KitError
-from llmd_pods.metrics import LATENCIES
-from llmd_pods.row import Arrival, Basis, Origin, Quantiles, Row, Scope
+from llmd_base.documents import explain
+from llmd_base.errors import KitError
+from llmd_base.metrics import LATENCIES
+from llmd_base.row import Arrival, Basis, Origin, Quantiles, Row, Scope
 from pydantic import ValidationError
 
 

@@ -15,9 +15,9 @@ from operator import add
 from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
+from llmd_base.row import Basis, Row
 from llmd_pods.prewarm.places import UnsafeNameError, inside, relative
-from llmd_pods.row import Basis, Row
 
 from llmd_bench.comparison import Side
 from llmd_bench.files import (

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llmd_pods.errors import KitError
-from llmd_pods.row import Arrival, Row
+from llmd_base.errors import KitError
+from llmd_base.row import Arrival, Row
 
 ARRIVALS: Mapping[Arrival, str] = {
     "closed": "closed loop",

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmd_pods.evals import EvalResult
-from llmd_pods.row import Basis, usd_per_million_tokens
+from llmd_base.row import Basis, usd_per_million_tokens
 from pydantic import BaseModel, ConfigDict
 
+from llmd_bench.evals import EvalResult
 from llmd_bench.texts import code, plain
 
 PASSPORT_JSON, PASSPORT_MARKDOWN = "passport.json", "passport.md"

@@ -9,17 +9,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from llmd_pods import report_format as v02
-from llmd_pods.metrics import RATES_IN_REPORTS, TOTAL_TOKENS
-from llmd_pods.performance import Statistics
-from llmd_pods.records import write_file
-from llmd_pods.report import build_report, summarize_result, to_yaml
-from llmd_pods.smoke import SmokeResult
+from llmd_base.metrics import RATES_IN_REPORTS, TOTAL_TOKENS
 from pydantic import BaseModel, ConfigDict
 
+from llmd_bench import report_format as v02
 from llmd_bench.files import REQUESTS_FILE, point, write_rows
 from llmd_bench.history import ROWS_FILE, stack_folder
+from llmd_bench.load.records import write_file
+from llmd_bench.performance import Statistics
+from llmd_bench.report import build_report, summarize_result, to_yaml
 from llmd_bench.rows import smoke_row
+from llmd_bench.smoke import SmokeResult
 
 
 class _Lenient(BaseModel):

@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 from typing import TypedDict, Unpack
 
-from llmd_pods.metrics import LATENCIES
-from llmd_pods.performance import Statistics, describe
-from llmd_pods.records import classify
-from llmd_pods.row import CONDITIONS, Arrival, Basis, Origin, Quantiles, Row, Scope
-from llmd_pods.smoke import SmokeResult
-from llmd_pods.stages import StageResult
-from llmd_pods.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+from llmd_base.metrics import LATENCIES
+from llmd_base.row import CONDITIONS, Arrival, Basis, Origin, Quantiles, Row, Scope
+
+from llmd_bench.load.records import classify
+from llmd_bench.load.stages import StageResult
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+from llmd_bench.performance import Statistics, describe
+from llmd_bench.smoke import SmokeResult
 
 SMOKE_TOOL = "llmd-oke smoke"
 STAGE_TOOL = "llmd-oke bench"

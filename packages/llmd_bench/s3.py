@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
 import httpx2
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_pods.prewarm.places import relative
 
 from llmd_bench.files import MOST_REQUEST_BYTES

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 
-from llmd_pods.evidence import RemotePrefill
-from llmd_pods.metrics import LATENCIES
-from llmd_pods.performance import Performance, Statistics
-from llmd_pods.smoke import SmokeResult
-from llmd_pods.smoke_request import Check
+from llmd_base.metrics import LATENCIES
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from llmd_bench.evidence import RemotePrefill
+from llmd_bench.performance import Performance, Statistics
+from llmd_bench.smoke import SmokeResult
+from llmd_bench.smoke_request import Check
 
 _COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 

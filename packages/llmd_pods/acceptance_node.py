@@ -14,6 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from llmd_base.cluster import InCluster, from_environment
+from llmd_base.config_maps import owned_metadata
+from llmd_base.errors import KitError
+
 from llmd_pods import all_reduce
 from llmd_pods.acceptance import (
     CheckName,
@@ -34,9 +38,6 @@ from llmd_pods.acceptance import (
     read_socket,
     report_from_json,
 )
-from llmd_pods.cluster import InCluster, from_environment
-from llmd_pods.config_maps import owned_metadata
-from llmd_pods.errors import KitError
 from llmd_pods.kv_path import (
     PATTERN,
     Endpoint,

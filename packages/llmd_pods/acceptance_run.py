@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from llmd_base.errors import KitError
+
 from llmd_pods.acceptance import (
     LABEL,
     RESULT_KEY,
@@ -41,7 +43,6 @@ from llmd_pods.acceptance import (
     tournament,
     verdict_of,
 )
-from llmd_pods.errors import KitError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TERMINATION_LOG = Path("/dev/termination-log")

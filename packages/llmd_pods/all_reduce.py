@@ -16,7 +16,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import IO, Any
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 PORT = 29500
 """PyTorch's own default of MASTER_PORT."""

@@ -14,9 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from llmd_base.errors import KitError
 from pydantic import BaseModel, ConfigDict
-
-from llmd_pods.errors import KitError
 
 
 @dataclass(frozen=True)

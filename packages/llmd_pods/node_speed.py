@@ -14,7 +14,7 @@ from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 Clock = Callable[[], float]
 

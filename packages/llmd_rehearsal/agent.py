@@ -28,7 +28,7 @@ from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.networking_v1 import NetworkPolicy
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pydantic import ValidationError
 
 from llmd_rehearsal.agent_config import AgentConfig, NodeConfig

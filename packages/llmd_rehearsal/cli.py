@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke import planning
 from llmd_oke.cli import console, options
 from llmd_oke.cli.check import plan_document, show_plan
-from llmd_oke.cli.extensions import Rehearsals
+from llmd_oke.cli.rehearsals import Rehearsals
 from llmd_oke.config import require_project
 from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.previews import Preview, of_document
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 from rich.markup import escape
 from rich.table import Table
 
@@ -228,7 +228,7 @@ def run_inside(
 
 
 class LocalRehearsals:
-    """What the kit's commands do on rehearsed stacks (`llmd_oke.cli.extensions.Rehearsals`)."""
+    """What the kit's commands do on rehearsed stacks (`llmd_oke.cli.rehearsals.Rehearsals`)."""
 
     run_inside = staticmethod(run_inside)
 

@@ -320,7 +320,7 @@ def simulated(
     """What is not real in a rehearsal of a plan with that plug-in, whose pods have these images without a program, with
     their number.
     """
-    from llmd_tuner.figures import bound_models  # noqa: PLC0415 - other parts of a rehearsal do without
+    from llmd_oke.planning.conditions import bound_models  # noqa: PLC0415 - other parts of a rehearsal do without
 
     has_weights = plan.model_cache is not None and plan.model_cache.prewarm is not None
     bounds = bound_models(plan)
@@ -341,9 +341,9 @@ def pod_environment(
     plan: Plan, programs: Mapping[str, Program], plugin: KubernetesPlugin, time_scale: float
 ) -> dict[str, str]:
     """What programs in pods must know of the rehearsal: a benchmark reports it and measures in model time."""
-    from llmd_pods.circumstances import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
-    from llmd_pods.row import Basis  # noqa: PLC0415 - the same
-    from llmd_tuner.figures import bound_models  # noqa: PLC0415 - the same
+    from llmd_base.row import Basis  # noqa: PLC0415 - the same
+    from llmd_bench.run_context import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
+    from llmd_oke.planning.conditions import bound_models  # noqa: PLC0415 - the same
 
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
     circumstances = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))

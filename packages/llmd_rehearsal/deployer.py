@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke import config
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 from llmd_tuner.experiments import deployer
 from llmd_tuner.experiments.deployer import Deployed, Rehearsal
 

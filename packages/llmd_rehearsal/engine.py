@@ -28,6 +28,8 @@ import lightkube
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.resources.core_v1 import Pod
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke.operations import drift, guards
 from llmd_oke.operations.backend import remove_unfinished
 from llmd_oke.operations.locks import file_lock
@@ -35,8 +37,6 @@ from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
 from llmd_oke.operations.previews import Change, of_document
 from llmd_oke.operations.recovery import Find, Pending, look, recovered_state, unanswered_creations, with_pending
 from llmd_oke.operations.updates import is_gone_after_failure
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 from pulumi import automation
 from pulumi.automation import events
 from pulumi.automation._stack import StackInitMode

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke.operations import guards
 from llmd_oke.operations.previews import of_document
 from llmd_oke.operations.recovery import BEGUN_FIELDS
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 from pulumi.automation import events
 
 HEARTBEAT_S = 5.0

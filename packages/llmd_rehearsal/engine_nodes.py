@@ -12,13 +12,13 @@ import httpx2
 import lightkube
 from cryptography.hazmat.primitives.asymmetric import rsa
 from lightkube.config.kubeconfig import KubeConfig
+from llmd_base.progress import Progress
 from llmd_oke.access.oci_client import HOSTS, SignedOciClient
 from llmd_oke.access.signing import Signer
 from llmd_oke.operations.draining import Drain
 from llmd_oke.operations.nodes import ReplaceOptions, replace_nodes
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.pulumi_cli import run as run_cli
-from llmd_pods.progress import Progress
 from pulumi import automation
 from pulumi.automation import events
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmd_base.errors import KitError
 from llmd_oke.config import CONFIG_KEY, project_name, stack_file
 from llmd_oke.config.yaml_files import read, text_of
 from llmd_oke.values import VALUES, open_project, project_values
-from llmd_pods.errors import KitError
 
 from llmd_rehearsal import front_door
 from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED

@@ -16,7 +16,7 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 DOWNLOAD_TIMEOUT_S = 300.0
 _TIMEOUT_S = 60

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue import releases as catalogue_releases
 from llmd_oke.catalogue.releases import Crds
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 
 from llmd_rehearsal.control_plane import PROGRAMS as CONTROL_PLANE
 from llmd_rehearsal.kubernetes_plugin import charts

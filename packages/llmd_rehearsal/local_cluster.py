@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, SilentProgress
 from llmd_oke.operations.locks import file_lock, until
 from llmd_oke.operations.pulumi_cli import end_group
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress, SilentProgress
 
 from llmd_rehearsal import namespaces, running_time
 from llmd_rehearsal.cluster_spec import (

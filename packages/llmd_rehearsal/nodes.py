@@ -16,7 +16,7 @@ from lightkube.models.core_v1 import NodeSpec
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace, Node, NodeStatus
 from lightkube.types import PatchType
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llmd_rehearsal.agent_config import MOST_NODES, NodeConfig, node_address

@@ -9,10 +9,10 @@ from pathlib import Path
 from threading import Timer
 from typing import Final
 
+from llmd_base.errors import KitError
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Plan
 from llmd_oke.sdk_modules import plugin_version
-from llmd_pods.errors import KitError
 
 EXECUTABLE: Final = "pulumi-resource-kubernetes"
 ANSWER_TIMEOUT_S: Final = 20.0

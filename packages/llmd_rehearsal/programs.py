@@ -25,11 +25,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, SilentProgress
 from llmd_oke import values as user_cache
 from llmd_oke.operations.locks import intervals
 from llmd_oke.values import Entry, required_entry, values_folder
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress, SilentProgress
 from pydantic import Field
 
 from llmd_rehearsal import golang

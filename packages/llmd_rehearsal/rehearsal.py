@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke import catalogue, config, planning
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.operations.guards import DEPLOYMENT, Displacement, displacement, gpus_of
@@ -22,8 +24,6 @@ from llmd_oke.operations.pulumi_cli import end_group
 from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
 from llmd_oke.values import cache_folder
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 
 from llmd_rehearsal import cluster_plan, time_scale
 from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts

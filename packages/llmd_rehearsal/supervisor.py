@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_rehearsal import namespaces
 from llmd_rehearsal.cluster_spec import (

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.values import Entry, required_entry
-from llmd_tuner.figures import known_figures, latency_model_of
+from llmd_tuner.latency_models import latency_model_of
 
 RULE_TIME_SCALE = 1 / 60
 """Wall seconds for a second of the rules' windows and of how long their alerts must hold: a minute is a second."""

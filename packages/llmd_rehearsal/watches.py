@@ -14,8 +14,8 @@ from lightkube.core.exceptions import ApiError
 from lightkube.core.resource import GlobalResource, NamespacedResourceG
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.resources.core_v1 import Pod
+from llmd_base.errors import KitError
 from llmd_oke.operations.objects import metadata
-from llmd_pods.errors import KitError
 
 _log = logging.getLogger(__name__)
 _RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)

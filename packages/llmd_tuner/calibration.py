@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from llmd_base.errors import KitError
+from llmd_base.row import Basis, Row
 from llmd_oke.catalogue import Model, Node
-from llmd_oke.planning.conditions import Conditions
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis, Row
+from llmd_oke.catalogue.conditions import Conditions, conditions_of
+from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures
 from numpy.typing import NDArray
 
-from llmd_tuner.conditions import conditions_of
-from llmd_tuner.figures import Fit, LatencyFigures, latency_model_of
 from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import Point, decode_points, prefill_points
 from llmd_tuner.servers import TOKEN_BUDGET
 

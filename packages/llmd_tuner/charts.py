@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from llmd_base.row import Basis, Row
 from llmd_bench.loads import served
 from llmd_bench.plots.charts import lines_svg, scatter_svg, scatter_text
 from llmd_bench.plots.drawing import Box, Point, Series
 from llmd_bench.plots.page import Section, Table, page
-from llmd_pods.row import Basis, Row
 
 from llmd_tuner.confidence import Confidence
 from llmd_tuner.ranking import Ranking, deployment_name

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
+from llmd_oke.catalogue.conditions import common_first
+from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures
 from llmd_oke.planning.conditions import DeployedConditions
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
 
-from llmd_tuner.conditions import common_first
-from llmd_tuner.figures import Fit, LatencyFigures, Reach, Unphysical, unphysical
+from llmd_tuner.latency_models import Reach, Unphysical, unphysical
 from llmd_tuner.search_inputs import Question
 
 

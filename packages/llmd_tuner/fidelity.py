@@ -11,24 +11,25 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, SilentProgress, Ticker
+from llmd_base.row import Basis, Row
 from llmd_bench.comparison import ForecastError, forecast_errors
 from llmd_bench.loads import Load
 from llmd_bench.loads import deployment as deployment_of
+from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE, Conditions, conditions_of
+from llmd_oke.catalogue.latency_figures import LatencyFigures
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.shapes import Node
 from llmd_oke.config.engine import DEFAULT_ENGINE
-from llmd_oke.planning.conditions import VLLM_DEFAULTS, Conditions, DeployedConditions
+from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
 from llmd_oke.values import Entry, required_entry
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress, SilentProgress, Ticker
-from llmd_pods.row import Basis, Row
 
 from llmd_tuner.calibration import left_out_models
-from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE, conditions_of
-from llmd_tuner.figures import LatencyFigures, latency_model_of
 from llmd_tuner.findings import Outcome, Throughput, check_findings, published_findings
 from llmd_tuner.hygiene import Inspection, Rule, place
 from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search_inputs import known_shape
 from llmd_tuner.simulation.deployment import (
     ClosedLoop,

@@ -7,14 +7,14 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from llmd_base.metrics import METRICS, Metric
+from llmd_base.row import Row
 from llmd_bench.comparison import ForecastError, mean_absolute_error
 from llmd_bench.loads import deployment
 from llmd_bench.plots.charts import agreement_svg
 from llmd_bench.plots.drawing import Point, Series
 from llmd_bench.plots.page import Cell, Section, Table, page
 from llmd_bench.texts import number, plain
-from llmd_pods.metrics import METRICS, Metric
-from llmd_pods.row import Row
 
 from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, Omission, Standing, Statement
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Literal
 
-from llmd_oke.planning.conditions import Conditions
+from llmd_base.progress import Progress, SilentProgress
+from llmd_base.row import Basis
+from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE, Conditions
+from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.values import Entry, required_entry
-from llmd_pods.progress import Progress, SilentProgress
-from llmd_pods.row import Basis
 from pydantic import Field
 
-from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
-from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search_inputs import known_model, known_shape
 from llmd_tuner.simulation.deployment import (
     ConstantRate,

@@ -6,15 +6,16 @@ from enum import StrEnum
 from functools import cache
 from typing import Literal
 
+from llmd_base.row import Row
 from llmd_oke import catalogue
+from llmd_oke.catalogue.latency_figures import bound_figures
 from llmd_oke.catalogue.models import key_value_tokens
 from llmd_oke.config import Topology
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.values import Entry, required_entry
-from llmd_pods.row import Row
 
-from llmd_tuner.figures import bound_figures, latency_model_of
 from llmd_tuner.latency import LatencyModel, least_step_s, most_prefill_tokens_per_s
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import decode_points, requests_per_s
 from llmd_tuner.search_inputs import sizes_of
 

@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from llmd_pods.deployment import disaggregated_short_form
-from llmd_pods.errors import KitError
-from llmd_pods.row import Row
+from llmd_base.errors import KitError
+from llmd_base.row import Row
+from llmd_bench.deployment import disaggregated_short_form
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from llmd_base.row import Basis, Origin, Quantiles, Row, Scope
+from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_oke.catalogue.shapes import gpu_names
-from llmd_oke.planning.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_oke.values import Entry, entry, names
-from llmd_pods.row import Basis, Origin, Quantiles, Row, Scope
 from pydantic import Field
 
 ByLoad = dict[int, dict[int, float]]

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from llmd_base.row import Origin, Quantiles, Row
 from llmd_oke.catalogue import Model, Node
 from llmd_oke.planning.conditions import DeployedConditions
-from llmd_pods.row import Origin, Quantiles, Row
 
 from llmd_tuner.confidence import Confidence
 from llmd_tuner.latency import LatencyModel

@@ -3,19 +3,20 @@
 from dataclasses import dataclass, field, fields
 from functools import cache
 
+from llmd_base.errors import KitError
 from llmd_oke.catalogue import Model, Node, Shape, gpu_names, model_names, node_of_gpu, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
+from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
+from llmd_oke.catalogue.latency_figures import LatencyFigures
 from llmd_oke.catalogue.models import blocks_allow, heads_allow, key_value_tokens, state_tokens
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
 from llmd_oke.values import Entry, required_entry
-from llmd_pods.errors import KitError
 
-from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
-from llmd_tuner.figures import LatencyFigures, latency_model_of
 from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.servers import Room
 from llmd_tuner.workload import Workload
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from numpy.typing import NDArray
 
-from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
 from llmd_tuner.latency import LatencyModel, ServerLatency
 from llmd_tuner.waits import scv
 from llmd_tuner.workload import Workload

@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 MOST_CLASSES = 64
 """A trace is condensed to that many classes of equally many requests."""

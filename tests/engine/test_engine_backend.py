@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.operations.backend import PASSPHRASE, Terminal, require_stack
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
-from llmd_pods.errors import KitError
 
 pytestmark = pytest.mark.engine
 

@@ -18,10 +18,10 @@ import pulumi
 import pytest
 import yaml
 from job_tokens_for_tests import CLIENT, Issuers, issuers
+from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import module_folder
 from llmd_oke.cli.pipeline import ORGANIZATION, signed_in
-from llmd_pods.errors import KitError
 from llmd_rehearsal.oci_plugin.server import PluginOptions, start
 from llmd_rehearsal.programs import locate
 from pulumi_engine import home_without_logs

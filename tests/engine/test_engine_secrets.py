@@ -13,12 +13,12 @@ import pulumi
 import pulumi_kubernetes as k8s
 import pulumi_oci as oci
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.cluster.pools import NodeImage
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
 from llmd_oke.serving.model_cache import source_secret
 from llmd_oke.serving.namespace import token_secret
-from llmd_pods.errors import KitError
 from pulumi import automation
 from pulumi_engine import new_stack
 from test_engine_updates import RecordingPlugin, engine_options, serving

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError, Refused
 from llmd_oke.catalogue import open_project
 from llmd_oke.cli.main import app
 from llmd_oke.objects import resolve_model
 from llmd_oke.testing import Rendered, render
-from llmd_pods.errors import KitError, Refused
 from render_support import PROJECT, vllm
 from typer.testing import CliRunner
 

@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 import pytest
 from created_cluster import cluster_layer
+from llmd_base.errors import KitError
 from llmd_oke.catalogue.cluster import image_names
 from llmd_oke.operators.crds import Crds
 from llmd_oke.package import components
 from llmd_oke.testing import Rendered, declared
-from llmd_pods.errors import KitError
 from test_render_goldens import COMPONENT, COMPONENTS, CREATED
 
 IMAGE = {"name": image_names()[0], "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "a" * 32}

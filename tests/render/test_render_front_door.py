@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from certificates_for_tests import certificate, private_key
+from llmd_base.errors import Refused
 from llmd_oke.testing import Rendered
-from llmd_pods.errors import Refused
 from render_support import selects
 from stack_files import created_pool, created_stack, model, stack
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from created_cluster import created
+from llmd_base.errors import KitError, Refused
 from llmd_oke.cli.main import app
 from llmd_oke.gitops import rendering
 from llmd_oke.gitops.manifests import files, write_folder
 from llmd_oke.gitops.rendering import Rendering
 from llmd_oke.testing import Rendered, without_hash
-from llmd_pods.errors import KitError, Refused
 from render_support import PROJECT, STACKS, need_definitions
 from stack_files import model, stack, write
 from typer.testing import CliRunner

@@ -1,10 +1,10 @@
 """Dynamic groups and policies as they are declared to OCI."""
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.catalogue.cluster import policies
 from llmd_oke.cluster.iam import Iam
 from llmd_oke.testing import declared
-from llmd_pods.errors import KitError
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
 
 POLICY = "oci:Identity/policy:Policy"

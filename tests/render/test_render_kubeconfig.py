@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from created_cluster import LOOKUP_RESULTS, cluster_layer
+from llmd_base.errors import Problem
 from llmd_oke.config import validate
 from llmd_oke.planning.checks import layer_problems
 from llmd_oke.testing import KUBECONFIG
-from llmd_pods.errors import Problem
 
 PLANTED = "planted-credential"
 

@@ -4,10 +4,10 @@ import json
 from ipaddress import IPv4Network
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.cluster.network import Network
 from llmd_oke.planning.network import NetworkChoices, security_rules
 from llmd_oke.testing import declared
-from llmd_pods.errors import KitError
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
 
 VCN = "oci:Core/vcn:Vcn"

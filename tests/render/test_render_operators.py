@@ -2,10 +2,10 @@
 
 import pulumi
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.operators.helm_operators import AmdGpuOperator, CertManager, NodeFeatureDiscovery
 from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.testing import ClusterMocks, Rendered, declared
-from llmd_pods.errors import KitError
 
 TOLERATION = {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
 RELEASE = "kubernetes:helm.sh/v3:Release"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_bench.load.pod_load import LoadRequest
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals, inference_perf
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.objects import resolve_shape
@@ -16,7 +17,6 @@ from llmd_oke.serving import jobs
 from llmd_oke.serving.acceptance import node_pod
 from llmd_oke.serving.jobs import Evaluation, JobSettings, evaluation_job
 from llmd_oke.values import read_yaml, values_folder
-from llmd_pods.pod_load import LoadRequest
 from stack_files import created_pool, created_stack
 
 PAGE = Path(__file__).parents[2] / "docs" / "pod-security.md"

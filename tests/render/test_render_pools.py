@@ -5,13 +5,13 @@ import json
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.cluster.gpu_pool import GpuPool, Launch
 from llmd_oke.cluster.network import Network
 from llmd_oke.cluster.oke_cluster import OkeCluster
 from llmd_oke.cluster.pools import CpuPool, CpuPoolArgs, NodeImage, SystemPool, SystemPoolArgs
 from llmd_oke.objects import resolve_shape
 from llmd_oke.testing import KUBECONFIG, Declared, Rendered, declared
-from llmd_pods.errors import KitError
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"

@@ -14,16 +14,16 @@ from llmd_oke.catalogue.container_images import lock
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.config import stacks, validate
 from llmd_oke.gitops.rendering import rendering_of
+from llmd_oke.operations import acceptance, load
+from llmd_oke.operations.evals import evaluation_place
+from llmd_oke.operations.load import LoadOptions
+from llmd_oke.operations.status.status import planned_images
 from llmd_oke.operators.helm_operators import chart_values, device_config
 from llmd_oke.planning.container_images import copies, images_of, pulled_images
 from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.serving.acceptance import request
 from llmd_oke.serving.jobs import Evaluation, evaluation_job
 from llmd_oke.testing import Declared, Rendered
-from llmd_tuner.experiments.deployed import acceptance, load
-from llmd_tuner.experiments.deployed.evals import evaluation_place
-from llmd_tuner.experiments.deployed.load import LoadOptions
-from llmd_tuner.status.status import planned_images
 from render_support import PROJECT, SHARED_DATA
 from stack_files import StackObject, cluster_layer, created_stack, model, read, stack
 from test_render_goldens import CHOICES, COMPONENTS

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 from created_cluster import cluster_layer, created
+from llmd_base.errors import KitError, Refused
 from llmd_oke import planning
 from llmd_oke.config import validate
 from llmd_oke.testing import Rendered
-from llmd_pods.errors import KitError, Refused
 
 ROCM = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
 IMPORT = {"name": ROCM, "checksum": "md5:" + "a" * 32}

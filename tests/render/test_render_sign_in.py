@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from created_cluster import cluster_layer
+from llmd_base.errors import KitError
 from llmd_oke.program import program
 from llmd_oke.testing import declared
-from llmd_pods.errors import KitError
 
 
 def token_words(settings: dict[str, str], secret_keys: tuple[str, ...] = ()) -> list[str]:

@@ -4,12 +4,12 @@ import json
 
 import pytest
 import yaml
+from llmd_base.errors import Refused
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.config import load
 from llmd_oke.program import program
 from llmd_oke.testing import declared
-from llmd_pods.errors import Refused
 from render_support import PROJECT, pod, selects
 
 SECONDS = {"kubernetes:apps/v1:Deployment", "kubernetes:core/v1:Service", "kubernetes:core/v1:Namespace"}

@@ -1,7 +1,7 @@
 """What an update changes, and what it must not."""
 
 import pytest
-from llmd_oke import testing
+from llmd_oke.program import declare
 from llmd_oke.testing import Rendered, without_hash
 from render_support import pod, selects
 from stack_files import existing_pool
@@ -93,7 +93,7 @@ def waited_for(rendered: Rendered, kind: str) -> list[bool]:
 def test_units_that_serve_follow_one_another_where_there_is_no_room_beside_them(varied, monkeypatch):
     """The pool of a unit turns to its new servers together with them."""
     served = {"outputs": {"endpoints": {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"}}}
-    monkeypatch.setitem(testing.COMPUTED, "pulumi:pulumi:StackReference", served)
+    monkeypatch.setitem(declare.COMPUTED, "pulumi:pulumi:StackReference", served)
     again = varied(**COPIES, engine={"blockSize": 64})
     assert waited_for(again, "PrefillDecodeUnit") == [False, True]
     assert waited_for(again, "Router") == [False, True]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from llmd_oke.catalogue.container_images import lock
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 from audit import programs_of_images
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def audit(root: Path, database: str, *more: str, path: str = "") -> tuple[int, str]:
-    argv = [sys.executable, str(ROOT / "benchmarks" / "audit.py"), f"--root={root}", f"--database={database}", *more]
+    argv = [sys.executable, str(ROOT / "dev" / "audit.py"), f"--root={root}", f"--database={database}", *more]
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environment["PATH"] = path or "/nowhere"
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment, check=False)

@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from llmd_bench.load.workload import RateProfile
 from llmd_oke import config, planning
-from llmd_pods.workload import RateProfile
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 import autoscaling
 from autoscaling import Size, Step
 from autoscaling_load import Answer, Look

@@ -8,7 +8,7 @@ import pytest
 from llmd_oke import config, planning
 from llmd_oke.testing import declared
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 import plain_program
 import preview_speed
 from preview_speed import Result, Timing

@@ -3,7 +3,7 @@
 from datetime import date
 
 import pytest
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 
 def test_a_list_is_shown_as_a_list():

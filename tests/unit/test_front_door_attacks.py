@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 from attacks import ATTACKS, Target, smuggling_cases
 
 PAGE = (Path(__file__).parents[2] / "docs" / "front-door-attacks.md").read_text()

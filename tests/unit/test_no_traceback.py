@@ -13,11 +13,11 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.config import load, stacks
 from llmd_oke.planning import plan
 from llmd_oke.values import read_yaml, values_folder
-from llmd_pods.errors import KitError
 from mutations import ODD_TEXTS, mutated
 from project_entries import write_entry
 from typer.testing import CliRunner
@@ -168,7 +168,7 @@ FIGURES = [path.read_text() for path in sorted((values_folder() / "latency").rgl
 @settings(BOUNDED, max_examples=max(10, EXAMPLES // 2))
 @given(data=st.data())
 def test_a_mutated_file_of_the_users_figures_is_read_or_refused(tmp_path: Path, data: st.DataObject):
-    from llmd_tuner.figures import read_figures  # noqa: PLC0415
+    from llmd_oke.catalogue.latency_figures import read_figures  # noqa: PLC0415
 
     path = tmp_path / "figures.yaml"
     documents = [yaml.safe_load(text) for text in FIGURES]

@@ -1,6 +1,6 @@
 import io
 
-from llmd_pods.progress import PlainProgress, Ticker
+from llmd_base.progress import PlainProgress, Ticker
 
 
 def test_every_event_is_one_line_with_the_seconds_since_the_start():

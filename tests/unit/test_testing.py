@@ -5,8 +5,8 @@ import threading
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
+from llmd_base.errors import KitError, Refused
 from llmd_oke.testing import declared, render
-from llmd_pods.errors import KitError, Refused
 
 
 def config_map(name, **options):

@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 

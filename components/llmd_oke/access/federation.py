@@ -23,7 +23,7 @@ import httpx2
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 DOMAIN, CLIENT_ID, CLIENT_SECRET = (
     f"OCI_TOKEN_EXCHANGE_{name}" for name in ("DOMAIN_URL", "CLIENT_ID", "CLIENT_SECRET")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import httpx2
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 ENDPOINT = "https://huggingface.co"
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"

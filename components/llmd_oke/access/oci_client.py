@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlencode
 
 import httpx2
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.access.signing import Signer
 

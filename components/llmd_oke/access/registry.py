@@ -13,8 +13,8 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from pydantic import BaseModel, ValidationError
 
 from llmd_oke.catalogue.container_images import ContainerImage

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 
 class Auth(StrEnum):

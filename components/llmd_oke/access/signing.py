@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 GENERIC_HEADERS = ("date", "(request-target)", "host")
 BODY_HEADERS = ("content-length", "content-type", "x-content-sha256")

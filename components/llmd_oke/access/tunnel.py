@@ -18,8 +18,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 
 from llmd_oke.access.addresses import is_reachable
 from llmd_oke.access.oci_client import OciClient, OciError

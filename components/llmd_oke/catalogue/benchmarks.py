@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Literal
 
-from llmd_pods.evals import BuiltinSet
+from llmd_bench.evals import BuiltinSet
 
 from llmd_oke.catalogue.container_images import LockedImage
 from llmd_oke.values import Entry, follows_project, read_yaml, required_entry, values_folder

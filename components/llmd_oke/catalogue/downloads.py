@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 TIMEOUT_S = 60.0
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, cast
 
-from llmd_pods.documents import MOST_VALUES, kind_of
-from llmd_pods.errors import KitError, Problem, Refused
+from llmd_base.documents import MOST_VALUES, kind_of
+from llmd_base.errors import KitError, Problem, Refused
 from pydantic import ValidationError
 
 from llmd_oke import values

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Annotated, Literal, TypeVar
 
-from llmd_pods.errors import Problem, Refused
+from llmd_base.errors import Problem, Refused
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from llmd_oke.catalogue.models import (

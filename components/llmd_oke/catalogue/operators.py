@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, Literal, Self
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pydantic import Field, model_validator
 
 from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked_image

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke.catalogue.cluster import IMAGES
 from llmd_oke.catalogue.container_images import LOCK

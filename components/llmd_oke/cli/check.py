@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from llmd_pods.errors import Refused
+from llmd_base.errors import Refused
 from rich.console import Group
 from rich.markup import escape
 from rich.padding import Padding
@@ -13,14 +13,16 @@ from rich.table import Table
 
 from llmd_oke import planning
 from llmd_oke.catalogue.entries import names, project_names
+from llmd_oke.catalogue.latency_figures import project_problems
 from llmd_oke.catalogue.models import MODELS
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import SHAPES
-from llmd_oke.cli import console, extensions, options
+from llmd_oke.cli import console, options
 from llmd_oke.cli.console import problem_document
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.config.schema import stack_file_schema
 from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
+from llmd_oke.planning.conditions import forecast_differences
 from llmd_oke.planning.container_images import chart_archives, images_of, tag_only_sentence, unchecked_archives_sentence
 from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, bring_up, costs
 
@@ -34,7 +36,7 @@ def check(stack: options.Stack, project: options.Project = options.HERE, as_json
             raise
         _print({"stack": stack, "ok": False, "problems": [problem_document(problem) for problem in refused.problems]})
         raise typer.Exit(1) from refused
-    differences = extensions.forecasts().differences(plan)
+    differences = forecast_differences(plan)
     if as_json:
         document = plan_document(plan) | {"not_as_measured": differences}
         _print({"stack": stack, "ok": True, "problems": [], **document})
@@ -49,8 +51,8 @@ def _plan(project: Path, stack: str) -> Plan:
     try:
         plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     except Refused as refused:
-        raise Refused([*extensions.forecasts().problems(), *refused.problems]) from refused
-    if problems := extensions.forecasts().problems():
+        raise Refused([*project_problems(), *refused.problems]) from refused
+    if problems := project_problems():
         raise Refused(problems)
     return plan
 

@@ -12,8 +12,8 @@ from textwrap import wrap
 from typing import Any
 
 import typer
-from llmd_pods.errors import KitError, Problem, Refused
-from llmd_pods.progress import PlainProgress, Progress
+from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.progress import PlainProgress, Progress
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.control import Control
 from rich.markup import escape

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from llmd_pods.errors import KitError, Refused
+from llmd_base.errors import KitError, Refused
 from pydantic import ValidationError
 from rich.table import Table
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import typer
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from typer.core import TyperCommand, TyperGroup
 
 

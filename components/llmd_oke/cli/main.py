@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.cli import console
 from llmd_oke.cli.loading import LoadingGroup

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from llmd_pods.errors import KitError, Refused
+from llmd_base.errors import KitError, Refused
 
 from llmd_oke.cli import console, options
 

@@ -5,11 +5,11 @@ from contextlib import nullcontext
 from typing import Annotated
 
 import typer
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, recover, tunnel
-from llmd_oke.cli.extensions import rehearsals
+from llmd_oke.cli.rehearsals import rehearsals
 from llmd_oke.operations.draining import Drain, drain_limit_s
 from llmd_oke.operations.kubeconfig import cluster_client, cluster_kubeconfig
 from llmd_oke.operations.nodes import ReplaceOptions, replace_nodes, scale_pool

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated
 import httpx2
 import typer
 import yaml
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke import planning
 from llmd_oke.access import federation
 from llmd_oke.catalogue.operations import PipelineLimits, pipeline_identities, pipeline_limits
 from llmd_oke.cli import console, options, tunnel, up
-from llmd_oke.cli.extensions import rehearsals
 from llmd_oke.cli.recover import DRIFTED, changes_by_hand
+from llmd_oke.cli.rehearsals import rehearsals
 from llmd_oke.config import CONFIG_KEY, CreateCluster, load, stacks
 from llmd_oke.operations import drift as drifts
 from llmd_oke.operations import guards
@@ -37,7 +37,7 @@ from llmd_oke.operations.updates import with_refresh
 from llmd_oke.planning import Plan
 
 if TYPE_CHECKING:
-    from llmd_oke.testing import Declared
+    from llmd_oke.program.declare import Declared
 
 
 MARK = "<!-- llmd-oke preview of {stack} -->"
@@ -434,7 +434,7 @@ def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
         KitError: there is no such stack, or the program does not end.
     """
     from llmd_oke.program import program  # noqa: PLC0415 - loads Pulumi, which only this command needs
-    from llmd_oke.testing import declared  # noqa: PLC0415
+    from llmd_oke.program.declare import declared  # noqa: PLC0415
 
     config = load(project, stack).model_dump(mode="json", by_alias=True, exclude_unset=True)
     settings = {CONFIG_KEY: json.dumps(config), "llmd-oke:rehearsed": "true"}  # nothing is pulled or downloaded

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from rich.markup import escape
 
 from llmd_oke.access.addresses import region_of

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.access.addresses import region_of
 from llmd_oke.access.oci_client import OciClient
 from llmd_oke.cli import console, options, token, tunnel
-from llmd_oke.cli.extensions import rehearsals
+from llmd_oke.cli.rehearsals import rehearsals
 from llmd_oke.config import CreateCluster, StackConfig, load, project_name, settings
 from llmd_oke.operations import backend, recovery
 from llmd_oke.operations import drift as operation

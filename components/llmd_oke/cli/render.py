@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.cli import console, options
 

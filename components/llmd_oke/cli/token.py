@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.access import signing
 from llmd_oke.access.oci_client import SignedOciClient

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke import planning
-from llmd_oke.cli import console, extensions, options, recover, tunnel
+from llmd_oke.cli import console, options, recover, smoke, tunnel
 from llmd_oke.cli.console import error_document
-from llmd_oke.cli.extensions import UpdateBenchmark
+from llmd_oke.cli.smoke import UpdateBenchmark
 from llmd_oke.operations import updates
 from llmd_oke.operations.backend import Terminal, require_stack
 from llmd_oke.operations.cluster_checks import refuse_certificates
@@ -70,7 +70,7 @@ def up(
         )
         result = UpdateBenchmark()
         if benchmark:
-            result = extensions.benchmarks().after_update(pulumi, plan, failed=bool(status), as_json=as_json)
+            result = smoke.after_update(pulumi, plan, failed=bool(status), as_json=as_json)
         offers = _Offers(asks=not (yes or as_json), scales=scale_to_zero_on_failure)
         remedy = _offer_to_scale(pulumi, plan, project, offers) if status else ""
     _end(status, _failure("up", status, remedy or "Standard error says why.") or result.failure, account, result)

@@ -5,7 +5,7 @@ from typing import Any, NotRequired
 
 import pulumi
 import pulumi_oci as oci
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.cluster import cloud_init, eviction
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, POOL_LABEL

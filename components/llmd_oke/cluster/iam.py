@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Group, Need, Scope

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import jinja2
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.cluster import cloud_init, script_template
 

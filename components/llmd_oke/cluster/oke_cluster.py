@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.access.addresses import host_and_port
 from llmd_oke.access.sign_in import SignIn

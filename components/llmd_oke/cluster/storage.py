@@ -4,7 +4,7 @@ from typing import NotRequired
 
 import pulumi
 import pulumi_oci as oci
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.cluster.provider import TagArgs, tag_args
 from llmd_oke.objects import inputs

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, TypeVar
 
-from llmd_pods.documents import PATTERNS_IN_WORDS
+from llmd_base.documents import PATTERNS_IN_WORDS
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 

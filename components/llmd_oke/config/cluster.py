@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self, cast
 from urllib.parse import urlsplit
 
 import yaml
-from llmd_pods.documents import require_bounded
-from llmd_pods.errors import KitError
+from llmd_base.documents import require_bounded
+from llmd_base.errors import KitError
 from pydantic import Field, StringConstraints
 
 from llmd_oke.config.base import Cidr, DnsLabel, HttpsUrl, Items, KubernetesVersion, Ocid, Part, Region, matching

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from llmd_pods.errors import KitError, Problem, Refused
+from llmd_base.errors import KitError, Problem, Refused
 from pydantic import ValidationError
 
 from llmd_oke.config import shape_problems, yaml_files

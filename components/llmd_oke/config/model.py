@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self, get_args
 
-from llmd_pods.deployment import aggregated_short_form, disaggregated_short_form, parse_short_form
+from llmd_bench.deployment import aggregated_short_form, disaggregated_short_form, parse_short_form
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from llmd_oke.config.base import DnsLabel, Part, is_absent, is_zero

@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from llmd_pods.deployment import SHORT_FORM_PATTERN, SHORT_FORMS
+from llmd_bench.deployment import SHORT_FORM_PATTERN, SHORT_FORMS
 from pydantic import BaseModel
 
 from llmd_oke.config.base import Part

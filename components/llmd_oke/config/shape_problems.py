@@ -6,9 +6,9 @@ from difflib import get_close_matches
 from functools import cache, partial, reduce
 from typing import Any, cast
 
-from llmd_pods.deployment import SHORT_FORMS
-from llmd_pods.documents import ACCEPTED, context_of, kind_of
-from llmd_pods.errors import Problem
+from llmd_base.documents import ACCEPTED, context_of, kind_of
+from llmd_base.errors import Problem
+from llmd_bench.deployment import SHORT_FORMS
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from llmd_pods.documents import require_bounded
-from llmd_pods.errors import KitError, Problem
+from llmd_base.documents import require_bounded
+from llmd_base.errors import KitError, Problem
 from yaml.reader import ReaderError
 
 CONFIG_KEY = "llmd-oke:stack"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.config.yaml_files import write_whole
 from llmd_oke.gitops.rendering import ChartRelease, RenderedObject, Rendering

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pulumi
-from llmd_pods.errors import KitError, Problem, Refused
+from llmd_base.errors import KitError, Problem, Refused
 from pulumi.runtime import mocks
 
-from llmd_oke import testing
 from llmd_oke.config import CONFIG_KEY, locate, setting_names, stack_file
 from llmd_oke.planning import Plan, plan_stack_file
 from llmd_oke.planning.plan import UpdateWay
 from llmd_oke.program import program
+from llmd_oke.program.declare import COMPUTED, KUBECONFIG, ClusterMocks, Declared, declared
 from llmd_oke.serving import labels
-from llmd_oke.testing import ClusterMocks, Declared, declared
 
 UNKNOWN = "llmd-oke-unknown:"
 """Stands, with a name behind it, where a value is known only to a cloud or to another stack."""
@@ -231,7 +230,7 @@ class _Unmade(ClusterMocks):
             "cluster_id": f"{UNKNOWN}cluster_id",
             "model_cache_handle": f"{UNKNOWN}model_cache_handle",
             **known,
-            "kubeconfig": testing.KUBECONFIG,
+            "kubeconfig": KUBECONFIG,
             "endpoints": dict.fromkeys(models, ""),
         }
 
@@ -242,7 +241,7 @@ class _Unmade(ClusterMocks):
         identifier, outputs = super().new_resource(args)
         if not args.typ.startswith("oci:"):
             return identifier, outputs
-        made_up = {key: f"{UNKNOWN}{args.name}.{key}" for key in testing.COMPUTED.get(args.typ, {})}
+        made_up = {key: f"{UNKNOWN}{args.name}.{key}" for key in COMPUTED.get(args.typ, {})}
         return f"{UNKNOWN}{args.name}", {**outputs, **made_up}
 
 

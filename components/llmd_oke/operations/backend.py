@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.operations.pulumi_cli import NoStackError, PulumiCli, pulumi_cli
 

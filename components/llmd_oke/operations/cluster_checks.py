@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from llmd_pods.errors import KitError, Problem, Refused
+from llmd_base.errors import KitError, Problem, Refused
 
 from llmd_oke.config import ExistingCluster
 from llmd_oke.operations.kubeconfig import cluster_client, kubeconfig_context

@@ -16,8 +16,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 from lightkube.utils.quantity import parse_quantity
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress, Ticker
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, Ticker
 
 from llmd_oke.catalogue.cluster import eviction
 

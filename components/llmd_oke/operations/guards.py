@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.cluster import node_comparison
 from llmd_oke.operations.previews import UNKNOWN, Change, Preview

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.config import ExistingCluster
 from llmd_oke.operations.pulumi_cli import PulumiCli

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 
 _PAUSE_S = 0.1
 _POLL_S = 0.02

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress, Ticker
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, Ticker
 
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.operations.previews import Preview

@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, ip_network
 from math import ceil
 from typing import Any
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke import catalogue
 from llmd_oke.access.oci_client import OciClient, OciError, StoredFile, stored_file, stored_text

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 _QUIET = {"same", "read", "refresh", "read-replacement", "read-discard", "discard-replaced"}
 _REPLACES = "-replace"

@@ -17,7 +17,7 @@ from typing import Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pydantic import BaseModel, Field, ValidationError
 
 from llmd_oke.catalogue.serving import scaling

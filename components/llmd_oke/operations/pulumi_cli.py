@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, TypeVar
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.access.sign_in import of_environment
 from llmd_oke.operations.locks import until

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress, Ticker
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, Ticker
 
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.catalogue.operations import OciResource, oci_resources

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import yaml
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.config import yaml_files
 from llmd_oke.config.cluster import KUBECONFIG_CREDENTIALS, read_kubeconfig

@@ -12,8 +12,8 @@ from urllib.parse import urljoin
 
 import httpx2
 import yaml
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from pydantic import BaseModel, ValidationError
 
 from llmd_oke.access.oci_client import bounded_content

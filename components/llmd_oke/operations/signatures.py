@@ -15,8 +15,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from pydantic import BaseModel, Field, ValidationError
 
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, query_registries

@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 
 from llmd_oke.catalogue.operations import oci_resources
 from llmd_oke.catalogue.operators import cluster_autoscaler

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import pulumi
 import yaml
-from llmd_pods.errors import KitError, causes
+from llmd_base.errors import KitError, causes
 
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.objects import KubernetesObject, ReleaseRef, inputs, is_update, resolve_release, when_declared

@@ -4,7 +4,7 @@ import json
 from typing import NotRequired, TypedDict
 
 import pulumi
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.catalogue.operators import RdmaByFunctions

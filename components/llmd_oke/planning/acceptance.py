@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from llmd_base.errors import Problem
 from llmd_pods.acceptance import CheckName, Limits
-from llmd_pods.errors import Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Shape

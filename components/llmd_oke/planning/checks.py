@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from llmd_pods.errors import KitError, Problem
+from llmd_base.errors import KitError, Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators

@@ -1,44 +1,16 @@
 """What the vLLM servers of a stack are started with, as far as times depend on it."""
 
-from typing import get_args
+from collections.abc import Mapping, Sequence
 
+from llmd_base.row import Basis
+
+from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, quantization
+from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.config.engine import Engine
-from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.planning.plan import Plan
 from llmd_oke.values import Entry
-
-QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
-
-
-_QUANTIZATIONS: dict[str, QuickReduceFormat] = {str(each): each for each in QUANTIZATIONS}
-
-
-def quantization(text: str) -> QuickReduceFormat | None:
-    """The quantization of that name, or None."""
-    return _QUANTIZATIONS.get(text)
-
-
-class Conditions(Entry):
-    """What servers of one kind were started with; None where that is not told.
-
-    `release` is of the catalogue: vLLM of later ones hands a KV cache over in fewer pieces.
-    """
-
-    image: str | None = None
-    release: str | None = None
-    attention_backend: str | None = None
-    quick_reduce: QuickReduceFormat | None = None
-    block_size: int | None = None
-
-    @property
-    def started_told(self) -> bool:
-        """Whether anything is told beside image and release."""
-        return any((self.attention_backend, self.quick_reduce, self.block_size))
-
-
-UNKNOWN_CONDITIONS = Conditions()
-"""vLLM's own defaults, as far as they are known."""
 
 
 class DeployedConditions(Entry):
@@ -72,3 +44,20 @@ def deployed_conditions(release: Release, model: Model, engine: Engine) -> Deplo
         )
 
     return DeployedConditions(handing_over=conditions(hands_over=True), aggregated=conditions(hands_over=False))
+
+
+def bound_models(plan: Plan) -> tuple[str, ...]:
+    """The models, by repository, whose simulated servers take times that are bounds."""
+    figures = {model.model.repository: known_figures(model.model, plan.pools[0].shape.gpu) for model in plan.models}
+    return tuple(sorted(repository for repository, known in figures.items() if known.basis is Basis.BOUND))
+
+
+def forecast_differences(plan: Plan) -> Mapping[str, Sequence[str]]:
+    """By model, how its servers differ from those that the kit's latency figures were measured of."""
+    by_model: dict[str, list[str]] = {}
+    for model in plan.models:
+        figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None
+        started = deployed_conditions(plan.release, model.model, model.engine)
+        if figures is not None:
+            by_model[model.name] = figures.differences(started.of(str(model.topology)))
+    return {name: texts for name, texts in by_model.items() if texts}

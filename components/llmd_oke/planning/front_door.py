@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, Model, StackConfig

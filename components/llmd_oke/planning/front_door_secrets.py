@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtensionOID
-from llmd_pods.errors import Problem, Refused
+from llmd_base.errors import Problem, Refused
 from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke.config.front_door import CLIENT_PATTERN

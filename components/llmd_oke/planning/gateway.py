@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke.catalogue.serving import gateway_provider, gateway_provider_names
 from llmd_oke.config import Model, StackConfig

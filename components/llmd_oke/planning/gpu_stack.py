@@ -5,7 +5,7 @@ Each piece of software has one owner: OKE, this kit, or whoever made an existing
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import get_args
 
-from llmd_pods.errors import KitError, Problem
+from llmd_base.errors import KitError, Problem
 
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Group, Need, Phase, Scope, Statement

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from llmd_pods.deployment import SHORT_FORMS
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
+from llmd_bench.deployment import SHORT_FORMS
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import (

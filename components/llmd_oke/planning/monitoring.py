@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke.catalogue.monitoring import monitoring as facts
 from llmd_oke.catalogue.monitoring import watch

@@ -7,7 +7,7 @@ from itertools import combinations, product
 from math import ceil
 from typing import cast, get_args
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import cluster as facts

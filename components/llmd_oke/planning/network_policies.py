@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 from llmd_oke.config.network_policies import NetworkPolicies

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.catalogue.releases import Requests

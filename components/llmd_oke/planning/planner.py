@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from llmd_pods.errors import Problem, Refused
+from llmd_base.errors import Problem, Refused
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.cluster import IMAGES

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import isfinite
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import cast
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.serving import repositories

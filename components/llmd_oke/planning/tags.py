@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from llmd_pods.errors import Problem
+from llmd_base.errors import Problem
 
 from llmd_oke.catalogue.operations import tag_limits
 from llmd_oke.config import CreateCluster, StackConfig

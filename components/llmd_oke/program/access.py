@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pulumi
 import pulumi_kubernetes as k8s
-from llmd_pods.errors import KitError, Problem, Refused
+from llmd_base.errors import KitError, Problem, Refused
 
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.config import ExistingCluster

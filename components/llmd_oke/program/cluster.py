@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pulumi
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke import config
 from llmd_oke.catalogue.registry_mirror import RegistryMirror

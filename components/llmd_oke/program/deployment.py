@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke import config, planning

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pulumi
-from llmd_pods.deployment import RouterPart, Servers, Topology
-from llmd_pods.evidence import DecisionCounter, EvidenceSettings, OtherApi
-from llmd_pods.row import ConditionFacts
-from llmd_pods.smoke_request import PodGroup, SmokeRequest, Thresholds
+from llmd_base.row import ConditionFacts
+from llmd_bench.deployment import RouterPart, Servers, Topology
+from llmd_bench.evidence import DecisionCounter, EvidenceSettings, OtherApi
+from llmd_bench.smoke_request import PodGroup, SmokeRequest, Thresholds
 
 from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_oke.catalogue.container_images import ContainerImage

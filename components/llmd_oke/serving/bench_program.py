@@ -17,7 +17,7 @@ from typing import Any
 from llmd_oke.catalogue.benchmarks import JobFacts
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 
-PACKAGES = ("llmd_pods",)
+PACKAGES = ("llmd_base", "llmd_bench", "llmd_pods")
 """Packages of our own, whose modules go into a program's file."""
 
 FOLDER = "/opt/llmd-oke"
@@ -40,7 +40,7 @@ CONTAINER_SECURITY = {
 
 @cache
 def modules(program: str) -> Mapping[str, str]:
-    """The sources that a program needs by module name, `llmd_pods.load` for example. Packages come empty.
+    """The sources that a program needs by module name, `llmd_bench.load.generator` for example. Packages come empty.
 
     Args:
         program: the module that is run.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
 import pulumi
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.serving import GatewayProvider, ObjectTemplate, gateway_provider, gateway_provider_names
 from llmd_oke.objects import PART_OF, Manifest, inputs, mapped, when_declared

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from llmd_pods import config_maps
-from llmd_pods.config_maps import MOST_CHUNKS
-from llmd_pods.package_job import SPEC_VARIABLE
-from llmd_pods.pod_load import LoadRequest
+from llmd_base import config_maps
+from llmd_base.config_maps import MOST_CHUNKS
+from llmd_bench.jobs.package import SPEC_VARIABLE
+from llmd_bench.load.pod_load import LoadRequest
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.benchmarks import EvalPackage, InferencePerf, JobFacts, requirements
@@ -30,8 +30,8 @@ KEPT_S = 3600
 STARTING_S = 900
 """What pods may take to be placed, to pull their image and to begin."""
 
-LOAD_PROGRAM = "llmd_pods.load_job"
-FILES_PROGRAM = "llmd_pods.files_job"
+LOAD_PROGRAM = "llmd_bench.jobs.load"
+FILES_PROGRAM = "llmd_bench.jobs.files"
 
 REQUEST_FILE = "request.json"
 CONFIG_FILE = "config.yml"

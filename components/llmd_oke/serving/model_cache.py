@@ -6,7 +6,7 @@ from importlib import resources
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_pods.prewarm import owner
 
 from llmd_oke.catalogue import Model, Shape

@@ -9,8 +9,8 @@ from ipaddress import IPv4Network
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmd_pods.config_maps import LABEL as SMOKE
-from llmd_pods.config_maps import PART_LABEL
+from llmd_base.config_maps import LABEL as SMOKE
+from llmd_base.config_maps import PART_LABEL
 
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.objects import PART_OF, Manifest

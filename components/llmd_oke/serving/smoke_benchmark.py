@@ -3,7 +3,7 @@
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
-from llmd_pods.config_maps import LABEL as SMOKE
+from llmd_base.config_maps import LABEL as SMOKE
 
 from llmd_oke.catalogue.benchmarks import JobFacts, bench_jobs
 from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, resolve_shape, when_declared
@@ -11,7 +11,7 @@ from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import declare, role, role_binding, service_account, timeouts, tolerations
 
-PROGRAM = "llmd_pods.smoke_job"
+PROGRAM = "llmd_bench.jobs.smoke"
 REQUEST_FILE = "request.json"
 FACTS_FILE = "facts.json"
 FACTS_FOLDER = "/etc/llmd-oke"
@@ -37,7 +37,7 @@ class SmokeBenchmarkArgs(TypedDict):
     node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of those nodes beside those of their shape; none if left out."""
     request: str
-    """What is asked of the benchmark: the JSON text of `llmd_pods.smoke_request.SmokeRequest`."""
+    """What is asked of the benchmark: the JSON text of `llmd_bench.smoke_request.SmokeRequest`."""
     facts: str
     """JSON text of what else belongs into the report. It doesn't say what is measured: a change measures nothing
     again."""

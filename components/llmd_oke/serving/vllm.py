@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import Model, Release, Shape

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from llmd_pods.row import Basis
+from llmd_base.row import Basis
 
 from llmd_bench.loads import frontier as frontier_of
 from llmd_bench.plots.drawing import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 from typing import Any
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 MOST_STEPS = 1000
 """Points of a distribution's line; more would make the file large and the picture no clearer."""

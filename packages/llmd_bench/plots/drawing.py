@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
 
 
 @dataclass(frozen=True)

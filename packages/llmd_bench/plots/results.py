@@ -6,8 +6,8 @@ Charts are throughput per GPU against throughput per user, latency against rate,
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from llmd_pods.metrics import Metric, metric
-from llmd_pods.row import Basis, Row
+from llmd_base.metrics import Metric, metric
+from llmd_base.row import Basis, Row
 
 from llmd_bench.comparison import Comparison, LoadComparison, Verdict
 from llmd_bench.history import SideResults

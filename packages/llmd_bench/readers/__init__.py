@@ -9,8 +9,8 @@ from itertools import groupby
 from operator import add
 from pathlib import Path
 
-from llmd_pods.documents import explain
-from llmd_pods.errors import KitError
+from llmd_base.documents import explain
+from llmd_base.errors import KitError
 from pydantic import ValidationError
 
 from llmd_bench.files import REQUESTS_FILE, Hints, ReadResults, Rejection, scan_rows

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmd_pods.errors import KitError
-from llmd_pods.metrics import LATENCIES
-from llmd_pods.row import Quantiles, Row
-from llmd_pods.workload import ClosedLoop, ConstantRate, Fixed, Length, LoadShape, PoissonRate
+from llmd_base.errors import KitError
+from llmd_base.metrics import LATENCIES
+from llmd_base.row import Quantiles, Row
 
 from llmd_bench.files import Hints, ReadResults
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, Length, LoadShape, PoissonRate
 from llmd_bench.readers.llm_d_report import ARRIVALS
 from llmd_bench.readers.source import Document, Source, one_row, to_row
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any
 
-from llmd_pods.row import Quantiles, Row, Scope
+from llmd_base.row import Quantiles, Row, Scope
 
 from llmd_bench.files import Hints, ReadResults, Rejection
 from llmd_bench.readers.source import Source, UnreadableError, to_row

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from llmd_pods.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
-from llmd_pods.row import CONDITIONS, Arrival, Origin, Quantiles, Row
+from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
+from llmd_base.row import CONDITIONS, Arrival, Origin, Quantiles, Row
 
 from llmd_bench.files import Hints, ReadResults
 from llmd_bench.readers.source import Document, Source, UnreadableError, one_row, to_row

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from llmd_pods.deployment import parse_short_form
-from llmd_pods.documents import explain, require_bounded
-from llmd_pods.row import CONDITIONS, Origin, Row
+from llmd_base.documents import explain, require_bounded
+from llmd_base.row import CONDITIONS, Origin, Row
 from pydantic import ValidationError
 
+from llmd_bench.deployment import parse_short_form
 from llmd_bench.files import Hints, ReadResults, Rejection, read_text
 
 MOST = 1e300

@@ -7,7 +7,7 @@ as such. Source: vLLM, vllm/benchmarks/serve.py.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmd_pods.row import CONDITIONS, Quantiles, Row
+from llmd_base.row import CONDITIONS, Quantiles, Row
 
 from llmd_bench.files import Hints, ReadResults, Rejection, json_object
 from llmd_bench.readers.source import Document, Source, UnreadableError, to_row

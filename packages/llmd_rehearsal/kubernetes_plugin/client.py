@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import yaml
-from llmd_pods.errors import causes
+from llmd_base.errors import causes
 
 from llmd_rehearsal.kubernetes_plugin.objects import Kind, kind_of_object, name_of, namespace_of
 from llmd_rehearsal.plugin_values import JsonObject, Refusal, dig, dig_list, dig_map

@@ -24,9 +24,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmd_base.errors import KitError
 from llmd_oke.config.shape_problems import closest
 from llmd_oke.values import Entry, read_yaml
-from llmd_pods.errors import KitError
 from pydantic import Field, ValidationError
 
 from llmd_rehearsal.oci_plugin.facts import resources

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import httpx2
+from llmd_base.errors import KitError
 from llmd_oke.values import Entry, read_yaml, values_folder
-from llmd_pods.errors import KitError
 from pydantic import Field
 
 from llmd_rehearsal.agent_config import NodeConfig

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from lightkube.models.core_v1 import Container as ContainerModel
 from lightkube.models.core_v1 import Probe
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_rehearsal.pods.containers import Container, StartError
 from llmd_rehearsal.pods.environment import MissingSourceError

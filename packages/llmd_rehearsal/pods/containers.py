@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import httpx2
 from lightkube.models.core_v1 import Container as ContainerModel
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_rehearsal.pods.processes import ChildProcess, children_of, run
 

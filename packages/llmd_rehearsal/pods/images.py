@@ -13,7 +13,7 @@ from typing import Literal
 import httpx2
 import yaml
 from lightkube.models.core_v1 import Container as ContainerModel
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llmd_rehearsal.pods import containers

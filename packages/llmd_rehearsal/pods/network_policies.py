@@ -12,8 +12,8 @@ from lightkube.models.meta_v1 import LabelSelector
 from lightkube.models.networking_v1 import NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.networking_v1 import NetworkPolicy
+from llmd_base.errors import KitError
 from llmd_oke.operations.objects import metadata, texts
-from llmd_pods.errors import KitError
 
 from llmd_rehearsal.pods.networks import Networks, node_network
 from llmd_rehearsal.pods.packet_filters import EVERYWHERE, MOST_PORT, Opening, PodOpenings, admit

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_rehearsal.pods.processes import run, run_checked
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_rehearsal.pods.networks import in_namespace
 

@@ -13,8 +13,8 @@ from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import Container, PodSpec, VolumeMount
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service
+from llmd_base.errors import KitError
 from llmd_oke.operations.objects import texts
-from llmd_pods.errors import KitError
 
 from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.nodes import Fleet

@@ -12,8 +12,8 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import Container as ContainerModel
 from lightkube.models.core_v1 import PodSpec
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret
+from llmd_base.errors import KitError
 from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata
-from llmd_pods.errors import KitError
 
 from llmd_rehearsal.pods.container_worker import ContainerOptions, ContainerWorker
 from llmd_rehearsal.pods.containers import Container

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 _log = logging.getLogger(__name__)
 

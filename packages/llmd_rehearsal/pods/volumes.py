@@ -13,7 +13,7 @@ from lightkube.models.authentication_v1 import BoundObjectReference, TokenReques
 from lightkube.models.core_v1 import Container, DownwardAPIVolumeFile, KeyToPath, Volume, VolumeProjection
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod, ServiceAccountToken
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 
 from llmd_rehearsal.pods.environment import (
     MissingSourceError,

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from aiohttp import web
+from llmd_base.errors import KitError
 from llmd_oke.catalogue import open_project, shape, shape_names
-from llmd_pods.errors import KitError
 
 from llmd_rehearsal.running_time import RunningLoop, of_process
 from llmd_rehearsal.vllm.clocks import WallClock

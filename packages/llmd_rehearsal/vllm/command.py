@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn, cast
 
+from llmd_oke.catalogue.conditions import QUANTIZATIONS, quantization
 from llmd_oke.config.engine import Flag, engine_settings
 from llmd_oke.config.stack import QuickReduceFormat
-from llmd_oke.planning.conditions import QUANTIZATIONS, quantization
 from llmd_oke.values import Entry, required_entry
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from aiohttp import web
+from llmd_base.errors import KitError
 from llmd_oke.catalogue import Model, Shape, open_project
+from llmd_oke.catalogue.conditions import Conditions
+from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.catalogue.releases import release_of_vllm
-from llmd_oke.planning.conditions import Conditions
-from llmd_pods.errors import KitError
-from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency_models import latency_model_of
 
 from llmd_rehearsal.pods.networks import bound_socket, network_of
 from llmd_rehearsal.vllm.api import Api

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from llmd_base.errors import KitError
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
-from llmd_pods.errors import KitError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table

@@ -3,8 +3,8 @@
 from typing import Any
 
 import typer
+from llmd_base.errors import KitError
 from llmd_oke.cli.loading import LoadingGroup
-from llmd_pods.errors import KitError
 
 
 class _Commands(LoadingGroup):

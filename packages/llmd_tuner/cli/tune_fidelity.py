@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from llmd_base.errors import KitError
+from llmd_base.row import Basis, Row
 from llmd_bench.files import Hints, ReadResults, make_folder, read_rows, write_whole
 from llmd_bench.readers import read_all
 from llmd_oke import config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
+from llmd_oke.cli.results import Hint, parse_hints, show_rejected
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, deployed_conditions
 from llmd_oke.planning.releases import used_release
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis, Row
 from rich.markup import escape
 from rich.table import Table
 
 from llmd_tuner import fidelity_report, search_inputs
-from llmd_tuner.cli.results import Hint, parse_hints, show_rejected
 from llmd_tuner.cli.tune_options import DEFAULT_SHAPE, STACK_OR_GPU, ModelOptions, figures_of, named_node
 from llmd_tuner.experiments.records import rows_file
 from llmd_tuner.fidelity import KnownFigures, ModelContext, Run, compare, published_runs, statements

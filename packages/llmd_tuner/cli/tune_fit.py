@@ -6,21 +6,22 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from llmd_base.errors import KitError
+from llmd_base.row import CONDITIONS, Row, Scope
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_bench.readers import read_all
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Node, node_of_gpu
+from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
+from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures, figures_text
 from llmd_oke.cli import console, options
+from llmd_oke.cli.results import Hint, parse_hints
 from llmd_oke.cli.tables import FittingTable
-from llmd_oke.planning.conditions import UNKNOWN_CONDITIONS, Conditions
-from llmd_pods.errors import KitError
-from llmd_pods.row import CONDITIONS, Row, Scope
 from rich.table import Table
 
 from llmd_tuner import search_inputs
 from llmd_tuner import workload as workloads
 from llmd_tuner.calibration import calibrate
-from llmd_tuner.cli.results import Hint, parse_hints
 from llmd_tuner.cli.tune_options import (
     DEFAULT_SHAPE,
     DEFAULT_WORKLOAD,
@@ -34,8 +35,8 @@ from llmd_tuner.cli.tune_options import (
     show_findings,
 )
 from llmd_tuner.experiments.records import current_rows, rows_file
-from llmd_tuner.figures import Fit, LatencyFigures, figures_text, unphysical
 from llmd_tuner.hygiene import inspect_by_model
+from llmd_tuner.latency_models import unphysical
 from llmd_tuner.matching import Match, Settings, matches
 from llmd_tuner.measurements import published_names, published_points
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from llmd_base.errors import KitError
 from llmd_bench.files import write_whole
 from llmd_oke import catalogue, config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.planning.releases import used_release
-from llmd_pods.errors import KitError
 from rich.markup import escape
 from rich.table import Table
 

@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from llmd_base.errors import KitError
+from llmd_base.row import Row
 from llmd_bench.files import Rejection, read_rows
 from llmd_oke import config, planning
 from llmd_oke.catalogue import Model, Node, Shape, gpu_names
+from llmd_oke.catalogue.latency_figures import LatencyFigures, known_figures, read_figures
 from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.cli import console, options
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions, deployed_conditions
-from llmd_pods.errors import KitError
-from llmd_pods.row import Row
 
 from llmd_tuner import confidence, search_inputs, workload
 from llmd_tuner.calibration import calibrate
 from llmd_tuner.confidence import Confidence
 from llmd_tuner.experiments.records import current_rows, rows_file
-from llmd_tuner.figures import LatencyFigures, known_figures, read_figures
 from llmd_tuner.hygiene import Inspection, inspect_by_model
 from llmd_tuner.search_inputs import Question, Targets, joined, parse_targets
 from llmd_tuner.workload import Workload

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from llmd_base.errors import KitError
+from llmd_base.row import Basis, Row
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_oke import config, planning
 from llmd_oke.catalogue import Shape
@@ -16,8 +18,6 @@ from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.config import yaml_files
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis, Row
 from rich.markup import escape
 from rich.table import Table
 

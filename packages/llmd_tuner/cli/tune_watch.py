@@ -9,37 +9,28 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_bench.run_context import Circumstances
 from llmd_oke import planning
-from llmd_oke.cli import console, options
-from llmd_oke.cli.extensions import rehearsals
+from llmd_oke.cli import console, options, smoke
 from llmd_oke.cli.options import with_option_groups
+from llmd_oke.cli.rehearsals import rehearsals
 from llmd_oke.cli.tables import FittingTable
+from llmd_oke.operations.judgements import Judgement, Verdict, judge, tolerances
+from llmd_oke.operations.observations import Observation, Percentile
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import smoke_request
-from llmd_pods.circumstances import Circumstances
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 from rich.markup import escape
 from rich.table import Table
 
-from llmd_tuner.assumptions import (
-    Advice,
-    Judgement,
-    Observation,
-    Percentile,
-    StackModel,
-    Verdict,
-    advice,
-    judge,
-    tolerances,
-)
-from llmd_tuner.cli import smoke
+from llmd_tuner.assumptions import Advice, StackModel, advice
 from llmd_tuner.cli.tune_options import Name, model_index
-from llmd_tuner.experiments import counters
-from llmd_tuner.experiments.counters import ModelAssumptions, Pace, model_assumptions
+from llmd_tuner.experiments import watching
 from llmd_tuner.experiments.deployer import rehearsal
 from llmd_tuner.experiments.records import applied_file, find_applied
 from llmd_tuner.experiments.verification import verifying
+from llmd_tuner.experiments.watching import ModelAssumptions, Pace, model_assumptions
 
 EVERY_S, FOR_S = 15.0, 600.0
 LEAST_S, MOST_S = 1.0, 86_400.0
@@ -164,7 +155,7 @@ def _watch_until_end(plan: Plan, model: ModelPlan, pace: Pace, how: Circumstance
     progress = console.progress()
     progress.step(f"watching {model.name}, a reading every {pace.every_s:g} s, for {pace.for_s:g} s")
     request = smoke_request(plan, model)
-    readings = counters.watch(counters.Reader(plan, model), pace, request.evidence, how.basis_of(request.model))
+    readings = watching.watch(watching.Reader(plan, model), pace, request.evidence, how.basis_of(request.model))
     state = _until_the_end(readings, progress)
     if state.seen.duration_s:
         return state

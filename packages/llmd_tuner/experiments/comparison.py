@@ -5,14 +5,14 @@ from datetime import datetime
 from itertools import groupby
 from statistics import fmean
 
+from llmd_base.metrics import METRICS, Metric
+from llmd_base.row import Row
 from llmd_bench.comparison import Change, Verdict
 from llmd_bench.files import REQUESTS_FILE, Latencies, write_whole
 from llmd_bench.plots.drawing import Samples
 from llmd_bench.plots.page import Cell, Section, Table, Tone
 from llmd_bench.plots.results import distribution_section, latency_section, pareto_section
 from llmd_bench.texts import number
-from llmd_pods.metrics import METRICS, Metric
-from llmd_pods.row import Row
 
 from llmd_tuner.experiments.runs import RunFolder, State
 

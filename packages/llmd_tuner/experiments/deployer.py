@@ -12,13 +12,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke import config, planning
 from llmd_oke.config import CONFIG_KEY, CreateCluster, StackConfig
 from llmd_oke.config.yaml_files import read, text_of
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import end_group, pulumi_cli
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 
 ENTRY_POINTS = "llmd_oke.deployers"
 """The group of entry points by which deployers beside the Pulumi CLI are found."""

@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any, Literal
 
 import yaml
+from llmd_base.errors import KitError
 from llmd_oke import catalogue, config
 from llmd_oke.catalogue.models import key_value_tokens, state_tokens
 from llmd_oke.values import Entry, required_entry
-from llmd_pods.errors import KitError
 
 from llmd_tuner import search_inputs
 from llmd_tuner.experiments.recipes import Deployment, Load, Recipe, Rehearsal

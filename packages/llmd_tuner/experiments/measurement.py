@@ -12,23 +12,23 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, Ticker
+from llmd_base.row import Row
+from llmd_bench.deployment import Snapshot, change
+from llmd_bench.evidence import VLLM_COUNTERS
 from llmd_bench.files import REQUESTS_FILE, write_whole
+from llmd_bench.load.generator import Load, introduce, run_load, wait_for_answer
+from llmd_bench.load.records import RequestRecord, Trim, classify, write_file
+from llmd_bench.load.stages import Conditions, Live, StageResult, run_stages
+from llmd_bench.load.stages import Stage as LoadStage
+from llmd_bench.load.workload import ClosedLoop, Fixed, PromptSource, Workload
+from llmd_bench.performance import Performance, summarize
+from llmd_bench.report import build_report, summarize_result, to_yaml
+from llmd_bench.report_format import BenchmarkReport
 from llmd_bench.reports import to_v01
 from llmd_bench.rows import smoke_row
-from llmd_oke import planning
-from llmd_oke.catalogue.models import model_name
-from llmd_oke.operations.locks import file_lock
-from llmd_pods.deployment import Snapshot, change
-from llmd_pods.errors import KitError
-from llmd_pods.evidence import VLLM_COUNTERS
-from llmd_pods.load import Load, introduce, run_load, wait_for_answer
-from llmd_pods.performance import Performance, summarize
-from llmd_pods.progress import Progress, Ticker
-from llmd_pods.records import RequestRecord, Trim, classify, write_file
-from llmd_pods.report import build_report, summarize_result, to_yaml
-from llmd_pods.report_format import BenchmarkReport
-from llmd_pods.row import Row
-from llmd_pods.smoke import (
+from llmd_bench.smoke import (
     WARMUP_OUTPUT_TOKENS,
     SmokePlan,
     SmokeResult,
@@ -38,13 +38,13 @@ from llmd_pods.smoke import (
     server_stability,
     take_snapshot,
 )
-from llmd_pods.smoke_request import Thresholds, accuracy, judge
-from llmd_pods.stages import Conditions, Live, StageResult, run_stages
-from llmd_pods.stages import Stage as LoadStage
-from llmd_pods.workload import ClosedLoop, Fixed, PromptSource, Workload
+from llmd_bench.smoke_request import Thresholds, accuracy, judge
+from llmd_oke import planning
+from llmd_oke.catalogue.models import model_name
+from llmd_oke.operations.cluster_access import ClusterAccess
+from llmd_oke.operations.locks import file_lock
+from llmd_oke.operations.smoke import circumstances_of, smoke_plan
 
-from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
-from llmd_tuner.experiments.deployed.smoke import circumstances_of, smoke_plan
 from llmd_tuner.experiments.recipes import Stage
 from llmd_tuner.experiments.runs import FAILURE_FILE, Assignment, RunFolder
 

@@ -10,17 +10,17 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from llmd_base.errors import KitError, Problem, Refused
 from llmd_oke import catalogue, config, planning
 from llmd_oke.config import StackConfig
 from llmd_oke.values import Entry, required_entry
-from llmd_pods.errors import KitError, Problem, Refused
 
 from llmd_tuner.experiments import deployer, recipes
 from llmd_tuner.experiments.deployer import rehearsal
 from llmd_tuner.experiments.recipes import Deployment, Recipe, Stage, stages
 from llmd_tuner.experiments.runs import Settings
-from llmd_tuner.figures import latency_model
 from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency_models import latency_model
 
 Thing = TypeVar("Thing")
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from llmd_base.errors import KitError, Problem, Refused
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
 from llmd_oke import config
 from llmd_oke.config import shape_problems, yaml_files
 from llmd_oke.config.base import DnsLabel, Items, Part
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.values import names, values_folder
-from llmd_pods.errors import KitError, Problem, Refused
-from llmd_pods.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 KIND = "recipes"

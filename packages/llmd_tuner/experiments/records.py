@@ -5,15 +5,14 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from llmd_base.errors import KitError
+from llmd_base.row import Basis, Row
 from llmd_bench.files import make_folder, read_rows, write_rows, write_whole
 from llmd_bench.history import stack_folder
 from llmd_oke import config
+from llmd_oke.catalogue.conditions import conditions_of
 from llmd_oke.planning import ModelPlan
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis, Row
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-
-from llmd_tuner.conditions import conditions_of
 
 
 def tuning_folder(project: Path, stack: str, reports: Path | None = None) -> Path:

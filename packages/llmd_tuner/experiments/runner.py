@@ -5,17 +5,17 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke import catalogue
 from llmd_oke.operations.locks import file_lock
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
 
 from llmd_tuner.experiments import deployer
 from llmd_tuner.experiments.deployer import Deployed, Deployer
 from llmd_tuner.experiments.preparation import Experiment, stage_s
 from llmd_tuner.experiments.recipes import Deployment
 from llmd_tuner.experiments.runs import Assignment, DeploymentState, RunFolder, State, measure_command
-from llmd_tuner.figures import latency_model
+from llmd_tuner.latency_models import latency_model
 
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for another program that runs the same experiment."""

@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from llmd_base.errors import KitError
+from llmd_base.row import Row
 from llmd_bench.files import point, write_rows, write_whole
 from llmd_bench.history import stack_folder
 from llmd_oke import config
-from llmd_pods.errors import KitError
-from llmd_pods.row import Row
 from pydantic import BaseModel, ConfigDict, Field
 
 from llmd_tuner.experiments.deployer import name_of

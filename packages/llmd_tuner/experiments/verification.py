@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_base.row import Basis, Row
 from llmd_bench.comparison import ForecastError, forecast_errors
+from llmd_bench.smoke import SmokePlan
 from llmd_oke import config
 from llmd_oke.planning.releases import router_of
 from llmd_oke.values import Entry, required_entry
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
-from llmd_pods.row import Basis, Row
-from llmd_pods.smoke import SmokePlan
 
 from llmd_tuner.experiments import runs
 from llmd_tuner.experiments.deployer import Deployed, rehearsal

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from llmd_base.errors import KitError
+from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.catalogue.endpoint_pickers import RouterProfile, endpoint_picker
 from llmd_oke.catalogue.models import Model, key_value_tokens
 from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.catalogue.shapes import Node
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import Role, RouterProfileName, Topology
-from llmd_pods.errors import KitError
 from pydantic import JsonValue
-
-from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
 
 Policy = Literal["random", "queue", "active", RouterProfileName]
 """How a router picks a server.

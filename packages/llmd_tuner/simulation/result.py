@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Literal
 
 import numpy as np
+from llmd_base.row import Arrival, Basis, Origin, Quantiles, Row
 from llmd_oke.config.model import Role
-from llmd_pods.row import Arrival, Basis, Origin, Quantiles, Row
 from numpy.typing import NDArray
 
 from llmd_tuner.simulation.deployment import (

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.row import Basis, Row
+from llmd_bench.deployment import SHORT_FORMS
 from llmd_oke.config.model import Role
-from llmd_pods.deployment import SHORT_FORMS
-from llmd_pods.errors import KitError, Problem, Refused
-from llmd_pods.row import Basis, Row
 
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.simulation.deployment import (

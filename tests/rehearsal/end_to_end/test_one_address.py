@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_pods.records import RequestRecord, read_lines
+from llmd_bench.load.records import RequestRecord, read_lines
 from user_project import ROOT, TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.progress import SilentProgress
 from llmd_oke.sdk_modules import plugin_version
-from llmd_pods.progress import SilentProgress
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN
 from llmd_rehearsal.plugins import EXECUTABLE, PluginChoice, installed

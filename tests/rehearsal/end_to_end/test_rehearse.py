@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from llmd_pods.report_format import BenchmarkReport
+from llmd_bench.report_format import BenchmarkReport
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN
 from llmd_rehearsal.namespaces import identity_of, members_of
 from user_project import PLANTED, Ended, Project, model

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from llmd_base.row import Basis
 from llmd_bench.files import read_rows
-from llmd_pods.row import Basis
 from user_project import LIMIT_S, Ended, Project, model
 
 STACK = "tuned"

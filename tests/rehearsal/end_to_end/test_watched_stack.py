@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.row import Basis
 from llmd_bench.plots.charts import lines_svg
 from llmd_bench.plots.drawing import Point, Series
 from llmd_bench.plots.page import Section, page
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.monitoring import Panel, programs, rules, watch
 from llmd_oke.serving.monitoring import in_namespace
-from llmd_pods.row import Basis
 from llmd_rehearsal.inventory import FOLLOWING, WATCHING
 from llmd_rehearsal.programs import locate, program_definition
 from user_project import Ended, Project, model

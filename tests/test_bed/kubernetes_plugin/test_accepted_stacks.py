@@ -18,13 +18,13 @@ import pytest
 import yaml
 from kubernetes_api import ApiServer, need_definitions
 from kubernetes_control_plane import ControlPlane
+from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.catalogue.serving import gateway_provider_names
 from llmd_oke.config import StackConfig, load, stacks, validate
 from llmd_oke.planning import plan
 from llmd_oke.testing import render
-from llmd_pods.errors import KitError
 from llmd_rehearsal.front_door import gateway_parts
 from llmd_rehearsal.programs import module_folder
 from mutations import places

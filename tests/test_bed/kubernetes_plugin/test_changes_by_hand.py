@@ -170,7 +170,7 @@ def test_changes_by_hand_are_told_and_taken_back(make: Callable[..., Stack], cli
 
 
 def test_a_rehearsal_takes_them_back_in_its_update(make: Callable[..., Stack], client: httpx2.Client, tmp_path: Path):
-    from llmd_pods.progress import SilentProgress  # noqa: PLC0415 - for this test alone
+    from llmd_base.progress import SilentProgress  # noqa: PLC0415 - for this test alone
 
     stack, cluster = make("rehearsed"), Cluster(client, "rehearsed")
     stack.up()

@@ -2,8 +2,8 @@ import os
 from pathlib import Path
 
 import pytest
+from llmd_base.progress import PlainProgress
 from llmd_oke.operations.locks import until
-from llmd_pods.progress import PlainProgress
 from llmd_rehearsal import control_plane, programs
 from llmd_rehearsal.cluster_spec import ClusterSpec
 

@@ -1,8 +1,8 @@
 import subprocess
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.operations.locks import until
-from llmd_pods.errors import KitError
 from llmd_rehearsal.cluster_spec import ClusterSpec
 
 pytestmark = pytest.mark.rehearsal

@@ -4,9 +4,9 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_oke.operations.locks import until
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
 from llmd_rehearsal.cluster_spec import ClusterSpec, ProcessSpec, TcpReady
 
 pytestmark = pytest.mark.rehearsal

@@ -17,12 +17,12 @@ from typing import Any
 import pulumi
 import pytest
 from listening import Listener
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_oke.operations import backend, drift, nodes, recovery
 from llmd_oke.operations.nodes import ReplaceOptions, launched_nodes, replace_nodes
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.updates import is_gone_after_failure
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
 from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.engine_events import StepRecorder
 from llmd_rehearsal.engine_nodes import cli_of, oci_client

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_rehearsal import control_plane
 from llmd_rehearsal.agent_config import AgentConfig
 from llmd_rehearsal.cluster_spec import ClusterSpec, ProcessSpec, TcpReady

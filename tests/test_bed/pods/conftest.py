@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from pod_cluster import PodCluster, programs
 
 

@@ -12,9 +12,9 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.releases import newest_release
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
 from llmd_rehearsal import programs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly, pytest.mark.timeout(1800)]

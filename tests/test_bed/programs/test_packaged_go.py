@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from llmd_pods.progress import SilentProgress
+from llmd_base.progress import SilentProgress
 from llmd_rehearsal import golang, programs
 from llmd_rehearsal.programs import packaged_file
 

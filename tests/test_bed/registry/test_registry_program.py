@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from llmd_base.progress import SilentProgress
 from llmd_oke.access import registry as registries
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
 from llmd_oke.catalogue.container_images import ContainerImage
@@ -19,7 +20,6 @@ from llmd_oke.cli.main import app
 from llmd_oke.operations.preflight import Verdict
 from llmd_oke.operations.registries import chart_findings, registry_findings
 from llmd_oke.planning.container_images import UsedImage
-from llmd_pods.progress import SilentProgress
 from llmd_rehearsal.programs import locate
 from registry_for_tests import AMD64, ARM64
 from registry_program import RegistryProgram

@@ -9,13 +9,13 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.container_images import ContainerImage, Publisher, Signatures, lock, parse_reference, signatures
 from llmd_oke.cli.main import app
 from llmd_oke.operations import signatures as operation
 from llmd_oke.operations.preflight import Finding, Verdict
 from llmd_oke.operations.signatures import SIGNATURE, signature_findings
 from llmd_oke.planning.container_images import UsedImage
-from llmd_pods.progress import SilentProgress
 from pydantic import ValidationError
 from registry_for_tests import AMD64, ARM64
 from registry_program import RegistryProgram

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_rehearsal import namespaces
 from llmd_rehearsal.cluster_spec import (
     ClusterRecord,

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke import config, planning
 from llmd_oke.sdk_modules import plugin_version
-from llmd_pods.errors import KitError
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN, simulated
 from llmd_rehearsal.plugins import EXECUTABLE, KubernetesPlugin, PluginChoice, choose_plugin
 from stack_files import created_stack, plan

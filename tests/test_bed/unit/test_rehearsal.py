@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_oke.operations.locks import file_lock
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.rehearsal import removed_servers

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.cli.main import app
-from llmd_pods.errors import KitError
 from llmd_rehearsal import cli, rehearsal
 from llmd_rehearsal.inventory import ReleaseChoice
 from typer.testing import CliRunner, Result

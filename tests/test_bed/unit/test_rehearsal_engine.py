@@ -8,10 +8,10 @@ import pytest
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
+from llmd_base.errors import KitError
 from llmd_oke import planning
 from llmd_oke.operations.objects import SIMULATED_ANNOTATION
 from llmd_oke.operations.recovery import Pending
-from llmd_pods.errors import KitError
 from llmd_rehearsal.cluster_plan import SIMULATED, simulated
 from llmd_rehearsal.engine import count_images, journal_finder, needs_refresh
 from llmd_rehearsal.engine_project import latest, mend

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.coordination_v1 import Lease
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_rehearsal import nodes
 from llmd_rehearsal.agent_config import NodeConfig, Taint, node_address
 from llmd_rehearsal.nodes import NodeControl

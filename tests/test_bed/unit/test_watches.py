@@ -8,7 +8,7 @@ import pytest
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import ConfigMap
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_rehearsal.watches import Changes, Store, identity
 
 Change = tuple[str, str, bool]

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from llmd_bench.deployment import MetricsEndpoint, Reading, Snapshot
+from llmd_bench.evidence import DecisionCounter, EvidenceSettings, Sent, prove_remote_prefill
+from llmd_bench.queries import parse
 from llmd_oke import catalogue
-from llmd_pods.deployment import MetricsEndpoint, Reading, Snapshot
-from llmd_pods.evidence import DecisionCounter, EvidenceSettings, Sent, prove_remote_prefill
-from llmd_pods.queries import parse
 from llmd_rehearsal.programs import locate
 
 pytestmark = pytest.mark.rehearsal

@@ -1,8 +1,8 @@
 """Where an API server's address leads to."""
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.access.addresses import host_and_port
-from llmd_pods.errors import KitError
 
 
 @pytest.mark.parametrize(

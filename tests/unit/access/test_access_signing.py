@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from identities_for_tests import TENANCY
+from llmd_base.errors import KitError
 from llmd_oke.access import signing
 from llmd_oke.access.signing import Signer, exec_credential, http_date
 from llmd_oke.cli.main import app
-from llmd_pods.errors import KitError
 from typer.testing import CliRunner
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

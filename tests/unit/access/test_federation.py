@@ -11,11 +11,11 @@ from urllib.parse import unquote
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from job_tokens_for_tests import CLIENT, TENANCY, Issuers, issuers
+from llmd_base.errors import KitError
 from llmd_oke.access import federation
 from llmd_oke.access.federation import TokenExchange, exchange_of, signed_in
 from llmd_oke.access.sign_in import Auth, auth_of_environment
 from llmd_oke.access.signing import api_key_signer, cluster_token
-from llmd_pods.errors import KitError
 
 NAMES = (federation.DOMAIN, federation.CLIENT_ID, federation.CLIENT_SECRET)
 

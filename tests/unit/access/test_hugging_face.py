@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import httpx2
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.access import hugging_face
 from llmd_oke.access.hugging_face import ModelFile, download_model_files
-from llmd_pods.errors import KitError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 Answer = Callable[[httpx2.Request], httpx2.Response]

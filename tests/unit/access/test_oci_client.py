@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from llmd_base.errors import KitError
 from llmd_oke.access.addresses import region_of
 from llmd_oke.access.oci_client import (
     LONGEST_TEXT_BYTES,
@@ -20,7 +21,6 @@ from llmd_oke.access.oci_client import (
 from llmd_oke.access.signing import Signer
 from llmd_oke.catalogue.operations import OciResource, oci_resources
 from llmd_oke.config import validate
-from llmd_pods.errors import KitError
 from stack_files import existing_cluster, stack
 
 SIGNER = Signer("tenancy/user/fingerprint", rsa.generate_private_key(public_exponent=65537, key_size=2048))

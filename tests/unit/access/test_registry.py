@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
+from llmd_base.progress import SilentProgress
 from llmd_oke.access import registry as registries
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_pods.progress import SilentProgress
 from registry_for_tests import AMD64, Registry, served
 
 REPOSITORY = "llm-d/vllm"

@@ -1,9 +1,9 @@
 """Clusters are signed in to as the stack's `oci:` config signs in to OCI."""
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.access.sign_in import Auth, SignIn, auth_of_environment, of_provider
 from llmd_oke.operations.pulumi_cli import run
-from llmd_pods.errors import KitError
 
 
 @pytest.mark.parametrize(

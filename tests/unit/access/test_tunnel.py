@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_oke.access import tunnel
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.access.tunnel import NotYet, Pace, SshFailed, Target, Tunnel
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
 from oci_for_tests import CLUSTER, FakeOci, Sequence
 from ssh_for_tests import free_port, put_ssh
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from llmd_pods.records import Failure, RequestRecord
+from llmd_bench.load.records import Failure, RequestRecord
 
 
 def request(

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from llmd_pods.deployment import EndpointRole, MetricsEndpoint, RouterPart, Servers, Topology
-from llmd_pods.evidence import DecisionCounter, EvidenceSettings
-from llmd_pods.load import Target
-from llmd_pods.smoke import SmokePlan
+from llmd_bench.deployment import EndpointRole, MetricsEndpoint, RouterPart, Servers, Topology
+from llmd_bench.evidence import DecisionCounter, EvidenceSettings
+from llmd_bench.load.generator import Target
+from llmd_bench.smoke import SmokePlan
 
 DECISIONS = DecisionCounter(
     ("llm_d_inference_scheduler_disagg_decision_total", "llm_d_inference_scheduler_pd_decision_total"),

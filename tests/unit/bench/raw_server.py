@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext
 
-from llmd_pods.completions import Target
+from llmd_bench.load.completions import Target
 
 TOKEN = b'data: {"choices":[{"text":" tok"}]}\n\n'
 DONE = b"data: [DONE]\n\n"

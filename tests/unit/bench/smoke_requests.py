@@ -1,8 +1,8 @@
 """What tests ask of a smoke benchmark: the deployment of `fake_deployment`, as pods of a cluster."""
 
 from fake_deployment import DECISIONS, MODEL, TOPOLOGY
-from llmd_pods.evidence import EvidenceSettings, OtherApi
-from llmd_pods.smoke_request import PodGroup, SmokeRequest, Thresholds
+from llmd_bench.evidence import EvidenceSettings, OtherApi
+from llmd_bench.smoke_request import PodGroup, SmokeRequest, Thresholds
 
 REQUEST = SmokeRequest(
     namespace="llm-d",

@@ -6,10 +6,10 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_pods import acceptance_node, all_reduce
 from llmd_pods.acceptance import CheckResult, Limits, NodeReport
 from llmd_pods.acceptance_node import Board, Links, NodeRequest, amd_smi_gpus, meet, own_checks, request_from_json
-from llmd_pods.errors import KitError
 from nixl_stand_in import Memory, api_of, torch_of
 
 REQUEST = NodeRequest(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_pods.acceptance import (
     LABEL,
     RESULT_KEY,
@@ -18,7 +19,6 @@ from llmd_pods.acceptance import (
     result_name,
 )
 from llmd_pods.acceptance_run import ConflictError, Run, RunRequest, judge_pool, request_from_json, shortage
-from llmd_pods.errors import KitError
 
 LIMITS = Limits(8, 8, 3, 4220, 40.0, 350.0, 310.0, 0.9)
 DEVICES = {"amd.com/gpu": 8, "nvidia.com/sriov-rdma-vf": 8}

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from llmd_pods.cluster import PAUSES_S, InCluster, from_environment
-from llmd_pods.errors import KitError
+from llmd_base.cluster import PAUSES_S, InCluster, from_environment
+from llmd_base.errors import KitError
 
 
 @pytest.fixture

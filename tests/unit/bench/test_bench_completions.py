@@ -4,7 +4,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_pods.completions import EventStream
+from llmd_bench.load.completions import EventStream
 
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":2}}\n\n'
 DONE = b"data: [DONE]\n\n"

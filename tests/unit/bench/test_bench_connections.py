@@ -11,13 +11,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_pods import connections
-from llmd_pods.completions import Target
-from llmd_pods.connections import AnswerReader, BadAnswer
-from llmd_pods.errors import KitError
-from llmd_pods.load import Load, run_load
-from llmd_pods.records import Failure
-from llmd_pods.workload import ClosedLoop, ConstantRate, PromptSource
+from llmd_base.errors import KitError
+from llmd_bench.load import connections
+from llmd_bench.load.completions import Target
+from llmd_bench.load.connections import AnswerReader, BadAnswer
+from llmd_bench.load.generator import Load, run_load
+from llmd_bench.load.records import Failure
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, PromptSource
 from raw_server import DONE, HEAD, LAST, TOKEN, always, chunk, read_request, serving
 
 PLAIN = b"HTTP/1.1 503 Busy\r\nContent-Length: 9\r\nRetry-After: 7\r\n\r\noverload!"

@@ -1,5 +1,5 @@
 import pytest
-from llmd_pods.deployment import (
+from llmd_bench.deployment import (
     Counter,
     MetricsEndpoint,
     Reading,
@@ -8,7 +8,7 @@ from llmd_pods.deployment import (
     change,
     stability,
 )
-from llmd_pods.queries import parse, scrape
+from llmd_bench.queries import parse, scrape
 
 PROMPTS = Counter(("vllm:prompt_tokens_total", "vllm:prompt_tokens"))
 

@@ -6,9 +6,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.catalogue.benchmarks import builtin_set
-from llmd_pods.errors import KitError
-from llmd_pods.evals import (
+from llmd_base.errors import KitError
+from llmd_bench.evals import (
     EvalResult,
     Item,
     builtin_items,
@@ -20,8 +19,9 @@ from llmd_pods.evals import (
     right,
     write_result,
 )
-from llmd_pods.load import Target
-from llmd_pods.queries import ask_all
+from llmd_bench.load.generator import Target
+from llmd_bench.queries import ask_all
+from llmd_oke.catalogue.benchmarks import builtin_set
 
 
 def test_the_set_is_the_same_each_time_and_no_question_comes_twice():

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 from fake_deployment import DECISIONS
-from llmd_pods.deployment import MetricsEndpoint, Reading, ServerPod, Snapshot
-from llmd_pods.evidence import EvidenceSettings, Sent, prove_remote_prefill
-from llmd_pods.queries import parse
+from llmd_bench.deployment import MetricsEndpoint, Reading, ServerPod, Snapshot
+from llmd_bench.evidence import EvidenceSettings, Sent, prove_remote_prefill
+from llmd_bench.queries import parse
 
 SENT = Sent(requests=10, prompt_tokens=10_000, attempted=10)
 SETTINGS = EvidenceSettings(DECISIONS, decode_tensor_parallel_size=2)

@@ -4,14 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import llmd_pods
+import llmd_bench
 import pytest
 
-PACKAGES = Path(llmd_pods.__file__).parents[1]
+PACKAGES = Path(llmd_bench.__file__).parents[1]
 
 
-@pytest.mark.parametrize("module", ["stages", "load", "notation", "records"])
+@pytest.mark.parametrize("module", ["stages", "generator", "notation", "records"])
 def test_it_needs_the_standard_library_only(module):
-    code = f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); import llmd_pods.{module}"
+    code = f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); import llmd_bench.load.{module}"
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

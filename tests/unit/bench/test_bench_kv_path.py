@@ -4,8 +4,8 @@ import sys
 from types import ModuleType
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_pods import kv_path
-from llmd_pods.errors import KitError
 from llmd_pods.kv_path import PATTERN, Endpoint, Reads, Transfer, measure, nixl, pytorch
 from nixl_stand_in import Memory, api_of, nixlRemoteDisconnectError, ticking, torch_of
 

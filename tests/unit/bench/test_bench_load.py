@@ -3,11 +3,11 @@ import socket
 
 import pytest
 from fake_deployment import Answer
-from llmd_pods import load as bench_load
-from llmd_pods.errors import KitError
-from llmd_pods.load import Load, Target, run_load, wait_for_answer
-from llmd_pods.records import Failure
-from llmd_pods.workload import ClosedLoop, ConstantRate, PromptSource
+from llmd_base.errors import KitError
+from llmd_bench.load import generator as bench_load
+from llmd_bench.load.generator import Load, Target, run_load, wait_for_answer
+from llmd_bench.load.records import Failure
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, PromptSource
 
 
 def load(requests=6, shape=None, **changes) -> Load:

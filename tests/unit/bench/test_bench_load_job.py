@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from llmd_pods.errors import KitError
-from llmd_pods.load_job import LEAD_S, run, sigterm_as_interrupt, wait_for_start
-from llmd_pods.pod_load import LoadRequest
+from llmd_base.errors import KitError
+from llmd_bench.jobs.load import LEAD_S, run, sigterm_as_interrupt, wait_for_start
+from llmd_bench.load.pod_load import LoadRequest
 
 REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r")
 

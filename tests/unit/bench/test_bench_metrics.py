@@ -3,12 +3,12 @@
 from dataclasses import fields
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.metrics import LATENCIES, METRICS, RATES_IN_REPORTS, SHOWN, TOTAL_TOKENS, metric
+from llmd_base.row import Row
+from llmd_bench.performance import Performance
+from llmd_bench.report_format import AggregateLatency, AggregateThroughput
 from llmd_bench.reports import LatencyV01, ThroughputV01
-from llmd_pods.errors import KitError
-from llmd_pods.metrics import LATENCIES, METRICS, RATES_IN_REPORTS, SHOWN, TOTAL_TOKENS, metric
-from llmd_pods.performance import Performance
-from llmd_pods.report_format import AggregateLatency, AggregateThroughput
-from llmd_pods.row import Row
 
 PERFORMANCE = {field.name for field in fields(Performance)} | {"total_tokens_per_s"}
 

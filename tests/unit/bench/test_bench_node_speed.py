@@ -4,8 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_pods import node_speed
-from llmd_pods.errors import KitError
 from llmd_pods.node_speed import SpeedWork, disk_read_gb_per_s, disk_sizes, gpu_speeds
 
 WORK = SpeedWork(copy_bytes=10**9, matrix_size=1000, repeats=2, warm_ups=1, disk_bytes=2 * 16 * 2**20)

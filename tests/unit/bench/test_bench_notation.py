@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from llmd_pods.errors import KitError, Refused
-from llmd_pods.notation import read_length, read_shapes, read_trace, read_trim
-from llmd_pods.records import Trim
-from llmd_pods.workload import ClosedLoop, ConstantRate, Fixed, LogNormal, Normal, PoissonRate, TraceEntry
+from llmd_base.errors import KitError, Refused
+from llmd_bench.load.notation import read_length, read_shapes, read_trace, read_trim
+from llmd_bench.load.records import Trim
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, LogNormal, Normal, PoissonRate, TraceEntry
 
 
 @pytest.mark.parametrize(

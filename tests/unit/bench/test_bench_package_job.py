@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from llmd_pods import package_job
+from llmd_bench.jobs import package as package_job
 
 
 def test_answers_of_gpt_oss_are_ordered_by_prompt_not_by_arrival(tmp_path):

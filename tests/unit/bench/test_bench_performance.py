@@ -4,8 +4,8 @@ import pytest
 from bench_records import failed, request
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_pods.performance import describe, single, summarize
-from llmd_pods.records import Failure, percentile
+from llmd_bench.load.records import Failure, percentile
+from llmd_bench.performance import describe, single, summarize
 
 samples = st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=60)
 

@@ -6,15 +6,15 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_base.config_maps import join_pieces, pieces
+from llmd_base.errors import KitError
+from llmd_bench.load import pod_load
+from llmd_bench.load.pod_load import LoadRequest, from_json, merge, notes, pack, unpack
+from llmd_bench.load.records import Delay, Failure, Health, RequestRecord, window_of
+from llmd_bench.load.stages import Stage, StageResult
+from llmd_bench.load.workload import ConstantRate
 from llmd_bench.rows import stage_row
-from llmd_pods import pod_load
-from llmd_pods.circumstances import Circumstances
-from llmd_pods.config_maps import join_pieces, pieces
-from llmd_pods.errors import KitError
-from llmd_pods.pod_load import LoadRequest, from_json, merge, notes, pack, unpack
-from llmd_pods.records import Delay, Failure, Health, RequestRecord, window_of
-from llmd_pods.stages import Stage, StageResult
-from llmd_pods.workload import ConstantRate
+from llmd_bench.run_context import Circumstances
 
 REQUEST = LoadRequest(
     namespace="llm-d",
@@ -141,7 +141,7 @@ def test_times_of_tokens_arrive_to_the_microsecond(times):
 
 def test_what_is_too_much_goes_without_the_times_of_tokens(monkeypatch):
     monkeypatch.setattr(pod_load, "MOST_CHUNKS", 1)
-    monkeypatch.setattr("llmd_pods.config_maps.CHUNK_BYTES", 3000)
+    monkeypatch.setattr("llmd_base.config_maps.CHUNK_BYTES", 3000)
     random = Random(1)  # noqa: S311 - noise
     many = [record(i, event_times_s=sorted(random.random() for _ in range(200))) for i in range(20)]
     result = travelled(stage(*many))

@@ -1,9 +1,9 @@
 from array import array
 
 import pytest
-from llmd_pods.errors import KitError
-from llmd_pods.processes import SectionResult
-from llmd_pods.records import (
+from llmd_base.errors import KitError
+from llmd_bench.load.processes import SectionResult
+from llmd_bench.load.records import (
     NOTHING_TRIMMED,
     Delay,
     Failure,
@@ -18,8 +18,8 @@ from llmd_pods.records import (
     spoiled_reason,
     window_of,
 )
-from llmd_pods.stages import generator_health
-from llmd_pods.workload import ClosedLoop, ConstantRate
+from llmd_bench.load.stages import generator_health
+from llmd_bench.load.workload import ClosedLoop, ConstantRate
 
 
 def failed(index, failure, error, **more) -> RequestRecord:

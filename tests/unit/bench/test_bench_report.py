@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 from fake_deployment import Answer
+from llmd_base.row import Basis
+from llmd_bench.report import build_report, summarize_result, to_yaml
+from llmd_bench.report_format import BenchmarkReport
 from llmd_bench.reports import BenchmarkReportV01, store
+from llmd_bench.smoke import smoke
+from llmd_bench.smoke_request import Check, Thresholds
 from llmd_bench.tables import checks_table, render
-from llmd_pods.report import build_report, summarize_result, to_yaml
-from llmd_pods.report_format import BenchmarkReport
-from llmd_pods.row import Basis
-from llmd_pods.smoke import smoke
-from llmd_pods.smoke_request import Check, Thresholds
 from pydantic import ValidationError
 from rich.console import Console
 

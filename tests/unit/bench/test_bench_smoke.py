@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 from fake_deployment import TOPOLOGY, Answer
+from llmd_base.errors import KitError
+from llmd_bench.deployment import MetricsEndpoint, Reading, Series, ServerPod, Servers, Snapshot, Topology
+from llmd_bench.evals import builtin_items
+from llmd_bench.evidence import ApiAnswer, OtherApi
+from llmd_bench.smoke import Progress, SmokeResult, about_simulation, evaluate, smoke
+from llmd_bench.smoke_request import Thresholds
 from llmd_oke.catalogue.benchmarks import builtin_set
-from llmd_pods.deployment import MetricsEndpoint, Reading, Series, ServerPod, Servers, Snapshot, Topology
-from llmd_pods.errors import KitError
-from llmd_pods.evals import builtin_items
-from llmd_pods.evidence import ApiAnswer, OtherApi
-from llmd_pods.smoke import Progress, SmokeResult, about_simulation, evaluate, smoke
-from llmd_pods.smoke_request import Thresholds
 
 ALL_REMOTE = Thresholds(min_remote_prefill_share=0.95)
 AGGREGATED = Topology("agg-tp1-2r", (Servers("aggregated", 2, 1),))

@@ -7,16 +7,11 @@ from random import Random
 
 import pytest
 from fake_deployment import Deployment
-from llmd_bench.tables import render
-from llmd_oke.catalogue.benchmarks import builtin_set
-from llmd_pods import smoke_job
-from llmd_pods.circumstances import VARIABLE, Circumstances
-from llmd_pods.deployment import HttpEndpoint, PodAddress
-from llmd_pods.errors import KitError
-from llmd_pods.report import build_report, summarize_result
-from llmd_pods.row import Basis
-from llmd_pods.smoke import TOO_SLOW, SmokeResult, smoke
-from llmd_pods.smoke_job import (
+from llmd_base.addresses import HttpEndpoint, PodAddress
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
+from llmd_bench.jobs import smoke as smoke_job
+from llmd_bench.jobs.smoke import (
     LARGEST_BYTES,
     LONGEST_WORDS_BYTES,
     RESULT_KEY,
@@ -25,7 +20,12 @@ from llmd_pods.smoke_job import (
     termination_message,
     unpack,
 )
-from llmd_pods.smoke_request import Thresholds
+from llmd_bench.report import build_report, summarize_result
+from llmd_bench.run_context import VARIABLE, Circumstances
+from llmd_bench.smoke import TOO_SLOW, SmokeResult, smoke
+from llmd_bench.smoke_request import Thresholds
+from llmd_bench.tables import render
+from llmd_oke.catalogue.benchmarks import builtin_set
 from rich.console import Console
 from smoke_requests import REQUEST
 

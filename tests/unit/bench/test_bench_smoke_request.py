@@ -3,12 +3,13 @@ from dataclasses import replace
 import pytest
 from bench_records import failed, request
 from fake_deployment import TOPOLOGY
-from llmd_pods.circumstances import VARIABLE, Circumstances, from_environment
-from llmd_pods.deployment import HttpEndpoint, PodAddress, RouterPart
-from llmd_pods.performance import summarize
-from llmd_pods.row import Basis
-from llmd_pods.smoke import resolve
-from llmd_pods.smoke_request import Thresholds, from_json, judge
+from llmd_base.addresses import HttpEndpoint, PodAddress
+from llmd_base.row import Basis
+from llmd_bench.deployment import RouterPart
+from llmd_bench.performance import summarize
+from llmd_bench.run_context import VARIABLE, Circumstances, from_environment
+from llmd_bench.smoke import resolve
+from llmd_bench.smoke_request import Thresholds, from_json, judge
 from smoke_requests import REQUEST
 from test_bench_evidence import decode, prefill, prove, router
 

@@ -6,14 +6,14 @@ import time
 
 import pytest
 from fake_deployment import Answer
-from llmd_pods import processes
-from llmd_pods import stages as load_stages
-from llmd_pods.errors import Refused
-from llmd_pods.processes import WorkerGroup
-from llmd_pods.records import Failure, Trim
-from llmd_pods.sending import Share
-from llmd_pods.stages import Conditions, Stage, run_stages, sweep
-from llmd_pods.workload import (
+from llmd_base.errors import Refused
+from llmd_bench.load import processes
+from llmd_bench.load import stages as load_stages
+from llmd_bench.load.processes import WorkerGroup
+from llmd_bench.load.records import Failure, Trim
+from llmd_bench.load.sending import Share
+from llmd_bench.load.stages import Conditions, Stage, run_stages, sweep
+from llmd_bench.load.workload import (
     ClosedLoop,
     ConstantRate,
     Conversations,

@@ -1,12 +1,12 @@
 import pytest
 import yaml
+from llmd_base.row import Basis
+from llmd_bench.load.records import read_lines
 from llmd_bench.readers import read
+from llmd_bench.report import build_report
 from llmd_bench.reports import REPORT_FILE, REPORT_FILE_V01, BenchmarkReportV01, store, to_v01
 from llmd_bench.rows import smoke_row, split_copies
-from llmd_pods.records import read_lines
-from llmd_pods.report import build_report
-from llmd_pods.row import Basis
-from llmd_pods.smoke import smoke
+from llmd_bench.smoke import smoke
 
 FACTS = {"config_hash": "3f9a01c2", "price_usd_per_hour": 24.0}
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from certificates_for_tests import certificate, private_key
+from llmd_bench.load import connections
+from llmd_bench.load.completions import Target
+from llmd_bench.load.generator import Load, run_load
+from llmd_bench.load.records import Failure, RequestRecord
+from llmd_bench.load.workload import ClosedLoop, PromptSource
+from llmd_oke.cli import bench
+from llmd_oke.operations import cluster_access
+from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.planning import Plan
-from llmd_pods import connections
-from llmd_pods.completions import Target
-from llmd_pods.load import Load, run_load
-from llmd_pods.records import Failure, RequestRecord
-from llmd_pods.workload import ClosedLoop, PromptSource
-from llmd_tuner.cli import bench
-from llmd_tuner.experiments.deployed import cluster_access
-from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
 from raw_server import DONE, HEAD, LAST, TOKEN, chunk, read_request, serving
 from stack_files import model, plan
 

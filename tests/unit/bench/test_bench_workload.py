@@ -3,7 +3,7 @@ from random import Random
 from statistics import fmean, stdev
 
 import pytest
-from llmd_pods.workload import (
+from llmd_bench.load.workload import (
     CHARACTERS_PER_TOKEN,
     WORDS,
     ConstantRate,

@@ -5,10 +5,10 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llmd_base.errors import Problem, Refused
 from llmd_oke import catalogue
 from llmd_oke.catalogue.model_configs import compute_model, families
 from llmd_oke.catalogue.models import ComputedModel, LinearAttention, SlidingWindow
-from llmd_pods.errors import Problem, Refused
 from model_configs import FOLDER, config_of
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError, Problem, Refused
 from llmd_oke import catalogue
 from llmd_oke.catalogue.container_images import kit_lock, lock, locked_image
 from llmd_oke.catalogue.entries import MOST_BYTES, origin
 from llmd_oke.catalogue.operations import prices
 from llmd_oke.catalogue.project import project_problems
 from llmd_oke.values import open_project, values_folder
-from llmd_pods.errors import KitError, Problem, Refused
 from project_entries import kit_entry, model_entry, write_entry
 
 MINE = "support-70b"

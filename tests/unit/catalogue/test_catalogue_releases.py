@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke import catalogue, values
 from llmd_oke.catalogue import release_names
 from llmd_oke.catalogue.endpoint_pickers import KnownLimit
@@ -22,7 +23,6 @@ from llmd_oke.catalogue.releases import (
 )
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.values import values_folder
-from llmd_pods.errors import KitError
 
 RELEASES = [item for name in catalogue.release_names() if (item := catalogue.release(name)) is not None]
 by_release = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError, Refused
 from llmd_oke.cli.main import app
 from llmd_oke.planning import plan_stack_file
-from llmd_pods.errors import KitError, Refused
 from project_entries import kit_entry, model_entry, write_entry
 from stack_files import existing_pool, model, stack, write
 from typer.testing import CliRunner

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from llmd_base.errors import Problem
 from llmd_oke.cli.console import problem_document
-from llmd_pods.errors import Problem
 
 
 @pytest.mark.parametrize(

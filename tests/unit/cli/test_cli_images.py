@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.catalogue.container_images import ContainerImage, locked_image
 from llmd_oke.cli import images as images_cli
 from llmd_oke.cli.main import app
 from llmd_oke.planning import container_images
 from llmd_oke.values import open_project
-from llmd_pods.errors import KitError
 from project_entries import write_entry
 from registry_for_tests import Registry, served
 from typer.testing import CliRunner

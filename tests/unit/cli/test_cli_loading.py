@@ -6,9 +6,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.cli.loading import load
 from llmd_oke.cli.main import _Commands, app
-from llmd_pods.errors import KitError
 from typer.testing import CliRunner
 
 HEAVY = "numpy matplotlib plotext pulumi pulumi_kubernetes pulumi_oci lightkube httpx httpx2 aiohttp jinja2 requests"

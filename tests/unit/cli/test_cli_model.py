@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
+from llmd_base.errors import KitError, Refused
 from llmd_oke import catalogue
 from llmd_oke.access.hugging_face import ModelFile
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.project import project_problems
 from llmd_oke.cli.model import app
 from llmd_oke.values import open_project
-from llmd_pods.errors import KitError, Refused
 from model_configs import FOLDER, config_of
 from typer.testing import CliRunner
 

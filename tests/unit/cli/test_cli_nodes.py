@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.cli import nodes
 from llmd_oke.operations.draining import Drain
-from llmd_pods.errors import KitError
 
 PLAN: Any = SimpleNamespace(kubeconfig_context=None)
 

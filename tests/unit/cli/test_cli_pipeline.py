@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from llmd_base.errors import KitError
 from llmd_oke.catalogue.operations import pipeline_identities
 from llmd_oke.cli.main import app
 from llmd_oke.cli.pipeline import PreviewSummary, headline, summarise
 from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.previews import Preview, parse
-from llmd_pods.errors import KitError
 from previews_for_tests import PLAN, document, recorded, replaced_pool, step
 from stack_files import existing_pool, model, plan
 from typer.testing import CliRunner

@@ -3,9 +3,9 @@
 from io import StringIO
 
 import pytest
+from llmd_base.errors import Problem
 from llmd_oke.cli import console
 from llmd_oke.cli.tables import FittingTable
-from llmd_pods.errors import Problem
 from rich.console import Console
 from rich.table import Table
 

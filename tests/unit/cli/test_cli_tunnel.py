@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.access import tunnel
 from llmd_oke.access.sign_in import SignIn
 from llmd_oke.cli import main, token
 from llmd_oke.cli.tunnel import tunnel_options_of
 from llmd_oke.config import validate
-from llmd_pods.errors import KitError
 from oci_for_tests import CLUSTER, FakeOci, Sequence
 from ssh_for_tests import free_port, put_ssh
 from stack_files import cluster_layer, existing_cluster, write

@@ -9,14 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from llmd_oke.cli import main, up
+from llmd_base.errors import KitError
+from llmd_oke.cli import main, smoke, up
 from llmd_oke.config import validate
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
+from llmd_oke.operations.smoke import Outcome
 from llmd_oke.planning import plan
 from llmd_oke.planning.plan import Pool
-from llmd_pods.errors import KitError
-from llmd_tuner.cli import smoke
-from llmd_tuner.experiments.deployed.smoke import Outcome
 from stack_files import stack, write
 
 STACK = stack(nodes=2, smoke={"where": "client"})

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.cluster import instance_metadata
 from llmd_oke.cluster.instance_metadata import (
@@ -19,7 +20,6 @@ from llmd_oke.cluster.instance_metadata import (
     user_data,
     without_comments,
 )
-from llmd_pods.errors import KitError
 
 GPU = Boot(
     kind="gpu",

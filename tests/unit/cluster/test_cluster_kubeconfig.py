@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.access.sign_in import Auth, SignIn
 from llmd_oke.cluster.oke_cluster import assemble
 from llmd_oke.config.cluster import read_kubeconfig
 from llmd_oke.testing import KUBECONFIG
-from llmd_pods.errors import KitError
 
 CLUSTER = "ocid1.cluster.oc1.iad.c"
 CERTIFICATE: dict[str, Any] = {"client-certificate-data": "Yw==", "client-key-data": "aw=="}

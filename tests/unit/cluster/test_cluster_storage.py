@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pulumi
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.cluster.storage import Storage, StorageArgs
 from llmd_oke.testing import ClusterMocks, Rendered, declared
-from llmd_pods.errors import KitError
 
 PLACE: Any = {"compartment_id": "ocid1.compartment.oc1..c", "availability_domain": "x:AD-1", "subnet_id": "s"}
 

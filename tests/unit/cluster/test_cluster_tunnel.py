@@ -13,9 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from llmd_base.errors import KitError
 from llmd_oke.cluster import oke_cluster
 from llmd_oke.config.cluster import KubeconfigAccess
-from llmd_pods.errors import KitError
 
 
 def certificate(name: str) -> tuple[bytes, bytes]:

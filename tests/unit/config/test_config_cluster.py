@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from llmd_base.errors import Problem, Refused
 from llmd_oke import config
 from llmd_oke.config import CreateCluster
-from llmd_pods.errors import Problem, Refused
 from stack_files import cluster_layer, created_cluster, created_pool
 
 

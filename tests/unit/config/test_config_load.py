@@ -5,8 +5,8 @@ import timeit
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError, Problem, Refused
 from llmd_oke import config
-from llmd_pods.errors import KitError, Problem, Refused
 
 PROJECT = Path(__file__).parents[3]
 

@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 import stack_files
 import yaml
+from llmd_base.errors import Refused
 from llmd_oke import config
 from llmd_oke.cli.main import app
 from llmd_oke.config.schema import schema_text, stack_file_schema
-from llmd_pods.errors import Refused
 from project_entries import model_entry, write_entry
 from stack_files import model, stack
 from typer.testing import CliRunner

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_base.errors import Problem, Refused
 from llmd_oke import config
 from llmd_oke.config.shape_problems import did_you_mean
-from llmd_pods.errors import Problem, Refused
 from stack_files import document, model, stack
 
 GOOD = stack(model("8p-tp1-2d-tp4", engine={"env": {"A": "1"}, "extraArgs": ["--seed=1"]}), nodes=2)

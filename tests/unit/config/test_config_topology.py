@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_bench.deployment import aggregated_short_form, disaggregated_short_form, parse_short_form
 from llmd_oke.config import Servers, Topology
-from llmd_pods.deployment import aggregated_short_form, disaggregated_short_form, parse_short_form
 
 SERVERS = st.tuples(st.integers(1, 1024), st.integers(1, 64)).map(
     lambda sizes: Servers(replicas=sizes[0], tensor_parallel_size=sizes[1])

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_base.row import Basis, Origin, Quantiles, Row
 from llmd_oke import config
-from llmd_pods.errors import KitError
-from llmd_pods.progress import Progress
-from llmd_pods.row import Basis, Origin, Quantiles, Row
 from llmd_tuner.experiments import preparation, recipes
 from llmd_tuner.experiments.deployer import Deployed
 from llmd_tuner.experiments.preparation import Experiment, RunOptions

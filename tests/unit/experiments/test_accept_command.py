@@ -9,12 +9,12 @@ from typing import Any
 import httpx2
 import pytest
 from lightkube.codecs import from_dict
+from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
+from llmd_oke.operations import acceptance
+from llmd_oke.operations.acceptance import PoolResult
+from llmd_oke.operations.jobs import Content
 from llmd_pods.acceptance import CheckResult, NodeResult
-from llmd_pods.errors import KitError
-from llmd_tuner.experiments.deployed import acceptance
-from llmd_tuner.experiments.deployed.acceptance import PoolResult
-from llmd_tuner.experiments.deployed.jobs import Content
 from stack_files import stack, write
 from typer.testing import CliRunner, Result
 

@@ -9,10 +9,10 @@ import pytest
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.models.core_v1 import ServiceSpec
 from lightkube.resources.core_v1 import Service
-from llmd_pods.deployment import PodAddress
-from llmd_pods.errors import KitError
-from llmd_tuner.experiments.deployed import cluster_access
-from llmd_tuner.experiments.deployed.cluster_access import RENEW_S, Authorization, ClusterAccess
+from llmd_base.addresses import PodAddress
+from llmd_base.errors import KitError
+from llmd_oke.operations import cluster_access
+from llmd_oke.operations.cluster_access import RENEW_S, Authorization, ClusterAccess
 
 RUNS = 'echo >> {runs}; printf \'{{"status": {{"token": "t%s"}}}}\' $(wc -l < {runs})'
 """A program that gives another token each time."""

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from llmd_base.addresses import HttpEndpoint
+from llmd_base.errors import KitError
+from llmd_oke.operations import cluster_access
+from llmd_oke.operations.cluster_access import ClusterAccess, way_through_gateway
 from llmd_oke.planning import Plan
-from llmd_pods.deployment import HttpEndpoint
-from llmd_pods.errors import KitError
-from llmd_tuner.experiments.deployed import cluster_access
-from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess, way_through_gateway
 from stack_files import StackObject, model, plan
 
 EXISTING = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}

@@ -4,13 +4,13 @@ import httpx2
 import pytest
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.container_images import parse_reference
 from llmd_oke.catalogue.shapes import shape
+from llmd_oke.operations import jobs
+from llmd_oke.operations.jobs import ClusterJobs
 from llmd_oke.serving.jobs import JobSettings
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
-from llmd_tuner.experiments.deployed import jobs
-from llmd_tuner.experiments.deployed.jobs import ClusterJobs
 
 PLACE = JobSettings("llm-d", "job", parse_reference("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
 

@@ -5,24 +5,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from llmd_base.config_maps import join_pieces
+from llmd_base.errors import KitError, Refused
+from llmd_base.progress import SilentProgress
+from llmd_bench.deployment import ServerPod
 from llmd_bench.files import Hints, read_rows
+from llmd_bench.load.notation import read_shapes
+from llmd_bench.load.pod_load import LoadRequest, pack, unpack
+from llmd_bench.load.records import Health, RequestRecord, Window, read_lines
+from llmd_bench.load.stages import Stage, StageResult
+from llmd_bench.load.workload import ConstantRate
 from llmd_bench.rows import stage_row
+from llmd_bench.run_context import Circumstances
 from llmd_oke import planning
 from llmd_oke.config.pools import Taint
-from llmd_oke.serving.jobs import JobSettings
-from llmd_pods.circumstances import Circumstances
-from llmd_pods.config_maps import join_pieces
-from llmd_pods.deployment import ServerPod
-from llmd_pods.errors import KitError, Refused
-from llmd_pods.notation import read_shapes
-from llmd_pods.pod_load import LoadRequest, pack, unpack
-from llmd_pods.progress import SilentProgress
-from llmd_pods.records import Health, RequestRecord, Window, read_lines
-from llmd_pods.stages import Stage, StageResult
-from llmd_pods.workload import ConstantRate
-from llmd_tuner.experiments.deployed import load
-from llmd_tuner.experiments.deployed.jobs import place_of
-from llmd_tuner.experiments.deployed.load import (
+from llmd_oke.operations import load
+from llmd_oke.operations.jobs import place_of
+from llmd_oke.operations.load import (
     LoadFolder,
     LoadMeasurement,
     LoadOptions,
@@ -34,6 +33,7 @@ from llmd_tuner.experiments.deployed.load import (
     new_folder,
     store_load,
 )
+from llmd_oke.serving.jobs import JobSettings
 
 PROJECT = Path(__file__).parents[3]
 RATE = LoadOptions(("constant:4",), duration_s=5.0)

@@ -9,20 +9,20 @@ import httpx2
 import pytest
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
+from llmd_base.config_maps import COUNT_ANNOTATION, config_maps
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
+from llmd_bench.jobs.load import ready_config_map
+from llmd_bench.load.pod_load import LoadRequest, pack
+from llmd_bench.load.records import Health, Window
+from llmd_bench.load.stages import Stage, StageResult
+from llmd_bench.load.workload import ConstantRate
+from llmd_bench.run_context import Circumstances
 from llmd_oke.catalogue.container_images import parse_reference
 from llmd_oke.catalogue.shapes import shape
+from llmd_oke.operations import jobs
+from llmd_oke.operations.load import INDEX_ANNOTATION, LoadJobs
 from llmd_oke.serving.jobs import JobSettings
-from llmd_pods.circumstances import Circumstances
-from llmd_pods.config_maps import COUNT_ANNOTATION, config_maps
-from llmd_pods.errors import KitError
-from llmd_pods.load_job import ready_config_map
-from llmd_pods.pod_load import LoadRequest, pack
-from llmd_pods.progress import SilentProgress
-from llmd_pods.records import Health, Window
-from llmd_pods.stages import Stage, StageResult
-from llmd_pods.workload import ConstantRate
-from llmd_tuner.experiments.deployed import jobs
-from llmd_tuner.experiments.deployed.load import INDEX_ANNOTATION, LoadJobs
 
 PLACE = JobSettings("llm-d", "job", parse_reference("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
 REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r", parallelism=3)

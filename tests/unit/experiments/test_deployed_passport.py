@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from lightkube.codecs import from_dict
+from llmd_oke.operations.passport import cold_start, running_images
 from llmd_oke.serving import labels
-from llmd_tuner.experiments.deployed.passport import cold_start, running_images
 
 
 def pod(created, ready=None):

@@ -12,20 +12,20 @@ from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, C
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Pod
+from llmd_base.config_maps import JOB_ANNOTATION
+from llmd_base.errors import KitError
+from llmd_bench.deployment import Snapshot
+from llmd_bench.evals import BuiltinResult
+from llmd_bench.jobs.smoke import RESULT_KEY, pack
+from llmd_bench.load.records import RequestRecord
+from llmd_bench.performance import summarize
+from llmd_bench.run_context import Circumstances
+from llmd_bench.smoke import SmokeResult, bare_plan
+from llmd_bench.smoke_request import Thresholds, judge
 from llmd_oke import config, planning
+from llmd_oke.operations import evals, smoke
+from llmd_oke.operations.smoke import store_result
 from llmd_oke.program.smoke import facts, smoke_request
-from llmd_pods.circumstances import Circumstances
-from llmd_pods.config_maps import JOB_ANNOTATION
-from llmd_pods.deployment import Snapshot
-from llmd_pods.errors import KitError
-from llmd_pods.evals import BuiltinResult
-from llmd_pods.performance import summarize
-from llmd_pods.records import RequestRecord
-from llmd_pods.smoke import SmokeResult, bare_plan
-from llmd_pods.smoke_job import RESULT_KEY, pack
-from llmd_pods.smoke_request import Thresholds, judge
-from llmd_tuner.experiments.deployed import evals, smoke
-from llmd_tuner.experiments.deployed.smoke import store_result
 
 PROJECT = Path(__file__).resolve().parents[3]
 MODEL = "gpt-oss-120b"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 from experiments_for_tests import project, recipe_object
+from llmd_base.errors import KitError, Refused
 from llmd_oke.cli.main import app
-from llmd_pods.errors import KitError, Refused
 from typer.testing import CliRunner, Result
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments_for_tests import CLOSED, OPEN, experiment, fill
+from llmd_base.row import Quantiles
 from llmd_bench.plots.page import Table
-from llmd_pods.row import Quantiles
 from llmd_tuner.experiments import comparison, runs
 from llmd_tuner.experiments.preparation import RunOptions
 from llmd_tuner.experiments.runs import RunFolder

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import project, small_model
+from llmd_base.addresses import HttpEndpoint, PodAddress
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
+from llmd_bench.deployment import EndpointRole, MetricsEndpoint, Reading, Snapshot
+from llmd_bench.evidence import DecisionCounter, EvidenceSettings
+from llmd_bench.queries import parse
 from llmd_oke import planning
 from llmd_oke.catalogue.endpoint_pickers import request_counters
-from llmd_pods.deployment import EndpointRole, HttpEndpoint, MetricsEndpoint, PodAddress, Reading, Snapshot
-from llmd_pods.errors import KitError
-from llmd_pods.evidence import DecisionCounter, EvidenceSettings
-from llmd_pods.queries import parse
-from llmd_pods.row import Basis
-from llmd_tuner.assumptions import Observation, tolerances
-from llmd_tuner.experiments import counters
-from llmd_tuner.experiments.counters import ModelAssumptions, Pace, Reader, model_assumptions, watch
+from llmd_oke.operations import counters
+from llmd_oke.operations.judgements import tolerances
+from llmd_oke.operations.observations import Observation
+from llmd_tuner.experiments import watching
 from llmd_tuner.experiments.records import Applied
+from llmd_tuner.experiments.watching import ModelAssumptions, Pace, Reader, model_assumptions, watch
 from test_experiments_verification import forecast
 
 EVIDENCE = EvidenceSettings(DecisionCounter(("decisions_total",), "decision_type", ("prefill-decode",)))
@@ -252,7 +255,7 @@ class FakeAccess:
 @pytest.fixture(name="reader")
 def reader_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Reader, FakeAccess]:
     access = FakeAccess()
-    monkeypatch.setattr(counters, "ClusterAccess", lambda _: access)
+    monkeypatch.setattr(watching, "ClusterAccess", lambda _: access)
     plan = planning.plan_stack_file(project(tmp_path), "s")
     return Reader(plan, plan.models[0]), access
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from experiments_for_tests import experiment
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_oke import config
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
 from llmd_tuner.experiments.deployer import PulumiDeployer
 from llmd_tuner.experiments.preparation import RunOptions
 

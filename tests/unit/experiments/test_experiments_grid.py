@@ -2,8 +2,9 @@
 
 import pytest
 import yaml
+from llmd_base.errors import KitError
 from llmd_oke import catalogue, config
-from llmd_pods.errors import KitError
+from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_tuner import search_inputs
 from llmd_tuner.calibration import DECODE, PREFILL, Role, predict
 from llmd_tuner.experiments import recipes
@@ -18,8 +19,8 @@ from llmd_tuner.experiments.grid import (
     tuning_recipe,
 )
 from llmd_tuner.experiments.recipes import DECODE_BENCH, recipe_problems
-from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.hygiene import Limits, inspect
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import Point, decode_points, prefill_points, published_points
 from llmd_tuner.workload import parse
 

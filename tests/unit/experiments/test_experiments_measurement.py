@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import CLOSED, OPEN, experiment, recipe
-from llmd_pods import processes, stages
-from llmd_pods.deployment import ServerPod, Servers, Topology
-from llmd_pods.errors import KitError
-from llmd_pods.evals import BuiltinResult
-from llmd_pods.progress import SilentProgress
-from llmd_pods.records import Failure, Health, RequestRecord, Trim, window_of
-from llmd_pods.smoke import SmokePlan
-from llmd_pods.smoke_request import Thresholds
-from llmd_pods.stages import StageResult
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
+from llmd_bench.deployment import ServerPod, Servers, Topology
+from llmd_bench.evals import BuiltinResult
+from llmd_bench.load import processes, stages
+from llmd_bench.load.records import Failure, Health, RequestRecord, Trim, window_of
+from llmd_bench.load.stages import StageResult
+from llmd_bench.smoke import SmokePlan
+from llmd_bench.smoke_request import Thresholds
 from llmd_tuner.experiments import measurement, recipes, runs
 from llmd_tuner.experiments.measurement import answered_per_s, came_per_s
 from llmd_tuner.experiments.preparation import RunOptions
@@ -35,7 +35,7 @@ LOADS = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    command = [sys.executable, str(Path(__file__).parents[3] / "benchmarks" / "exact_server.py")]
+    command = [sys.executable, str(Path(__file__).parents[3] / "dev" / "exact_server.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         yield f"http://127.0.0.1:{int(server.stdout.readline())}"

@@ -7,8 +7,8 @@ import yaml
 from experiments_for_tests import CLOSED, OPEN, experiment, project, small_model
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_base.errors import KitError, Refused
 from llmd_oke import config, planning
-from llmd_pods.errors import KitError, Refused
 from llmd_rehearsal import deployer as rehearsed
 from llmd_tuner.experiments import deployer, preparation
 from llmd_tuner.experiments.preparation import RunOptions, forecast_of, pack

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import CLOSED, OPEN, recipe, recipe_object
+from llmd_base.errors import KitError, Refused
 from llmd_oke.values import names
-from llmd_pods.errors import KitError, Refused
 from llmd_tuner.experiments import recipes
 from llmd_tuner.experiments.recipes import DECODE_BENCH, stages
 

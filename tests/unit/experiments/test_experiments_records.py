@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from llmd_pods.row import Basis, Origin, Row
+from llmd_base.row import Basis, Origin, Row
 from llmd_tuner.experiments import records
 
 

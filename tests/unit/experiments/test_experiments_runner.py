@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import FakeDeployer, Measure, experiment, fill, measure_all
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_bench.files import read_rows
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
 from llmd_tuner.experiments import runs
 from llmd_tuner.experiments.preparation import Experiment, RunOptions
 from llmd_tuner.experiments.runner import Runner

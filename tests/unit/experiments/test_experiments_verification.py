@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import project
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
+from llmd_base.row import Basis, Origin, Quantiles, Row
+from llmd_bench.deployment import MetricsEndpoint, Servers, Topology
+from llmd_bench.smoke import SmokePlan
 from llmd_oke import config
-from llmd_pods.deployment import MetricsEndpoint, Servers, Topology
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
-from llmd_pods.row import Basis, Origin, Quantiles, Row
-from llmd_pods.smoke import SmokePlan
 from llmd_tuner.cli import tune_verify
 from llmd_tuner.cli.tune_verify import Verified
 from llmd_tuner.experiments import verification

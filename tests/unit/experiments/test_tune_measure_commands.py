@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from experiments_for_tests import project, small_model
+from llmd_base.errors import KitError, Refused
 from llmd_oke.cli.main import app
-from llmd_pods.errors import KitError, Refused
 from llmd_tuner.experiments import recipes, records
 from llmd_tuner.measurements import published_points
 from typer.testing import CliRunner, Result

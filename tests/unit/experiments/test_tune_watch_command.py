@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import project
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
 from llmd_oke.cli.main import app
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
-from llmd_tuner.assumptions import Observation, tolerances
+from llmd_oke.operations.judgements import tolerances
+from llmd_oke.operations.observations import Observation
 from llmd_tuner.cli.tune_watch import interval_text
-from llmd_tuner.experiments import counters
+from llmd_tuner.experiments import watching
 from llmd_tuner.experiments.records import applied_file, keep_applied
 from llmd_tuner.experiments.verification import verifying
 from test_experiments_verification import forecast
@@ -50,8 +51,8 @@ def watch_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             if end:
                 raise end
 
-        monkeypatch.setattr(counters, "Reader", lambda *_: None)
-        monkeypatch.setattr(counters, "watch", readings)
+        monkeypatch.setattr(watching, "Reader", lambda *_: None)
+        monkeypatch.setattr(watching, "watch", readings)
         return CliRunner().invoke(app, ["tune", "watch", "--stack", "s", "--project", str(tmp_path), *options])
 
     return run

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.gitops.manifests import RECORD, write_folder
-from llmd_pods.errors import KitError
 
 
 def test_a_second_run_with_the_same_files_writes_nothing(tmp_path: Path):

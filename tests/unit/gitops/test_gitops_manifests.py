@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import yaml
+from llmd_base.errors import KitError
 from llmd_oke.gitops.manifests import KUSTOMIZATION, dump, files, helm_command, stream
 from llmd_oke.gitops.rendering import ChartRelease, RenderedObject, Rendering, RequiredSecret
-from llmd_pods.errors import KitError
 
 CHART = ChartRelease(
     wave=1,

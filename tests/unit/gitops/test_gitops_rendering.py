@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.gitops.rendering import rendering_of
 from llmd_oke.testing import Declared
-from llmd_pods.errors import KitError
 
 
 def declared(name: str, kind: str = "ConfigMap", **options: Any) -> Declared:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.operations.backend import unlock
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
-from llmd_pods.errors import KitError
 
 
 class Cli:

@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 from certificates_for_tests import certificate, private_key
+from llmd_base.errors import KitError, Refused
 from llmd_oke.operations.cluster_checks import ReadSecret, StoredSecret, certificate_findings, refuse_certificates
 from llmd_oke.operations.preflight import Finding, Verdict
-from llmd_pods.errors import KitError, Refused
 from stack_files import plan
 
 HOST = "llm.example.com"

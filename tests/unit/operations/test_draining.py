@@ -2,8 +2,8 @@
 
 import pytest
 from cluster_for_tests import ClusterForTests, node, pod
+from llmd_base.errors import KitError
 from llmd_oke.operations.draining import CORDONED, JOIN_S
-from llmd_pods.errors import KitError
 
 INSTANCES = {"ocid1.instance.a": "mi300x-0"}
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.operations.guards import (
     DEPLOYMENT,
     GPU,
@@ -16,7 +17,6 @@ from llmd_oke.operations.guards import (
     value_at,
 )
 from llmd_oke.operations.previews import UNKNOWN, Preview, of_document, parse
-from llmd_pods.errors import KitError
 from previews_for_tests import document, recorded, replaced_pool, step
 
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke import planning
 from llmd_oke.operations.kubeconfig import cluster_kubeconfig
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
-from llmd_pods.errors import KitError
 
 PROJECT = Path(__file__).resolve().parents[3]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from cluster_for_tests import ClusterForTests, node, pod
+from llmd_base.errors import KitError
 from llmd_oke.operations import nodes
 from llmd_oke.operations.nodes import ReplaceOptions
-from llmd_pods.errors import KitError
 from oci_for_tests import FakeOci
 from oci_for_tests import Sequence as Answers
 from previews_for_tests import PLAN, Cli, document, step, urn

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.operations.prometheus import alerts, query, query_range
-from llmd_pods.errors import KitError
 
 URL = "http://prometheus.test:9090/under"
 

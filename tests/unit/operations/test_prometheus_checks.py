@@ -3,11 +3,11 @@
 import socket
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.operations.cluster_checks import prometheus_findings
 from llmd_oke.operations.preflight import Verdict
 from llmd_oke.operations.prometheus import Series
 from llmd_oke.planning import plan_object
-from llmd_pods.errors import KitError
 from stack_files import created_stack, plan
 
 URL = "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.operations import pulumi_cli
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
-from llmd_pods.errors import KitError
 
 
 def test_programs_of_the_engine_find_the_kits_own_command_first():

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from listening import Listener
+from llmd_base.errors import KitError
 from llmd_oke.access.oci_client import OciError
 from llmd_oke.operations import recovery
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.recovery import NONE, Pending, kubernetes_id
-from llmd_pods.errors import KitError
 from oci_for_tests import EmptyOci, FakeOci, Sequence
 
 TAG = {"llmd-oke/stack": "llmd-oke/prod"}

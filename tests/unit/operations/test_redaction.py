@@ -8,10 +8,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_base.errors import KitError
 from llmd_oke.operations import redaction
 from llmd_oke.operations.previews import Change, Preview
 from llmd_oke.operations.redaction import PLACEHOLDER, compared, preview_project, without_secrets
-from llmd_pods.errors import KitError
 from stack_files import document, stack, write
 
 PLANTED = "planted-secret"

@@ -9,6 +9,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
 from llmd_oke.access.registry import Answers, Refusal, RegistryError, StoredImage
 from llmd_oke.catalogue.container_images import ContainerImage, parse_reference
 from llmd_oke.catalogue.operators import HelmChart
@@ -22,8 +24,6 @@ from llmd_oke.operations.registries import (
     registry_findings,
 )
 from llmd_oke.planning.container_images import UsedImage
-from llmd_pods.errors import KitError
-from llmd_pods.progress import SilentProgress
 from registry_for_tests import ARM64, Registry, served
 
 REPOSITORY = "llm-d/vllm"

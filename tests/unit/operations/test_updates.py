@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from listening import Listener
+from llmd_base.errors import KitError
 from llmd_oke import planning
 from llmd_oke.operations import updates
 from llmd_oke.operations.previews import UNKNOWN
 from llmd_oke.operations.pulumi_cli import CommandResult
 from llmd_oke.operations.updates import is_gone_after_failure, with_refresh
-from llmd_pods.errors import KitError
 from previews_for_tests import DATA, PLAN, Cli, document, replaced_pool, step, urn
 from stack_files import created_pool, created_stack
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.catalogue import operators
 from llmd_oke.operators.calico import manifests, published
 from llmd_oke.values import values_folder
-from llmd_pods.errors import KitError
 
 STAND_IN = values_folder() / "rehearsal" / "calico.yaml"
 FACTS = operators.policy_engine()

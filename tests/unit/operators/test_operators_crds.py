@@ -11,9 +11,9 @@ from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.apiextensions_v1 import CustomResourceDefinitionStatus
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from llmd_base.errors import KitError
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.operators import crds
-from llmd_pods.errors import KitError
 
 SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespaced", "versions": []}
 

@@ -4,10 +4,10 @@ import ipaddress
 import json
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.operators import rdma_network
-from llmd_pods.errors import KitError
 
 SHAPES = [shape for name in catalogue.shape_names() if (shape := catalogue.shape(name)) and shape.rdma.sriov]
 MI300X = catalogue.shape("BM.GPU.MI300X.8")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from created_stacks import created
+from llmd_base.errors import Refused
 from llmd_oke import config, planning
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import plan_object
-from llmd_pods.errors import Refused
 from stack_files import existing_pool, model, stack
 
 EXISTING = stack()

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 from certificates_for_tests import certificate, private_key
+from llmd_base.errors import Refused
 from llmd_oke.planning.front_door_secrets import read_secrets
 from llmd_oke.planning.plan import FrontDoorPlan
-from llmd_pods.errors import Refused
 from stack_files import plan
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

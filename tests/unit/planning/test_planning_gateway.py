@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from created_stacks import refusals
+from llmd_base.errors import Refused
 from llmd_oke import planning
 from llmd_oke.config import validate
-from llmd_pods.errors import Refused
 from stack_files import model, plan, problems, stack
 
 CREATED = {"mode": "create", "provider": "istio"}

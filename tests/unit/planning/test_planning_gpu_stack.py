@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import stack_files
 from created_stacks import refusals, validated
+from llmd_base.errors import Refused
 from llmd_oke.config import CreateCluster, validate
 from llmd_oke.planning import plan
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, gpu_stack_kind, gpu_stack_problems
-from llmd_pods.errors import Refused
 from stack_files import created_cluster, created_pool, existing_cluster, existing_pool
 
 

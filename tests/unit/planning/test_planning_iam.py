@@ -2,9 +2,9 @@
 
 import pytest
 from created_stacks import refusals, validated
+from llmd_base.errors import KitError
 from llmd_oke.catalogue.cluster import policies
 from llmd_oke.planning.iam import Variables, groups_of, iam_needs, matching_rule, statements
-from llmd_pods.errors import KitError
 from stack_files import COMPARTMENT, created_pool, ocid
 
 KEY = ocid("key")

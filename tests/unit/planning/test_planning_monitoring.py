@@ -1,8 +1,8 @@
 """How a stack is watched, and what of that is refused."""
 
 import pytest
+from llmd_base.errors import Refused
 from llmd_oke.planning import plan_object
-from llmd_pods.errors import Refused
 from stack_files import model, stack
 
 OTHER = {"url": "http://prometheus.other.svc.cluster.local:9090"}

@@ -10,8 +10,8 @@ import pytest
 from created_stacks import created
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_base.errors import Problem, Refused
 from llmd_oke import config, planning
-from llmd_pods.errors import Problem, Refused
 from stack_files import created_pool, existing_cluster, model, stack, write
 
 PROJECT = Path(__file__).parents[3]

@@ -6,12 +6,12 @@ import shlex
 import pytest
 import yaml
 from created_stacks import validated
+from llmd_base.errors import Refused
 from llmd_oke import planning
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.planning.container_images import Copy, copies, images_of, pulled_images
 from llmd_oke.planning.copy_lists import CopyForm, as_copy, copy_text
-from llmd_pods.errors import Refused
 from stack_files import created_stack, model, plan, problems
 
 PREFIX = "iad.ocir.io/ai/mirror"

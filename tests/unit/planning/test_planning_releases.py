@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from llmd_base.errors import Problem, Refused
 from llmd_oke import catalogue, config, planning
 from llmd_oke.catalogue.container_images import lock
 from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
 from llmd_oke.planning.checks import model_contexts
 from llmd_oke.planning.models import answer_changes
-from llmd_pods.errors import Problem, Refused
 from stack_files import model, plan, problems, stack
 
 EQUAL = "4p-tp2-4d-tp2"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from created_stacks import created, refusals, validated
+from llmd_base.errors import Refused
 from llmd_oke import planning
 from llmd_oke.planning.iam import iam_needs
-from llmd_pods.errors import Refused
 from stack_files import COMPARTMENT, created_pool, model, plan, problems
 
 

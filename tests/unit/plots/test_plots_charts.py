@@ -2,9 +2,9 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
+from llmd_base.row import Basis
 from llmd_bench.plots.charts import MOST_STEPS, agreement_svg, distribution_svg, lines_svg, scatter_svg
 from llmd_bench.plots.drawing import INK, Box, Point, Samples, Series
-from llmd_pods.row import Basis
 
 MEASURED = Series(
     "8p-tp1-4d-tp2", [Point(20, 900, "C=64"), Point(40, 700, "C=32"), Point(30, 100, "C=8")], Basis.MEASURED

@@ -1,12 +1,12 @@
 import json
 
 import pytest
+from llmd_base.row import Basis, Origin, Quantiles, Row
 from llmd_bench.comparison import Side, compare, summarize
 from llmd_bench.files import Latencies
 from llmd_bench.history import SideResults
 from llmd_bench.plots.results import comparison_page
 from llmd_bench.texts import lines, markdown, number
-from llmd_pods.row import Basis, Origin, Quantiles, Row
 
 AGG, DISAGG = "agg-tp1-4r", "2p-tp1-1d-tp2"
 

@@ -1,6 +1,6 @@
+from llmd_base.row import Basis
 from llmd_bench.plots.charts import scatter_text
 from llmd_bench.plots.drawing import Point, Series
-from llmd_pods.row import Basis
 
 SERIES = [
     Series("agg", [Point(10, 100), Point(20, 50)], Basis.MEASURED),

@@ -1,10 +1,10 @@
 """Whether pods of a serving stack tolerate the nodes of another stack."""
 
 import pytest
+from llmd_base.errors import Problem
 from llmd_oke.config import validate
 from llmd_oke.planning import plan
 from llmd_oke.program.access import unknown_taints
-from llmd_pods.errors import Problem
 from stack_files import existing_pool, stack
 
 OWN = {"key": "own", "value": "a", "effect": "NoSchedule"}

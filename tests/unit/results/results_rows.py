@@ -1,9 +1,9 @@
 """Rows for tests."""
 
+from llmd_base.row import Basis, Origin, Quantiles, Row
 from llmd_bench.files import CatalogueNames
 from llmd_oke.catalogue import gpu_names
 from llmd_oke.catalogue.models import names_by_repository
-from llmd_pods.row import Basis, Origin, Quantiles, Row
 
 NAMES = CatalogueNames(names_by_repository(), tuple(gpu_names()))
 """As commands give them to readers."""

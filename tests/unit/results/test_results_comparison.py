@@ -1,4 +1,7 @@
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.metrics import metric
+from llmd_base.row import Basis
 from llmd_bench.comparison import (
     Side,
     breaches,
@@ -10,9 +13,6 @@ from llmd_bench.comparison import (
     t_quantile,
     worst,
 )
-from llmd_pods.errors import KitError
-from llmd_pods.metrics import metric
-from llmd_pods.row import Basis
 from results_rows import row
 
 TTFT = metric("ttft_ms.p95")

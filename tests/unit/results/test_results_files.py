@@ -1,9 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_base.errors import KitError
+from llmd_base.row import Basis, Origin, Quantiles, Row
 from llmd_bench.files import COLUMNS, read_rows, scan_rows, write_rows
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis, Origin, Quantiles, Row
 from results_rows import row
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)

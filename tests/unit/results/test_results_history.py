@@ -1,11 +1,11 @@
 import json
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.row import Basis, Origin
 from llmd_bench.comparison import Side
 from llmd_bench.files import write_rows
 from llmd_bench.history import FolderStore, SideResults, copy_runs, find, runs, stack_folder, stacks
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis, Origin
 from results_rows import row
 
 TIMES = ("20260301T120000Z", "20260302T120000Z", "20260303T120000Z")

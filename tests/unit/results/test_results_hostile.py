@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_base.documents import UnboundedError, require_bounded
+from llmd_base.errors import KitError
 from llmd_bench import files
 from llmd_bench.files import Latencies, row_json
 from llmd_bench.loads import grouped
@@ -16,8 +18,6 @@ from llmd_bench.texts import code, plain
 from llmd_oke.cli import console
 from llmd_oke.cli.main import app
 from llmd_oke.config import yaml_files
-from llmd_pods.documents import UnboundedError, require_bounded
-from llmd_pods.errors import KitError
 from results_rows import row
 from rich.console import Console
 from rich.table import Table

@@ -4,13 +4,15 @@ import gzip
 import zlib
 
 import pytest
+from llmd_base import config_maps
+from llmd_base.errors import KitError
 from llmd_bench.files import Hints, row_json
 from llmd_bench.history import FolderStore, copy_runs, runs
+from llmd_bench.jobs import smoke as smoke_job
+from llmd_bench.load import pod_load
 from llmd_bench.s3 import Keys, S3Store
-from llmd_pods import config_maps, pod_load, smoke_job
-from llmd_pods.errors import KitError
+from llmd_oke.operations.load import LoadFolder, LoadMeasurement, store_load
 from llmd_pods.prewarm.places import UnsafeNameError, inside
-from llmd_tuner.experiments.deployed.load import LoadFolder, LoadMeasurement, store_load
 from results_rows import row
 from s3_service import SECRET, bucket
 

@@ -2,6 +2,7 @@
 
 import json
 
+from llmd_bench.evals import EvalResult
 from llmd_bench.passport import (
     ColdStart,
     NodeAcceptance,
@@ -12,7 +13,6 @@ from llmd_bench.passport import (
     usd_per_million_output_tokens,
     write_passport,
 )
-from llmd_pods.evals import EvalResult
 
 CHECK = {"name": "failures", "bound": "at most", "limit": 0, "value": 0, "units": "requests", "passed": True}
 

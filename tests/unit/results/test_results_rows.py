@@ -1,11 +1,11 @@
 import pytest
+from llmd_base.row import Basis
+from llmd_bench.load.records import Failure, Health, RequestRecord, Window
+from llmd_bench.load.stages import Stage, StageResult
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, PoissonRate, Trace
 from llmd_bench.rows import stage_row
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import model_name
-from llmd_pods.records import Failure, Health, RequestRecord, Window
-from llmd_pods.row import Basis
-from llmd_pods.stages import Stage, StageResult
-from llmd_pods.workload import ClosedLoop, ConstantRate, PoissonRate, Trace
 
 RECORDS = (
     RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2),

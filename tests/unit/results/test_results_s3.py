@@ -1,8 +1,8 @@
 from datetime import UTC, datetime
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_bench.s3 import Keys, s3_store
-from llmd_pods.errors import KitError
 from s3_service import SECRET, bucket
 
 EXAMPLE = Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")

@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from llmd_base.errors import Refused
 from llmd_oke import catalogue, planning
 from llmd_oke.planning.conditions import deployed_conditions
 from llmd_oke.program.models import servers_args, unit_args
 from llmd_oke.serving.units import deployment, server_spec
-from llmd_pods.errors import Refused
 from stack_files import PROJECT, existing_pool, model, read, stack
 
 STACKS = sorted(path.stem.removeprefix("Pulumi.") for path in (PROJECT / "stacks").glob("Pulumi.*.yaml"))

@@ -57,4 +57,4 @@ def test_equal_sources_make_equal_bytes():
 
 
 def test_a_module_that_is_imported_as_a_name_of_its_package_is_found():
-    assert "llmd_pods.report_format" in bench_program.modules(PROGRAM)
+    assert "llmd_bench.report_format" in bench_program.modules(PROGRAM)

@@ -5,11 +5,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from llmd_bench.jobs import package as package_job
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals, requirements
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import shape
 from llmd_oke.serving.jobs import Evaluation, JobSettings, evaluation_job, evaluation_objects
-from llmd_pods import package_job
 
 PLACE = JobSettings("llm-d", "eval-gpqa-1", job_images().python, shape("BM.GPU.MI300X.8"))
 

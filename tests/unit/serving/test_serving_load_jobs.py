@@ -1,12 +1,12 @@
 """Jobs that send load, as data."""
 
+from llmd_base.config_maps import MOST_CHUNKS
+from llmd_bench.load.pod_load import LoadRequest
 from llmd_oke.catalogue.benchmarks import bench_jobs, inference_perf
 from llmd_oke.catalogue.container_images import parse_reference
 from llmd_oke.objects import resolve_shape
 from llmd_oke.serving import jobs
 from llmd_oke.serving.jobs import JobSettings
-from llmd_pods.config_maps import MOST_CHUNKS
-from llmd_pods.pod_load import LoadRequest
 
 IMAGE = parse_reference("ghcr.io/llm-d/vllm:1")
 PLACE = JobSettings("llm-d", "load-gpt-1", IMAGE, resolve_shape("BM.GPU.MI300X.8"))

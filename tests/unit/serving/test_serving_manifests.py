@@ -3,13 +3,13 @@
 import pulumi
 import pytest
 import yaml
+from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.objects import when_declared
 from llmd_oke.serving import router
 from llmd_oke.serving.front_door import ModelEndpoint
 from llmd_oke.serving.manifests import declare
 from llmd_oke.testing import declared
-from llmd_pods.errors import KitError
 
 NO_OPTIONS = pulumi.ResourceOptions()
 ROUTER = {"release": "llm-d-0.6.0", "namespace": "n", "model": "m", "unit": "u", "disaggregated": True}

@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import QuickReduce
 from llmd_oke.serving import labels, namespace, units, vllm
 from llmd_oke.serving.args import UnitArgs
-from llmd_pods.errors import KitError
 
 ARGS: UnitArgs = {
     "release": "llm-d-0.9.0",

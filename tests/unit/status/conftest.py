@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import stack_files
 from llmd_oke.cli.main import app
-from llmd_tuner.status import load
+from llmd_oke.operations.status import load
 from stack_cluster import StackCluster, healthy_cluster, served, small_stack
 from typer.testing import CliRunner, Result
 

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import stack_files
 import yaml
+from llmd_oke.operations.status.status import planned_images
 from llmd_oke.planning import Plan
 from llmd_oke.program.models import unit_name
 from llmd_oke.serving import labels
-from llmd_tuner.status.status import planned_images
 
 NOW = "2026-11-23T02:00:00Z"
 LONG_AGO = "2026-11-20T02:00:00Z"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import stack_files
-from llmd_tuner.cli import status as status_command
-from llmd_tuner.status import reading, status
+from llmd_oke.cli import status as status_command
+from llmd_oke.operations.status import reading, status
 from stack_cluster import LONG_AGO, NAMESPACE, NOW, StackCluster, kubeconfig, node, small_stack
 from typer.testing import Result
 

@@ -7,7 +7,7 @@ from itertools import count
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from llmd_tuner.status.prometheus import RANGES_S
+from llmd_oke.operations.status.prometheus import RANGES_S
 from stack_cluster import NAMESPACE, NOW, StackCluster
 from typer.testing import Result
 

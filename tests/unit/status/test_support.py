@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import stack_files
 import yaml
-from llmd_tuner.status import support
-from llmd_tuner.status.support import HIDDEN, redact, redact_text
+from llmd_oke.operations import support
+from llmd_oke.operations.support import HIDDEN, redact, redact_text
 from stack_cluster import NAMESPACE, StackCluster, kubeconfig, small_stack
 from typer.testing import Result
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from llmd_base.errors import KitError, Refused
 from llmd_bench.files import read_rows, write_rows
-from llmd_pods.errors import KitError, Refused
 from llmd_tuner.cli.tune import app
 from llmd_tuner.measurements import published_points
 from tuning_for_tests import row, tpot

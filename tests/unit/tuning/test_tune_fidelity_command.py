@@ -5,9 +5,9 @@ import re
 from functools import cache
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
 from llmd_bench.files import write_rows
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
 from llmd_tuner import findings
 from llmd_tuner.cli.tune import app
 from tuning_for_tests import row

@@ -3,13 +3,14 @@
 import json
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
 from llmd_bench.files import read_rows, write_rows
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
+from llmd_oke.catalogue.latency_figures import bound_figures, known_figures
 from llmd_tuner import search_inputs
 from llmd_tuner.cli.tune import app
-from llmd_tuner.figures import bound_figures, known_figures, latency_model_of
 from llmd_tuner.latency import least_step_s
+from llmd_tuner.latency_models import latency_model_of
 from stack_files import existing_pool, model, stack, write
 from tuning_for_tests import MODEL, row, tpot
 from typer.testing import CliRunner

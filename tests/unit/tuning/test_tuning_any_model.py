@@ -4,9 +4,10 @@ import json
 
 import pytest
 from llmd_oke import catalogue
+from llmd_oke.catalogue.latency_figures import bound_figures, latency_figures
 from llmd_oke.catalogue.models import LinearAttention
 from llmd_tuner.cli.tune import app
-from llmd_tuner.figures import bound_figures, latency_figures, latency_model_of
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search import Targets
 from llmd_tuner.search_inputs import question_of, sizes_of
 from llmd_tuner.workload import of_lengths

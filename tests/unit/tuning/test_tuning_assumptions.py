@@ -9,22 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_pods.row import Basis, Quantiles, Row
-from llmd_tuner.assumptions import (
-    Assumption,
-    Judgement,
-    Observation,
-    StackModel,
-    advice,
-    judge,
-    limits,
-    of_forecast,
-    of_lengths,
-    percentile,
-    percentiles_ms,
-    rank_command,
-    variance,
-)
+from llmd_base.row import Basis, Quantiles, Row
+from llmd_oke.operations.judgements import Assumption, Judgement, judge, limits
+from llmd_oke.operations.observations import Observation, percentile, percentiles_ms, variance
+from llmd_tuner.assumptions import StackModel, advice, of_forecast, of_lengths, rank_command
 from llmd_tuner.search_inputs import parse_targets
 from numpy.typing import NDArray
 from tuning_for_tests import row

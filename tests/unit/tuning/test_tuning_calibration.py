@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmd_oke.planning.conditions import Conditions
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
+from llmd_oke.catalogue.conditions import Conditions
+from llmd_oke.catalogue.latency_figures import figures_text, known_figures, read_figures
 from llmd_tuner import search_inputs
 from llmd_tuner.calibration import (
     DECODE,
@@ -21,8 +22,8 @@ from llmd_tuner.calibration import (
     nonnegative_least_squares,
     predict,
 )
-from llmd_tuner.figures import figures_text, known_figures, latency_model_of, read_figures
 from llmd_tuner.hygiene import Limits, inspect
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import decode_points, prefill_points, published_points
 from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, tpot, tuning_values, unloaded_prefill_s
 

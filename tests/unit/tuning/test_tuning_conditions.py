@@ -4,15 +4,15 @@ import itertools
 
 import pytest
 from llmd_oke import config
+from llmd_oke.catalogue.conditions import Conditions, differences
+from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
 from llmd_oke.catalogue.releases import newest_release, release
-from llmd_oke.planning.conditions import Conditions, deployed_conditions
+from llmd_oke.planning.conditions import deployed_conditions
 from llmd_oke.serving import vllm
 from llmd_oke.serving.vllm import ServerSpec
 from llmd_tuner import search_inputs
-from llmd_tuner.conditions import differences
 from llmd_tuner.confidence import condition_differences, confine
-from llmd_tuner.figures import known_figures
 from tuning_for_tests import FIGURES, MODEL, SHAPE, question
 
 PASSED = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)

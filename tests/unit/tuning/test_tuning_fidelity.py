@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
 from llmd_tuner.fidelity import (
     KnownFigures,
     ModelContext,

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from llmd_pods.row import Basis
+from llmd_base.row import Basis
 from llmd_tuner import fidelity_report
 from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, Omission, Standing, Statement
 from llmd_tuner.fidelity_report import Report, verdict_of

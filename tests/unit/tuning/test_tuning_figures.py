@@ -3,19 +3,19 @@
 from pathlib import Path
 
 import pytest
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
-from llmd_tuner import search_inputs
-from llmd_tuner.calibration import calibrate
-from llmd_tuner.confidence import confine
-from llmd_tuner.figures import (
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
+from llmd_oke.catalogue.latency_figures import (
     LatencyFigures,
     figures_text,
     known_figures,
     latency_figures,
     project_problems,
-    unphysical,
 )
+from llmd_tuner import search_inputs
+from llmd_tuner.calibration import calibrate
+from llmd_tuner.confidence import confine
+from llmd_tuner.latency_models import unphysical
 from project_entries import write_entry
 from tuning_for_tests import FIGURES, MODEL, SHAPE, question, row, tpot
 

@@ -7,7 +7,7 @@ the list there; where a change makes a hit a miss, the change is what to look at
 from dataclasses import replace
 
 import pytest
-from llmd_pods.row import Basis
+from llmd_base.row import Basis
 from llmd_tuner.findings import Finding, Outcome, check_findings, published_findings
 
 

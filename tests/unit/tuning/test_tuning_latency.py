@@ -7,11 +7,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_base.row import Basis
 from llmd_oke.catalogue import model, model_names, shape
-from llmd_oke.planning.conditions import QUANTIZATIONS, UNKNOWN_CONDITIONS, Conditions
-from llmd_pods.row import Basis
-from llmd_tuner.conditions import all_reduce_shares, quick_reduce_times
-from llmd_tuner.figures import known_figures, latency_figures, latency_model, latency_model_of
+from llmd_oke.catalogue.conditions import (
+    QUANTIZATIONS,
+    UNKNOWN_CONDITIONS,
+    Conditions,
+    all_reduce_shares,
+    quick_reduce_times,
+)
+from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
+from llmd_tuner.latency_models import latency_model, latency_model_of
 from tuning_for_tests import unloaded_prefill_s
 
 # j-pareto history de3e684, gpt-oss-120b on MI300X: ISL 2, OSL 256, output tokens/s by concurrency for each TP.

@@ -1,7 +1,7 @@
 """Matching prefill to decode servers: the published table to the digit, and what it leaves out."""
 
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_tuner.hygiene import Limits, inspect
 from llmd_tuner.matching import DecodePoint, Match, Settings, match, matches
 from llmd_tuner.measurements import published_points

@@ -1,10 +1,10 @@
 """The answer: what wins, why others lost, what changes it, and what to do where nothing will do."""
 
 import pytest
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
+from llmd_oke.catalogue.latency_figures import latency_figures
 from llmd_tuner.confidence import confine
-from llmd_tuner.figures import latency_figures
 from llmd_tuner.ranking import rank
 from llmd_tuner.search import search
 from llmd_tuner.search_inputs import Targets, parse_targets

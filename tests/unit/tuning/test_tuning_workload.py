@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_tuner.search import search
 from llmd_tuner.workload import MOST_CLASSES, parse, read_trace
 from tuning_for_tests import question

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from llmd_base.row import Basis, Origin, Quantiles, Row
+from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.values import read_yaml, values_folder
-from llmd_pods.row import Basis, Origin, Quantiles, Row
 from llmd_tuner import search_inputs
-from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search_inputs import Question, parse_targets
 from llmd_tuner.workload import parse
 

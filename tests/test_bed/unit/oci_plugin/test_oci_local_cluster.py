@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import httpx2
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_rehearsal.oci_plugin.local_cluster import ClusterAddOns, EtcdStore, configurations_of, etcd_client
 from llmd_rehearsal.oci_plugin.region import Clock, WorkRequestFailed
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_rehearsal.oci_plugin.facts import resource_of
 from llmd_rehearsal.oci_plugin.faults import parse_rule, write_rules
 from llmd_rehearsal.oci_plugin.region import Clock, WorkRequestFailed, read_journal

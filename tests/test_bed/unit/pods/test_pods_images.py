@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke.serving.image_pull import ImagePullArgs, daemon_set
-from llmd_pods.errors import KitError
 from llmd_rehearsal.pods.images import ImageEntry, load, repository
 
 PULL = ImagePullArgs(namespace="llm-d", image="vllm/vllm-openai-rocm:v1", shape="BM.GPU.MI300X.8", nodes=1)

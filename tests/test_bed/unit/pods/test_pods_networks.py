@@ -3,7 +3,7 @@
 from ipaddress import IPv4Interface
 
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_rehearsal.pods import networks
 from llmd_rehearsal.pods.networks import Networks
 

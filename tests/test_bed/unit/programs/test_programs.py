@@ -6,9 +6,9 @@ import threading
 import tomllib
 
 import pytest
+from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.values import values_folder
-from llmd_pods.errors import KitError
 from llmd_rehearsal import programs
 from llmd_rehearsal.programs import pinned_modules, tools_folder
 

@@ -11,8 +11,8 @@ from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, Network
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
 from llmd_rehearsal.vllm.startup import cache_size, splits_by_heads
-from llmd_tuner.figures import latency_model
 from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency_models import latency_model
 from llmd_tuner.search_inputs import known_model, known_shape
 from virtual_clock import VirtualClock
 

@@ -13,7 +13,7 @@ from llmd_rehearsal.vllm.engine import Engine
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, Network
 from llmd_rehearsal.vllm.startup import cache_size
-from llmd_tuner.figures import latency_model
+from llmd_tuner.latency_models import latency_model
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 

@@ -76,7 +76,7 @@ async def test_a_server_serves_once_it_has_loaded(control, run, client):
 
 
 async def test_a_model_without_latency_figures_is_served_with_bounds(control, run, client, monkeypatch):
-    monkeypatch.setattr("llmd_tuner.figures.latency_figures", lambda model, gpu: None)
+    monkeypatch.setattr("llmd_oke.catalogue.latency_figures.latency_figures", lambda model, gpu: None)
     assert await run() == {"state": "running", "exit_code": None}
     assert "times of gpt-oss-120b are bounds" in await log(control)
     body = {"model": "openai/gpt-oss-120b", "prompt": "hello", "max_tokens": 2}

@@ -1,8 +1,8 @@
 """KV hand-over between engines on virtual time."""
 
 import pytest
+from llmd_bench.evals import builtin_items, right
 from llmd_oke.catalogue.benchmarks import builtin_set
-from llmd_pods.evals import builtin_items, right
 from llmd_rehearsal.vllm.requests import answer_to_question, corrupt_answer
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'

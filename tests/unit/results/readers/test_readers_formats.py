@@ -1,7 +1,7 @@
 import pytest
+from llmd_base.errors import KitError
 from llmd_bench.files import Hints, write_rows
 from llmd_bench.readers import read, read_all
-from llmd_pods.errors import KitError
 from results_rows import row
 
 

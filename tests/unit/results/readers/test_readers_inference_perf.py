@@ -2,11 +2,11 @@ import json
 
 import pytest
 import yaml
+from llmd_base.errors import KitError
 from llmd_bench.files import Hints
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, LoadShape, Normal, PoissonRate
 from llmd_bench.readers import read
 from llmd_bench.readers.inference_perf import ToolLoad, config
-from llmd_pods.errors import KitError
-from llmd_pods.workload import ClosedLoop, ConstantRate, Fixed, LoadShape, Normal, PoissonRate
 from results_rows import NAMES
 
 HINTS = Hints(gpu="MI300X", topology="8p-tp1-2d-tp4", names=NAMES)

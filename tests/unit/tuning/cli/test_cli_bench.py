@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from llmd_base.addresses import HttpEndpoint
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
 from llmd_bench.files import ReadResults, Rejection, read_rows
+from llmd_bench.load import processes
+from llmd_bench.load.completions import Target
+from llmd_bench.load.records import read_lines
+from llmd_oke.cli.bench import TOKEN_VARIABLE, TargetOptions, as_yaml, target_of_stack, target_of_url
 from llmd_oke.cli.main import app
-from llmd_pods import processes
-from llmd_pods.completions import Target
-from llmd_pods.deployment import HttpEndpoint
-from llmd_pods.errors import KitError
-from llmd_pods.records import read_lines
-from llmd_pods.row import Basis
-from llmd_tuner.cli.bench import TOKEN_VARIABLE, TargetOptions, as_yaml, target_of_stack, target_of_url
-from llmd_tuner.experiments.deployed import cluster_access, load
-from llmd_tuner.experiments.deployed.load import StoredLoad
+from llmd_oke.operations import cluster_access, load
+from llmd_oke.operations.load import StoredLoad
 from typer.testing import CliRunner
 
 SHORT = ["--input-tokens", "8", "--output-tokens", "50", "--rest", "0"]
@@ -31,7 +31,7 @@ SHORT = ["--input-tokens", "8", "--output-tokens", "50", "--rest", "0"]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    command = [sys.executable, str(Path(__file__).parents[4] / "benchmarks" / "exact_server.py")]
+    command = [sys.executable, str(Path(__file__).parents[4] / "dev" / "exact_server.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         server.communicate()

@@ -1,11 +1,11 @@
 import json
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.row import Basis, Origin, Quantiles, Row
 from llmd_bench.files import write_rows
 from llmd_oke.cli.main import app
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis, Origin, Quantiles, Row
-from llmd_tuner.cli.results import parse_hints
+from llmd_oke.cli.results import parse_hints
 from typer.testing import CliRunner
 
 

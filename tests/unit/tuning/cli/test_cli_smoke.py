@@ -1,10 +1,10 @@
 """The circumstances that `llmd-oke smoke` gives its figures, and questions that `eval` refuses."""
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
 from llmd_oke.cli.main import app
-from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
-from llmd_tuner.cli.smoke import circumstances
+from llmd_oke.cli.smoke import circumstances
 from stack_files import model, plan
 from typer.testing import CliRunner
 

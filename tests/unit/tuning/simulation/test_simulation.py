@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llmd_base.errors import KitError, Refused
+from llmd_base.row import Basis
 from llmd_oke.catalogue import model, shape
-from llmd_pods.errors import KitError, Refused
-from llmd_pods.row import Basis
-from llmd_tuner.figures import latency_model
+from llmd_tuner.latency_models import latency_model
 from llmd_tuner.simulation.deployment import ClosedLoop, ConstantRate, PoissonRate, RecordedTimes, RequestClass
 from llmd_tuner.simulation.engine import DecodeRun
 from llmd_tuner.simulation.result import estimate

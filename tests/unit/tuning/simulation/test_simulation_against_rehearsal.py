@@ -15,7 +15,7 @@ from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, Network
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
 from llmd_rehearsal.vllm.startup import cache_size
-from llmd_tuner.figures import latency_model
+from llmd_tuner.latency_models import latency_model
 from llmd_tuner.simulation.deployment import RecordedTimes, RequestClass
 from llmd_tuner.simulation.simulation import Extent, run_once
 from virtual_clock import VirtualClock

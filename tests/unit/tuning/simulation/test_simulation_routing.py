@@ -4,7 +4,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from llmd_pods.errors import KitError
+from llmd_base.errors import KitError
 from llmd_tuner.simulation.deployment import ConstantRate, PoissonRate, RequestClass, filters, scorers
 from llmd_tuner.simulation.simulation import simulate
 from llmd_tuner.simulation.system import picker

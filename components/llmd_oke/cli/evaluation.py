@@ -1,0 +1,134 @@
+"""`llmd-oke eval`: whether the deployment answers as well as the model should."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from llmd_base.errors import KitError
+from llmd_bench.evals import EvalResult, Judgement, judge
+from rich.table import Table
+from rich.text import Text
+
+from llmd_oke import planning
+from llmd_oke.catalogue import benchmarks as evaluations
+from llmd_oke.cli import console, options
+from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.cli.smoke import write_passports
+
+TIMEOUT_S = 3600.0
+
+Set = Annotated[
+    str,
+    typer.Option(
+        "--set",
+        help="Questions: builtin (the kit's own, a minute), or gpqa, gsm8k, which their own packages ask in a Job.",
+    ),
+]
+Against = Annotated[
+    str | None,
+    typer.Option("--against", help="Stack whose last result of the same questions this one must not be worse than."),
+]
+FloorOption = Annotated[
+    float | None, typer.Option("--floor", help="Least score, instead of the model's own.", min=0, max=1)
+]
+Concurrency = Annotated[int, typer.Option(help="Questions at a time.", min=1, max=4096)]
+Limit = Annotated[float, options.time_option(about="Time after which the whole ends", least_s=1, default_s=TIMEOUT_S)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One model's result, its judgement, and the file of the result."""
+
+    result: EvalResult
+    judgement: Judgement
+    file: Path
+
+
+def evaluate(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    set_: Set = evaluations.BUILTIN,
+    against: Against = None,
+    floor: FloorOption = None,
+    concurrency: Concurrency = 16,
+    timeout: Limit = TIMEOUT_S,
+    as_json: options.Json = False,
+    reports: options.Reports = None,
+    simulated: options.Simulated = None,
+    rehearse: options.Rehearse = False,
+) -> None:
+    """Ask every model of a deployed stack questions with known answers, and hold the score against a floor.
+
+    Fails closed: an unanswered question is wrong, an unknown floor is a failure. With --against, the same questions
+    are compared one by one with those of another stack of the same model and image (the aggregated one, say), and a
+    loss that chance does not explain fails too.
+    """
+    known = [evaluations.BUILTIN, *evaluations.evals().packages]
+    if set_ not in known:
+        raise KitError(f"There is no set of questions {set_!r}.", f"Known: {', '.join(known)}.")
+    folder = reports or project / "reports"
+    if rehearse:
+        if set_ != evaluations.BUILTIN:
+            message = "Packages of questions are not run in a rehearsal: their image does not start there."
+            raise KitError(message, "Use --set builtin.")
+        words = ["eval", "--set", set_, "--concurrency", str(concurrency), "--timeout", str(timeout)]
+        words += ["--against", against] if against else []
+        words += ["--floor", str(floor)] if floor is not None else []
+        words += ["--json"] if as_json else []
+        raise console.ChildExit(rehearsals().run_inside(project, stack, words, folder))
+    from llmd_oke.operations import evals  # noqa: PLC0415 - loads Pulumi, --help does without
+
+    plan, progress = planning.plan_stack_file(project, stack), console.progress()
+    outcomes: list[Outcome] = []
+    for model in plan.models:
+        baseline = evals.baseline(folder, against, model.name, set_) if against else None
+        progress.step(f"evaluating {model.name}: {set_}")
+        how = evals.EvalOptions(concurrency, timeout, tuple(simulated or ()))
+        if set_ == evaluations.BUILTIN:
+            result = evals.evaluate_builtin(plan, model, how, progress)
+        else:
+            result = evals.evaluate_package(set_, plan, model, how, progress)
+        published = evaluations.evals().floor(set_, model.model.name)
+        least = floor if floor is not None else published.score if published else None
+        judgement = judge(result, least, baseline)
+        outcomes.append(Outcome(result, judgement, evals.store_result(result, folder, stack, model.name)))
+    if as_json:
+        typer.echo(json.dumps([_document(outcome) for outcome in outcomes], indent=2))
+    for outcome in outcomes if not as_json else ():
+        _show(outcome)
+    write_passports(stack, plan, folder)
+    if not all(outcome.judgement.passed for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **outcome.result.model_dump(mode="json", exclude={"answers"}),
+        "score": outcome.result.score,
+        "interval_95": list(outcome.result.interval),
+        "judgement": {**outcome.judgement.model_dump(mode="json"), "passed": outcome.judgement.passed},
+        "file": str(outcome.file),
+    }
+
+
+def _show(outcome: Outcome) -> None:
+    result, judgement = outcome.result, outcome.judgement
+    low, high = result.interval
+    not_real = f"; simulated: {', '.join(result.simulated)}" if result.simulated else ""
+    table = Table.grid(padding=(0, 2))
+    table.add_row("score", f"{result.score:.1%} of {len(result.answers)} ({low:.1%} to {high:.1%}, 95 % confidence)")
+    table.add_row("numbers", f"{result.basis}{not_real}")
+    if judgement.floor is not None:
+        table.add_row("floor", f"{judgement.floor:.1%}")
+    if judgement.baseline_score is not None:
+        change = f"change {judgement.difference:+.1%}, p = {judgement.p_value:.2g}"
+        table.add_row("baseline", f"{judgement.baseline_score:.1%}; {change}")
+    console.output().print(Text.assemble((f"{result.model} {result.topology}", "bold"), f" {result.evaluation}"))
+    console.output().print(table)
+    console.output().print(f"result   {outcome.file}", soft_wrap=True)
+    for example in result.examples if not judgement.passed else ():
+        console.output().print(f"  wrong: {example}", markup=False)
+    for failure in judgement.failures:
+        console.show_error(KitError(f"{result.model}: {failure}"))

@@ -1,0 +1,287 @@
+"""`llmd-oke compare`, `llmd-oke history`: results that were kept, of one stack over time or of two runs."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from llmd_base.documents import explain
+from llmd_base.errors import KitError
+from llmd_base.metrics import METRICS
+from llmd_base.row import Row
+from llmd_bench import comparison, texts
+from llmd_bench import history as runs
+from llmd_bench.comparison import Comparison, LoadComparison
+from llmd_bench.files import Hints, Rejection
+from llmd_bench.history import Run, SideResults, load_side, open_store
+from llmd_bench.loads import Load, deployment, pace
+from llmd_bench.texts import number
+from pydantic import TypeAdapter, ValidationError
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from llmd_oke.cli import console, options
+from llmd_oke.cli.tables import FittingTable, plain_cells
+
+MOST_REJECTED = 20
+
+_MOST = 20
+
+History = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        help="Folder or s3://BUCKET/PREFIX of earlier results; `reports` in the project if left out.",
+        envvar="LLMD_OKE_HISTORY",
+    ),
+]
+
+Hint = Annotated[
+    list[str] | None,
+    typer.Option("--hint", help="What a file leaves out, as NAME=VALUE, such as gpus=16 or topology=8p-tp1-2d-tp4."),
+]
+
+_HINTS = TypeAdapter(Hints)
+
+_SIDE = "A file or folder of results, or a run: STACK@latest, STACK@previous, STACK:TIME, STACK@CONFIGURATION-HASH."
+
+_STYLES = {"better": "green", "worse": "red", "unclear": "dim", "equal": "dim"}
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help=f"What to compare with. {_SIDE}")],
+    b: Annotated[str, typer.Argument(help="What is judged, named likewise.")],
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with charts to this file.")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables to this file.")] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option("--fail-on", help="Condition that ends the command with exit code 1, such as ttft_ms.p95>+10%."),
+    ] = None,
+    hint: Hint = None,
+    hint_a: Annotated[list[str] | None, typer.Option("--hint-a", help="A hint for A alone.")] = None,
+    hint_b: Annotated[list[str] | None, typer.Option("--hint-b", help="A hint for B alone.")] = None,
+    history: History = None,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+) -> None:
+    """Compare results load by load: deployments, configurations, or one configuration at two times.
+
+    Runs of the same load count as repeats, from which follows how sure a change is.
+    """
+
+    gates = comparison.parse_gates(fail_on or ())
+    hints = [parse_hints([*(hint or ()), *(own or ())]) for own in (hint_a, hint_b)]
+    store = open_store(history_address(history, project))
+    loaded = [load_side(name, store, own) for name, own in zip((a, b), hints, strict=True)]
+    show_rejected([item for side in loaded for item in side.rejected])
+    compared = comparison.compare(loaded[0].side, loaded[1].side)
+    breaches = comparison.breaches(gates, compared)
+    _write(compared, loaded, html, markdown)
+    if as_json:
+        document = {**comparison.summarize(compared), "breaches": [str(breach) for breach in breaches]}
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        _show(compared)
+    for breach in breaches:
+        console.show_error(KitError(str(breach)))
+    if breaches:
+        raise typer.Exit(1)
+
+
+def _write(compared: Comparison, loaded: Sequence[SideResults], html: Path | None, markdown: Path | None) -> None:
+    if html:
+        from llmd_bench.plots.results import comparison_page  # noqa: PLC0415 - brings matplotlib
+
+        console.errors().print(f"[dim]drawing {html}[/]")
+        _save(html, comparison_page(compared, *loaded))
+    if markdown:
+        from llmd_bench.texts import markdown as text_of  # noqa: PLC0415
+
+        _save(markdown, text_of(compared))
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise KitError(f"{path} can't be written: {error.strerror}") from error
+
+
+def _show(compared: Comparison) -> None:
+    out = console.output()
+    for letter, side in (("A", compared.a), ("B", compared.b)):
+        out.print(f"{letter}  {side.name} ({' and '.join(side.bases)})", markup=False, soft_wrap=True)
+    for load in compared.loads:
+        out.print(FittingTable(_table(load)))
+    for note in compared.notes:
+        out.print(f"note: {note}", style="dim", markup=False)
+
+
+def _table(load: LoadComparison) -> Table:
+
+    table = Table(title=Text(texts.heading(load)), title_justify="left")
+    for index, column in enumerate(texts.COLUMNS):
+        table.add_column(column, justify="right" if 0 < index < len(texts.COLUMNS) - 1 else "left")
+    for line in texts.lines(load):
+        verdict = Text(line.verdict, style=_STYLES[line.verdict] if line.sure else "")
+        table.add_row(*plain_cells(line.metric, line.a, line.b, line.change, line.interval, verdict))
+    return table
+
+
+history_app = typer.Typer(
+    no_args_is_help=True, help="Results of a stack over time, by the configuration that they measured."
+)
+
+
+@history_app.command("list")
+def list_runs(
+    stack: options.Stack,
+    config_hash: Annotated[
+        str | None, typer.Option(help="Only runs of this configuration; its first digits do.")
+    ] = None,
+    most: Annotated[int, typer.Option(help="How many of the newest to show.", min=1)] = _MOST,
+    history: History = None,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+) -> None:
+    """The newest runs of a stack with their main figures: smoke benchmarks, and loads of `bench`, stage by stage."""
+    items = _runs(history_address(history, project), stack)
+    if config_hash:
+        items = [run for run in items if any(digest.startswith(config_hash) for digest in run.config_hashes)]
+    _print(items[:most], as_json=as_json)
+
+
+@history_app.command("show")
+def show(
+    stack: options.Stack,
+    run: Annotated[str, typer.Argument(help="latest, previous, a time, or a configuration hash.")] = "latest",
+    history: History = None,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+) -> None:
+    """One run whole: each of its rows, with all figures."""
+
+    mark = ":" if run.endswith("Z") else "@"
+    name = runs.stack_folder(stack)
+    items = runs.find(open_store(history_address(history, project)), f"{name}{mark}{run}")
+    if as_json:
+        _print(items, as_json=True)
+        return
+    for item in items:
+        console.output().print(Text(item.name, style="bold"))
+        for row in item.rows:
+            console.output().print(_figures(row))
+
+
+@history_app.command("push")
+def push(
+    stack: options.Stack,
+    to: Annotated[str, typer.Argument(help="Folder or s3://BUCKET/PREFIX.")],
+    history: History = None,
+    project: options.Project = options.HERE,
+) -> None:
+    """Copy the runs of a stack that another history lacks to it."""
+
+    progress = console.progress()
+    progress.step(f"copying the runs of {stack} to {to}")
+    copied = runs.copy_runs(open_store(history_address(history, project)), open_store(to), stack, progress.detail)
+    console.output().print(f"{len(copied)} runs copied" if copied else "nothing new")
+
+
+def _runs(address: str, stack: str) -> list[Run]:
+
+    store = open_store(address)
+    items = runs.runs(store, stack, loads=True)
+    if not items:
+        raise KitError(
+            f"Stack {stack} has no results in {address}.",
+            f"Stacks with results: {', '.join(runs.stacks(store)) or 'none'}.",
+        )
+    return items
+
+
+def _print(items: Sequence[Run], *, as_json: bool) -> None:
+    if as_json:
+        documents = [
+            {"run": run.name, "kind": run.kind, "rows": [row.model_dump(mode="json") for row in run.rows]}
+            for run in items
+        ]
+        typer.echo(json.dumps(documents, indent=2))
+        return
+    rows = [(run, row) for run in items for row in run.rows]
+    show_rejected([rejected for run in items for rejected in run.found.rejected])
+    several = len({row.model for _, row in rows}) > 1
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=Text(_title(rows)), title_justify="left")
+    table.add_column("run", no_wrap=True)
+    table.add_column("config", no_wrap=True)
+    table.add_column("deployment")
+    table.add_column("load")
+    for column in ("TTFT\np95 ms", "ITL\np95 ms", "output\ntokens/s"):
+        table.add_column(column, justify="right")
+    table.add_column("figures", no_wrap=True)
+    for run, row in rows:
+        table.add_row(*plain_cells(run.time, (row.origin.config_hash or "-")[:8], *_cells(row, several=several)))
+    console.output().print(FittingTable(table))
+
+
+def _title(rows: Sequence[tuple[Run, Row]]) -> str:
+    """The stack, and the model where it is one."""
+    names = [*dict.fromkeys(run.stack for run, _ in rows), *dict.fromkeys(row.model for _, row in rows)]
+    return ", ".join(names) if len(names) == 2 else names[0] if names else "no such run"
+
+
+def _cells(row: Row, *, several: bool) -> list[str]:
+    values = (row.ttft_ms.p95, row.itl_ms.p95, row.output_tokens_per_s)
+    figures = ["-" if value is None else number(value) for value in values]
+    what = f"{row.model} {deployment(row)}" if several else deployment(row)
+    return [what, pace(row), *figures, row.basis.value]
+
+
+def _figures(row: Row) -> Table:
+
+    configuration = row.origin.config_hash or "unknown"
+    title = f"{deployment(row)}: {Load(row)}; {row.basis.value} figures, configuration {configuration}"
+    table = Table(title=Text(title), title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for metric in METRICS.values():
+        value = metric.of(row)
+        if value is not None:
+            table.add_row(metric.title, number(value), metric.units)
+    return table
+
+
+def history_address(history: str | None, project: Path) -> str:
+    """Where earlier results are."""
+    return history or str(project / "reports")
+
+
+def parse_hints(texts: Iterable[str]) -> Hints:
+    """The hints of texts such as `gpus=16`.
+
+    Raises:
+        KitError: a name is none, or a value is impossible.
+    """
+    known = [field.name for field in fields(Hints) if field.name != "notes"]
+    values: dict[str, str] = {}
+    for text in texts:
+        name, mark, value = text.partition("=")
+        if not mark or name not in known:
+            raise KitError(f"{text!r} is no hint.", f"A hint is NAME=VALUE; names are {', '.join(known)}.")
+        values[name] = value
+    try:
+        return _HINTS.validate_python(values)
+    except ValidationError as error:
+        raise KitError(f"A hint has an impossible value: {explain(error)}.") from error
+
+
+def show_rejected(rejected: Sequence[Rejection]) -> None:
+    """Says what was not read, by file and line."""
+    for item in rejected[:MOST_REJECTED]:
+        console.errors().print(f"[magenta]not read[/] {escape(str(item))}", soft_wrap=True)
+    if len(rejected) > MOST_REJECTED:
+        console.errors().print(f"[magenta]not read[/] and {len(rejected) - MOST_REJECTED} more")

@@ -1,0 +1,215 @@
+"""`llmd-oke smoke`, `llmd-oke passport`: a short benchmark of what is deployed, and the evidence that it is right.
+
+Experiments are imported where they are needed: they load Pulumi, which `--help` and `bench` do without.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from llmd_base.errors import KitError
+from llmd_bench.files import make_folder
+from llmd_bench.run_context import Circumstances
+from rich.markdown import Markdown
+
+from llmd_oke import planning
+from llmd_oke.cli import console, options
+from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.operations.kubeconfig import cluster_kubeconfig
+from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.planning import Plan
+
+if TYPE_CHECKING:
+    from llmd_oke.operations.smoke import Outcome
+
+Ran = Annotated[
+    list[str] | None,
+    typer.Option("--ran", help="Program that ran in another version than the release's: NAME=VERSION; several times."),
+]
+
+
+def smoke(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="Measure nothing: read what the benchmark in the cluster found.")
+    ] = False,
+    if_failed: Annotated[bool, typer.Option("--if-failed", help="Say nothing unless it failed.", hidden=True)] = False,
+    time_scale: options.TimeScale = 1.0,
+    simulated: options.Simulated = None,
+    ran: Ran = None,
+    reports: options.Reports = None,
+    router: options.Router = None,
+    rehearse: options.Rehearse = False,
+) -> None:
+    """Benchmark every model of a deployed stack, hold it against the stack's thresholds and store a report.
+
+    Ends with exit code 1, and says why, where a threshold is not met.
+    """
+    if rehearse:
+        scale = ["--time-scale", str(rehearsals().time_scale(project, stack))]
+        words = ["smoke", *(["--json"] if as_json else []), *(["--fetch"] if fetch else []), *scale]
+        raise console.ChildExit(rehearsals().run_inside(project, stack, words, reports))
+    plan = planning.plan_stack_file(project, stack, router)
+    how = circumstances(plan, time_scale, tuple(simulated or ()), ran or ())
+    folder = reports or project / "reports"
+    make_folder(folder)
+    if if_failed:
+        _show_failed(stack, plan, folder)
+        return
+    outcomes = _fetched(stack, plan, folder) if fetch else _measured(stack, plan, how, folder)
+    if as_json:
+        typer.echo(json.dumps({"stack": stack, "models": [outcome.summary for outcome in outcomes]}, indent=2))
+    _show(outcomes, tables=not as_json)
+    write_passports(stack, plan, folder)
+    if not all(outcome.passed for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class UpdateBenchmark:
+    """What the smoke benchmark of an update said: the summary of each model, the passports' files, why the update is
+    not as good as it has to be, and why there is no benchmark where it could not be run or read.
+    """
+
+    summaries: Sequence[Mapping[str, Any]] = ()
+    passports: Sequence[Path] = ()
+    failure: KitError | None = None
+    error: KitError | None = None
+
+
+def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) -> UpdateBenchmark:
+    """Shows the benchmark that belongs to an update, or runs it where it belongs to the client; `as_json` leaves the
+    tables out. After a failed update it is the benchmark only if that is what failed.
+
+    One that can't be run or read fails the update where it is the client's. The cluster's the update itself waited for.
+    """
+    by_client = plan.smoke.where == "client"
+    if plan.smoke.where == "none" or not plan.models or (failed and by_client):
+        return UpdateBenchmark()
+    reports = pulumi.project / "reports"
+    try:
+        with cluster_kubeconfig(pulumi, plan):
+            if by_client:
+                make_folder(reports)
+                outcomes = _measured(pulumi.stack, plan, circumstances(plan, 1.0, (), ()), reports)
+            else:
+                outcomes = _fetched(pulumi.stack, plan, reports)
+            if failed and all(outcome.passed for outcome in outcomes):
+                return UpdateBenchmark()
+            _show(outcomes, tables=not as_json)
+            passports = [] if failed else write_passports(pulumi.stack, plan, reports)
+    except KitError as error:
+        if failed:
+            return UpdateBenchmark()
+        console.show_error(error)
+        return UpdateBenchmark(failure=error if by_client else None, error=error)
+    missed = [_missed(outcome) for outcome in outcomes if not outcome.passed]
+    failure = KitError("; ".join(missed)) if missed else None
+    return UpdateBenchmark([outcome.summary for outcome in outcomes], passports, failure)
+
+
+def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
+    """Shows what the benchmark in the cluster found, if an update failed by that; its error comes after."""
+    with suppress(KitError):
+        outcomes = _fetched(stack, plan, reports)
+        if not all(outcome.passed for outcome in outcomes):
+            _show_tables(outcomes)
+
+
+def _show_tables(outcomes: Sequence["Outcome"]) -> None:
+    for outcome in outcomes:
+        console.output().print(outcome.table)
+        if outcome.report:
+            console.output().print(f"report  {outcome.report}", soft_wrap=True)
+
+
+def _show(outcomes: Sequence["Outcome"], *, tables: bool) -> None:
+    """Shows results where tables are wanted, and in any case what was not passed."""
+    if tables:
+        _show_tables(outcomes)
+    for outcome in outcomes:
+        if not outcome.passed:
+            console.show_error(KitError(_missed(outcome)))
+
+
+def _missed(outcome: "Outcome") -> str:
+    return f"{outcome.name} did not pass: {'; '.join([', '.join(outcome.failed), *outcome.excuses])}"
+
+
+def _fetched(stack: str, plan: Plan, reports: Path) -> list["Outcome"]:
+    from llmd_oke.operations.smoke import fetch  # noqa: PLC0415
+
+    return fetch(stack, plan, reports)
+
+
+def _measured(stack: str, plan: Plan, how: Circumstances, reports: Path) -> list["Outcome"]:
+    from llmd_oke.operations.smoke import run_all  # noqa: PLC0415
+
+    return run_all(stack, plan, how, reports, datetime.now(UTC), console.progress())
+
+
+def circumstances(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> Circumstances:
+    """What a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION.
+
+    Raises:
+        KitError: one of these is no version.
+    """
+    if wrong := [text for text in ran if "=" not in text]:
+        raise KitError(f"--ran {wrong[0]!r} says no version.", "Give NAME=VERSION.")
+    from llmd_oke.operations.smoke import circumstances_of  # noqa: PLC0415
+
+    versions = dict(text.split("=", 1) for text in ran)
+    return circumstances_of(plan, time_scale, simulated, versions)
+
+
+def passport(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+    reports: options.Reports = None,
+    rehearse: options.Rehearse = False,
+) -> None:
+    """Show the passport of each model of a deployed stack, made anew from its last benchmark and evaluation.
+
+    It has the configuration's hash, image digests, topology, proof of remote prefill, smoke benchmark, accuracy, price
+    of a million tokens and cold-start time. Updates and evaluations write it beside the report.
+    """
+    if rehearse:
+        words = ["passport", *(["--json"] if as_json else [])]
+        raise console.ChildExit(rehearsals().run_inside(project, stack, words, reports, measures=False))
+    from llmd_oke.operations.passport import issue_passports  # noqa: PLC0415
+
+    files = issue_passports(stack, planning.plan_stack_file(project, stack), reports or project / "reports")
+    if not files:
+        raise KitError(
+            f"{stack} has no benchmark of its present configuration.",
+            f"Run one: llmd-oke smoke --stack {stack} (with --rehearse where it is rehearsed)",
+        )
+    if as_json:
+        texts = [path.with_suffix(".json").read_text(encoding="utf-8") for path in files]
+        typer.echo(f"[{','.join(texts)}]")
+        return
+    for path in files:
+        console.output().print(Markdown(path.read_text(encoding="utf-8")))
+        console.output().print(f"passport  {path}", soft_wrap=True)
+
+
+def write_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
+    """Writes the passports after a benchmark or an evaluation and says where; a cluster that is gone fails nothing."""
+    from llmd_oke.operations.passport import issue_passports  # noqa: PLC0415
+
+    try:
+        files = issue_passports(stack, plan, reports)
+    except KitError as error:
+        console.errors().print(f"no passport: {error.message}", markup=False)
+        return []
+    for path in files:
+        console.errors().print(f"passport  {path}", soft_wrap=True)
+    return files

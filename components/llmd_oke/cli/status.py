@@ -1,0 +1,155 @@
+"""`llmd-oke status`: how a deployed stack is, on one screen.
+
+What reads it is imported where it is needed: it loads Pulumi, which `--help` does without.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from llmd_base.errors import KitError
+from rich.console import Group
+from rich.live import Live
+
+from llmd_oke import planning
+from llmd_oke.cli import console, options, smoke
+from llmd_oke.cli.console import Visible
+from llmd_oke.cli.rehearsals import rehearsals
+
+if TYPE_CHECKING:
+    from llmd_oke.operations.status.status import StackStatus
+
+HEALTHY, WRONG, UNSEEN = 0, 1, 2
+"""Exit codes."""
+
+EVERY_S = 5.0
+
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
+Once = Annotated[bool, typer.Option("--once", help="Look once; this is what it does without `--watch`.")]
+Every = Annotated[
+    float,
+    options.time_option(
+        about="Time between two looks, and over which counters are compared where no Prometheus has them",
+        least_s=1.0,
+        most_s=3600.0,
+        default_s=EVERY_S,
+    ),
+]
+PrometheusUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--prometheus",
+        help="Address of the Prometheus that has the stack's metrics and alerts; the stack file's if left out.",
+        metavar="URL",
+    ),
+]
+
+
+def status(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    watch: Watch = False,
+    once: Once = False,
+    every: Every = EVERY_S,
+    prometheus: PrometheusUrl = None,
+    as_json: options.Json = False,
+    rehearse: options.Rehearse = False,
+    reports: Annotated[Path | None, typer.Option("--reports", hidden=True)] = None,
+    time_scale: options.TimeScale = 1.0,
+    simulated: options.Simulated = None,
+    ran: smoke.Ran = None,
+) -> None:
+    """Show how a deployed stack is: what is wrong first, then nodes, servers, load, versions, changes and alerts.
+
+    It reads the cluster of the kubeconfig, the counters of its servers and its Prometheus, and changes nothing. What
+    gives no answer is said so in its place. Ends with 0 where the stack is healthy, with 1 where something is wrong,
+    and with 2 where that could not be seen.
+    """
+    del reports  # rehearsals name them to every command
+    if watch and once:
+        raise typer.BadParameter("--watch and --once exclude each other.")
+    try:
+        if rehearse:
+            raise console.ChildExit(_inside(project, stack, watch=watch, every=every, url=prometheus, as_json=as_json))
+        show = _show_json if as_json else _show
+        read = _reader(project, stack, every, prometheus, time_scale, tuple(simulated or ()), ran or ())
+        if watch:
+            _watch(read, every, show, live=console.output().is_terminal and not as_json)
+        latest = read()
+        show(latest)
+    except KitError as error:
+        console.print_json_error(error)
+        console.show_error(error)
+        raise typer.Exit(UNSEEN) from error
+    raise typer.Exit(exit_code(latest))
+
+
+def exit_code(status: "StackStatus") -> int:
+    """What a status means: something is wrong, all is well, or that could not be seen."""
+    if status.symptoms:
+        return WRONG
+    return HEALTHY if status.seen else UNSEEN
+
+
+def _reader(
+    project: Path,
+    stack: str,
+    every_s: float,
+    url: str | None,
+    time_scale: float,
+    simulated: tuple[str, ...],
+    ran: Sequence[str],
+) -> "Callable[[], StackStatus]":
+    from llmd_oke.operations.prometheus import prometheus_url  # noqa: PLC0415
+    from llmd_oke.operations.status.status import StatusReader  # noqa: PLC0415
+
+    plan = planning.plan_stack_file(project, stack)
+    how = smoke.circumstances(plan, time_scale, simulated, ran)
+    return StatusReader(stack, plan, how, every_s, url or prometheus_url(plan))
+
+
+def _watch(
+    read: "Callable[[], StackStatus]", every_s: float, show: "Callable[[StackStatus], None]", *, live: bool
+) -> NoReturn:
+    """Looks until Ctrl-C: `live` in one place of the terminal, where the last look stays, otherwise one after the
+    other.
+    """
+    from llmd_oke.cli.status_view import screen  # noqa: PLC0415
+
+    latest: StackStatus | None = None
+    try:
+        with Live(console=console.output(), auto_refresh=False, screen=True) if live else nullcontext() as display:
+            while True:
+                began_s = monotonic()
+                latest = read()
+                if display:
+                    display.update(Visible(Group(screen(latest))), refresh=True)
+                else:
+                    show(latest)
+                sleep(max(0.0, began_s + every_s - monotonic()))
+    finally:
+        if live and latest:
+            show(latest)
+
+
+def _show(status: "StackStatus") -> None:
+    from llmd_oke.cli.status_view import screen  # noqa: PLC0415
+
+    console.output().print(screen(status))
+
+
+def _show_json(status: "StackStatus") -> None:
+    from llmd_oke.cli.status_view import status_document  # noqa: PLC0415
+
+    typer.echo(json.dumps(status_document(status), indent=2))
+
+
+def _inside(project: Path, stack: str, *, watch: bool, every: float, url: str | None, as_json: bool) -> int:
+    """The same from inside a rehearsal; gives the exit code."""
+    words = ["status", "--every", str(every), "--time-scale", str(rehearsals().time_scale(project, stack))]
+    words += [*["--watch"] * watch, *["--json"] * as_json, *(["--prometheus", url] if url else [])]
+    return rehearsals().run_inside(project, stack, words, interruptible=True)

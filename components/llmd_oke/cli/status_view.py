@@ -1,0 +1,260 @@
+"""The status of a stack for people, on a screen of 80 columns, and as plain data."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from llmd_oke.cli.tables import FittingTable, plain_cells
+from llmd_oke.operations.observations import ITL, REMOTE_PREFILL, TTFT, Figure
+from llmd_oke.operations.status.load import Gauges, ModelLoad
+from llmd_oke.operations.status.prometheus import Alert
+from llmd_oke.operations.status.reading import Unread, age_text
+from llmd_oke.operations.status.servers import FRONT_DOOR, Group
+from llmd_oke.operations.status.status import StackStatus
+from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped
+
+MOST_SYMPTOMS = 8
+
+Part = TypeVar("Part")
+
+_STYLES = {Severity.OUTAGE: "bold red", Severity.DEGRADED: "red", Severity.RISK: "magenta"}
+_ROLES = ("prefill", "decode", "aggregated", "router")
+_NONE = "-"
+
+
+def screen(status: StackStatus) -> RenderableType:
+    """All of it; what is wrong comes first."""
+    parts: list[RenderableType] = [_header(status), _verdict(status)]
+    if status.symptoms:
+        parts += ["", _symptoms(status.symptoms)]
+    if status.reading.silent is None:
+        parts += ["", *_nodes(status), "", *_units(status), "", *_loads(status), ""]
+        parts += [_facts(status)]
+    return Lines(*parts)
+
+
+def _header(status: StackStatus) -> Text:
+    reading = status.reading
+    kubernetes = "" if isinstance(reading.kubernetes, Unread) else f"  Kubernetes {reading.kubernetes}"
+    taken = f"{reading.taken:%Y-%m-%d %H:%M:%S} UTC"
+    return Text.assemble((status.stack, "bold"), f"  {status.cluster}{kubernetes}  {status.release}  {taken}")
+
+
+def _verdict(status: StackStatus) -> Text:
+    if silent := status.reading.silent:
+        return Text(f"the cluster does not answer: {silent}", style="bold red")
+    if count := len(status.symptoms):
+        return Text(f"{count} {'thing is' if count == 1 else 'things are'} wrong", style="bold red")
+    return Text("healthy", style="bold green") if status.seen else Text("not all could be seen", style="bold magenta")
+
+
+def _symptoms(symptoms: Sequence[Symptom]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for symptom in symptoms[:MOST_SYMPTOMS]:
+        table.add_row(Text(symptom.severity.word, style=_STYLES[symptom.severity]), Text(symptom.what))
+        table.add_row("", Text(symptom.remedy, style="dim"))
+    if (more := len(symptoms) - MOST_SYMPTOMS) > 0:
+        table.add_row("", f"and {more} more, which --json has")
+    return table
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _nodes(status: StackStatus) -> Iterator[RenderableType]:
+    if isinstance(status.nodes, Unread):
+        yield _unread("nodes", status.nodes)
+        return
+    table = _table("nodes", "ready", "GPUs used", "free")
+    for pool in status.nodes:
+        planned = max(pool.nodes, pool.planned or 0)
+        gpus = (str(pool.used_gpus), str(pool.free_gpus)) if pool.planned is not None else (_NONE, _NONE)
+        table.add_row(*plain_cells(pool.name, f"{pool.ready} of {planned}", *gpus))
+    yield FittingTable(table)
+    if status.reading.own_pods_only:
+        yield Text("GPUs of this stack's pods alone: this user may not list those of others", style="dim")
+
+
+def _units(status: StackStatus) -> Iterator[RenderableType]:
+    if isinstance(status.groups, Unread):
+        yield _unread("servers", status.groups)
+        return
+    units = grouped((group.unit, group) for group in status.groups if group.unit is not None)
+    if not units:
+        yield Text("no model servers are deployed")
+        return
+    roles = [role for role in _ROLES if any(group.role == role for group in status.groups)]
+    table = _table("units", *roles, "waiting", "running", "KV cache")
+    for name, groups in units.items():
+        counts = [_ready(group for group in groups if group.role == role) for role in roles]
+        table.add_row(*plain_cells(name or "", *counts, *_gauges(status.gauges.get(name or ""))))
+    yield FittingTable(table)
+
+
+def _ready(groups: Iterable[Group]) -> Text:
+    members = list(groups)
+    if not members:
+        return Text(_NONE)
+    ready, desired = sum(group.ready for group in members), sum(group.desired for group in members)
+    return Text(f"{ready} of {desired}", style="red" if ready < desired else "")
+
+
+def _gauges(gauges: Gauges | None) -> tuple[str, str, str]:
+    if gauges is None:
+        return _NONE, _NONE, _NONE
+    usage = _NONE if gauges.kv_cache_usage is None else f"{gauges.kv_cache_usage:.0%}"
+    return _number(gauges.waiting), _number(gauges.running), usage
+
+
+def _number(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.4g}"
+
+
+def _loads(status: StackStatus) -> Iterator[RenderableType]:
+    if isinstance(status.loads, Unread):
+        yield _unread("load", status.loads)
+        return
+    doors = () if isinstance(status.groups, Unread) else [item for item in status.groups if item.role == FRONT_DOOR]
+    table = _table("models", "front door", "requests/s", "remote prefill", "TTFT, ms", "ITL, ms")
+    for load in status.loads:
+        seen = load.observation
+        table.add_row(
+            *plain_cells(
+                load.model,
+                _ready(group for group in doors if group.model in {load.model, None}),
+                _number(seen.requests_per_s),
+                _held(load, REMOTE_PREFILL),
+                _held(load, TTFT),
+                _held(load, ITL),
+            )
+        )
+    yield FittingTable(table)
+    figures = f"figures are {status.basis}: {status.load_source}; limits after the stroke"
+    yield Text(figures, style="dim")
+
+
+def _held(load: ModelLoad, figure: Figure) -> Text:
+    """A figure with the limit that it is held to, `211 / 2000`."""
+    judged = next((item for item in load.judgements if item.assumption.figure is figure), None)
+    value = figure.of(load.observation)
+    shown = _NONE if value is None else figure.text(value)
+    if judged is None:
+        return Text(shown)
+    limit = figure.text(judged.assumption.value)
+    return Text(f"{shown} / {limit}", style="red" if judged.off else "")
+
+
+def _facts(status: StackStatus) -> Table:
+    """What runs, what changed last, which alerts fire."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    rows = [
+        *(("versions" if place == 0 else "", text) for place, text in enumerate(_versions(status))),
+        *(("changed" if place == 0 else "", text) for place, text in enumerate(_changes(status))),
+        ("alerts", _alerts(status.alerts)),
+    ]
+    for name, text in rows:
+        table.add_row(Text(name, style="dim"), Text(text))
+    return table
+
+
+def _versions(status: StackStatus) -> Iterator[str]:
+    if isinstance(status.images, Unread):
+        yield f"not known: {status.images.why}"
+        return
+    tags = grouped((place.rpartition("/")[2], image.tag) for place, image in status.images.items())
+    running = (_version(name, "/".join(dict.fromkeys(same)), status.ran) for name, same in tags.items())
+    yield ", ".join(running) or "nothing runs"
+
+
+def _version(container: str, tags: str, ran: Mapping[str, str]) -> str:
+    """A container's version: by the tag of its image, or by the program that runs in place of it."""
+    version = ran.get(container)
+    return f"{container} {tags}" if version is None or version in tags else f"{container} {version} (not {tags})"
+
+
+def _changes(status: StackStatus) -> Iterator[str]:
+    for change in status.changes:
+        by = f", by {change.by}" if change.by else ""
+        yield f"{age_text(change.when, status.reading.taken)} ago ({change.when:%m-%d %H:%M}): {change.what}{by}"
+
+
+def _alerts(alerts: tuple[Alert, ...] | Unread) -> str:
+    if isinstance(alerts, Unread):
+        return f"not known: {alerts.why}"
+    return f"{len(alerts)} firing" if alerts else "none fires"
+
+
+def _unread(name: str, part: Unread) -> Text:
+    return Text.assemble((name, "dim"), f"  not known: {part.why}")
+
+
+def status_document(status: StackStatus) -> dict[str, Any]:
+    """All of it as plain data. A part that could not be read is `{"unread": why}`."""
+    reading = status.reading
+    return {
+        "stack": status.stack,
+        "cluster": status.cluster,
+        "namespace": status.namespace,
+        "release": status.release,
+        "taken": reading.taken.isoformat(timespec="seconds"),
+        "kubernetes": _known(reading.kubernetes, str),
+        "healthy": not status.symptoms and status.seen,
+        "symptoms": [
+            {"severity": symptom.severity.word, "what": symptom.what, "remedy": symptom.remedy}
+            for symptom in status.symptoms
+        ],
+        "nodes": _known(status.nodes, lambda pools: [asdict(pool) for pool in pools]),
+        "servers": _known(status.groups, lambda groups: [asdict(group) for group in groups]),
+        "units": {name: asdict(gauges) for name, gauges in status.gauges.items()},
+        "models": _known(status.loads, lambda loads: [_load_document(load) for load in loads]),
+        "load_source": status.load_source,
+        "basis": status.basis.value,
+        "images": _known(status.images, lambda images: {name: item.model_dump() for name, item in images.items()}),
+        "ran": dict(status.ran),
+        "changes": [
+            {"when": change.when.isoformat(), "what": change.what, "by": change.by} for change in status.changes
+        ],
+        "prometheus": status.prometheus,
+        "alerts": _known(
+            status.alerts,
+            lambda alerts: [
+                {**asdict(item), "since": item.since.isoformat() if item.since else None} for item in alerts
+            ],
+        ),
+    }
+
+
+def _known(part: Part | Unread, document: Callable[[Part], object]) -> object:
+    return {"unread": part.why} if isinstance(part, Unread) else document(part)
+
+
+def _load_document(load: ModelLoad) -> dict[str, Any]:
+    seen = load.observation
+    names = ("duration_s", "answered", "requests_per_s", "input_tokens", "output_tokens", "ttft_ms", "itl_ms")
+    names += ("most_running", "waiting", "kv_cache_usage", "preemptions", "remote_prefill_share")
+    return {
+        "model": load.model,
+        "basis": seen.basis.value,
+        **{name: getattr(seen, name) for name in names},
+        "limits": [
+            {
+                "name": item.assumption.figure.name,
+                "side": item.assumption.side,
+                "limit": item.assumption.value,
+                "seen": item.value,
+                "verdict": item.verdict.value,
+            }
+            for item in load.judgements
+        ],
+        "unread": dict(load.unread),
+    }

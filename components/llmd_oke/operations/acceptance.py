@@ -1,0 +1,163 @@
+"""Acceptance of nodes as an operation: the Job of a pool, as updates have it, once more."""
+
+import json
+import secrets
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import lightkube
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import ConfigMap, Node
+from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding, RoleBinding
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_pods.acceptance import LABEL, RESULT_KEY, NodeResult, binding_names, result_from_json
+from llmd_pods.acceptance_run import REPORT_KEY, UNTESTED
+
+from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.shapes import POOL_LABEL
+from llmd_oke.objects import Manifest
+from llmd_oke.operations.cluster_access import ClusterAccess
+from llmd_oke.operations.jobs import ClusterJobs
+from llmd_oke.operations.objects import metadata, texts
+from llmd_oke.planning import Plan
+from llmd_oke.planning.plan import PoolAcceptance
+from llmd_oke.planning.pools import SYSTEM_POOL
+from llmd_oke.program.acceptance import accepted_pool
+from llmd_oke.serving.acceptance import (
+    NAMESPACE,
+    SLACK_S,
+    job_spec,
+    namespace_manifest,
+    program_manifest,
+    request,
+    rights_of,
+    shared_manifests,
+)
+from llmd_oke.serving.jobs import KEPT_S, JobSettings, owned
+
+FIELD_MANAGER = "llmd-oke"
+
+
+@dataclass(frozen=True)
+class PoolResult:
+    """What came of a pool: the results that are kept of its nodes, those that could not be tested now with the reason,
+    and why not enough of them may serve, None where enough do.
+    """
+
+    pool: str
+    needed: int
+    results: tuple[NodeResult, ...]
+    untested: dict[str, str]
+    problem: str | None
+
+
+def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolResult]:
+    """Tests these nodes, or all that are free; pool by pool.
+
+    Raises:
+        KitError: the cluster does not answer or refuses, or no pool has such nodes.
+    """
+    client = ClusterAccess(plan.kubeconfig_context).client
+    if not plan.acceptance:
+        raise KitError("The stack has no pool of AMD GPUs.", "Acceptance knows ROCm's tools alone.")
+    names = {accepted.pool.name: node_names(client, accepted.pool.name) for accepted in plan.acceptance}
+    known = sorted(name for of_pool in names.values() for name in of_pool)
+    if unknown := sorted(set(nodes) - set(known)):
+        raise KitError(f"No pool of the stack has a node {', '.join(unknown)}.", f"Nodes are: {', '.join(known)}.")
+    chosen = [accepted for accepted in plan.acceptance if not nodes or set(nodes) & set(names[accepted.pool.name])]
+    _declare(client, (namespace_manifest(), *shared_manifests().values()))
+    return [
+        _accept_pool(plan, accepted, [name for name in names[accepted.pool.name] if name in nodes], client, progress)
+        for accepted in chosen
+    ]
+
+
+def node_names(client: lightkube.Client, pool: str) -> list[str]:
+    """The nodes of a pool, sorted."""
+    try:
+        return sorted(metadata(node).name or "" for node in client.list(Node, labels={POOL_LABEL: pool}))
+    except (ApiError, httpx2.HTTPError) as error:
+        raise KitError(f"The cluster's nodes can't be read: {error}") from error
+
+
+def kept_results(client: lightkube.Client, pool: str) -> list[NodeResult]:
+    """What is kept of a pool's nodes; nothing where nothing was tested.
+
+    Raises:
+        KitError: the cluster does not answer or refuses.
+    """
+    try:
+        kept = list(client.list(ConfigMap, namespace=NAMESPACE, labels={LABEL: pool}))
+        results = [result_from_json(texts(item, "data").get(RESULT_KEY, "")) for item in kept]
+    except (ApiError, httpx2.HTTPError, ValueError) as error:
+        raise KitError(f"The results of {pool} in namespace {NAMESPACE} can't be read: {error}") from error
+    return sorted(results, key=lambda result: result.node)
+
+
+def _declare(client: lightkube.Client, manifests: Iterable[Manifest]) -> None:
+    for manifest in manifests:
+        try:
+            client.apply(from_dict(dict(manifest)), field_manager=FIELD_MANAGER, force=True)
+        except (ApiError, httpx2.HTTPError) as error:
+            name = manifest["metadata"]["name"]
+            raise KitError(f"{manifest['kind']} {name} can't be declared: {error}") from error
+
+
+@contextmanager
+def _granted(client: lightkube.Client, job: str) -> Generator[None]:
+    """Give a Job its rights, and take them back whatever becomes of it.
+
+    Raises:
+        KitError: they can't be given or taken back; says what stays.
+    """
+    _declare(client, rights_of(job).values())
+    try:
+        yield
+    finally:
+        names = binding_names(job)
+        try:
+            client.delete(RoleBinding, names.of_namespace, namespace=NAMESPACE)
+            client.delete(ClusterRoleBinding, names.of_cluster)
+            client.delete(ClusterRole, names.of_cluster)
+        except (ApiError, httpx2.HTTPError) as error:
+            remedy = f"Delete ClusterRoleBinding and ClusterRole {names.of_cluster} by hand."
+            raise KitError(f"The rights of Job {job} can't be taken back: {error}", remedy) from error
+
+
+def _accept_pool(
+    plan: Plan, accepted: PoolAcceptance, only: Sequence[str], client: lightkube.Client, progress: Progress
+) -> PoolResult:
+    pool, jobs = accepted.pool, ClusterJobs(client, progress)
+    name = f"accept-{pool.name}-{secrets.token_hex(3)}"
+    place = JobSettings(NAMESPACE, name, job_images().python, pool.shape)
+    image = plan.pulled(plan.release.vllm.image).pinned
+    asked = {**request(accepted_pool(accepted, ""), image, plan.registry_mirror), "only": list(only), "again": True}
+    problem: str | None = None
+    with (
+        _granted(client, name),
+        jobs.running(_job(plan, accepted, name), lambda uid: [dict(program_manifest(owned(place, name, uid), asked))]),
+    ):
+        try:
+            jobs.await_end(place, accepted.limit_s + SLACK_S)
+        except KitError as error:
+            problem = error.message
+        content = jobs.config_map(place, f"{name}-{UNTESTED}")
+    untested: dict[str, str] = json.loads(content.texts[REPORT_KEY]) if content else {}
+    return PoolResult(pool.name, accepted.needed, tuple(kept_results(client, pool.name)), untested, problem)
+
+
+def _job(plan: Plan, accepted: PoolAcceptance, name: str) -> dict[str, Any]:
+    system_pool = SYSTEM_POOL if plan.created is not None else None
+    spec = job_spec(name, accepted.limit_s, system_pool)
+    manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {**spec, "suspend": True, "ttlSecondsAfterFinished": KEPT_S},
+    }
+    return plan.registry_mirror.in_manifest(manifest) if plan.registry_mirror else manifest

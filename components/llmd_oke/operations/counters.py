@@ -1,0 +1,271 @@
+"""What a deployed model's programs count, between two scrapes.
+
+Names are those of vllm/v1/metrics/loggers.py, those of earlier versions after them; the picker's are in
+`values/endpoint-pickers`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from statistics import fmean
+
+from llmd_base.row import Basis
+from llmd_bench.deployment import STARTED, Change, Counter, EndpointRole, Reading, Snapshot, change
+from llmd_bench.evidence import VLLM_COUNTERS, EvidenceSettings, Sent, prove_remote_prefill
+
+from llmd_oke.catalogue.endpoint_pickers import request_counters
+from llmd_oke.operations import observations as figures
+from llmd_oke.operations.observations import Figure, Observation, Percentile, percentiles_ms, variance
+
+SERVER_ROLES: tuple[EndpointRole, ...] = ("prefill", "decode", "aggregated")
+_GENERATING: tuple[EndpointRole, ...] = ("decode", "aggregated")
+
+TTFT, ITL, PROMPTS, OUTPUTS = "ttft", "itl", "prompts", "outputs"
+_HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
+    TTFT: ("vllm:time_to_first_token_seconds",),
+    ITL: ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    PROMPTS: ("vllm:request_prompt_tokens",),
+    OUTPUTS: ("vllm:request_generation_tokens",),
+}
+
+ANSWERED, PREFILLED, PREEMPTIONS, CACHED, QUERIED = "answered", "prefilled", "preemptions", "cached", "queried"
+_COUNTERS: Mapping[str, Counter] = {
+    ANSWERED: VLLM_COUNTERS.requests,
+    PREFILLED: VLLM_COUNTERS.prompt_tokens,
+    PREEMPTIONS: Counter(("vllm:num_preemptions_total", "vllm:num_preemptions")),
+    CACHED: VLLM_COUNTERS.cached_tokens,
+    QUERIED: Counter(("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries")),
+}
+
+ASKED = "asked"
+
+RUNNING = Counter(("vllm:num_requests_running",))
+WAITING = Counter(("vllm:num_requests_waiting",))
+KV_CACHE_USAGE = Counter(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))
+
+Key = tuple[EndpointRole, str]
+
+
+def counter_names() -> tuple[str, ...]:
+    """The names of all that is read of servers, and of the requests that routers count, as Prometheus text has them."""
+    own = VLLM_COUNTERS
+    evidence = (own.finished, own.received_tokens, own.transfers, own.failed_transfers)
+    counters = (*_COUNTERS.values(), *evidence, RUNNING, WAITING, KV_CACHE_USAGE)
+    names = [name for counter in counters for name in counter.names]
+    histograms = [name for histogram in _HISTOGRAMS.values() for name in histogram]
+    names += [f"{name}_{part}" for name in histograms for part in ("sum", "count", "bucket")]
+    return tuple(dict.fromkeys((STARTED, *names, *request_counters())))
+
+
+@dataclass(frozen=True)
+class Window:
+    """What counters grew by in `seconds` of model time, by role and name; None where a program could not be read.
+
+    `buckets` has observations up to each bound, in the units of the histogram; `server_seconds` adds up the seconds of
+    all servers that generate.
+    """
+
+    seconds: float = 0.0
+    server_seconds: float = 0.0
+    grown: Mapping[Key, float | None] = field(default_factory=dict[Key, float | None])
+    buckets: Mapping[Key, Mapping[float, float]] = field(default_factory=dict[Key, Mapping[float, float]])
+
+    def __add__(self, other: "Window") -> "Window":
+        """Both together. What one of them lacks had not begun to be counted."""
+        grown = {
+            key: _sum(self.grown.get(key, 0.0), other.grown.get(key, 0.0)) for key in {**self.grown, **other.grown}
+        }
+        buckets = {
+            key: _added(self.buckets.get(key, {}), other.buckets.get(key, {}))
+            for key in {**self.buckets, **other.buckets}
+        }
+        server_seconds = self.server_seconds + other.server_seconds
+        return Window(self.seconds + other.seconds, server_seconds, grown, buckets)
+
+    def of(self, role: EndpointRole, name: str) -> float | None:
+        """What a counter grew by; None where it is not shown."""
+        return self.grown.get((role, name))
+
+    def mean(self, role: EndpointRole, name: str) -> float | None:
+        """Of a histogram's observations."""
+        total, count = self.of(role, f"{name} sum"), self.of(role, f"{name} count")
+        return total / count if total is not None and count else None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What gauges showed at one scrape."""
+
+    most_running: float
+    waiting: float
+    """Mean over the servers of the role where it is most."""
+    kv_cache_usage: float
+    """Of the fullest server."""
+
+
+def window(before: Snapshot, after: Snapshot, seconds: float) -> Window:
+    """What grew between two snapshots."""
+    changes = dict(_changes(before, after))
+    buckets: dict[Key, Mapping[float, float]] = {
+        (role, name): counts
+        for role in SERVER_ROLES
+        for name in _HISTOGRAMS
+        if (counts := _buckets(before, after, role, name))
+    }
+    servers = sum(item.endpoint.role in _GENERATING for item in after.readings)
+    grown = {
+        key: None if item.unread else item.value
+        for key, item in changes.items()
+        if item.unread or item.value is not None
+    }
+    return Window(seconds, seconds * servers, grown, buckets)
+
+
+def unread(*snapshots: Snapshot) -> dict[str, str]:
+    """The servers that could not be read in any of the snapshots, each with the reason."""
+    readings = (
+        reading for snapshot in snapshots for reading in snapshot.readings if reading.endpoint.role in SERVER_ROLES
+    )
+    return {reading.endpoint.pod: reading.error for reading in readings if reading.error}
+
+
+def moment(snapshot: Snapshot) -> Moment | None:
+    """The gauges of one scrape; None where no server shows them."""
+    roles = [[server for server in snapshot.readings if server.endpoint.role == role] for role in SERVER_ROLES]
+    servers = [reading for readings in roles for reading in readings]
+    if not any(reading.total(RUNNING) is not None for reading in servers):
+        return None
+    return Moment(
+        most_running=max(_gauge(reading, RUNNING) for reading in servers),
+        waiting=max(fmean(_gauge(reading, WAITING) for reading in readings) for readings in roles if readings),
+        kv_cache_usage=max(_gauge(reading, KV_CACHE_USAGE) for reading in servers),
+    )
+
+
+def restarted(before: Snapshot, after: Snapshot) -> set[str]:
+    """Servers that lost count in between."""
+    return {pod for role in SERVER_ROLES for pod in change(before, after, role, _COUNTERS[ANSWERED]).restarted}
+
+
+def _changes(before: Snapshot, after: Snapshot) -> Iterator[tuple[Key, Change]]:
+    for role in SERVER_ROLES:
+        for name, counter in _COUNTERS.items():
+            yield (role, name), change(before, after, role, counter)
+        for name, names in _HISTOGRAMS.items():
+            for part in ("sum", "count"):
+                counter = Counter(tuple(f"{counter_name}_{part}" for counter_name in names))
+                yield (role, f"{name} {part}"), change(before, after, role, counter)
+    yield ("router", ASKED), change(before, after, "router", Counter(request_counters()))
+
+
+def _buckets(before: Snapshot, after: Snapshot, role: EndpointRole, name: str) -> dict[float, float]:
+    names = tuple(f"{item}_bucket" for item in _HISTOGRAMS[name])
+    changes = {
+        bound: change(before, after, role, Counter(names, {"le": (bound,)})) for bound in _bounds(after, role, names)
+    }
+    return {float(bound): item.value for bound, item in changes.items() if item.value is not None}
+
+
+def _bounds(snapshot: Snapshot, role: EndpointRole, names: tuple[str, ...]) -> set[str]:
+    readings = [reading for reading in snapshot.readings if reading.endpoint.role == role]
+    shown = (series for reading in readings for name in names for series in reading.series.get(name, ()))
+    return {series.labels["le"] for series in shown if "le" in series.labels}
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
+
+def _added(first: Mapping[float, float], second: Mapping[float, float]) -> dict[float, float]:
+    return {bound: first.get(bound, 0.0) + second.get(bound, 0.0) for bound in {**first, **second}}
+
+
+def _gauge(reading: Reading, gauge: Counter) -> float:
+    return reading.total(gauge) or 0.0
+
+
+def observation(counted: Window, moments: Sequence[Moment], basis: Basis) -> Observation:
+    """What counters that grew, and gauges at moments, tell."""
+    generating: EndpointRole = "decode" if counted.of("decode", ANSWERED) is not None else "aggregated"
+    prefilling: EndpointRole = "prefill" if generating == "decode" else "aggregated"
+    answered = counted.of(generating, ANSWERED)
+    decoding_s = counted.of(generating, f"{ITL} sum")  # Little's law: the time between tokens, of all requests
+    queried = counted.of(prefilling, QUERIED)
+    return Observation(
+        basis=basis,
+        duration_s=counted.seconds,
+        answered=round(answered or 0),
+        requests_per_s=_rate(counted.of("router", ASKED) or answered, counted.seconds),
+        input_tokens=counted.mean(generating, PROMPTS),
+        output_tokens=counted.mean(generating, OUTPUTS),
+        prefix_cache_hit_share=(counted.of(prefilling, CACHED) or 0.0) / queried if queried else None,
+        ttft_ms=_ttft_ms(counted, prefilling, generating),
+        itl_ms=_ms(counted.mean(generating, ITL)),
+        running=_rate(decoding_s, counted.server_seconds),
+        most_running=max((item.most_running for item in moments), default=None),
+        waiting=fmean(item.waiting for item in moments) if moments else None,
+        kv_cache_usage=fmean(item.kv_cache_usage for item in moments) if moments else None,
+        preemptions=_preemptions(counted),
+        percentiles_ms=dict(_percentiles(counted)),
+        standard_errors=dict(_standard_errors(counted, prefilling, generating)),
+    )
+
+
+def _ttft_ms(counted: Window, prefilling: EndpointRole, generating: EndpointRole) -> float | None:
+    """A prompt goes through a server that prefills and then through one that decodes: their means add up."""
+    means = [counted.mean(role, TTFT) for role in dict.fromkeys((prefilling, generating))]
+    return None if None in means else _ms(sum(mean for mean in means if mean is not None))
+
+
+def _standard_errors(
+    counted: Window, prefilling: EndpointRole, generating: EndpointRole
+) -> Iterator[tuple[str, float]]:
+    """By the scatter within the buckets. A mean is one over independent requests, also of the time between tokens:
+    those of one request are alike."""
+    answered = counted.of(generating, ANSWERED)
+    both = tuple(dict.fromkeys((prefilling, generating)))
+    means: tuple[tuple[Figure, tuple[EndpointRole, ...], str, float], ...] = (
+        (figures.INPUT_TOKENS, (generating,), PROMPTS, 1.0),
+        (figures.OUTPUT_TOKENS, (generating,), OUTPUTS, 1.0),
+        (figures.TTFT, both, TTFT, 1000.0),
+        (figures.ITL, (generating,), ITL, 1000.0),
+    )
+    for figure, roles, name, scale in means:
+        scatter = sum(variance(counted.buckets.get((role, name), {})) for role in roles)
+        if answered:
+            yield figure.name, scale * sqrt(scatter / answered)
+
+
+def _preemptions(counted: Window) -> float | None:
+    counts = [counted.of(role, PREEMPTIONS) for role in SERVER_ROLES]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _percentiles(counted: Window) -> Iterator[tuple[str, dict[str, Percentile]]]:
+    """Of latencies; none of the time between tokens on prefill servers, which make one token."""
+    for (role, name), counts in sorted(counted.buckets.items(), reverse=True):
+        is_latency = name == TTFT or (name == ITL and role != "prefill")
+        if is_latency and (percentiles := percentiles_ms(counts)):
+            yield f"{name.upper()} of {role} servers", percentiles
+
+
+def _rate(count: float | None, seconds: float) -> float | None:
+    return None if count is None or seconds <= 0 else count / seconds
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+def remote_prefill(before: Snapshot, after: Snapshot, evidence: EvidenceSettings) -> float | None:
+    """Share of the uncached prompts that prefill servers computed between two snapshots; None where none can be told.
+
+    By the requests that got their first token, because those that ended may have been prefilled long before.
+    """
+    whole = window(before, after, 0.0)
+    requests, tokens = whole.of("decode", f"{TTFT} count"), whole.of("decode", PREFILLED)
+    if not requests or not tokens:
+        return None
+    sent = Sent(round(requests), round(tokens), round(requests))
+    return prove_remote_prefill(before, after, sent, evidence).share

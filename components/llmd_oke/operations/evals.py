@@ -1,0 +1,187 @@
+"""Accuracy of a deployed stack: asks its models, or has a package ask them in a Job, and finds earlier results."""
+
+import asyncio
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, Ticker
+from llmd_base.row import Basis
+from llmd_bench.evals import BuiltinResult, EvalResult, read_result, write_result
+from llmd_bench.history import stack_folder
+from llmd_bench.load.generator import Target, wait_for_answer
+from llmd_bench.queries import ask_builtin_set
+from llmd_bench.rows import split_copies
+from llmd_bench.smoke import SmokeResult
+
+from llmd_oke.catalogue.benchmarks import BUILTIN, bench_jobs, builtin_set, evals, requirements
+from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.latency_figures import known_figures
+from llmd_oke.operations.cluster_access import ClusterAccess
+from llmd_oke.operations.jobs import ClusterJobs, JobReader, place_of
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.serving.jobs import STARTING_S, Evaluation, JobSettings, evaluation_job, evaluation_objects
+
+FOLDER = "evals"
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """How a deployment is asked: questions at a time, a limit in wall seconds, and what was not real."""
+
+    concurrency: int = 16
+    timeout_s: float = 900.0
+    simulated: tuple[str, ...] = ()
+
+
+def evaluate_builtin(plan: Plan, model: ModelPlan, how: EvalOptions, progress: Progress) -> EvalResult:
+    """Asks one model the questions of the kit's own set, through its router.
+
+    Raises:
+        KitError: the model is not there or does not answer at all.
+    """
+    way = ClusterAccess(plan.kubeconfig_context).service(plan.namespace, model.name)
+    target = Target(way.url, model.model.repository, way.headers, way.verify, "chat")
+    ticker = Ticker(progress)
+
+    async def run() -> BuiltinResult:
+        await wait_for_answer(target, limit_s=min(how.timeout_s, 120.0))
+        return await ask_builtin_set(
+            target,
+            builtin_set(),
+            concurrency=how.concurrency,
+            limit_s=how.timeout_s,
+            on_answer=lambda done, of: ticker.tell(f"answered {done}/{of}"),
+        )
+
+    examined = asyncio.run(run())
+    result = evaluated(plan, model, how, (BUILTIN, examined.question_set), examined.started, examined.answers)
+    return result.model_copy(update={"unanswered": examined.unanswered, "examples": examined.examples})
+
+
+def evaluated(
+    plan: Plan, model: ModelPlan, how: EvalOptions, names: tuple[str, str], started: datetime, answers: str
+) -> EvalResult:
+    """The result of an evaluation that has just ended; `asked` has its name and that of its questions."""
+    evaluation, question_set = names
+    return EvalResult(
+        evaluation=evaluation,
+        question_set=question_set,
+        model=model.model.name,
+        image=plan.release.vllm.image.reference,
+        topology=str(model.topology),
+        config_hash=plan.config_hash,
+        basis=known_figures(model.model, plan.pools[0].shape.gpu).basis if how.simulated else Basis.MEASURED,
+        simulated=how.simulated,
+        started=started.isoformat(timespec="seconds"),
+        wall_s=(datetime.now(UTC) - started).total_seconds(),
+        answers=answers,
+    )
+
+
+def of_benchmark(result: SmokeResult, model: ModelPlan) -> EvalResult | None:
+    """The evaluation that was part of a benchmark, of what that measured; None where it asked nothing."""
+    plan, examined = result.plan, result.examined
+    if examined is None:
+        return None
+    return EvalResult(
+        evaluation=BUILTIN,
+        question_set=examined.question_set,
+        model=model.model.name,
+        image=plan.topology.servers[0].image,
+        topology=split_copies(plan.topology.name)[1],
+        config_hash=str(plan.facts["config_hash"]),
+        basis=plan.basis,
+        simulated=plan.simulated,
+        started=examined.started.isoformat(timespec="seconds"),
+        wall_s=examined.wall_s,
+        answers=examined.answers,
+        unanswered=examined.unanswered,
+        examples=examined.examples,
+    )
+
+
+def results_folder(reports: Path, stack: str, model: str) -> Path:
+    """Where the results of one model's evaluations are kept, one folder for each run, named by its time."""
+    return reports / stack_folder(stack) / FOLDER / model
+
+
+def store_result(result: EvalResult, reports: Path, stack: str, model: str) -> Path:
+    """Writes a result where `latest` finds it."""
+    moment = datetime.fromisoformat(result.started).strftime("%Y%m%dT%H%M%SZ")
+    return write_result(result, results_folder(reports, stack, model) / moment)
+
+
+def latest(reports: Path, stack: str, model: str, evaluation: str, config_hash: str | None = None) -> EvalResult | None:
+    """The newest result of an evaluation of a model of a stack, of that configuration if one is named."""
+    files = sorted(results_folder(reports, stack, model).glob(f"*/eval-{evaluation}.json"), reverse=True)
+    results = (read_result(path) for path in files)
+    return next((result for result in results if config_hash in {None, result.config_hash}), None)
+
+
+def baseline(reports: Path, stack: str, model: str, evaluation: str) -> EvalResult:
+    """The result to compare with.
+
+    Raises:
+        KitError: that stack has none; says how to get one.
+    """
+    result = latest(reports, stack, model, evaluation)
+    if result is None:
+        raise KitError(
+            f"The stack {stack} has no result of {evaluation} for {model} to compare with.",
+            f"Evaluate it first: llmd-oke eval --stack {stack} --set {evaluation}",
+        )
+    return result
+
+
+def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, progress: Progress) -> EvalResult:
+    """Has a package evaluate one model from inside the cluster.
+
+    Raises:
+        KitError: the cluster does not answer, or the Job fails, takes too long or leaves no result.
+    """
+    started = datetime.now(UTC)
+    evaluation = Evaluation(
+        name=name,
+        package=evals().packages[name],
+        url=f"http://{model.name}.{plan.namespace}.svc.cluster.local",
+        model=model.model.repository,
+        concurrency=how.concurrency,
+    )
+    place = evaluation_place(plan, f"eval-{name}-{secrets.token_hex(3)}")
+    jobs = ClusterJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
+    manifest = evaluation_job(place, evaluation, bench_jobs(), how.timeout_s)
+    with jobs.running(manifest, lambda uid: evaluation_objects(place, evaluation, uid)):
+        jobs.await_end(place, how.timeout_s + STARTING_S)
+        words = JobReader(jobs.client, place.namespace).last_words(place.job)
+    return evaluated(plan, model, how, (name, _question_set(evaluation)), started, _answers(place, evaluation, words))
+
+
+def evaluation_place(plan: Plan, job: str) -> JobSettings:
+    """Where the pod of a published evaluation runs, with which image."""
+    return replace(place_of(plan, job), image=job_images().python)
+
+
+def _answers(place: JobSettings, evaluation: Evaluation, words: str | None) -> str:
+    try:
+        answers = str(json.loads(words or "")["answers"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise KitError(f"Job {place.job} left no result: {words or 'it says nothing'}") from error
+    questions = evaluation.package.questions
+    if len(answers) < questions:
+        raise KitError(
+            f"Job {place.job} judged {len(answers)} of the {questions} answers of {evaluation.name}.",
+            "A part of an evaluation can't be compared. Its log says why; run it again.",
+        )
+    return answers
+
+
+def _question_set(evaluation: Evaluation) -> str:
+    """Results can be compared where the package, all that it needs and how it is called are the same."""
+    called = [word for word in evaluation.package.program if "{" not in word]
+    text = json.dumps([evaluation.name, called, requirements(evaluation.package)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,186 @@
+"""What must hold of a deployment, held against what its servers count: limits, tolerances and verdicts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from math import sqrt
+from typing import Literal
+
+from llmd_base.row import Basis
+
+from llmd_oke.operations.observations import (
+    ITL,
+    KV_CACHE_USAGE,
+    MOST_RUNNING,
+    PREEMPTIONS,
+    REMOTE_PREFILL,
+    REQUESTS,
+    TTFT,
+    WAITING,
+    Figure,
+    Observation,
+)
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.values import Entry, required_entry
+
+Side = Literal["near", "at most", "at least", "below"]
+
+
+class Kind(StrEnum):
+    """What an assumption is about."""
+
+    LOAD = "load"
+    """What is asked of the deployment."""
+    FORECAST = "forecast"
+    """What it was expected to do under that load, and under no other."""
+    LIMIT = "limit"
+    """What holds at any load."""
+
+
+class Tolerances(Entry):
+    """`values/tuning/watching.yaml`."""
+
+    load_share: float
+    prefix_cache_share: float
+    sigmas: float
+    latency_requests: int
+    silence_s: float
+    kv_cache_usage: float
+    waiting: float
+    preemptions: float
+
+
+@cache
+def tolerances() -> Tolerances:
+    """The kit's own."""
+    return required_entry("tuning", "watching", Tolerances)
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One figure as it was assumed. `tolerance` is how far it may be off, in the figure's units.
+
+    `basis` says where the value is from: `given`, `calibrated`, `bound`, `target` or `limit`.
+    """
+
+    figure: Figure
+    kind: Kind
+    value: float
+    basis: str
+    side: Side = "near"
+    tolerance: float = 0.0
+
+
+def latency_limits(ttft_ms: float | None, itl_ms: float | None) -> Iterator[Assumption]:
+    """Latencies that were promised, as limits of their means; None where nothing is promised."""
+    for figure, limit_ms in ((TTFT, ttft_ms), (ITL, itl_ms)):
+        if limit_ms is not None:
+            yield Assumption(figure, Kind.LIMIT, limit_ms, "target", "at most")
+
+
+def limits(max_num_seqs: int, min_remote_prefill_share: float | None) -> Iterator[Assumption]:
+    """What keeps servers out of the regime that nothing was forecast for; no share where prefill is not remote."""
+    most = tolerances()
+    yield Assumption(MOST_RUNNING, Kind.LIMIT, max_num_seqs, "limit", "below")
+    yield Assumption(WAITING, Kind.LIMIT, most.waiting, "limit", "at most")
+    yield Assumption(KV_CACHE_USAGE, Kind.LIMIT, most.kv_cache_usage, "limit", "at most")
+    yield Assumption(PREEMPTIONS, Kind.LIMIT, most.preemptions, "limit", "at most")
+    if min_remote_prefill_share is not None:
+        yield Assumption(REMOTE_PREFILL, Kind.LIMIT, min_remote_prefill_share, "limit", "at least")
+
+
+class Verdict(StrEnum):
+    """How an assumption fares."""
+
+    HOLDS = "holds"
+    ABOVE = "above"
+    BELOW = "below"
+    OTHER_LOAD = "other load"
+    """Off, but under another load than it was made for, so that nothing follows."""
+    BOUND = "a bound"
+    """No forecast, and not judged."""
+    FEW = "too few"
+    """Requests, for a mean."""
+    UNKNOWN = "not shown"
+    """By the programs that would have to count it."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An assumption with what was seen; `allowed` is how far that may be off, chance included."""
+
+    assumption: Assumption
+    value: float | None
+    allowed: float
+    verdict: Verdict
+
+    @property
+    def off(self) -> bool:
+        """Whether something has to be done."""
+        return self.verdict in {Verdict.ABOVE, Verdict.BELOW}
+
+    @property
+    def off_share(self) -> float | None:
+        """How far it is off, as a share of what was assumed; None for limits and where either is not there."""
+        if self.value is None or not self.assumption.value or self.assumption.side != "near":
+            return None
+        return self.value / self.assumption.value - 1
+
+
+def judge(assumptions: Sequence[Assumption], seen: Observation) -> tuple[Judgement, ...]:
+    """All of them. A forecast that is off counts only where the load is the one that it was made for."""
+    judgements = tuple(_judged(assumption, seen) for assumption in assumptions)
+    same_load = all(  # also where less would be no surprise
+        item.value is None or abs(item.value - item.assumption.value) <= item.allowed
+        for item in judgements
+        if item.assumption.kind is Kind.LOAD
+    )
+    if same_load:
+        return judgements
+    return tuple(
+        replace(item, verdict=Verdict.OTHER_LOAD) if item.off and item.assumption.kind is Kind.FORECAST else item
+        for item in judgements
+    )
+
+
+def _judged(assumption: Assumption, seen: Observation) -> Judgement:
+    value = assumption.figure.of(seen)
+    allowed = assumption.tolerance + _chance(assumption, seen)
+    if assumption.figure.of_requests and seen.answered < tolerances().latency_requests:
+        return Judgement(assumption, value, allowed, Verdict.FEW)
+    if value is None:
+        return Judgement(assumption, value, allowed, Verdict.UNKNOWN)
+    if assumption.kind is Kind.FORECAST and assumption.basis == Basis.BOUND:
+        return Judgement(assumption, value, allowed, Verdict.BOUND)
+    return Judgement(assumption, value, allowed, _verdict(assumption, value, allowed))
+
+
+def _verdict(assumption: Assumption, value: float, allowed: float) -> Verdict:
+    side, assumed = assumption.side, assumption.value
+    if side != "at least" and (value > assumed + allowed or (side == "below" and value == assumed)):
+        return Verdict.ABOVE
+    if side in {"near", "at least"} and value < assumed - allowed:
+        return Verdict.BELOW
+    return Verdict.HOLDS
+
+
+def _chance(assumption: Assumption, seen: Observation) -> float:
+    """How far a figure is off by chance: so many standard errors as are allowed, those of means as they were seen.
+
+    For a rate those of random arrivals in the time that was watched; for remote prefill of the requests that had left
+    one server and not yet reached the other when watching began and when it ended, by Little's law as many as come
+    within a TTFT.
+    """
+    sigmas = tolerances().sigmas
+    if assumption.figure is REQUESTS and seen.duration_s > 0:
+        return sigmas * sqrt(assumption.value / seen.duration_s)
+    if assumption.figure is REMOTE_PREFILL and seen.answered and seen.requests_per_s and seen.ttft_ms:
+        return sigmas * sqrt(2 * seen.requests_per_s * seen.ttft_ms / 1000) / seen.answered
+    return sigmas * seen.standard_errors.get(assumption.figure.name, 0.0)
+
+
+def model_limits(plan: Plan, model: ModelPlan) -> Iterator[Assumption]:
+    """Limits of a model at any load, which keep its servers out of the regime that nothing was forecast for."""
+    remote = model.topology.disaggregated and model.routed
+    yield from limits(model.engine.max_num_seqs, plan.smoke.thresholds.min_remote_prefill_share if remote else None)

@@ -1,0 +1,485 @@
+"""Load on one model of a deployed stack from inside its cluster, by our generator or by another tool.
+
+A Job is created, watched, read and taken away; rows, requests and the files of the other tool stay in the reports.
+"""
+
+import math
+import secrets
+import uuid
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from llmd_base.config_maps import PART_KEY, count_of, join_pieces
+from llmd_base.documents import explain
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_base.row import Row
+from llmd_bench import rows
+from llmd_bench.deployment import Stability, stability
+from llmd_bench.files import REQUESTS_FILE, CatalogueNames, Hints, ReadResults, make_folder, write_rows
+from llmd_bench.history import ROWS_FILE, safe_names, stack_folder
+from llmd_bench.jobs.load import LEAD_S
+from llmd_bench.load import pod_load
+from llmd_bench.load.notation import read_trim
+from llmd_bench.load.pod_load import LoadRequest, PodResult, unpack
+from llmd_bench.load.records import LEAST_SENT_SHARE, write_file
+from llmd_bench.load.stages import Stage, StageResult, check, mark_restarts, unmeasured
+from llmd_bench.load.workload import ConstantRate, PoissonRate
+from llmd_bench.readers import read
+from llmd_bench.readers.inference_perf import ToolLoad, config
+from llmd_bench.run_context import Circumstances
+from llmd_pods.prewarm.places import inside
+from pydantic import TypeAdapter, ValidationError
+
+from llmd_oke.catalogue import gpu_names
+from llmd_oke.catalogue.benchmarks import bench_jobs, inference_perf
+from llmd_oke.catalogue.models import model_name, names_by_repository
+from llmd_oke.operations.cluster_access import ClusterAccess
+from llmd_oke.operations.jobs import ClusterJobs, place_of, why_ended
+from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
+from llmd_oke.operations.smoke import running_servers
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.program.smoke import conditions
+from llmd_oke.serving import jobs
+from llmd_oke.serving.jobs import RESULTS_FOLDER, STARTING_S, JobSettings
+
+STOPPING_S = 40.0
+"""What pods may take to publish what they have once they are told to end: their grace period of 30 s, and some more."""
+
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+
+GRACE_S = 120.0
+"""For the last answers of a stage."""
+
+UNKNOWN_UID = "known-once-the-job-is-there"
+
+UNLIMITED_S = 3600.0
+"""Limit of a stage that ends after a number of requests."""
+
+_FILES = TypeAdapter(Mapping[str, str])
+
+TOOL_FOLDER = "inference-perf"
+"""Of the files of a tool, below a load's folder."""
+
+
+@dataclass(frozen=True)
+class LoadMeasurement:
+    """Rows, and what else is kept: requests of each stage, files of a tool by relative path."""
+
+    rows: tuple[Row, ...]
+    stages: tuple[StageResult, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class LoadFolder:
+    """The folder of a load's results; `hints` are what the files of a tool don't tell."""
+
+    folder: Path
+    hints: Hints
+
+
+@dataclass(frozen=True)
+class StoredLoad:
+    """The rows of a load that was kept, and what of a tool's files was not readable; `unmeasured` are the stages of
+    which not all was sent, each with the reason: they have no row.
+    """
+
+    found: ReadResults
+    interrupted: bool = False
+    unmeasured: tuple[str, ...] = ()
+
+
+def new_folder(reports: Path, stack: str) -> Path:
+    """Where a run of now is kept."""
+    return reports / stack_folder(stack) / "bench" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def hints(plan: Plan, model: ModelPlan, how: Circumstances) -> Hints:
+    """What the files of a tool don't tell."""
+    return Hints(
+        names=CatalogueNames(names_by_repository(), tuple(gpu_names())),
+        model=model.model.repository,
+        gpu=plan.pools[0].shape.gpu.product,
+        gpus=model.gpus,
+        topology=str(model.topology),
+        copies=len(model.units),
+        **conditions(plan, model),
+        basis=how.basis_of(model.model.repository),
+    )
+
+
+@contextmanager
+def folder_for_results(path: Path) -> Generator[None]:
+    """A folder that is there before anything is measured, and goes again where nothing was put into it.
+
+    Raises:
+        KitError: it can't be made, or nothing can be written into it.
+    """
+    make_folder(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.rmdir()
+
+
+def store_load(measurement: LoadMeasurement, target: LoadFolder) -> StoredLoad:
+    """Writes rows, requests and files of a tool below a folder; gives all rows, those of the files too.
+
+    Raises:
+        KitError: something can't be written.
+    """
+    folder, results = target.folder, ReadResults(measurement.rows)
+    try:
+        if measurement.files:
+            _write_files(measurement.files, folder / TOOL_FOLDER)
+            results += read(folder / TOOL_FOLDER, target.hints)
+        write_rows(results.rows, folder / ROWS_FILE)
+        if measurement.stages:
+            write_file(folder / REQUESTS_FILE, *(stage.records for stage in measurement.stages))
+    except OSError as error:
+        raise KitError(f"{error.filename or folder} can't be written: {error.strerror}") from error
+    return StoredLoad(results)
+
+
+def _write_files(files: Mapping[str, str], folder: Path) -> None:
+    """Writes files by their relative paths; none of them lies outside of the folder."""
+    for name, text in files.items():
+        with safe_names("The pod's result"):
+            path = inside(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class PodResults:
+    """What the pods of a load measured; `missing` are the numbers of those that left nothing, and why."""
+
+    pods: tuple[PodResult, ...]
+    missing: Mapping[int, str]
+    interrupted: bool = False
+
+
+def new_name(model: str) -> str:
+    """A name for a Job of this model, short enough for the names of its pods."""
+    return f"load-{model}-{secrets.token_hex(3)}"
+
+
+class LoadJobs(ClusterJobs):
+    """Jobs that send load to a model."""
+
+    @contextmanager
+    def send(self, place: JobSettings, request: LoadRequest) -> Generator[PodResults]:
+        """Sends a load from `request.parallelism` pods; gives what each of them measured. The Job goes after the block,
+        in which the result is best kept.
+
+        The load begins once the generators of all pods wait for it. A pod that fails after that takes nothing from the
+        others. Ctrl-C has the pods publish what they have.
+
+        Raises:
+            KitError: a pod does not get ready, or none left a result.
+        """
+        manifest = jobs.load_job(place, request, bench_jobs())
+        with self.running(manifest, lambda uid: jobs.load_objects(place, request, uid)) as uid:
+            self.await_pods(place, request.parallelism)
+            self._await_generators(place, request)
+            self.create([jobs.start_config_map(place, request, uid)])
+            self.progress.step(f"{request.parallelism} pods begin together in {LEAD_S:.0f} s")
+            yield self._collected(place, request, self._failure_of(place, LEAD_S + request.limit_s + STOPPING_S))
+
+    def _await_generators(self, place: JobSettings, request: LoadRequest) -> None:
+        """Waits until each pod has said that it waits for the start; one that fails ends the wait."""
+        unready = set(range(request.parallelism))
+
+        def missing() -> str | None:
+            self.refuse_failed(place)
+            unready.difference_update([pod for pod in unready if self.config_map(place, request.ready_name(pod))])
+            return f"pods {', '.join(map(str, sorted(unready)))} are not ready to send" if unready else None
+
+        self.await_that(place, missing, STARTING_S, "for the generators")
+
+    def _failure_of(self, place: JobSettings, limit_s: float) -> KitError | KeyboardInterrupt | None:
+        """Why the Job did not end well, once it has ended; None where it did."""
+        try:
+            self.await_end(place, limit_s)
+        except KeyboardInterrupt as interrupt:
+            self.progress.step("interrupted: the pods publish what they have measured; once more gives it up")
+            self.stop(place, STOPPING_S)
+            return interrupt
+        except KitError as error:
+            return error
+        return None
+
+    @contextmanager
+    def run_tool(self, place: JobSettings, config: str, limit_s: float) -> Generator[Mapping[str, str]]:
+        """Runs inference-perf with a configuration; gives its files by relative path. The Job goes after the block."""
+        manifest = jobs.tool_job(place, inference_perf(), bench_jobs(), limit_s)
+        with self.running(manifest, lambda uid: jobs.tool_objects(place, config, uid)):
+            try:
+                self.await_end(place, limit_s + STARTING_S)
+            except KitError as error:
+                if any(texts(metadata(pod), "annotations").get(SIMULATED_ANNOTATION) for pod in self.pods(place)):
+                    raise KitError("inference-perf did not run: a rehearsal has no program for its image.") from error
+                raise
+            content = self._content(place, 0)
+            if content is None:
+                raise KitError(f"Job {place.job} left no result, or not all of it.")
+            yield _texts(content)
+
+    def _collected(
+        self, place: JobSettings, request: LoadRequest, failure: KitError | KeyboardInterrupt | None
+    ) -> PodResults:
+        contents = [self._content(place, pod) for pod in range(request.parallelism)]
+        results = tuple(unpack(content) for content in contents if content is not None)
+        if not results:
+            raise failure or KitError(f"No pod of Job {place.job} left a result.")
+        lost = [pod for pod, content in enumerate(contents) if content is None]
+        why = self._causes(place) if lost else {}
+        missing = {pod: why.get(pod, "it is gone") for pod in lost}
+        return PodResults(results, missing, isinstance(failure, KeyboardInterrupt))
+
+    def _causes(self, place: JobSettings) -> dict[int, str]:
+        pods = ((texts(metadata(pod), "annotations").get(INDEX_ANNOTATION), pod) for pod in self.pods(place))
+        return {int(index): why_ended(pod) for index, pod in pods if index is not None}
+
+    def _content(self, place: JobSettings, pod: int) -> bytes | None:
+        """What a pod published, None where that is not there, or not whole."""
+        parts = [self.config_map(place, f"{place.job}-{pod}-0")]
+        if parts[0] is not None:
+            rest = range(1, count_of(parts[0].annotations))
+            parts += [self.config_map(place, f"{place.job}-{pod}-{chunk}") for chunk in rest]
+        whole = [part.data.get(PART_KEY, b"") for part in parts if part is not None]
+        return join_pieces(whole) if len(whole) == len(parts) else None
+
+
+def _texts(content: bytes) -> Mapping[str, str]:
+    """The files that a pod published, by their relative paths."""
+    try:
+        return _FILES.validate_json(content)
+    except ValidationError as error:
+        raise KitError(f"The pod's result is no set of files: {explain(error, 'result')}") from error
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """A load in the notation of `llmd_bench.load.notation`; lengths are the model's workload's where they are None."""
+
+    shapes: tuple[str, ...]
+    requests: int | None = None
+    duration_s: float | None = None
+    input_tokens: str | None = None
+    output_tokens: str | None = None
+    parallelism: int = 1
+    processes: int = 1
+    trim: str = "none"
+    seed: int = 0
+    time_scale: float = 1.0
+    request_timeout_s: float = 300.0
+
+
+def load_request(plan: Plan, model: ModelPlan, options: LoadOptions, job: str) -> LoadRequest:
+    """The load as a Job gets it.
+
+    Raises:
+        Refused: it can't be run; carries everything that is wrong.
+        KitError: something of it can't be read.
+    """
+    if any(shape.startswith("trace:") for shape in options.shapes):
+        raise KitError("A trace is read from this machine.", "Leave --in-cluster out, or give rates.")
+    request = LoadRequest(
+        namespace=plan.namespace,
+        job=job,
+        base_url=f"http://{model.name}.{plan.namespace}.svc.cluster.local",
+        model=model.model.repository,
+        shapes=options.shapes,
+        requests=options.requests,
+        duration_s=options.duration_s,
+        input_tokens=options.input_tokens or str(model.workload.input_tokens),
+        output_tokens=options.output_tokens or str(model.workload.output_tokens),
+        seed=options.seed,
+        run=uuid.uuid4().hex,
+        parallelism=options.parallelism,
+        processes=options.processes,
+        trim=options.trim,
+        request_timeout_s=options.request_timeout_s,
+    )
+    read_trim(request.trim)
+    check(request.stages(), request.workload(), request.processes * request.parallelism)
+    limit_s = sum((stage.duration_s or UNLIMITED_S) + GRACE_S for stage in request.stages())
+    return replace(request, limit_s=limit_s * max(1.0, options.time_scale))
+
+
+def in_cluster(
+    plan: Plan, model: ModelPlan, options: LoadOptions, folder: LoadFolder, progress: Progress
+) -> StoredLoad:
+    """Sends the load from pods, merges what they measured and keeps it. Stages of which not all was sent, because pods
+    are missing for example, are sent once more by a second Job, as are all where a model server restarted; what falls
+    short then too has no row.
+
+    Raises:
+        Refused: the load can't be run.
+        KitError: the folder can't be written, the cluster does not answer, or no pod left a result.
+    """
+    request = load_request(plan, model, options, new_name(model.name))
+    access = ClusterAccess(plan.kubeconfig_context)
+    jobs = LoadJobs(access.client, progress)
+    with folder_for_results(folder.folder):
+        before = running_servers(plan, model, access)
+        with jobs.send(place_of(plan, request.job), request) as sent:
+            stable = stability(before, running_servers(plan, model, access))
+            merged = _merged(plan, model, request, sent, stable)
+            stored = _keep(merged, folder, sent)
+        short = [number for number, (stage, _) in enumerate(merged) if stage.shortfall]
+        if not short or sent.interrupted:
+            return stored
+        progress.step(f"sending once more what fell short: {'; '.join(stored.unmeasured)}")
+        again = _again(model, request, [merged[number][0].stage for number in short])
+        before = running_servers(plan, model, access)
+        with jobs.send(place_of(plan, again.job), again) as sent:
+            stable = stability(before, running_servers(plan, model, access))
+            second = _merged(plan, model, again, sent, stable, [merged[number][0].shortfall for number in short])
+            merged_again = dict(zip(short, second, strict=True))
+            return _keep([merged_again.get(number, one) for number, one in enumerate(merged)], folder, sent)
+
+
+def _again(model: ModelPlan, request: LoadRequest, stages: Sequence[Stage]) -> LoadRequest:
+    """A request for some of a request's stages, which all have the same limit, with other prompts."""
+    limit_s = request.limit_s * len(stages) / len(request.stages())
+    shapes = tuple(str(stage.shape) for stage in stages)
+    return replace(request, job=new_name(model.name), run=uuid.uuid4().hex, shapes=shapes, limit_s=limit_s)
+
+
+def _keep(merged: Sequence[tuple[StageResult, Row | None]], folder: LoadFolder, sent: PodResults) -> StoredLoad:
+    stages = tuple(stage for stage, _ in merged)
+    stored = store_load(LoadMeasurement(tuple(row for _, row in merged if row), stages), folder)
+    return replace(stored, interrupted=sent.interrupted, unmeasured=tuple(unmeasured(stages)))
+
+
+def _merged(
+    plan: Plan,
+    model: ModelPlan,
+    request: LoadRequest,
+    sent: PodResults,
+    stable: Stability,
+    first_tries: Sequence[str | None] = (),
+) -> list[tuple[StageResult, Row | None]]:
+    """The stages of a load with their rows, None for those that are no measurement; `first_tries` has what those of an
+    earlier try fell short by.
+    """
+    stages = [mark_restarts(stage, stable) for stage in pod_load.merge(request, sent.pods)]
+    if first_tries:
+        stages = [replace(stage, second_try_because=why) for stage, why in zip(stages, first_tries, strict=True)]
+    lost = (f"pod {pod} left no result ({why})" for pod, why in sent.missing.items())
+    notes = (f"sent by {request.parallelism} pods in the cluster", *lost, *pod_load.notes(sent.pods))
+    how = sent.pods[0].how
+    return [(stage, None if stage.shortfall else _row(plan, model, stage, how, request, notes)) for stage in stages]
+
+
+def with_tool(plan: Plan, model: ModelPlan, options: LoadOptions, folder: LoadFolder, progress: Progress) -> StoredLoad:
+    """Has inference-perf send the load from a pod, keeps its files and reads them.
+
+    Raises:
+        KitError: it has no such load, the folder can't be written, the cluster does not answer, or the Job fails.
+    """
+    job = new_name(model.name)
+    request = load_request(plan, model, options, job)
+    config = tool_config(model, request)
+    access = ClusterAccess(plan.kubeconfig_context)
+    jobs = LoadJobs(access.client, progress)
+    with folder_for_results(folder.folder):
+        before = running_servers(plan, model, access)
+        with jobs.run_tool(place_of(plan, job), config, request.limit_s) as files:
+            stable = stability(before, running_servers(plan, model, access))
+            stored = store_load(LoadMeasurement((), files=files), folder)
+            disturbed = (str(stable),) if stable.restarted else ()
+            return replace(stored, unmeasured=(*_short_of(request, stored.found.rows), *disturbed))
+
+
+def _short_of(request: LoadRequest, measured: Sequence[Row]) -> Iterator[str]:
+    """What a tool should have sent and did not; how many a random rate comes to is not known beforehand."""
+    (stage,) = request.stages()
+    rate = stage.shape.requests_per_s if isinstance(stage.shape, ConstantRate) else 0.0
+    expected = stage.requests or LEAST_SENT_SHARE * rate * (stage.duration_s or 0.0)
+    sent = sum(row.requests or 0 for row in measured)
+    if not measured or sent < expected:
+        yield f"{stage.name}: {sent} of {stage.requests or rate * (stage.duration_s or 0.0):.0f} requests were sent"
+
+
+def tool_config(model: ModelPlan, request: LoadRequest) -> str:
+    """inference-perf's configuration file.
+
+    Raises:
+        KitError: it has no such load.
+    """
+    stages, workload, tool = request.stages(), request.workload(), inference_perf()
+    if len(stages) != 1:
+        raise KitError("inference-perf is given one stage at a time here.", "Give one value: constant:45")
+    (stage,) = stages
+    load = ToolLoad(
+        base_url=request.base_url,
+        model=request.model,
+        shape=stage.shape,
+        input_tokens=workload.input_tokens,
+        output_tokens=workload.output_tokens,
+        duration_s=stage.duration_s,
+        requests=stage.requests,
+        seed=request.seed,
+    )
+    document = config(
+        load,
+        results=RESULTS_FOLDER,
+        tokenizer=model.model.repository,
+        workers=_workers(stage),
+        worker_concurrency=tool.worker_max_concurrency,
+    )
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> list[dict[str, Any]]:
+    """Everything that a Job would consist of.
+
+    Raises:
+        Refused: the load can't be run.
+        KitError: the tool has no such load.
+    """
+    job = new_name(model.name)
+    request, place = load_request(plan, model, options, job), place_of(plan, job)
+    if tool == "own":
+        return [jobs.load_job(place, request, bench_jobs()), *jobs.load_objects(place, request, UNKNOWN_UID)]
+    text = tool_config(model, request)
+    job_manifest = jobs.tool_job(place, inference_perf(), bench_jobs(), request.limit_s)
+    return [job_manifest, *jobs.tool_objects(place, text, UNKNOWN_UID)]
+
+
+def _workers(stage: Stage) -> int:
+    tool = inference_perf()
+    if not isinstance(stage.shape, ConstantRate | PoissonRate):
+        return 1
+    return max(1, min(tool.most_workers, math.ceil(stage.shape.requests_per_s / tool.requests_per_worker)))
+
+
+def _row(
+    plan: Plan, model: ModelPlan, stage: StageResult, how: Circumstances, request: LoadRequest, notes: Sequence[str]
+) -> Row:
+    return rows.stage_row(
+        stage,
+        model=model_name(model.model.repository),
+        gpu=plan.pools[0].shape.gpu.product,
+        gpus_counted=model.gpus,
+        basis=how.basis_of(model.model.repository),
+        topology=str(model.topology),
+        copies=len(model.units),
+        **conditions(plan, model),
+        max_num_seqs=model.engine.max_num_seqs,
+        price_usd_per_hour=round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
+        seed=request.seed,
+        run=request.run,
+        config_hash=plan.config_hash,
+        notes=notes,
+    )

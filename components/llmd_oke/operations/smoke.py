@@ -1,0 +1,177 @@
+"""The smoke benchmark of a deployed stack: run from this machine, or as a Job whose result is brought here."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lightkube.resources.batch_v1 import Job
+from llmd_base.config_maps import JOB_ANNOTATION, LABEL
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress, Ticker
+from llmd_base.row import Basis
+from llmd_bench.deployment import ServerPods
+from llmd_bench.jobs.smoke import RESULT_KEY, unpack
+from llmd_bench.report import summarize_result
+from llmd_bench.reports import StoredReport, store
+from llmd_bench.run_context import Circumstances
+from llmd_bench.smoke import SmokePlan, SmokeResult, resolve, run_smoke, server_pods
+from llmd_bench.tables import render
+from rich.console import RenderableType
+from rich.text import Text
+
+from llmd_oke.catalogue.models import model_name
+from llmd_oke.operations import evals
+from llmd_oke.operations.cluster_access import ClusterAccess
+from llmd_oke.operations.jobs import JobReader, ended, name_of, why_failed
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.planning.conditions import bound_models
+from llmd_oke.program.smoke import facts, smoke_request
+
+
+def circumstances_of(
+    plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Mapping[str, str]
+) -> Circumstances:
+    """What is not real of what is measured; nothing is where `simulated` names nothing."""
+    if not simulated:
+        return Circumstances(time_scale, Basis.MEASURED, simulated, ran)
+    return Circumstances(time_scale, Basis.CALIBRATED, simulated, ran, bound_models(plan))
+
+
+def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, how: Circumstances) -> SmokePlan:
+    """What the benchmark of one model needs.
+
+    Raises:
+        KitError: the model is not there, or the cluster does not answer.
+    """
+    return resolve(replace(smoke_request(plan, model), facts=facts(stack, plan, model)), access, how)
+
+
+def running_servers(plan: Plan, model: ModelPlan, access: ClusterAccess) -> ServerPods:
+    """The pods of a model's servers that are there now."""
+    try:
+        return server_pods(smoke_request(plan, model), access)
+    except KitError:
+        return None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out for one model, ready to be shown; `failed` are the checks that it did not pass, and `excuses` why
+    that may not be the deployment's fault.
+
+    `report` is None where there was too little for one.
+    """
+
+    name: str
+    failed: tuple[str, ...]
+    summary: dict[str, object]
+    table: RenderableType
+    report: Path | None
+    excuses: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return not self.failed
+
+
+def run_all(
+    stack: str, plan: Plan, how: Circumstances, reports: Path, started: datetime, progress: Progress
+) -> list[Outcome]:
+    """Benchmarks the models of a deployed stack one after the other and stores their reports.
+
+    Raises:
+        KitError: a model is not there or does not answer.
+    """
+    access = ClusterAccess(plan.kubeconfig_context)
+    outcomes: list[Outcome] = []
+    for model in plan.models:
+        progress.step(f"benchmarking {model.name}: {plan.smoke.requests} requests, {plan.smoke.concurrency} at a time")
+        ticker = Ticker(progress)
+        result = run_smoke(
+            smoke_plan(stack, plan, model, access, how), lambda news, ticker=ticker: ticker.tell(str(news), news.phase)
+        )
+        stored = store_result(result, reports, stack, started, plan, model)
+        outcomes.append(outcome(model, result, stored))
+    return outcomes
+
+
+def store_result(
+    result: SmokeResult, reports: Path, stack: str, started: datetime | None, plan: Plan, model: ModelPlan
+) -> StoredReport:
+    """Stores the result of a model's benchmark, and its evaluation beside those of `llmd-oke eval`."""
+    if evaluation := evals.of_benchmark(result, model):
+        evals.store_result(evaluation, reports, stack, model.name)
+    name = model_name(result.plan.model)
+    return store(result, reports, stack, model=name, started=started, part=part(plan, model))
+
+
+def part(plan: Plan, model: ModelPlan) -> str | None:
+    """The folder of a model's report within those of its stack; None where the stack has one model."""
+    return model.name if len(plan.models) > 1 else None
+
+
+def outcome(model: ModelPlan, result: SmokeResult, stored: StoredReport) -> Outcome:
+    """What to show of a stored result."""
+    failed = tuple(check.name for check in result.verdict.failed)
+    return Outcome(model.name, failed, summarize_result(result), render(result), stored.report, result.excuses)
+
+
+def fetch(stack: str, plan: Plan, reports: Path) -> list[Outcome]:
+    """The result of each model's newest Job, stored as a report as if it had been measured from here.
+
+    Where a Job left no result, its last words are shown instead, and nothing is stored.
+
+    Raises:
+        KitError: a model has no Job, or its Job has not ended.
+    """
+    reader = JobReader(ClusterAccess(plan.kubeconfig_context).client, plan.namespace)
+    jobs = {model.name: _job(reader, model) for model in plan.models}
+    results = {name: _result(reader, name, name_of(job)) for name, job in jobs.items()}
+    started = min((result.started for result in results.values() if result), default=None)
+    outcomes: list[Outcome] = []
+    for model in plan.models:
+        result, job = results[model.name], jobs[model.name]
+        if result is None:
+            outcomes.append(_from_words(reader, model, job))
+            continue
+        stored = store_result(result, reports, stack, started, plan, model)
+        outcomes.append(outcome(model, result, stored))
+    return outcomes
+
+
+def _job(reader: JobReader, model: ModelPlan) -> Job:
+    job = reader.newest({LABEL: model.name})
+    if job is None:
+        remedy = "It is part of the deployment where the stack file has smoke.where: cluster. Is the stack deployed?"
+        raise KitError(f"There is no smoke benchmark of {model.name} in the cluster.", remedy)
+    if ended(job) is None:
+        raise KitError(f"The smoke benchmark of {model.name} is still running: Job {name_of(job)}.", "Ask again later.")
+    return job
+
+
+def _result(reader: JobReader, model: str, job: str) -> SmokeResult | None:
+    """None where the Job left no result; one of an earlier Job says nothing of this one."""
+    content = reader.config_map(f"smoke-{model}")
+    if content is None or content.annotations.get(JOB_ANNOTATION) != job or RESULT_KEY not in content.data:
+        return None
+    return unpack(content.data[RESULT_KEY])
+
+
+def _from_words(reader: JobReader, model: ModelPlan, job: Job) -> Outcome:
+    words = _parsed(reader.last_words(name_of(job)) or why_failed(job) or "")
+    passed = ended(job) and words.get("passed") is True
+    failed: tuple[str, ...] = () if passed else tuple(words.get("failed") or ["no measurement"])
+    text = Text(str(words["message"]) or f"{name_of(job)} left no result and no last words", style="bold")
+    return Outcome(model.name, failed, {**words, "model": model.model.repository}, text, None)
+
+
+def _parsed(words: str) -> Mapping[str, Any]:
+    """Last words are JSON, unless something else ended the container."""
+    try:
+        return {"message": "", **json.loads(words)}
+    except (ValueError, TypeError):
+        return {"message": words}

@@ -1,0 +1,177 @@
+"""What a stack's servers do, by their own counters: what grew between two moments, held against what must hold.
+
+Counters come from the pods themselves, or from a Prometheus that has them for longer; both give the same snapshots.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+
+from llmd_base.addresses import PodAddress
+from llmd_base.row import Basis
+from llmd_bench.deployment import Counter, MetricsEndpoint, Snapshot
+from llmd_bench.queries import scrape
+
+from llmd_oke.access.addresses import is_reachable
+from llmd_oke.config import Slo
+from llmd_oke.operations.cluster_access import ClusterAccess
+from llmd_oke.operations.counters import (
+    KV_CACHE_USAGE,
+    RUNNING,
+    WAITING,
+    moment,
+    observation,
+    remote_prefill,
+    restarted,
+    unread,
+    window,
+)
+from llmd_oke.operations.judgements import Judgement, judge, latency_limits, model_limits
+from llmd_oke.operations.observations import Observation
+from llmd_oke.operations.status.reading import Unread
+from llmd_oke.operations.status.servers import Program
+from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.program.smoke import ROUTER_METRICS_PORT, smoke_request
+from llmd_oke.serving import vllm
+
+
+@dataclass(frozen=True)
+class Growth:
+    """All counters at two moments that are `seconds` of wall time apart, and in words where they are from. `unscraped`
+    are roles of which a Prometheus that was asked has nothing.
+    """
+
+    before: Snapshot
+    after: Snapshot
+    seconds: float
+    source: str
+    unscraped: tuple[str, ...] = ()
+
+
+class PodCounters:
+    """Reads the pods themselves, twice, `every_s` apart; later on since the last reading. Within the cluster's network
+    pods are reached straight, otherwise through the API server.
+    """
+
+    def __init__(self, access: ClusterAccess, namespace: str, every_s: float) -> None:
+        self._access = access
+        self._namespace = namespace
+        self._every_s = every_s
+        self._last: tuple[Snapshot, float] | None = None
+        self._straight: bool | None = None
+
+    def __call__(self, programs: Sequence[Program]) -> Growth:
+        """What grew since the last reading of the same programs, or in the next `every_s` seconds."""
+        endpoints = tuple(self._endpoints(programs))
+        before, began_s = self._last or self._read(endpoints)
+        if {item.endpoint.pod for item in before.readings} != {item.pod for item in endpoints}:
+            before, began_s = self._read(endpoints)
+        sleep(max(0.0, began_s + self._every_s - monotonic()))
+        after, ended_s = self._last = self._read(endpoints)
+        return Growth(before, after, ended_s - began_s, f"their own counters over {ended_s - began_s:.0f} s")
+
+    def _read(self, endpoints: Sequence[MetricsEndpoint]) -> tuple[Snapshot, float]:
+        return asyncio.run(scrape(endpoints)), monotonic()
+
+    def _endpoints(self, programs: Sequence[Program]) -> Iterator[MetricsEndpoint]:
+        for program in programs:
+            port = _port(program)
+            if self._straight is None:  # one attempt, a second at most; all pods are in one network
+                self._straight = is_reachable(program.address, port)
+            pod = PodAddress(program.pod, program.address)
+            way = self._access.pod if self._straight else self._access.proxied
+            endpoint = way(self._namespace, pod, port)
+            yield MetricsEndpoint(
+                program.role, program.pod, f"{endpoint.url}/metrics", endpoint.headers, endpoint.verify
+            )
+
+
+def _port(program: Program) -> int:
+    """Where a program shows its counters."""
+    if program.role == "router":
+        return ROUTER_METRICS_PORT
+    return vllm.BEHIND_SIDECAR_PORT if program.role == "decode" else vllm.SERVER_PORT
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """What the servers of a unit do at this moment: requests that wait and run, and the share of the KV cache that the
+    fullest of them uses; None where no server shows it.
+    """
+
+    waiting: float | None
+    running: float | None
+    kv_cache_usage: float | None
+
+
+@dataclass(frozen=True)
+class ModelLoad:
+    """What a model did, held against its targets and limits. `unread` are the servers whose counters can't be read."""
+
+    model: str
+    observation: Observation
+    judgements: tuple[Judgement, ...]
+    unread: Mapping[str, str]
+
+
+def model_load(
+    plan: Plan, model: ModelPlan, programs: Iterable[Program], growth: Growth, time_scale: float, basis: Basis
+) -> ModelLoad:
+    """What the servers and routers of one model did; `time_scale` is wall seconds for a second of model time."""
+    own = {program.pod for program in programs if program.model == model.name}
+    before, after = _only(growth.before, own), _only(growth.after, own)
+    gauges = moment(after)
+    counted = window(before, after, growth.seconds / time_scale)
+    seen = observation(counted, [gauges] if gauges else [], basis)
+    evidence = smoke_request(plan, model).evidence
+    gaps = unread(before, after)
+    if evidence and not gaps and not restarted(before, after):
+        seen = replace(seen, remote_prefill_share=remote_prefill(before, after, evidence))
+    slo = model.slo or Slo()
+    held = (*latency_limits(slo.ttft_ms, slo.itl_ms), *model_limits(plan, model))
+    return ModelLoad(model.name, seen, judge(held, seen), gaps)
+
+
+def unit_gauges(programs: Iterable[Program], snapshot: Snapshot) -> dict[str, Gauges]:
+    """The gauges of each unit."""
+    servers = [program for program in programs if program.role != "router"]
+    units = grouped((program.unit, program.pod) for program in servers)
+    return {unit: _gauges(_only(snapshot, set(pods))) for unit, pods in units.items()}
+
+
+def _gauges(snapshot: Snapshot) -> Gauges:
+    usage = max(_values(snapshot, KV_CACHE_USAGE), default=None)
+    return Gauges(_sum(snapshot, WAITING), _sum(snapshot, RUNNING), usage)
+
+
+def _only(snapshot: Snapshot, pods: set[str]) -> Snapshot:
+    return Snapshot(tuple(reading for reading in snapshot.readings if reading.endpoint.pod in pods))
+
+
+def _values(snapshot: Snapshot, gauge: Counter) -> list[float]:
+    values = (reading.total(gauge) for reading in snapshot.readings)
+    return [value for value in values if value is not None]
+
+
+def _sum(snapshot: Snapshot, gauge: Counter) -> float | None:
+    values = _values(snapshot, gauge)
+    return sum(values) if values else None
+
+
+def load_symptoms(loads: Iterable[ModelLoad] | Unread, stack: str) -> Iterator[Symptom]:
+    """Targets and limits that are not held, and servers whose counters can't be read."""
+    if isinstance(loads, Unread):
+        return
+    for load in loads:
+        for judgement in load.judgements:
+            if judgement.off and judgement.value is not None:
+                limit = judgement.assumption
+                seen, held = (limit.figure.text(value) for value in (judgement.value, limit.value))
+                what = f"{load.model}: {limit.figure.title} {seen}, to be {limit.side} {held}"
+                yield Symptom(Severity.DEGRADED, what, f"llmd-oke tune watch --stack {stack}")
+        if load.unread:
+            why = next(iter(load.unread.values()))
+            what = f"counters of {some(load.unread)} can't be read: {why}"
+            yield Symptom(Severity.RISK, what, "docs/network-policies.md says who may reach servers.")

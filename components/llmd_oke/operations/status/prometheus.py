@@ -1,0 +1,121 @@
+"""A Prometheus as a status asks it: which alerts fire, and what counters were at two moments."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import httpx2
+from llmd_base.addresses import HttpEndpoint
+from llmd_bench.deployment import MetricsEndpoint, Reading, Series, Snapshot
+
+from llmd_oke.operations import prometheus
+from llmd_oke.operations.cluster_access import ClusterAccess
+from llmd_oke.operations.counters import counter_names
+from llmd_oke.operations.prometheus import FiringAlert
+from llmd_oke.operations.status.load import Growth
+from llmd_oke.operations.status.servers import Program
+
+RANGES_S = (300.0, 120.0, 60.0)
+"""Over how long counters are compared: ten scrapes of the llm-d charts' PodMonitor (30 s); less while a server is not
+known for so long, since servers or Prometheus have started.
+"""
+
+_HARMLESS = ("none", "info")
+"""Severities of alerts that say nothing is wrong, such as kube-prometheus-stack's Watchdog, which always fires."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert that fires; `about` is what its rule says of it, or its labels."""
+
+    name: str
+    severity: str
+    about: str
+    remedy: str | None
+    since: datetime | None
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A Prometheus by its address. That of a Service is reached through the API server, wherever this machine is.
+
+    `namespace` is the stack's, `decisions` are the names under which its endpoint pickers count theirs.
+    """
+
+    url: str
+    access: ClusterAccess
+    namespace: str
+    decisions: tuple[str, ...] = ()
+
+    def alerts(self) -> tuple[Alert, ...]:
+        """Those that fire, without those that say that nothing is wrong.
+
+        Raises:
+            KitError: it does not answer, or is no Prometheus.
+        """
+        with self._client() as http:
+            firing = prometheus.alerts(self._way().url, http=http)
+        return tuple(_alert(alert) for alert in firing if alert.labels.get("severity") not in _HARMLESS)
+
+    def counters(self, programs: Sequence[Program]) -> Growth:
+        """What the counters of programs are, and were the longest of `RANGES_S` ago that all of them are known for.
+
+        Raises:
+            KitError: it does not answer, or is no Prometheus.
+        """
+        after = self._snapshot(programs)
+        known = {reading.endpoint.pod for reading in after.readings if reading.series}
+        scraped = {reading.endpoint.role for reading in after.readings if reading.series}
+        unscraped = tuple(dict.fromkeys(program.role for program in programs if program.role not in scraped))
+        before, range_s = after, 0.0
+        for range_s in RANGES_S:
+            before = self._snapshot(programs, range_s)
+            if known <= {reading.endpoint.pod for reading in before.readings if reading.series}:
+                break
+        return Growth(before, after, range_s, f"Prometheus over {_range_text(range_s)}", unscraped)
+
+    def _snapshot(self, programs: Sequence[Program], ago_s: float = 0.0) -> Snapshot:
+        offset, unknown = "", "Prometheus has nothing of it"
+        if ago_s:
+            offset, unknown = f" offset {ago_s:.0f}s", f"Prometheus has known it for less than {ago_s:.0f} s"
+        names = "|".join((*counter_names(), *self.decisions))
+        promql = f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}'
+        series: dict[str, dict[str, list[Series]]] = {}
+        with self._client() as http:
+            for row in prometheus.query(self._way().url, promql, http=http):
+                pod, name = row.labels.get("pod", ""), row.labels.get("__name__", "")
+                series.setdefault(pod, {}).setdefault(name, []).append(Series(row.labels, row.value))
+        return Snapshot(tuple(_reading(program, series.get(program.pod), unknown) for program in programs))
+
+    def _client(self) -> httpx2.Client:
+        way = self._way()
+        return httpx2.Client(headers=dict(way.headers), verify=way.verify)
+
+    def _way(self) -> HttpEndpoint:
+        path = prometheus.service_path(self.url)
+        return HttpEndpoint(self.url.rstrip("/")) if path is None else self.access.api(path)
+
+
+def _range_text(range_s: float) -> str:
+    """`5 min`; a shorter one with the reason."""
+    text = f"{range_s / 60:.0f} min"
+    return text if range_s == RANGES_S[0] else f"{text}, as it doesn't know all servers for longer"
+
+
+def _reading(program: Program, series: Mapping[str, list[Series]] | None, unknown: str) -> Reading:
+    endpoint = MetricsEndpoint(program.role, program.pod, program.pod)
+    if series is None:
+        return Reading(endpoint, error=unknown)
+    return Reading(endpoint, {name: tuple(samples) for name, samples in series.items()})
+
+
+def _alert(firing: FiringAlert) -> Alert:
+    labels = {name: value for name, value in firing.labels.items() if name not in {"alertname", "severity"}}
+    about = firing.annotations.get("summary") or firing.annotations.get("description")
+    return Alert(
+        name=firing.labels.get("alertname", "an alert without a name"),
+        severity=firing.labels.get("severity", "warning"),
+        about=about or ", ".join(f"{name}={value}" for name, value in labels.items()),
+        remedy=firing.annotations.get("runbook_url"),
+        since=firing.since,
+    )

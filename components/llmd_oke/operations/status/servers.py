@@ -1,0 +1,249 @@
+"""A stack's model servers, routers and front doors: how many are ready, and what is wrong with those that aren't."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Event, Pod
+from llmd_bench.deployment import EndpointRole
+
+from llmd_oke.operations.objects import metadata, texts
+from llmd_oke.operations.status.reading import age_text, condition, container_statuses, ended, name_of
+from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.program.models import unit_name
+from llmd_oke.serving import labels
+
+FRONT_DOOR = "front door"
+ROLES: Mapping[str, EndpointRole] = {"prefill": "prefill", "decode": "decode", "prefill-decode": "aggregated"}
+"""Roles by the values of their label (`llmd_oke.serving.labels`)."""
+
+RESTARTED_WITHIN = timedelta(minutes=10)
+"""How long a container's restart is told."""
+
+_COMPONENT = "app.kubernetes.io/component"
+_FRONT_DOORS = ("front-door", "stack-front-door")
+_STARTING = ("ContainerCreating", "PodInitializing")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The pods of one Deployment: model servers of a role, a `router`, or a `front door`. `planned` is None where the
+    plan has no such Deployment, or leaves the number to an autoscaler.
+    """
+
+    name: str
+    model: str | None
+    unit: str | None
+    role: EndpointRole | str
+    ready: int
+    desired: int
+    planned: int | None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A pod of a unit that shows counters."""
+
+    pod: str
+    address: str
+    model: str
+    unit: str
+    role: EndpointRole
+
+
+def server_groups(plan: Plan, deployments: Iterable[Deployment]) -> tuple[Group, ...]:
+    """All Deployments that serve, in the order of the plan; those that it doesn't have come last."""
+    planned = _planned(plan)
+    order = {name: place for place, name in enumerate(planned)}
+    groups = [group for item in deployments if (group := _group(item, planned))]
+    return tuple(sorted(groups, key=lambda group: (order.get(group.name, len(order)), group.name)))
+
+
+def _planned(plan: Plan) -> dict[str, int | None]:
+    """Servers by the names of their Deployments; None where an autoscaler decides."""
+    return {
+        f"{unit_name(plan, model, unit)}-{role.role}": None if role.scaling else role.replicas
+        for model in plan.models
+        for unit in model.units
+        for role in unit.roles
+    }
+
+
+def _group(item: Deployment, planned: Mapping[str, int | None]) -> Group | None:
+    spec, status = item.spec, item.status
+    own = texts(spec.template.metadata, "labels")
+    role = _role(own)
+    if role is None:
+        return None
+    return Group(
+        name=name_of(item),
+        model=own.get(labels.MODEL),
+        unit=own.get(labels.UNIT),
+        role=role,
+        ready=(status.readyReplicas if status else None) or 0,
+        desired=1 if spec.replicas is None else spec.replicas,
+        planned=planned.get(name_of(item)),
+    )
+
+
+def _role(own: Mapping[str, str]) -> EndpointRole | str | None:
+    """What a pod with these labels is; None where it does not serve."""
+    if labels.SERVING in own and labels.ROLE in own:
+        return ROLES.get(own[labels.ROLE])
+    if labels.ROUTED in own:
+        return "router"
+    return FRONT_DOOR if own.get(_COMPONENT) in _FRONT_DOORS else None
+
+
+def programs(pods: Iterable[Pod]) -> tuple[Program, ...]:
+    """The pods of units that have an address and aren't on their way out, sorted by name."""
+    return tuple(sorted(_programs(pods), key=lambda program: program.pod))
+
+
+def _programs(pods: Iterable[Pod]) -> Iterator[Program]:
+    for pod in pods:
+        own = texts(metadata(pod), "labels")
+        role: EndpointRole | None = "router" if labels.ROUTED in own else ROLES.get(own.get(labels.ROLE, ""))
+        address = pod.status.podIP if pod.status else None
+        if role and address and labels.UNIT in own and not _leaving(pod) and not ended(pod):
+            yield Program(name_of(pod), address, own.get(labels.MODEL, ""), own[labels.UNIT], role)
+
+
+def server_symptoms(plan: Plan, stack: str, groups: Sequence[Group]) -> Iterator[Symptom]:
+    """What is wrong by the numbers of pods."""
+    for model in plan.models:
+        own = [group for group in groups if group.model == model.name]
+        yield from _outages(plan, model, own)
+        yield from _missing(plan, model, own, stack)
+    stack_doors = [group for group in groups if group.role == FRONT_DOOR and group.model is None]
+    if plan.front_door and not _any_ready(stack_doors):
+        yield Symptom(Severity.OUTAGE, "the stack's front door has no ready Envoy", _pods_of(plan, FRONT_DOOR))
+    for group in groups:
+        if group.planned is not None and group.planned != group.desired:
+            what = f"{group.name} is to have {group.desired} servers, and {group.planned} by the stack file"
+            yield Symptom(Severity.RISK, what, f"llmd-oke drift --stack {stack}")
+
+
+def shortages(plan: Plan, groups: Iterable[Group], known: Sequence[Symptom]) -> Iterator[Symptom]:
+    """Groups with fewer ready pods than they are to have, of whose pods nothing is told otherwise."""
+    for group in groups:
+        if group.ready < group.desired and not any(f"{group.name}-" in symptom.what for symptom in known):
+            what = f"{group.name}: {group.ready} of {group.desired} ready"
+            yield Symptom(Severity.DEGRADED, what, f"kubectl -n {plan.namespace} describe deployment {group.name}")
+
+
+def _outages(plan: Plan, model: ModelPlan, own: Sequence[Group]) -> Iterator[Symptom]:
+    units = grouped((group.unit, group) for group in own if group.unit is not None)
+    whys = {name: _why_silent(model, groups) for name, groups in units.items()}
+    doors = [group for group in own if group.role == FRONT_DOOR]
+    if all(whys.values()):
+        reasons = dict.fromkeys(why for why in whys.values() if why)
+        what = f"no unit of {model.name} answers: {'; '.join(reasons) or 'nothing is deployed'}"
+        yield Symptom(Severity.OUTAGE, what, _pods_of(plan, model.name))
+        return
+    if model.routed and not plan.front_door and not _any_ready(doors):
+        yield Symptom(Severity.OUTAGE, f"the front door of {model.name} has no ready Envoy", _pods_of(plan, model.name))
+    for name, groups in units.items():
+        if why := whys[name]:
+            yield Symptom(Severity.DEGRADED, f"unit {name} does not answer: {why}", _pods_of(plan, model.name))
+        elif model.topology.disaggregated and not _any_ready(_of(groups, "prefill")):
+            what = f"unit {name} has no ready prefill server: its decode servers compute prompts themselves"
+            yield Symptom(Severity.DEGRADED, what, "docs/how-to/when-prefill-servers-crash.md")
+
+
+def _why_silent(model: ModelPlan, groups: Sequence[Group]) -> str | None:
+    """Why a unit answers no request; None where it does."""
+    role = "decode" if model.topology.disaggregated else "aggregated"
+    if not _any_ready(_of(groups, role)):
+        return f"no {'decode' if role == 'decode' else 'model'} server is ready"
+    return "no router is ready" if model.routed and not _any_ready(_of(groups, "router")) else None
+
+
+def _missing(plan: Plan, model: ModelPlan, own: Sequence[Group], stack: str) -> Iterator[Symptom]:
+    """What only one of stack file and cluster has."""
+    planned = {unit_name(plan, model, unit) for unit in model.units}
+    deployed = {group.unit for group in own if group.unit is not None}
+    if missing := planned - deployed:
+        what = f"{some(missing)} of the stack file is not in the cluster"
+        yield Symptom(Severity.RISK, what, f"llmd-oke up --stack {stack}")
+    if others := deployed - planned:
+        what = f"{some(others)} is not in the stack file: an update goes on, or was not finished"
+        yield Symptom(Severity.RISK, what, f"llmd-oke up --stack {stack}")
+
+
+def _of(groups: Iterable[Group], role: str) -> list[Group]:
+    return [group for group in groups if group.role == role]
+
+
+def _any_ready(groups: Iterable[Group]) -> bool:
+    return any(group.ready for group in groups)
+
+
+def _pods_of(plan: Plan, name: str) -> str:
+    selector = f"{_COMPONENT}=stack-front-door" if name == FRONT_DOOR else f"{labels.MODEL}={name}"
+    return f"kubectl -n {plan.namespace} get pods -l {selector}"
+
+
+def pod_symptoms(plan: Plan, pods: Iterable[Pod], warnings: Iterable[Event], now: datetime) -> Iterator[Symptom]:
+    """What is wrong with single pods, those with the same trouble as one."""
+    latest = _latest_warnings(warnings)
+    budgets = {model.name: max(role.startup_budget_s for role in model.units[0].roles) for model in plan.models}
+    troubled = [
+        ((metadata(pod).generateName or name_of(pod), *trouble), name_of(pod))
+        for pod in pods
+        if not ended(pod) and not _leaving(pod)
+        and (trouble := _trouble(pod, latest.get(name_of(pod)), budgets, now))
+    ]  # fmt: skip
+    for (prefix, what, command), names in grouped(troubled).items():
+        subject = names[0] if len(names) == 1 else f"{len(names)} pods {prefix}*"
+        remedy = f"kubectl -n {plan.namespace} {command.format(pod=names[0])}"
+        yield Symptom(Severity.DEGRADED, f"{subject}: {what}", remedy)
+
+
+def _trouble(pod: Pod, warning: str | None, budgets_s: Mapping[str, int], now: datetime) -> tuple[str, str] | None:
+    """What is wrong with a pod and the command that says more; None where nothing is."""
+    describe = "describe pod {pod}"
+    for status in container_statuses(pod):
+        waiting = status.state.waiting if status.state else None
+        last = status.lastState.terminated if status.lastState else None
+        if waiting and waiting.reason not in _STARTING:
+            if last:
+                words = f"{waiting.reason}, {status.restartCount} restarts; {_end_text(last.reason, last.exitCode)}"
+                return f"{status.name}: {words}", f"logs {{pod}} -c {status.name} --previous"
+            return f"{status.name}: {': '.join(filter(None, (waiting.reason, _line(waiting.message))))}", describe
+        if last and last.finishedAt and now - last.finishedAt < RESTARTED_WITHIN:
+            words = f"restarted {age_text(last.finishedAt, now)} ago, {_end_text(last.reason, last.exitCode)}"
+            return f"{status.name}: {words}", f"logs {{pod}} -c {status.name} --previous"
+    if condition(pod, "Ready")[0]:
+        return None
+    scheduled, why, _ = condition(pod, "PodScheduled")
+    if not scheduled and why:
+        return f"has no node: {_line(why)}", describe
+    created = metadata(pod).creationTimestamp
+    budget_s = budgets_s.get(texts(metadata(pod), "labels").get(labels.MODEL, ""))
+    limit = f" (a start takes {budget_s // 60} min at most)" if budget_s else ""
+    return f"not ready, made {age_text(created, now)} ago{limit}{f'; {warning}' if warning else ''}", describe
+
+
+def _end_text(reason: str | None, code: int) -> str:
+    return f"ended with {reason or 'Error'}, exit code {code}"
+
+
+def _line(text: str | None) -> str:
+    lines = (text or "").strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def _leaving(pod: Pod) -> bool:
+    return metadata(pod).deletionTimestamp is not None
+
+
+def _latest_warnings(warnings: Iterable[Event]) -> dict[str, str]:
+    """What the newest warning about each object says."""
+    return {
+        event.involvedObject.name: f"{event.reason or 'warning'}: {_line(event.message)}"
+        for event in sorted(warnings, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))
+        if event.involvedObject.name
+    }

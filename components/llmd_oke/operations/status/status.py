@@ -1,0 +1,344 @@
+"""The status of a stack: all that is read of it, held against its plan."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
+
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Node, Pod
+from llmd_base.config_maps import LABEL
+from llmd_base.row import Basis
+from llmd_bench.passport import RunningImage
+from llmd_bench.queries import SCRAPE_TIMEOUT_S
+from llmd_bench.run_context import Circumstances
+
+from llmd_oke.config import ExistingCluster
+from llmd_oke.operations import jobs
+from llmd_oke.operations.cluster_access import ClusterAccess
+from llmd_oke.operations.objects import metadata, texts
+from llmd_oke.operations.passport import running_images
+from llmd_oke.operations.status.load import (
+    Gauges,
+    Growth,
+    ModelLoad,
+    PodCounters,
+    load_symptoms,
+    model_load,
+    unit_gauges,
+)
+from llmd_oke.operations.status.nodes import NodePool, node_pools, node_symptoms
+from llmd_oke.operations.status.prometheus import Alert, Prometheus
+from llmd_oke.operations.status.reading import LIMIT_S, Answer, ClusterReading, Unread, name_of, read_cluster
+from llmd_oke.operations.status.servers import (
+    Group,
+    Program,
+    pod_symptoms,
+    programs,
+    server_groups,
+    server_symptoms,
+    shortages,
+)
+from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some, worst_first
+from llmd_oke.planning import Plan
+from llmd_oke.serving import labels
+
+_COUNTING_S = 2 * SCRAPE_TIMEOUT_S + 5.0
+"""For two readings of all pods, beside the time between them."""
+
+_CONTROLLERS = ("kube-controller-manager", "llmd-rehearsal")
+"""Field managers that change objects by themselves."""
+
+_OCID_CHARACTERS = 12
+"""Of an OCID's end, which is what differs."""
+
+_ENVOY = "envoy"
+_SAME_UPDATE_S = 60.0
+_MOST_CHANGES = 3
+
+
+@dataclass(frozen=True)
+class StackChange:
+    """Something that was changed, by whom as far as the cluster knows."""
+
+    when: datetime
+    what: str
+    by: str | None = None
+
+
+@dataclass(frozen=True)
+class StackStatus:
+    """How a stack is. Each part that could not be read says why; `loads` are of models, `load_source` says in words
+    where their figures are from. `images` are those that run, by role and container, and `ran` the versions of programs
+    that run in place of an image's own, by container, in a rehearsal.
+    """
+
+    stack: str
+    cluster: str
+    namespace: str
+    release: str
+    basis: Basis
+    reading: ClusterReading
+    symptoms: tuple[Symptom, ...]
+    nodes: tuple[NodePool, ...] | Unread
+    groups: tuple[Group, ...] | Unread
+    gauges: Mapping[str, Gauges]
+    loads: tuple[ModelLoad, ...] | Unread
+    load_source: str
+    images: Mapping[str, RunningImage] | Unread
+    ran: Mapping[str, str]
+    changes: tuple[StackChange, ...]
+    prometheus: str | None
+    alerts: tuple[Alert, ...] | Unread
+
+    @property
+    def seen(self) -> bool:
+        """Whether all was read that says whether the stack is healthy."""
+        return not any(isinstance(part, Unread) for part in (self.reading.nodes, self.reading.pods, self.groups))
+
+
+class StatusReader:
+    """Reads the status of a stack, again and again where it is watched. Each reading ends within about a minute, even
+    where nothing answers.
+
+    `every_s` is the wall time over which counters are compared where no Prometheus has them.
+    """
+
+    def __init__(
+        self, stack: str, plan: Plan, how: Circumstances, every_s: float, prometheus: str | None = None
+    ) -> None:
+        self._stack, self._plan, self._how, self._every_s = stack, plan, how, every_s
+        self._access = ClusterAccess(plan.kubeconfig_context)
+        decisions = plan.release.endpoint_picker.dialect.metrics.decisions
+        self._prometheus = Prometheus(prometheus, self._access, plan.namespace, (decisions,)) if prometheus else None
+        self._pod_counters = PodCounters(self._access, plan.namespace, every_s)
+
+    def __call__(self) -> StackStatus:
+        """What is there now."""
+        prometheus = self._prometheus
+        alerts = Answer(prometheus.alerts) if prometheus else None
+        reading = read_cluster(self._access, self._plan.namespace)
+        running = () if isinstance(reading.pods, Unread) else programs(own_pods(self._plan, reading.pods))
+        growth = self._growth(running, reading)
+        unasked = Unread("no Prometheus; `--prometheus URL` names one")
+        return judge_status(
+            self._stack,
+            self._plan,
+            self._how,
+            reading,
+            growth,
+            alerts.until(time.monotonic() + LIMIT_S) if alerts else unasked,
+            prometheus.url if prometheus else None,
+        )
+
+    def _growth(self, running: Sequence[Program], reading: ClusterReading) -> Growth | Unread:
+        if not running:
+            return Unread("no pods are known" if isinstance(reading.pods, Unread) else "no server runs")
+        unscraped: tuple[str, ...] = ()
+        if prometheus := self._prometheus:
+            growth = Answer(lambda: prometheus.counters(running)).until(time.monotonic() + LIMIT_S)
+            if not isinstance(growth, Unread):
+                if not growth.unscraped:
+                    return growth
+                unscraped = growth.unscraped
+        limit_s = self._every_s + _COUNTING_S
+        counted = Answer(lambda: self._pod_counters(running)).until(time.monotonic() + limit_s)
+        return counted if isinstance(counted, Unread) else replace(counted, unscraped=unscraped)
+
+
+def judge_status(
+    stack: str,
+    plan: Plan,
+    how: Circumstances,
+    reading: ClusterReading,
+    growth: Growth | Unread,
+    alerts: tuple[Alert, ...] | Unread,
+    prometheus: str | None = None,
+) -> StackStatus:
+    """The status by what was read."""
+    nodes, pods, deployments = reading.nodes, reading.pods, reading.deployments
+    own = () if isinstance(pods, Unread) else own_pods(plan, pods)
+    known = () if isinstance(pods, Unread) else pods
+    groups = deployments if isinstance(deployments, Unread) else server_groups(plan, deployments)
+    loads = growth if isinstance(growth, Unread) else _loads(plan, programs(own), growth, how)
+    images = pods if isinstance(pods, Unread) else running_images(pod for pod in own if _serves(pod))
+    return StackStatus(
+        stack=stack,
+        cluster=cluster_name(plan),
+        namespace=plan.namespace,
+        release=plan.release.name,
+        basis=how.basis,
+        reading=reading,
+        symptoms=worst_first(
+            chain(
+                _cluster_symptoms(plan, stack, reading, groups, own),
+                load_symptoms(loads, stack),
+                () if isinstance(images, Unread) else _image_symptoms(plan, stack, images),
+                _alert_symptoms(alerts, prometheus),
+                () if isinstance(growth, Unread) else _scraping_symptoms(growth, prometheus),
+            )
+        ),
+        nodes=nodes if isinstance(nodes, Unread) else node_pools(plan, nodes, known),
+        groups=groups,
+        gauges={} if isinstance(growth, Unread) else unit_gauges(programs(own), growth.after),
+        loads=loads,
+        load_source=growth.why if isinstance(growth, Unread) else growth.source,
+        images=images,
+        ran=_ran(plan, how),
+        changes=tuple(_changes(reading))[:_MOST_CHANGES],
+        prometheus=prometheus,
+        alerts=alerts,
+    )
+
+
+def cluster_name(plan: Plan) -> str:
+    """What people call the cluster; of an OCID its end."""
+    if isinstance(plan.cluster, ExistingCluster):
+        name = plan.cluster.kubeconfig_context or plan.cluster.identifier
+        return f"…{name[-_OCID_CHARACTERS:]}" if name.startswith("ocid1.") else name
+    return plan.cluster.name if plan.cluster else (plan.cluster_stack or "the kubeconfig's cluster")
+
+
+def own_pods(plan: Plan, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """The pods of the stack's namespace."""
+    return tuple(pod for pod in pods if metadata(pod).namespace == plan.namespace)
+
+
+def _serves(pod: Pod) -> bool:
+    return labels.MODEL in texts(metadata(pod), "labels") and metadata(pod).deletionTimestamp is None
+
+
+def _loads(plan: Plan, running: Sequence[Program], growth: Growth, how: Circumstances) -> tuple[ModelLoad, ...]:
+    bases = [how.basis_of(model.model.repository) for model in plan.models]
+    return tuple(
+        model_load(plan, model, running, growth, how.time_scale, basis)
+        for model, basis in zip(plan.models, bases, strict=True)
+    )
+
+
+def _cluster_symptoms(
+    plan: Plan, stack: str, reading: ClusterReading, groups: tuple[Group, ...] | Unread, own: Sequence[Pod]
+) -> Iterator[Symptom]:
+    warnings = () if isinstance(reading.warnings, Unread) else reading.warnings
+    if not isinstance(reading.nodes, Unread):
+        yield from node_symptoms(plan, reading.nodes, reading.taken)
+    of_pods = list(pod_symptoms(plan, own, warnings, reading.taken))
+    yield from of_pods
+    if not isinstance(groups, Unread):
+        yield from server_symptoms(plan, stack, groups)
+        yield from shortages(plan, groups, of_pods)
+    if not isinstance(reading.jobs, Unread):
+        yield from _job_symptoms(plan, stack, reading.jobs)
+
+
+def _job_symptoms(plan: Plan, stack: str, found: Iterable[Job]) -> Iterator[Symptom]:
+    """Smoke benchmarks that failed, the newest of each model."""
+    of_models = grouped((texts(metadata(job), "labels").get(LABEL, ""), job) for job in found)
+    for model in plan.models:
+        newest = max(of_models.get(model.name, []), key=_created, default=None)
+        if newest and jobs.ended(newest) is False:
+            what = f"the last smoke benchmark of {model.name} failed"
+            yield Symptom(Severity.RISK, what, f"llmd-oke smoke --stack {stack} --fetch")
+
+
+def _image_symptoms(plan: Plan, stack: str, images: Mapping[str, RunningImage]) -> Iterator[Symptom]:
+    planned = planned_images(plan)
+    for place, image in images.items():
+        asked = planned.get(place.rpartition("/")[2])
+        if asked and asked != image.asked:
+            what = f"{place} runs {image.tag}, and is {asked.partition('@')[0].rpartition(':')[2]} by the stack file"
+            yield Symptom(Severity.RISK, what, f"llmd-oke up --stack {stack}")
+        if len(image.digests) > 1:
+            digests = some(digest[:19] for digest in image.digests)
+            yield Symptom(Severity.RISK, f"{place} runs several images: {digests}", "docs/how-to/pin-images.md")
+
+
+def _ran(plan: Plan, how: Circumstances) -> dict[str, str]:
+    """Which versions of programs run in place of the images' own, by container."""
+    release = plan.release
+    programs = {
+        "routing-proxy": release.routing_sidecar.program.name,
+        "epp": release.endpoint_picker.program.name,
+        release.router.proxy_container: _ENVOY,
+        "envoy": _ENVOY,
+    }
+    return {container: how.ran[program] for container, program in programs.items() if program in how.ran}
+
+
+def planned_images(plan: Plan) -> dict[str, str]:
+    """What containers that serve are to run, by their names."""
+    release = plan.release
+    proxy = plan.pulled(release.proxy.image).pinned
+    return {
+        "vllm": plan.pulled(release.vllm.image).pinned,
+        "routing-proxy": plan.pulled(release.routing_sidecar.image).pinned,
+        "epp": plan.pulled(release.endpoint_picker.image).pinned,
+        release.router.proxy_container: proxy,
+        "envoy": proxy,
+    }
+
+
+def _alert_symptoms(alerts: tuple[Alert, ...] | Unread, prometheus: str | None) -> Iterator[Symptom]:
+    if isinstance(alerts, Unread):
+        if prometheus:
+            what = f"Prometheus does not tell which alerts fire: {alerts.why}"
+            yield Symptom(Severity.RISK, what, f"Does {prometheus} run?")
+        return
+    for (name, severity), same in grouped(((alert.name, alert.severity), alert) for alert in alerts).items():
+        count = f" ({len(same)} times)" if len(same) > 1 else ""
+        what = f"alert {name}{count}: {same[0].about}"
+        worst = Severity.DEGRADED if severity == "critical" else Severity.RISK
+        yield Symptom(worst, what, same[0].remedy or "Its rule in Prometheus says when it fires.")
+
+
+def _scraping_symptoms(growth: Growth, prometheus: str | None) -> Iterator[Symptom]:
+    if growth.unscraped:
+        what = f"{prometheus} has no metrics of the stack's servers: {', '.join(growth.unscraped)}"
+        yield Symptom(Severity.RISK, what, "docs/alerts/stack-not-scraped.md")
+
+
+def _changes(reading: ClusterReading) -> list[StackChange]:
+    """What was changed, the newest first: Deployments by their field managers, nodes that came, benchmarks."""
+    changes: list[StackChange] = []
+    if not isinstance(reading.deployments, Unread):
+        changes += _deployment_changes(reading.deployments)
+    if not isinstance(reading.nodes, Unread):
+        changes += _node_changes(reading.nodes)
+    if not isinstance(reading.jobs, Unread):
+        changes += map(_job_change, reading.jobs)
+    return sorted(changes, key=lambda change: change.when, reverse=True)
+
+
+def _deployment_changes(deployments: Iterable[Deployment]) -> Iterator[StackChange]:
+    """Those that one manager changed one after the other are one change."""
+    last = [
+        (entry.time, entry.manager or "", name_of(item))
+        for item in deployments
+        for entry in metadata(item).managedFields or ()
+        if entry.time and entry.subresource != "status" and entry.manager not in _CONTROLLERS
+    ]
+    update: list[tuple[datetime, str, str]] = []
+    for when, by, name in [*sorted(last, reverse=True), (None, "", "")]:
+        same = when and update and by == update[-1][1] and (update[-1][0] - when).total_seconds() < _SAME_UPDATE_S
+        if update and not same:
+            yield StackChange(update[0][0], f"Deployments {some({item[2] for item in update})}", update[0][1])
+            update = []
+        if when:
+            update.append((when, by, name))
+
+
+def _node_changes(nodes: Iterable[Node]) -> Iterator[StackChange]:
+    joined = grouped((when, name_of(node)) for node in nodes if (when := metadata(node).creationTimestamp))
+    for when, names in joined.items():
+        yield StackChange(when, f"nodes {some(names)} joined" if len(names) > 1 else f"node {names[0]} joined")
+
+
+def _job_change(job: Job) -> StackChange:
+    words = {True: "ended well", False: "failed", None: "runs"}[jobs.ended(job)]
+    return StackChange(_created(job), f"Job {name_of(job)} {words}")
+
+
+def _created(job: Job) -> datetime:
+    return metadata(job).creationTimestamp or datetime.min.replace(tzinfo=UTC)

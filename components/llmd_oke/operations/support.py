@@ -1,0 +1,279 @@
+"""An archive for those who are to help: status, objects, logs, versions, reports and the plan of a stack, redacted.
+
+It always has a manifest: what is in it, and what could not be had and why. What it has is bounded in size and time.
+"""
+
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata as packages
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from urllib.parse import urlencode
+
+import httpx2
+import yaml
+from lightkube.resources.core_v1 import Pod
+from llmd_base.addresses import HttpEndpoint
+from llmd_base.errors import KitError
+from llmd_bench.history import stack_folder
+from llmd_bench.reports import LATEST
+from pydantic import JsonValue
+
+from llmd_oke.operations.objects import metadata, plain
+from llmd_oke.operations.status.reading import ClusterReading, Unread, container_statuses, get, name_of, reason
+
+MOST_BYTES = 64 * 2**20
+"""Of all files together, before they are compressed."""
+
+MOST_FILE_BYTES = 2**20
+MOST_LOG_BYTES = 256 * 2**10
+LOG_LINES = 2000
+LOGS_LIMIT_S = 120.0
+AT_ONCE = 8
+
+_PROGRAM_LIMIT_S = 10.0
+_REPORT_FILES = (".json", ".md", ".yaml", ".yml")
+_PACKAGES = ("llmd-oke", "pulumi", "pulumi-kubernetes", "pulumi-oci", "lightkube", "httpx2", "pydantic")
+
+
+@dataclass
+class Archive:
+    """Files by their paths in the archive, none with a secret; `missing` says what could not be had, and why."""
+
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    cut: set[str] = field(default_factory=set[str])
+    missing: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, path: str, text: str, most_bytes: int = MOST_FILE_BYTES) -> None:
+        """Adds a text without its secrets; of one that is too long the end."""
+        content = redact_text(text).encode()
+        if len(content) > most_bytes:
+            content = content[-most_bytes:]
+            self.cut.add(path)
+        if sum(map(len, self.files.values())) + len(content) > MOST_BYTES:
+            self.missing[path] = f"the archive has its {MOST_BYTES // 2**20} MiB"
+        else:
+            self.files[path] = content
+
+    def add_document(self, path: str, document: object) -> None:
+        """Adds a document without its secrets."""
+        as_json: JsonValue = json.loads(json.dumps(document, default=str))
+        self.add(path, json.dumps(redact(as_json), indent=1), MOST_BYTES)
+
+    def try_to_add(self, path: str, read: Callable[[], object]) -> None:
+        """Adds a document, or says why it isn't there."""
+        try:
+            self.add_document(path, read())
+        except (KitError, OSError, ValueError, subprocess.SubprocessError) as error:
+            self.missing[path] = error.message if isinstance(error, KitError) else reason(error)
+
+    def write(self, file: Path, stack: str) -> None:
+        """Writes it, with its manifest, for its owner alone. A file is whole or not there."""
+        manifest = {
+            "stack": stack,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "files": [
+                {"path": path, "bytes": len(content), "cut": path in self.cut}
+                for path, content in sorted(self.files.items())
+            ],
+            "missing": [{"path": path, "why": redact_text(why)} for path, why in sorted(self.missing.items())],
+        }
+        everything = {"manifest.json": json.dumps(manifest, indent=1).encode(), **self.files}
+        with NamedTemporaryFile(dir=file.parent, prefix=".llmd-oke-", delete=False) as target:
+            part = Path(target.name)
+        try:
+            with tarfile.open(part, "w:gz") as archive:
+                for path, content in everything.items():
+                    entry = tarfile.TarInfo(f"{file.name.partition('.')[0]}/{path}")
+                    entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
+                    archive.addfile(entry, io.BytesIO(content))
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def add_cluster(archive: Archive, reading: ClusterReading) -> None:
+    """The objects that tell how the stack is; Secrets and ConfigMaps are never asked for."""
+    parts = {
+        "nodes": reading.nodes,
+        "pods": reading.pods,
+        "deployments": reading.deployments,
+        "jobs": reading.jobs,
+        "warnings": reading.warnings,
+    }
+    for name, part in parts.items():
+        path = f"cluster/{name}.json"
+        if isinstance(part, Unread):
+            archive.missing[path] = part.why
+        else:
+            for item in part:  # which manager set which field is most of an object
+                metadata(item).managedFields = None
+            archive.add_document(path, [plain(item) for item in part])
+
+
+@dataclass(frozen=True)
+class _Log:
+    path: str
+    address: str
+
+
+def add_logs(archive: Archive, way: HttpEndpoint, pods: Iterable[Pod]) -> None:
+    """The end of the log of each container, and of the run before where there was one."""
+    until_s = time.monotonic() + LOGS_LIMIT_S
+
+    def read(log: _Log) -> str | Unread:
+        if time.monotonic() > until_s:
+            return Unread(f"no time was left after {LOGS_LIMIT_S:.0f} s")
+        try:
+            return get(way, log.address).decode(errors="replace")
+        except KitError as error:
+            return Unread(error.message)
+        except (httpx2.HTTPError, OSError) as error:
+            return Unread(reason(error))
+
+    logs = [log for pod in pods for log in _logs(pod)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for log, text in zip(logs, pool.map(read, logs), strict=True):
+            if isinstance(text, Unread):
+                archive.missing[log.path] = text.why
+            else:
+                archive.add(log.path, text, MOST_LOG_BYTES)
+
+
+def _logs(pod: Pod) -> Iterator[_Log]:
+    namespace, name = metadata(pod).namespace, name_of(pod)
+    for status in container_statuses(pod):
+        runs: Sequence[tuple[str, dict[str, str]]] = [("", {})]
+        if status.restartCount:
+            runs = [*runs, (".previous", {"previous": "true"})]
+        for suffix, more in runs:
+            query = urlencode({"container": status.name, "tailLines": str(LOG_LINES), **more})
+            address = f"/api/v1/namespaces/{namespace}/pods/{name}/log?{query}"
+            yield _Log(f"logs/{name}/{status.name}{suffix}.log", address)
+
+
+def add_log_files(archive: Archive, folder: Path) -> None:
+    """The end of each log of a rehearsal: its programs', and those of its pods' containers."""
+    for file in sorted(folder.rglob("*.log")):
+        path = f"logs/{file.relative_to(folder)}"
+        try:
+            archive.add(path, file.read_text(encoding="utf-8", errors="replace"), MOST_LOG_BYTES)
+        except OSError as error:
+            archive.missing[path] = reason(error)
+
+
+def add_reports(archive: Archive, reports: Path, stack: str) -> None:
+    """The newest report of the stack with its passports; single requests are left out."""
+    folder = reports / stack_folder(stack) / LATEST
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.suffix in _REPORT_FILES]
+    if not files:
+        archive.missing["reports"] = f"there is none in {folder}"
+    for file in files:
+        path = f"reports/{file.relative_to(folder)}"
+        try:
+            archive.add(path, file.read_text(encoding="utf-8", errors="replace"))
+        except OSError as error:
+            archive.missing[path] = reason(error)
+
+
+def stack_document(file: Path) -> object:
+    """What a stack file says; what the engine has encrypted goes with the secrets.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it is no YAML.
+    """
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError("it is no YAML") from error
+
+
+def versions() -> dict[str, object]:
+    """The programs and packages of this machine that a deployment goes through."""
+    known: dict[str, str] = {}
+    for name in _PACKAGES:
+        with suppress(packages.PackageNotFoundError):
+            known[name] = packages.version(name)
+    return {"system": platform.platform(), "python": platform.python_version(), "packages": known, "pulumi": _pulumi()}
+
+
+def _pulumi() -> str:
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    try:
+        done = subprocess.run(
+            ["pulumi", "version"],
+            env={**environment, "PULUMI_SKIP_UPDATE_CHECK": "true"},
+            capture_output=True,
+            text=True,
+            timeout=_PROGRAM_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"not known: {reason(error)}"
+    return done.stdout.strip() or "not known"
+
+
+# What may leave a machine: texts and documents without secrets, as far as names and forms tell them. Values that a name
+# calls a secret go (`HF_TOKEN=…`, `password: …`), and so does what looks like one whatever it is called: tokens of
+# known forms, signed and pre-authenticated addresses, private keys.
+
+HIDDEN = "[redacted]"
+
+_NAMES = (
+    r"token(?!s|iz)|secret|passw|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential|cookie|"
+    r"authorization|encryptionsalt|encryptedkey"
+)
+_SECRET_NAME = re.compile(rf"(?i){_NAMES}|^secure$")
+
+_VALUE = r"(?!\d+(\.\d+)?\b|\[)[^\s\"',;&\\]{4,}"
+"""What stands after a secret's name: no number, and nothing that is redacted already."""
+
+_FORMS = (  # none takes longer than a text is long: logs have lines of any length
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (re.compile(r"\b(hf_|pul-|ghp_|github_pat_|sk-)[\w-]{8,}"), HIDDEN),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), HIDDEN),  # JSON Web Tokens
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?i)(://)[^/\s:@]{1,99}:[^/\s@]{1,999}@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"/p/[\w-]{16,}(?=/n/)"), f"/p/{HIDDEN}"),  # pre-authenticated requests of Object Storage
+    (re.compile(r"(?i)([?&](x-amz-signature|x-amz-credential|sig|signature)=)[^&\s\"']+"), rf"\1{HIDDEN}"),
+    (
+        re.compile(rf"(?i)(({_NAMES})[\w.-]{{0,40}}\\?[\"']?\s{{0,4}}[=:]\s{{0,4}}\\?[\"']?){_VALUE}"),
+        rf"\1{HIDDEN}",
+    ),
+)
+
+
+def redact_text(text: str) -> str:
+    """A text without what looks like a secret."""
+    for form, instead in _FORMS:
+        text = form.sub(instead, text)
+    return text
+
+
+def redact(value: JsonValue) -> JsonValue:
+    """A document without secrets: values by the names of keys and of environment variables, texts by their form."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    if isinstance(value, dict):
+        is_variable = _SECRET_NAME.search(str(value.get("name", ""))) is not None
+        return {key: _redact_entry(key, item, is_variable=is_variable) for key, item in value.items()}
+    return value
+
+
+def _redact_entry(key: str, item: JsonValue, *, is_variable: bool) -> JsonValue:
+    is_secret = _SECRET_NAME.search(key) is not None or (key == "value" and is_variable)
+    return HIDDEN if isinstance(item, str) and is_secret else redact(item)

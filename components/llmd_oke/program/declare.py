@@ -1,0 +1,386 @@
+"""What a program declares, without engine, cluster or cloud: for YAML, pipelines and tests.
+
+Each call has an event loop, a thread and mocks of its own, so that calls can't disturb each other, and a limit, because
+a program with an output that never resolves would otherwise hang (pulumi issue 7663).
+"""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pulumi
+from llmd_base.errors import KitError
+from pulumi.runtime import mocks, rpc
+from pulumi.runtime.settings import get_root_resource
+
+from llmd_oke import config as stack_config
+from llmd_oke.config import StackConfig
+from llmd_oke.program.deployment import program
+
+PROJECT = "llmd-oke"
+LIMIT_S = 60.0
+
+_HASH = re.compile("-[0-9a-f]{8}(?=-|$)")
+
+KUBECONFIG = json.dumps(
+    {
+        "clusters": [
+            {
+                "name": "cluster",
+                "cluster": {"server": "https://10.140.0.5:6443", "certificate-authority-data": "Q0EgQ0VSVElGSUNBVEU="},
+            }
+        ],
+        "users": [{"name": "user", "user": {"exec": {"command": "oci", "args": ["ce", "cluster", "generate-token"]}}}],
+    }
+)
+"""What OKE gives for a cluster: its address and authority, and a user that asks OCI's command line."""
+
+_ANSWERS: dict[str, dict[str, Any]] = {
+    "oci:ContainerEngine/getClusterKubeConfig:getClusterKubeConfig": {"content": KUBECONFIG},
+    "oci:ContainerEngine/getNodePoolOption:getNodePoolOption": {
+        "sources": [
+            {
+                "sourceName": f"Oracle-Linux-8.10-2026.07.31-0-OKE-{version}-1330",
+                "imageId": f"ocid1.image.oc1..{version}",
+                "sourceType": "IMAGE",
+            }
+            for version in ("1.33.1", "1.34.2", "1.36.1")
+        ]
+    },
+    "oci:Core/getServices:getServices": {
+        "services": [
+            {
+                "id": "ocid1.service.oc1.iad.all",
+                "cidrBlock": "all-iad-services-in-oracle-services-network",
+                "name": "All IAD Services In Oracle Services Network",
+                "description": "",
+            }
+        ]
+    },
+    "oci:Identity/getAvailabilityDomains:getAvailabilityDomains": {
+        "availabilityDomains": [
+            {"id": f"ocid1.availabilitydomain.oc1..{number}", "name": f"Uocm:US-ASHBURN-AD-{number}"}
+            for number in (1, 2, 3)
+        ]
+    },
+    "oci:Identity/getDomains:getDomains": {
+        "domains": [{"displayName": "Default", "url": "https://idcs-0.identity.oraclecloud.com:443"}]
+    },
+    "oci:Identity/getRegionSubscriptions:getRegionSubscriptions": {
+        "regionSubscriptions": [{"isHomeRegion": True, "regionName": "us-ashburn-1"}]
+    },
+}
+
+
+COMPUTED: dict[str, dict[str, Any]] = {
+    "pulumi:pulumi:StackReference": {"outputs": {}},  # of a stack that is new
+    "oci:Core/vcn:Vcn": {"defaultSecurityListId": "ocid1.securitylist.oc1.iad.default"},
+    "oci:FileStorage/mountTarget:MountTarget": {
+        "ipAddress": "10.140.0.100",
+        "exportSetId": "ocid1.exportset.oc1.iad.1",
+    },
+    "oci:Lustre/fileStorageLustreFileSystem:FileStorageLustreFileSystem": {"managementServiceAddress": "10.140.2.2"},
+}
+
+
+def without_hash(name: str) -> str:
+    """A name without what it has of a hash: that of a unit's versions, or of a front door's config."""
+    return _HASH.sub("", name)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A resource as the program declares it. Others are named by URN; timeouts are Pulumi's texts (`"600s"`); outputs
+    are what a component registers.
+    """
+
+    type: str
+    name: str
+    urn: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    secret_inputs: frozenset[str] = frozenset()
+    parent: str = ""
+    provider: str = ""
+    depends_on: tuple[str, ...] = ()
+    timeouts: Mapping[str, str] = field(default_factory=dict[str, str])
+    replace_on_changes: tuple[str, ...] = ()
+    delete_before_replace: bool = False
+    retain_on_delete: bool = False
+    protect: bool = False
+    deleted_with: str = ""
+    ignore_changes: tuple[str, ...] = ()
+    additional_secret_outputs: tuple[str, ...] = ()
+    plugin_version: str = ""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """All that a program declares, sorted by type and name, and what it exports."""
+
+    resources: tuple[Declared, ...]
+    outputs: Mapping[str, Any]
+
+    def of_type(self, token: str) -> list[Declared]:
+        """The resources with that type token, for example `llmd-oke:index:Router`."""
+        return [resource for resource in self.resources if resource.type == token]
+
+    def resource(self, token: str, name: str) -> Declared:
+        """The resource with that type token and Pulumi name.
+
+        Raises:
+            LookupError: there is none; says which names there are.
+        """
+        for resource in self.of_type(token):
+            if resource.name == name:
+                return resource
+        raise LookupError(f"no {token} {name!r}; there are {[resource.name for resource in self.of_type(token)]}")
+
+    def manifests(self) -> list[dict[str, Any]]:
+        """The Kubernetes objects, as they would be sent to the API server."""
+        return [dict(resource.inputs) for resource in self._objects()]
+
+    def kubernetes(self, kind: str, name: str) -> dict[str, Any]:
+        """The Kubernetes object of that kind and name; what names have of a hash of their content may be left out.
+
+        Raises:
+            LookupError: there is none; says which names there are.
+        """
+        return dict(self.kubernetes_resource(kind, name).inputs)
+
+    def kubernetes_resource(self, kind: str, name: str) -> Declared:
+        """The resource that declares the Kubernetes object of that kind and name, for its options.
+
+        What names have of a hash of their content may be left out.
+
+        Raises:
+            LookupError: there is none; says which names there are.
+        """
+        of_kind = [resource for resource in self._objects() if resource.inputs["kind"] == kind]
+        for resource in of_kind:
+            own = resource.inputs["metadata"]["name"]
+            if name in {own, without_hash(own)}:
+                return resource
+        raise LookupError(f"no {kind} {name!r}; there are {[r.inputs['metadata']['name'] for r in of_kind]}")
+
+    def _objects(self) -> Iterator[Declared]:
+        of_cluster = (resource for resource in self.resources if resource.type.startswith("kubernetes:"))
+        return (_named(resource) for resource in of_cluster if "kind" in resource.inputs)  # a Helm release is none
+
+
+def _named(resource: Declared) -> Declared:
+    """The resource with a name for its object: the plug-in names those that have none after their resource."""
+    if "name" in resource.inputs["metadata"]:
+        return resource
+    metadata = {"name": resource.name, **resource.inputs["metadata"]}
+    return replace(resource, inputs={**resource.inputs, "metadata": metadata})
+
+
+class ClusterMocks(mocks.Mocks):
+    """A cluster that takes every object as it is: ids are `namespace/name`, outputs are the inputs."""
+
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
+        """The answer to a resource that is declared."""
+        metadata: dict[str, str] = cast("dict[str, Any]", args.inputs).get("metadata") or {}
+        parts = [metadata[key] for key in ("namespace", "name") if metadata.get(key)]
+        return "/".join(parts) or args.name, _outputs(args.typ, dict(cast("dict[str, Any]", args.inputs)))
+
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], list[tuple[str, str]] | None]:
+        """The answer to a provider function that the kit's program calls."""
+        if args.token not in _ANSWERS:
+            raise KitError(f"The program calls {args.token}, which these mocks have no answer to.")
+        return _ANSWERS[args.token], []
+
+
+def render(
+    config: StackConfig | Mapping[str, Any] | str,
+    *,
+    secrets: Mapping[str, str] | None = None,
+    project: Path | None = None,
+    limit_s: float = LIMIT_S,
+) -> Rendered:
+    """What the kit's program declares for one stack.
+
+    Args:
+        config: the stack's config, the object under `llmd-oke:stack`, or the name of a stack.
+        secrets: the stack's secret keys, for example `{"huggingFaceToken": "..."}`.
+        project: folder with `stacks/`, and `values/` if it has entries of its own; the working directory if left out.
+        limit_s: longest that the program may run, in seconds.
+
+    Raises:
+        Refused: the stack can't be deployed.
+        KitError: there is no such stack, or the program does not end.
+    """
+    if isinstance(config, str):
+        config = stack_config.load(project or Path.cwd(), config)
+    if isinstance(config, StackConfig):
+        config = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    plain = {f"{PROJECT}:stack": json.dumps(config), f"{PROJECT}:rehearsed": "true"}
+    hidden = {f"{PROJECT}:{key}": secret for key, secret in (secrets or {}).items()}
+    return declared(lambda: program(project), config={**plain, **hidden}, secret_keys=tuple(hidden), limit_s=limit_s)
+
+
+def declared(
+    run: Callable[[], object],
+    *,
+    config: Mapping[str, str] | None = None,
+    secret_keys: tuple[str, ...] = (),
+    cluster: mocks.Mocks | None = None,
+    stack: str = "test",
+    limit_s: float = LIMIT_S,
+) -> Rendered:
+    """What a Pulumi program declares.
+
+    Args:
+        run: the program.
+        config: Pulumi config by full key (`project:key`).
+        secret_keys: which of these keys are secret.
+        cluster: answers to what the program declares and calls; `ClusterMocks` if left out.
+        stack: the stack's name, without organization and project.
+        limit_s: longest that the program may run, in seconds.
+
+    Raises:
+        KitError: the program does not end.
+    """
+    recorder = _Recorder(cluster or ClusterMocks(), stack)
+    failures: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            recorder.run(run, dict(config or {}), list(secret_keys))
+        except BaseException as error:  # raised again in the caller's thread
+            failures.append(error)
+
+    thread = threading.Thread(target=attempt, name="declared", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise KitError(f"The program does not end within {limit_s:g} s; does an output wait for itself?")
+    if failures:
+        raise failures[0]
+    return recorder.rendered()
+
+
+def _outputs(type_: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """A resource's outputs: its inputs, what OCI makes up beside them, a Helm release's status, a Stash's value."""
+    if type_ == "kubernetes:helm.sh/v3:Release":
+        return {**inputs, "status": {"name": inputs.get("name"), "namespace": inputs.get("namespace")}}
+    if type_ == "pulumi:index:Stash":
+        return {**inputs, "output": inputs.get("input")}
+    return {**inputs, **COMPUTED.get(type_, {})}
+
+
+class _Recorder(mocks.MockMonitor):
+    """Pulumi's mock of the engine, which forgets resource options, with a memory for them."""
+
+    def __init__(self, cluster: mocks.Mocks, stack: str) -> None:
+        super().__init__(cluster)
+        self._stack = stack
+        self._declared: list[Declared] = []
+        self._component_outputs: dict[str, Mapping[str, Any]] = {}
+        self._outputs: dict[str, Any] = {}
+
+    def run(self, program: Callable[[], object], config: dict[str, str], secret_keys: list[str]) -> None:
+        with _event_loops():
+            pulumi.runtime.set_all_config(config, secret_keys)
+            mocks.set_mocks(self.mocks, project=PROJECT, stack=self._stack, preview=False, monitor=self)
+            mocks.test(lambda: self._exports(program))()
+
+    def rendered(self) -> Rendered:
+        resources = (replace(item, outputs=self._component_outputs.get(item.urn, {})) for item in self._declared)
+        return Rendered(tuple(sorted(resources, key=lambda r: (r.type, r.name))), self._outputs)
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802 - the protocol's name
+        answer = super().RegisterResource(request)
+        if request.type != "pulumi:pulumi:Stack":
+            self._declared.append(_declaration(request, answer.urn))
+        return answer
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802 - the protocol's name
+        self._component_outputs[request.urn] = _readable(rpc.deserialize_properties(request.outputs))
+        return super().RegisterResourceOutputs(request)
+
+    def _exports(self, program: Callable[[], object]) -> pulumi.Output[None]:
+        program()
+        root: Any = get_root_resource()
+        return pulumi.Output.from_input(dict(root.outputs)).apply(self._outputs.update)
+
+
+def _declaration(request: Any, urn: str) -> Declared:
+    inputs = rpc.deserialize_properties(request.object)
+    limits = request.customTimeouts
+    timeouts = {"create": limits.create, "update": limits.update, "delete": limits.delete}
+    return Declared(
+        type=request.type,
+        name=request.name,
+        urn=urn,
+        inputs=_readable(inputs),
+        secret_inputs=frozenset(_secret_paths(inputs)),
+        parent=request.parent,
+        provider=request.provider,
+        depends_on=tuple(sorted(request.dependencies)),
+        timeouts={step: limit for step, limit in timeouts.items() if limit},
+        replace_on_changes=tuple(request.replaceOnChanges),
+        delete_before_replace=request.deleteBeforeReplace,
+        retain_on_delete=request.retainOnDelete,
+        protect=request.protect,
+        deleted_with=request.deletedWith,
+        ignore_changes=tuple(request.ignoreChanges),
+        additional_secret_outputs=tuple(request.additionalSecretOutputs),
+        plugin_version=request.version,
+    )
+
+
+def _readable(value: Any) -> Any:
+    """The value without the marks and accidents of its transport: secrets unwrapped, whole numbers, keys sorted."""
+    if rpc.is_rpc_secret(value):
+        return _readable(rpc.unwrap_rpc_secret(value))
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _readable(part) for key, part in sorted(cast("dict[str, Any]", value).items())}
+    if isinstance(value, list):
+        return [_readable(part) for part in cast("list[Any]", value)]
+    return value
+
+
+def _secret_paths(value: Any, path: str = "") -> Iterator[str]:
+    """Where the secrets are: `stringData.token`."""
+    if rpc.is_rpc_secret(value):
+        yield path
+    elif isinstance(value, dict):
+        for key, part in cast("dict[str, Any]", value).items():
+            yield from _secret_paths(part, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for i, part in enumerate(cast("list[Any]", value)):
+            yield from _secret_paths(part, f"{path}[{i}]")
+
+
+@contextmanager
+def _event_loops() -> Generator[None]:
+    """An event loop for this thread and one for each worker of Pulumi's, all closed at the end.
+
+    Pulumi makes loops for its workers and leaves them open, which Python complains about when it ends.
+    """
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def add() -> None:
+        loops.append(asyncio.new_event_loop())
+        asyncio.set_event_loop(loops[-1])
+
+    add()
+    workers = ThreadPoolExecutor(initializer=add)
+    loops[0].set_default_executor(workers)
+    try:
+        yield
+    finally:
+        workers.shutdown()
+        for loop in loops:
+            loop.close()

@@ -1,0 +1,446 @@
+"""How well KEDA and the HPA controller follow a load, against a fixed size and an oracle that knows the load.
+
+The stack is rehearsed: Prometheus, KEDA and the HPA controller are the real ones, servers and the cluster autoscaler
+are simulated. Each profile is sent to as many servers as its highest rate needs, then to those that the load scales.
+Times of scaling and of the profile pass `--scaling-speed` times faster; requests do not, so that a queue that builds
+up while servers start is shorter than it would be, and longer beside it.
+
+The oracle has, at each moment, the fewest servers that carry the rate within the targets by the tuner's latency
+figures; they are there in time, and hold their GPUs from the beginning of their start. It is a forecast, no run.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from autoscaling_load import ROLES, Answer, Look, Order
+from bench_projects import project_copy
+from llmd_base.errors import KitError
+from llmd_base.progress import PlainProgress, Progress
+from llmd_base.row import Basis
+from llmd_bench.load.workload import RateProfile
+from llmd_bench.plots.charts import steps_svg
+from llmd_bench.plots.drawing import Point, Series
+from llmd_oke.catalogue.latency_figures import known_figures
+from llmd_tuner.applying import RoleThresholds, thresholds
+from llmd_tuner.confidence import confine
+from llmd_tuner.families import capacities_of, fleet_of_counts
+from llmd_tuner.search import Deployment, families, search
+from llmd_tuner.search_inputs import Question, known_model, known_shape, parse_targets, question_of
+from llmd_tuner.workload import of_lengths
+
+STACK, MODEL, SHAPE = "autoscaling", "gpt-oss-120b", "BM.GPU.MI300X.8"
+INPUT_TOKENS, OUTPUT_TOKENS, MAX_NUM_SEQS = 8192, 128, 32
+TTFT_MS, TPOT_MS = 3000.0, 14.0
+GPUS, FAMILY = 12, "p-tp1-d-tp1"
+"""Of the fixed size: two nodes, the second of which is half empty."""
+
+STARTUP_S = 300.0
+"""Of scaling time, for a server whose weights are on its node's disk; assumed."""
+
+LEAD_S = 900.0
+"""The profile's first rate is sent for so long before anything counts, in seconds of scaling time."""
+
+LIMIT_S = 1500.0
+
+SHARES: Mapping[str, Sequence[tuple[float, float]]] = {
+    "ramp": ((0, 0.2), (600, 0.2), (2400, 1.0), (3000, 1.0), (4800, 0.2), (5400, 0.2)),
+    "burst": ((0, 0.25), (900, 0.25), (930, 0.9), (2100, 0.9), (2130, 0.25), (5400, 0.25)),
+    "night": ((0, 0.8), (900, 0.8), (1800, 0.1), (4200, 0.1), (5100, 0.8), (5400, 0.8)),
+}
+"""Each profile: seconds, and shares of the highest rate that the thresholds of the fixed size allow."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Servers of both roles."""
+
+    prefill: int
+    decode: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all of them, one each."""
+        return self.prefill + self.decode
+
+
+@dataclass(frozen=True)
+class Step:
+    """What there is from a moment of the profile on, in seconds of scaling time, until the next step."""
+
+    at_s: float
+    servers: Size
+    gpus: float
+    node_gpus: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one way of sizing came to. `attained` is the share of requests that were answered within the targets."""
+
+    profile: str
+    way: str
+    gpu_hours: float
+    node_gpu_hours: float
+    attained: float | None
+    requests: int | None
+    failed: int | None
+    turns_per_hour: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """An outcome, and its steps for the plot."""
+
+    outcome: Outcome
+    steps: Sequence[Step]
+    failures: Sequence[str] = ()
+
+
+def profile_of(name: str, peak_per_s: float, minutes: float | None = None) -> RateProfile:
+    """A profile by its name, in seconds of scaling time; it may be made to last so many minutes."""
+    profile = RateProfile(name, tuple((at_s, share * peak_per_s) for at_s, share in SHARES[name]))
+    return profile.faster(profile.duration_s / 60 / minutes) if minutes else profile
+
+
+def with_lead(profile: RateProfile, lead_s: float) -> RateProfile:
+    """The profile after its own first rate for a while."""
+    first = profile.points[0][1]
+    return RateProfile(profile.name, ((0.0, first), *((at_s + lead_s, rate) for at_s, rate in profile.points)))
+
+
+def hours(steps: Sequence[Step], end_s: float, amount: Callable[[Step], float]) -> float:
+    """An amount of each step times how long it lasts, in hours."""
+    ends = [*(step.at_s for step in steps[1:]), end_s]
+    return sum(amount(step) * max(0.0, end - step.at_s) for step, end in zip(steps, ends, strict=True)) / 3600
+
+
+def turns(counts: Iterable[int]) -> int:
+    """How often a number that went up goes down, or the other way round."""
+    changes = [after - before for before, after in pairwise(counts) if after != before]
+    return sum((before > 0) != (after > 0) for before, after in pairwise(changes))
+
+
+def turns_per_hour(steps: Sequence[Step], end_s: float) -> float:
+    """Turns of both roles in an hour of scaling time: what a load that only rises and falls needs, and flapping."""
+    roles = ([step.servers.prefill for step in steps], [step.servers.decode for step in steps])
+    return sum(map(turns, roles)) / ((end_s - steps[0].at_s) / 3600)
+
+
+def attained(answers: Sequence[Answer], ttft_ms: float = TTFT_MS, tpot_ms: float = TPOT_MS) -> float:
+    """The share of all requests that were answered within both targets; one that failed was not."""
+    return sum(_within(answer, ttft_ms, tpot_ms) for answer in answers) / len(answers)
+
+
+def _within(answer: Answer, ttft_ms: float, tpot_ms: float) -> bool:
+    times = (answer.ttft_ms, answer.tpot_ms)
+    return answer.failure is None and all(
+        time is not None and time <= target for time, target in zip(times, (ttft_ms, tpot_ms), strict=True)
+    )
+
+
+def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[Step]:
+    """Looks as steps in scaling time. A server that ends does so in wall time, so its GPUs count by that much less."""
+    return [
+        Step(
+            look.at_s * speed - lead_s,
+            Size(look.replicas["prefill"], look.replicas["decode"]),
+            look.gpus - look.ending_gpus + look.ending_gpus / speed,
+            look.node_gpus,
+        )
+        for look in looks
+        if look.at_s * speed >= lead_s
+    ]
+
+
+class Capacities:
+    """What so many servers carry within the targets, by the tuner's latency figures."""
+
+    def __init__(self, question: Question, most: Size) -> None:
+        family = next(item for item in families(question) if item.name == FAMILY)
+        sizes = [Size(*counts) for counts in product(range(1, most.prefill + 1), range(1, most.decode + 1))]
+        fleet = fleet_of_counts((size.prefill, size.decode, 1) for size in sizes)
+        capacities = capacities_of(question, family, fleet)
+        carried = [(size, float(capacity)) for size, capacity in zip(sizes, capacities, strict=True)]
+        self._fewest_first = sorted(carried, key=lambda item: (item[0].gpus, -item[1]))
+        self._most = most
+
+    def fewest(self, requests_per_s: float) -> Size:
+        """The fewest servers that carry a rate; the most that there may be where none do."""
+        return next((size for size, most_per_s in self._fewest_first if most_per_s >= requests_per_s), self._most)
+
+
+def oracle_steps(
+    profile: RateProfile, fewest: Callable[[float], Size], startup_s: float, gpus_per_node: int, interval_s: float = 10
+) -> list[Step]:
+    """What an oracle has: at each moment the servers that are needed then, or will be while one starts."""
+    moments = np.arange(0.0, profile.duration_s, interval_s)
+    needed = [
+        fewest(profile.rate_per_s(float(at_s))) for at_s in np.arange(0.0, profile.duration_s + startup_s, interval_s)
+    ]
+    ahead = round(startup_s / interval_s) + 1
+    steps: list[Step] = []
+    for place, at_s in enumerate(moments):
+        window = needed[place : place + ahead]
+        size = Size(max(item.prefill for item in window), max(item.decode for item in window))
+        nodes = -(-size.gpus // gpus_per_node)
+        steps.append(Step(float(at_s), size, size.gpus, nodes * gpus_per_node))
+    return steps
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is benchmarked: the tuner's question and answer, and its thresholds."""
+
+    question: Question
+    fixed: Size
+    least: Size
+    peak_per_s: float
+    by_role: Mapping[str, RoleThresholds]
+    basis: str
+
+
+def usual_scene() -> Scene:
+    """Servers of the fixed size are the tuner's best of so many GPUs; its thresholds say the highest rate."""
+    model, shape = known_model(MODEL), known_shape(SHAPE)
+    figures = known_figures(model, shape.gpu)
+    targets = parse_targets(f"ttft={TTFT_MS:g},itl={TPOT_MS:g}")
+    workload = of_lengths(INPUT_TOKENS, OUTPUT_TOKENS)
+    question = question_of(model, shape, figures, workload, targets, GPUS, max_num_seqs=MAX_NUM_SEQS)
+    question, confidence = confine(question, figures, allow_extrapolation=True)
+    best = next(item for item in search(question).deployments() if _is_asked_for(item))
+    by_role = thresholds(question, best, confidence.tag)
+    prompts = next(item.value for item in by_role["prefill"].thresholds if item.key == "promptTokensPerS")
+    smaller = min(best.prefill, best.decode)
+    least = Size(round(best.prefill / smaller), round(best.decode / smaller))
+    peak_per_s = prompts * best.prefill / INPUT_TOKENS
+    return Scene(question, Size(best.prefill, best.decode), least, peak_per_s, by_role, confidence.tag)
+
+
+def _is_asked_for(deployment: Deployment) -> bool:
+    return (deployment.family, deployment.copies, deployment.gpus) == (FAMILY, 1, GPUS)
+
+
+def stack_of(scene: Scene, *, scaled: bool) -> dict[str, Any]:
+    """A cluster that the stack creates, whose GPU nodes the cluster autoscaler adds and takes; of the fixed size, the
+    limits are the topology's.
+    """
+    counts = {"prefill": (scene.least.prefill, scene.fixed.prefill), "decode": (scene.least.decode, scene.fixed.decode)}
+    scaling = {
+        role: {
+            "minReplicas": least if scaled else most,
+            "maxReplicas": most,
+            **{item.key: item.value for item in scene.by_role[role].thresholds},
+        }
+        for role, (least, most) in counts.items()
+    }
+    model = {
+        "model": MODEL,
+        "topology": f"{scene.fixed.prefill}p-tp1-{scene.fixed.decode}d-tp1",
+        "workload": {"inputTokens": INPUT_TOKENS, "outputTokens": OUTPUT_TOKENS},
+        "slo": {"ttftMs": TTFT_MS, "itlMs": TPOT_MS},
+        "engine": {"maxNumSeqs": MAX_NUM_SEQS},
+        "scaling": scaling,
+    }
+    pool = {
+        "name": "mi300x",
+        "shape": SHAPE,
+        "size": 2,
+        "availabilityDomain": "Uocm:US-ASHBURN-AD-1",
+        "image": {"ocid": "ocid1.image.oc1.iad.example"},
+        "scaling": {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 2},
+    }
+    cluster = {
+        "mode": "create",
+        "name": STACK,
+        "region": "us-ashburn-1",
+        "compartmentId": "ocid1.compartment.oc1..example",
+        "tenancyId": "ocid1.tenancy.oc1..example",
+        "kubernetesVersion": "v1.34.2",
+    }
+    return {
+        "cluster": cluster,
+        "gpuPools": [pool],
+        "systemPool": {"shape": "VM.Standard.E5.Flex", "ocpus": 16, "memoryGib": 64, "size": 1},
+        "release": "llm-d-0.9.0",
+        "models": [model],
+        "smoke": {"where": "none"},
+    }
+
+
+class AutoscalingBenchmark:
+    """A project with one rehearsed stack, and profiles that are sent to it."""
+
+    def __init__(
+        self, source: Path, folder: Path, scene: Scene, speed: float, time_scale: float, progress: Progress
+    ) -> None:
+        self.folder, self.scene, self.speed, self.time_scale = folder, scene, speed, time_scale
+        self.progress = progress
+        self._project = project_copy(source, folder, STACK)
+        self.command = partial(self._project.command, limit_s=LIMIT_S)
+
+    def deploy(self, *, scaled: bool) -> None:
+        """Rehearses the stack, or updates it."""
+        self.progress.step(f"deploying servers that are {'scaled by load' if scaled else 'as many as the peak needs'}")
+        self._project.write_stack(stack_of(self.scene, scaled=scaled))
+        times = ("--time-scale", f"{self.time_scale:g}", "--scaling-speed", f"{self.speed:g}")
+        start = ("--startup-seconds", f"{STARTUP_S / self.speed:g}")
+        self.command("rehearse", "--stack", STACK, "--no-benchmark", *times, *start)
+
+    def run(self, profile: RateProfile, way: str) -> Run:
+        """Sends a profile, and measures what it was answered by."""
+        whole = with_lead(profile, LEAD_S).faster(self.speed * self.time_scale)
+        self.progress.step(f"{profile.name}, {way}: {whole.duration_s * self.time_scale:.0f} s of load")
+        order = Order(
+            f"http://{MODEL}.llm-d.svc.cluster.local",
+            known_model(MODEL).repository,
+            "llm-d",
+            known_shape(SHAPE).gpu.resource,
+            f"{way}-{profile.name}",
+            whole.points,
+            INPUT_TOKENS,
+            OUTPUT_TOKENS,
+            self.time_scale,
+        )
+        file = self.folder / f"{order.name}.json"
+        file.write_text(json.dumps(asdict(order)))
+        load = Path(__file__).with_name("autoscaling_load.py")
+        self.command("rehearse", "run", "--stack", STACK, "--", sys.executable, str(load), str(file))
+        result = json.loads(file.with_suffix(".result.json").read_text())
+        answers = [Answer(**item) for item in result["answers"] if item["due_s"] * self.speed >= LEAD_S]
+        steps = steps_of([Look(**item) for item in result["looks"]], LEAD_S, self.speed)
+        return measured_run(profile, way, answers, [step for step in steps if step.at_s < profile.duration_s])
+
+
+def measured_run(profile: RateProfile, way: str, answers: Sequence[Answer], steps: Sequence[Step]) -> Run:
+    """What was measured in a rehearsal; its latencies are those of simulated servers."""
+    end_s, failures = profile.duration_s, [answer.failure for answer in answers if answer.failure]
+    outcome = Outcome(
+        profile.name,
+        way,
+        hours(steps, end_s, lambda step: step.gpus),
+        hours(steps, end_s, lambda step: step.node_gpus),
+        attained(answers),
+        len(answers),
+        len(failures),
+        turns_per_hour(steps, end_s),
+        "measured; latencies calibrated",
+    )
+    return Run(outcome, steps, sorted(set(failures)))
+
+
+def oracle_run(profile: RateProfile, scene: Scene) -> Run:
+    """The forecast of what an oracle would need."""
+    fewest = Capacities(scene.question, scene.fixed).fewest
+    steps = oracle_steps(profile, fewest, STARTUP_S, known_shape(SHAPE).gpus)
+    end_s = profile.duration_s
+    gpu_hours, node_gpu_hours = (hours(steps, end_s, amount) for amount in (_gpus, _node_gpus))
+    turned = turns_per_hour(steps, end_s)
+    return Run(Outcome(profile.name, "oracle", gpu_hours, node_gpu_hours, None, None, None, turned, scene.basis), steps)
+
+
+def _gpus(step: Step) -> float:
+    return step.gpus
+
+
+def _node_gpus(step: Step) -> float:
+    return step.node_gpus
+
+
+HEADINGS = ("profile", "servers", "GPU-hours", "of nodes", "within SLO", "failed", "turns/h", "basis")
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """A row for each way of each profile, as Markdown."""
+    rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cells(outcome: Outcome) -> tuple[str, ...]:
+    within = "by forecast" if outcome.attained is None else f"{outcome.attained:.1%}"
+    failed = "-" if outcome.failed is None else f"{outcome.failed} of {outcome.requests}"
+    hours_text = (f"{outcome.gpu_hours:.1f}", f"{outcome.node_gpu_hours:.1f}")
+    return (outcome.profile, outcome.way, *hours_text, within, failed, f"{outcome.turns_per_hour:.1f}", outcome.basis)
+
+
+def plot(profile: RateProfile, runs: Sequence[Run]) -> str:
+    """The load, and servers of both roles, over minutes of scaling time, as SVG."""
+    moments = np.linspace(0, profile.duration_s, 200)
+    load = [Point(float(at_s) / 60, profile.rate_per_s(float(at_s))) for at_s in moments]
+    panels = {"Requests/s": [Series("load", load, Basis.MEASURED)]}
+    for role in ROLES:
+        panels[f"{role.title()} servers"] = [
+            Series(
+                run.outcome.way,
+                [Point(step.at_s / 60, getattr(step.servers, role)) for step in run.steps],
+                Basis.MEASURED if run.outcome.requests else Basis.CALIBRATED,
+            )
+            for run in runs
+        ]
+    return steps_svg(panels, title=f"{MODEL}: {profile.name}", x_label="Minutes of scaling time")
+
+
+def main() -> None:
+    """Prints the table, and writes one plot for each profile."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--project", type=Path, required=True)
+    parser.add_argument("--profile", choices=(*SHARES, "all"), default="all")
+    parser.add_argument("--minutes", type=float, help="of scaling time that a profile lasts; 90 if left out")
+    parser.add_argument("--scaling-speed", type=float, default=15.0, help="seconds of scaling in one of wall time")
+    parser.add_argument("--time-scale", type=float, default=3.0, help="wall seconds for one of the simulated servers")
+    parser.add_argument("--plots", type=Path, help="folder for plots, autoscaling-PROFILE.svg")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.scaling_speed < 1 or options.time_scale <= 0 or (options.minutes is not None and options.minutes <= 0):
+        sys.exit("error --scaling-speed is at least 1, --time-scale and --minutes are above 0")
+    names = list(SHARES) if options.profile == "all" else [options.profile]
+    scene = usual_scene()
+    profiles = [profile_of(name, scene.peak_per_s, options.minutes) for name in names]
+    output = sys.stderr if options.json else sys.stdout
+    print(
+        f"times of scaling and of profiles are divided by {options.scaling_speed:g}, those of requests are not; "
+        f"simulated servers take {options.time_scale:g} times their time; peak {scene.peak_per_s:.1f} requests/s",
+        file=output,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        benchmark = AutoscalingBenchmark(
+            options.project,
+            Path(folder) / "project",
+            scene,
+            options.scaling_speed,
+            options.time_scale,
+            PlainProgress(sys.stderr),
+        )
+        try:
+            runs = {profile.name: _compared(benchmark, profile, scene) for profile in profiles}
+        except KitError as error:
+            sys.exit(f"error {error}")
+        finally:
+            benchmark.command("rehearse", "down", "--stack", STACK)
+    for profile in profiles:
+        for failure in (reason for run in runs[profile.name] for reason in run.failures):
+            print(f"failed  {failure}", file=sys.stderr)
+        if options.plots:
+            (options.plots / f"autoscaling-{profile.name}.svg").write_text(plot(profile, runs[profile.name]))
+    outcomes = [run.outcome for name in names for run in runs[name]]
+    print(json.dumps([asdict(item) for item in outcomes], indent=2) if options.json else table(outcomes))
+
+
+def _compared(benchmark: AutoscalingBenchmark, profile: RateProfile, scene: Scene) -> list[Run]:
+    benchmark.deploy(scaled=False)
+    fixed = benchmark.run(profile, "fixed")
+    benchmark.deploy(scaled=True)
+    return [fixed, benchmark.run(profile, "scaled"), oracle_run(profile, scene)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Projects of one stack that benchmarks rehearse: copies of a project's program, with a stack file of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmd_base.errors import KitError
+from llmd_oke.config import CONFIG_KEY, read, stack_file
+from llmd_oke.config.yaml_files import text_of
+
+
+@dataclass(frozen=True)
+class BenchProject:
+    """A folder with a project of one stack."""
+
+    folder: Path
+    stack: str
+
+    def write_stack(self, config: Mapping[str, Any]) -> None:
+        """Writes the stack file."""
+        file = stack_file(self.folder, self.stack)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text_of({"config": {CONFIG_KEY: dict(config)}}))
+
+    def command(self, *arguments: str, limit_s: float) -> str:
+        """The output of a command of the kit in the project, which may take so many seconds.
+
+        Raises:
+            KitError: it failed.
+        """
+        done = subprocess.run(
+            [sys.executable, "-m", "llmd_oke", *arguments],
+            env={**os.environ, "LLMD_OKE_PROJECT": str(self.folder)},
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise KitError(f"llmd-oke {' '.join(arguments[:2])} failed: {done.stderr.strip()[-2000:]}")
+        return done.stdout
+
+
+def project_copy(source: Path, folder: Path, stack: str, program: str | None = None) -> BenchProject:
+    """A project with the program of another one, or with the text of `program`, and no stack file yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source / "Pulumi.yaml", folder / "Pulumi.yaml")
+    text = (source / "__main__.py").read_text() if program is None else program
+    (folder / "__main__.py").write_text(text)
+    return BenchProject(folder, stack)
+
+
+def with_change(
+    source: Path, stack: str, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> BenchProject:
+    """The project with what becomes of its stack."""
+    project = project_copy(source, folder, stack)
+    project.write_stack(change(read(source, stack)))
+    return project

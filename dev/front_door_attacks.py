@@ -1,0 +1,339 @@
+"""What a stack's front door makes of attacks: its memory, and what a well-behaved client beside them loses.
+
+The Envoy is the real one with a stack's own bootstrap, keys and certificate, in network and mount namespaces of its own
+without a way out; what answers behind it is simulated. Each attack has a fresh Envoy, and ends by itself. Memory is the
+highest resident set of Envoy's process, as a share of the limit of its container; requests and times are those of a
+client with a key of its own that sends one request after the other, every fifth on a new connection.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx2
+from attacks import ATTACKS, Attack, Target
+from llmd_base.errors import KitError
+from llmd_base.progress import PlainProgress, Progress
+from llmd_oke.serving import stack_envoy
+from llmd_oke.serving.envoy_bounds import bounds
+from llmd_oke.serving.front_door import READY_PORT, Upstream
+from llmd_oke.serving.stack_envoy import STACK_PORT, ClientLimits, EnvoySettings, ServedModel
+from llmd_rehearsal import front_door, namespaces
+from llmd_rehearsal.pods.volumes import File, write_files
+from llmd_rehearsal.programs import locate
+
+HERE, UNIT_PORT = "127.0.0.1", 9080
+HOST, MODEL = "llm.example.com", "openai/gpt-oss-120b"
+ATTACKER, OTHER = "attacker", front_door.CLIENT
+LIMIT_S = 60
+REQUESTS_OF_CONNECTION = 5
+PAUSE_S = 0.05
+"""Between the well-behaved client's requests."""
+
+PIECE = b"x" * 65536
+"""Of an answer."""
+
+MOST_SHARE = bounds().attack_share
+"""Of the memory limit, that no attack may get past."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack did: `memory_mib` at its highest and its share of the limit, the well-behaved client's requests,
+    how many failed, and their times in milliseconds, before and during the attack; what the attacker counted.
+    """
+
+    attack: str
+    memory_mib: float
+    memory_share: float
+    requests: int
+    failed: int
+    median_ms: float
+    p99_ms: float
+    quiet_median_ms: float
+    quiet_p99_ms: float
+    smuggled: int
+    counts: dict[str, int]
+
+    @property
+    def held(self) -> bool:
+        """Whether memory stayed below its share, nothing failed, and nothing got through."""
+        return self.memory_share < MOST_SHARE and not self.failed and not self.smuggled
+
+
+class Unit:
+    """Answers every request at once, large where it is asked to, and knows the paths that it was asked for."""
+
+    def __init__(self) -> None:
+        self.smuggled = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """The unit, listening."""
+        server = await asyncio.start_server(self._serve, HERE, UNIT_PORT, limit=64 * 1024 * 1024)
+        try:
+            yield
+        finally:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                self.smuggled += head.split(b" ", 2)[1] != b"/v1/completions"
+                body = await _body(reader, head.decode().lower())
+                if b'"wait"' in body[:200]:
+                    await reader.read()
+                pieces = 256 if b'"large"' in body[:200] else 1
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (pieces * len(PIECE)))
+                for _ in range(pieces):
+                    writer.write(PIECE)
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, OSError, ValueError):
+            pass
+        finally:
+            writer.close()
+
+
+async def _body(reader: asyncio.StreamReader, head: str) -> bytes:
+    lengths = [int(line.split(":")[1]) for line in head.splitlines() if line.startswith("content-length:")]
+    if lengths:
+        return await reader.readexactly(lengths[0])
+    body = b""
+    while "transfer-encoding: chunked" in head:
+        size = int((await reader.readline()).strip(), 16)
+        body += (await reader.readexactly(size + 2))[:-2]
+        if not size:
+            break
+    return body
+
+
+class Client:
+    """The well-behaved one."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.times_ms: list[float] = []
+        self.failures: list[str] = []
+
+    async def ask_on(self) -> None:
+        """Ask until it is cancelled."""
+        trusted = ssl.create_default_context(cadata=self.target.chain)
+        while True:
+            async with httpx2.AsyncClient(verify=trusted, timeout=LIMIT_S / 2) as session:
+                for _ in range(REQUESTS_OF_CONNECTION):
+                    await self._ask(session)
+                    await asyncio.sleep(PAUSE_S)
+
+    async def _ask(self, session: httpx2.AsyncClient) -> None:
+        url = f"https://{self.target.address}:{self.target.port}/v1/completions"
+        headers = {"authorization": f"Bearer {self.target.key}", "host": HOST}
+        body = {"model": MODEL, "prompt": "x" * 4000}
+        began_s = time.perf_counter()
+        try:
+            response = await session.post(url, json=body, headers=headers, extensions={"sni_hostname": HOST})
+            if response.status_code != 200:
+                self.failures.append(f"{response.status_code} {response.text[:200]}")
+        except httpx2.HTTPError as error:
+            self.failures.append(f"{type(error).__name__} {error}")
+        self.times_ms.append((time.perf_counter() - began_s) * 1e3)
+
+
+class Door:
+    """A front door with its folders, as Kubernetes would mount them."""
+
+    def __init__(self, folder: Path, program: Path) -> None:
+        self.folder, self.program = folder, program
+        limits = {"requestsPerMinute": 600_000, "clients": {ATTACKER: 600_000}}
+        made = front_door.settings({"frontDoor": {"host": HOST, "limits": limits}}, folder)
+        self.keys: dict[str, str] = made["llmd-oke:frontDoorKeys"]
+        self.certificate: dict[str, str] = made["llmd-oke:frontDoorCertificate"]
+        models = (ServedModel("gpt", MODEL, (), (Upstream(HERE, UNIT_PORT),)),)
+        settings = EnvoySettings(
+            models, encrypted=True, authenticated=True, limits=ClientLimits(requests_per_minute=600_000)
+        )
+        self._write("/etc/envoy", envoy_yaml=stack_envoy.bootstrap(settings))
+        self._write("/etc/envoy-certificate", certificate_json=stack_envoy.certificate())
+        self._write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models))
+        self._write(stack_envoy.ACCESS_FOLDER, authentication_json=stack_envoy.api_keys(self.keys))
+        pair = self.certificate
+        self._write(stack_envoy.CERTIFICATE_FOLDER, tls_crt=pair["chain"], tls_key=pair["key"])
+
+    def _write(self, path: str, **files: str) -> None:
+        texts = {name.replace("_", "."): self._moved(text) for name, text in files.items()}
+        write_files(Path(self._moved(path)), {name: File(text.encode()) for name, text in texts.items()})
+
+    def _moved(self, text: str) -> str:
+        moved = text.replace(
+            f"/etc/envoy/{stack_envoy.CERTIFICATE_FILE}", f"/etc/envoy-certificate/{stack_envoy.CERTIFICATE_FILE}"
+        )
+        return moved.replace("/etc/", f"{self.folder}/")
+
+    def target(self, client: str) -> Target:
+        """The front door as a client knows it."""
+        return Target(HERE, STACK_PORT, HOST, self.certificate["chain"], self.keys[client], MODEL)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[int]:
+        """The Envoy, ready; gives its process."""
+        argv = [str(self.program), "-c", f"{self.folder}/envoy/envoy.yaml", "--log-level", "warn"]
+        log = (self.folder / "envoy.log").open("ab")
+        envoy = await asyncio.create_subprocess_exec(
+            *argv, "--concurrency", "2", "--disable-hot-restart", stdout=asyncio.subprocess.DEVNULL, stderr=log
+        )
+        try:
+            await _until_ready()
+            yield envoy.pid
+        finally:
+            if envoy.returncode is None:
+                envoy.kill()
+            await asyncio.wait_for(envoy.wait(), LIMIT_S)
+
+
+async def _until_ready() -> None:
+    end_s = time.monotonic() + LIMIT_S
+    async with httpx2.AsyncClient() as session:
+        while time.monotonic() < end_s:
+            with suppress(httpx2.HTTPError):
+                if (await session.get(f"http://{HERE}:{READY_PORT}/ready")).status_code == 200:
+                    return
+            await asyncio.sleep(0.05)
+    raise KitError(f"Envoy is not ready within {LIMIT_S} s")
+
+
+def _highest_mib(pid: int) -> float:
+    """Highest resident set of a process that runs."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+    except (OSError, StopIteration):
+        return math.inf  # it ended
+
+
+def _percentile(times_ms: Sequence[float], share: float) -> float:
+    ordered = sorted(times_ms)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+async def attacked(door: Door, attack: Attack, seconds: float) -> Outcome:
+    """What one attack does to a fresh Envoy."""
+    unit, client = Unit(), Client(door.target(OTHER))
+    async with unit.running(), door.running() as pid:
+        asking = asyncio.create_task(client.ask_on())
+        try:
+            await asyncio.sleep(2)
+            quiet = client.times_ms[1:]
+            client.times_ms = []
+            counts = await _run_attack(door.target(ATTACKER), attack, seconds)
+            highest_mib = _highest_mib(pid)
+            during = list(client.times_ms)
+            await asyncio.sleep(1)
+        finally:
+            asking.cancel()
+    for failure in client.failures[:3]:
+        print(f"  {attack.__name__}: {failure}", file=sys.stderr)
+    return Outcome(
+        attack=attack.__name__,
+        memory_mib=round(highest_mib, 1),
+        memory_share=round(highest_mib / bounds().memory_limit_mib, 3),
+        requests=len(during),
+        failed=len(client.failures),
+        median_ms=round(statistics.median(during), 1),
+        p99_ms=round(_percentile(during, 0.99), 1),
+        quiet_median_ms=round(statistics.median(quiet), 1),
+        quiet_p99_ms=round(_percentile(quiet, 0.99), 1),
+        smuggled=unit.smuggled,
+        counts=counts,
+    )
+
+
+async def _run_attack(target: Target, attack: Attack, seconds: float) -> dict[str, int]:
+    argv = [sys.executable, str(Path(__file__).with_name("attacks.py")), attack.__name__]
+    process = await asyncio.create_subprocess_exec(
+        *argv, json.dumps(asdict(target)), str(seconds), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), seconds + LIMIT_S)
+    except TimeoutError:
+        process.kill()
+        raise KitError(f"{attack.__name__} did not end within {seconds + LIMIT_S:.0f} s") from None
+    if process.returncode:
+        raise KitError(f"{attack.__name__} ended with {process.returncode}")
+    counts: dict[str, int] = json.loads(output)
+    return counts
+
+
+async def _outcomes(program: Path, names: Sequence[str], seconds: float, progress: Progress) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    chosen = [attack for attack in ATTACKS if not names or attack.__name__ in names]
+    with tempfile.TemporaryDirectory() as folder:
+        door = Door(Path(folder), program)
+        for i, attack in enumerate(chosen):
+            left_s = (len(chosen) - i) * (seconds + 4)
+            progress.step(f"{attack.__name__}: {i + 1} of {len(chosen)}, some {left_s / 60:.0f} min left")
+            outcome = await attacked(door, attack, seconds)
+            progress.detail(f"{outcome.memory_share:.0%} of memory, {outcome.failed} of {outcome.requests} failed")
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _table(outcomes: Sequence[Outcome]) -> str:
+    head = "attack | memory | of the limit | requests beside it | failed | median | 99th percentile | held"
+    rows = [
+        f"{o.attack.replace('_', ' ')} | {o.memory_mib:.0f} MiB | {o.memory_share:.0%} | {o.requests} | {o.failed} |"
+        f" {o.median_ms:.1f} ms (quiet {o.quiet_median_ms:.1f}) | {o.p99_ms:.0f} ms (quiet {o.quiet_p99_ms:.0f}) |"
+        f" {'yes' if o.held else 'NO'}"
+        for o in outcomes
+    ]
+    return "\n".join([head, *rows])
+
+
+def main() -> None:
+    """Prints a table, or JSON; ends with 1 where an attack was not held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", default=[], metavar="ATTACK", help="these alone")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each attack (15)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    known = [attack.__name__ for attack in ATTACKS]
+    if unknown := [name for name in options.only if name not in known]:
+        parser.error(f"--only: there is no {unknown[0]}; there are {', '.join(known)}")
+    if not 1 <= options.seconds <= 300:
+        parser.error("--seconds: between 1 and 300")
+    program: Path = options.inside or _enter(sys.argv[1:])
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=30)
+    subprocess.run(["mount", "-t", "proc", "proc", "/proc"], check=True, timeout=30)
+    try:
+        outcomes = asyncio.run(_outcomes(program, options.only, options.seconds, PlainProgress()))
+    except KitError as error:
+        sys.exit(f"error {error}")
+    document: list[dict[str, Any]] = [{**asdict(outcome), "held": outcome.held} for outcome in outcomes]
+    print(json.dumps(document, indent=1) if options.json else _table(outcomes))
+    sys.exit(not all(outcome.held for outcome in outcomes))
+
+
+def _enter(arguments: Sequence[str]) -> NoReturn:
+    """The same program in namespaces of its own."""
+    envoy = locate("envoy")
+    if envoy is None:
+        sys.exit("error there is no Envoy: `llmd-oke rehearse programs` gets it")
+    argv = [sys.executable, str(Path(__file__).resolve()), *arguments, "--inside", str(envoy.path)]
+    done = subprocess.run(namespaces.create_command(argv, user_namespace=os.geteuid() != 0), check=False)
+    sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()

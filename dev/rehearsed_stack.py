@@ -1,0 +1,210 @@
+"""A rehearsed stack whose operations can be disturbed, and what its engine's state knows of what is there."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx2
+from bench_projects import BenchProject
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.kubeconfig import KubeConfig
+from llmd_base.errors import KitError
+from llmd_base.progress import PlainProgress
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest
+from llmd_rehearsal.plugins import PluginChoice
+from llmd_rehearsal.rehearsal import Prepared, Settings
+
+Operation = Literal["up", "refresh", "destroy"]
+CYCLE: tuple[Operation, ...] = ("up", "refresh", "destroy")
+"""Each leaves what the next one begins with."""
+
+KEPT = ("CustomResourceDefinition.apiextensions.k8s.io",)
+"""Kinds that stay when a stack is destroyed, for others may have objects of them; the next update takes them over."""
+
+OPERATION_LIMIT_S = 900.0
+NOT_YET_LIMIT_S = 60.0
+TOO_MANY_REQUESTS = 429
+MANAGER = "pulumi-kubernetes"
+"""How the names of field managers begin that the Kubernetes plug-in applies objects with."""
+
+
+@dataclass(frozen=True)
+class Blow:
+    """A fault at a moment of an operation; `strike` gets the number of the operation's process."""
+
+    after_s: float
+    strike: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class End:
+    """How an operation ended: what it failed with, empty where it ended well, and wall seconds, measured."""
+
+    failure: str
+    seconds: float
+    struck: bool = False
+    """Whether the fault met it; it had ended before otherwise."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A rehearsed stack whose operations can be killed."""
+
+    project: BenchProject
+    prepared: Prepared
+
+    def operate(self, operation: Operation, blow: Blow | None = None) -> End:
+        """Runs an operation in a process of its own, and has a fault meet it."""
+        here = [sys.executable, str(Path(__file__)), "--operate", operation, "--project", str(self.project.folder)]
+        began_s = time.monotonic()
+        with subprocess.Popen(
+            [*here, "--stack", self.project.stack], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            errors = errors_of(process, blow.after_s) if blow else None
+            struck = blow is not None and errors is None
+            if blow is not None and errors is None:
+                blow.strike(process.pid)
+            if errors is None and (errors := errors_of(process, OPERATION_LIMIT_S)) is None:
+                kill(process.pid, "everything")
+                process.communicate()
+                errors = f"no end within {OPERATION_LIMIT_S:g} s"
+        failure = "" if process.returncode == 0 else errors.strip() or f"exit code {process.returncode}"
+        return End(failure, time.monotonic() - began_s, struck)
+
+    def differences(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What is there and not in the state, and the other way round."""
+        known, there = self._known(), self._there()
+        orphans = (name for name in there - known if not name.startswith(KEPT))
+        return tuple(sorted(orphans)), tuple(sorted(known - there))
+
+    def _known(self) -> set[str]:
+        resources = latest(checkpoint_file(self.prepared.state, self.project.stack)).get("resources") or ()
+        return {name for resource in resources if (name := _name_in_state(resource))}
+
+    def _there(self) -> set[str]:
+        listing = [sys.executable, str(Path(__file__)), "--list-objects"]
+        environment = {"KUBECONFIG": str(self.prepared.state / "kubeconfig.yaml")}
+        listed = self.prepared.cluster.run_inside(listing, env=environment)
+        if listed.returncode != 0:
+            why = listed.stderr.strip().rpartition("\n")[2]
+            raise KitError(f"The cluster's objects can't be listed: {why}", "Is the rehearsal's API server up?")
+        return {*listed.stdout.splitlines(), *map(_oci, in_oci(journal_file(self.prepared.state)))}
+
+
+def errors_of(process: subprocess.Popen[str], limit_s: float) -> str | None:
+    """What it wrote to standard error until its end; None where that didn't come in time."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.communicate(timeout=limit_s)[1]
+    return None
+
+
+def kill(pid: int, victim: Literal["engine", "everything"]) -> None:
+    """Ends a command's engine, or all of its processes, as where a machine is lost, without a word to any."""
+    for child in sorted(_family(pid), reverse=True):
+        if victim == "everything" or _program(child) == "pulumi":
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+def _family(pid: int) -> set[int]:
+    """A process and all that it started, and these in turn."""
+    family = {pid}
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):
+            family = family.union(*(_family(int(child)) for child in (thread / "children").read_text().split()))
+    return family
+
+
+def _program(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _name_in_state(resource: Mapping[str, Any]) -> str:
+    """An object of Kubernetes by kind, namespace and name, a resource of OCI by its id; empty for all others."""
+    kind = str(resource["type"])
+    if kind.startswith("oci:") and resource.get("custom") and not resource.get("external"):
+        return _oci(resource["id"])
+    outputs: Mapping[str, Any] = resource.get("outputs") or {}
+    if not kind.startswith("kubernetes:") or "kind" not in outputs or resource.get("external"):
+        return ""
+    namespace, _, name = str(resource["id"]).rpartition("/")
+    return _name(outputs["apiVersion"], outputs["kind"], namespace, name)
+
+
+def _name(api_version: str, kind: str, namespace: str, name: str) -> str:
+    group = api_version.rpartition("/")[0]
+    return f"{kind}{'.' if group else ''}{group} {namespace}/{name}"
+
+
+def _oci(identifier: str) -> str:
+    return f"oci {identifier}"
+
+
+def list_objects() -> Iterator[str]:
+    """The objects that Pulumi's plug-in applied, by the API server of the environment's kubeconfig."""
+    config = KubeConfig.from_env().get()
+    if config is None or config.user is None:
+        raise KitError("The environment's kubeconfig names no cluster.", "Set KUBECONFIG.")
+    verify = verify_cluster(config.cluster, config.user, config.abs_file)
+    with httpx2.Client(base_url=config.cluster.server, verify=verify) as client:
+        groups = [group["preferredVersion"]["groupVersion"] for group in _get(client, "/apis")["groups"]]
+        for path in ["/api/v1", *(f"/apis/{version}" for version in groups)]:
+            for resource in _get(client, path)["resources"]:
+                if "list" in resource["verbs"] and "/" not in resource["name"]:
+                    yield from _applied(client, f"{path}/{resource['name']}", resource["kind"], path)
+
+
+def _applied(client: httpx2.Client, path: str, kind: str, version: str) -> Iterator[str]:
+    for obj in _get(client, path).get("items") or ():
+        managers = [str(field.get("manager", "")) for field in obj["metadata"].get("managedFields") or ()]
+        if any(manager.startswith(MANAGER) for manager in managers):
+            metadata = obj["metadata"]
+            yield _name(version.partition("/apis/")[2], kind, metadata.get("namespace", ""), metadata["name"])
+
+
+def _get(client: httpx2.Client, path: str) -> dict[str, Any]:
+    """An answer of the API server; it isn't ready for a kind whose definition has just come or gone (429)."""
+    answer = client.get(path)
+    deadline_s = time.monotonic() + NOT_YET_LIMIT_S
+    while answer.status_code == TOO_MANY_REQUESTS and time.monotonic() < deadline_s:
+        time.sleep(1)
+        answer = client.get(path)
+    return answer.raise_for_status().json()
+
+
+def main() -> None:
+    """In the process that may be killed, or in the local cluster whose objects are listed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--project", type=Path)
+    parser.add_argument("--stack")
+    parser.add_argument("--operate", choices=CYCLE)
+    parser.add_argument("--list-objects", action="store_true")
+    options = parser.parse_args()
+    try:
+        if options.list_objects:
+            for name in list_objects():
+                print(name)
+        else:
+            progress = PlainProgress(sys.stdout)
+            prepared = rehearsal.prepare(
+                options.project, options.stack, Settings(plugin=PluginChoice.STAND_IN), progress
+            )
+            rehearsal.run_engine(prepared, options.operate, progress, unprotect=options.operate == "destroy")
+    except KitError as error:
+        print(f"error {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""What rehearsing takes as stacks grow: seconds and memory, in all and for each resource, by models and nodes.
+
+Each stack creates its cluster, with small units of two servers, and is updated from nothing, until all of its servers
+are ready, by the real engine, API server, endpoint pickers and Envoy. Then it is updated once more without a change.
+Memory is the sum of what the local cluster's processes have for themselves and their share of what they have in common
+(`Pss` of `/proc/PID/smaps_rollup`), at its highest.
+
+Pulumi saves the whole state before and after each resource it changes, so that its work grows with the square of the
+stack (pulumi/pulumi issues 13502 and 22075). With `--skip-checkpoints` it saves at the end only.
+"""
+
+import argparse
+import copy
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench_projects import BenchProject, with_change
+from llmd_base.errors import KitError
+from llmd_base.progress import PlainProgress, Progress
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.engine_project import checkpoint_file, latest
+from llmd_rehearsal.local_cluster import LocalCluster
+from llmd_rehearsal.plugins import PluginChoice
+from llmd_rehearsal.rehearsal import Prepared, Settings
+from preview_speed import GROWTH_LIMIT, system_nodes
+
+SIZES = ((8, 32), (16, 64), (32, 128), (64, 256))
+"""Models and GPU nodes."""
+
+MOST_PODS = 31
+"""For each node: those of 256 nodes have room in the /16 that a network of OCI has at most."""
+
+LOOK_S = 3.0
+MOST_PROGRAMS = 8
+TWICE_EVERY = 5
+"""Every fifth model has two copies of its unit, so that 64 models make 2,000 resources."""
+
+MIB = 1024.0
+"""KiB."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one stack took, all measured; seconds are wall time."""
+
+    models: int
+    nodes: int
+    resources: int
+    time_scale: float
+    cluster_s: float
+    update_s: float
+    again_s: float
+    memory_mib: float
+    programs_mib: Mapping[str, float]
+    """The largest, at the moment when all together had most."""
+
+    @property
+    def update_s_per_100(self) -> float:
+        """Seconds of the update for a hundred resources."""
+        return self.update_s / self.resources * 100
+
+    @property
+    def memory_mib_per_100(self) -> float:
+        """Memory for a hundred resources."""
+        return self.memory_mib / self.resources * 100
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Stacks of growing size."""
+
+    costs: Sequence[Cost]
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """What a resource of the largest stack costs in those of the smallest: of the update's time, and of memory."""
+        first, last = self.costs[0], self.costs[-1]
+        return last.update_s_per_100 / first.update_s_per_100, last.memory_mib_per_100 / first.memory_mib_per_100
+
+    @property
+    def by_size(self) -> float:
+        """How the update's time grows in how models and nodes do, of which 1 is linear.
+
+        Resources grow by less than these, as some 130 of them (network, rights, operators) are there once.
+        """
+        first, last = self.costs[0], self.costs[-1]
+        return last.update_s / first.update_s / min(last.models / first.models, last.nodes / first.nodes)
+
+    @property
+    def within_limits(self) -> bool:
+        """Whether both grow as the stack does at most."""
+        return max(self.ratios) <= GROWTH_LIMIT
+
+    def as_json(self) -> dict[str, object]:
+        """All of it as plain data."""
+        time_ratio, memory_ratio = (round(ratio, 3) for ratio in self.ratios)
+        return {
+            "basis": "measured",
+            "stacks": [asdict(cost) for cost in self.costs],
+            "update_growth": time_ratio,
+            "memory_growth": memory_ratio,
+            "update_growth_by_size": round(self.by_size, 3),
+            "limit": GROWTH_LIMIT,
+        }
+
+
+def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, Any]:
+    """A stack of that many models with a small unit each, a GPU pool of that many nodes, and room for the routers."""
+    stack = copy.deepcopy(dict(template))
+    model = {**stack["models"][0], "topology": "1p-tp1-1d-tp1"}
+    stack["models"] = [
+        {**model, "name": f"model-{index}", "copies": 1 if index % TWICE_EVERY else 2} for index in range(models)
+    ]
+    stack["gpuPools"][0].update(size=nodes, maxPods=MOST_PODS)
+    stack["systemPool"].update(size=system_nodes(models + -(-models // TWICE_EVERY)), maxPods=MOST_PODS)
+    stack["smoke"] = {**stack.get("smoke", {}), "where": "none"}
+    # Its pods, of all nodes at once, would keep two processors busy for long.
+    stack["acceptance"] = {"when": "by-command"}
+    return stack
+
+
+def measure(project: Path, stack: str, sizes: Sequence[tuple[int, int]], progress: Progress) -> Growth:
+    """Rehearses stacks of these sizes, one after the other, each in a local cluster of its own that goes afterwards.
+
+    Raises:
+        KitError: a program is missing, a local cluster doesn't start, or an update fails.
+    """
+    costs: list[Cost] = []
+    for models, nodes in sizes:
+        with tempfile.TemporaryDirectory(prefix="llmd-oke-scale-") as temporary:
+            own = with_change(project, stack, Path(temporary), partial(stack_of, models=models, nodes=nodes))
+            costs.append(_cost(own, models, nodes, progress))
+            progress.step(_row(costs[-1]))
+    return Growth(costs)
+
+
+def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) -> Cost:
+    progress.step(f"{models} models on {nodes} nodes")
+    try:
+        began_s = time.monotonic()
+        prepared = rehearsal.prepare(project.folder, project.stack, Settings(plugin=PluginChoice.STAND_IN), progress)
+        cluster_s = time.monotonic() - began_s
+        with _memory(prepared) as highest:
+            update_s, again_s = (_update_s(prepared, progress) for _ in range(2))
+        known = latest(checkpoint_file(prepared.state, project.stack)).get("resources") or ()
+        largest = sorted(highest.items(), key=lambda program: program[1], reverse=True)[:MOST_PROGRAMS]
+        scale, total_mib = prepared.time_scale.scale, sum(highest.values())
+        return Cost(models, nodes, len(known), scale, cluster_s, update_s, again_s, total_mib, dict(largest))
+    finally:
+        rehearsal.down(project.folder, project.stack)
+
+
+def _update_s(prepared: Prepared, progress: Progress) -> float:
+    began_s = time.monotonic()
+    rehearsal.run_engine(prepared, "up", progress)
+    return time.monotonic() - began_s
+
+
+@contextmanager
+def _memory(prepared: Prepared) -> Generator[dict[str, float]]:
+    """Memory of a local cluster's programs in MiB, by name, at the moment when all together have most."""
+    highest: dict[str, float] = {}
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK_S):
+            now = programs_mib(prepared.cluster)
+            if sum(now.values()) > sum(highest.values()):
+                highest.clear()
+                highest.update(now)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield highest
+    finally:
+        ended.set()
+        watching.join()
+
+
+def programs_mib(cluster: LocalCluster) -> dict[str, float]:
+    """What the programs of a local cluster have of the memory now, in MiB, by name; nothing where it is not up."""
+    record = cluster.status()
+    if record is None:
+        return {}
+    home = Path(f"/proc/{record.supervisor.pid}/ns/pid_for_children").readlink()
+    programs: dict[str, float] = defaultdict(float)
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "ns/pid").readlink() == home:
+                programs[_name(process)] += _pss_mib(process)
+    return dict(programs)
+
+
+def _name(process: Path) -> str:
+    """`epp`, or of Python its module."""
+    words = (process / "cmdline").read_text().split("\0")
+    module = words[words.index("-m") + 1] if "-m" in words else ""
+    return module if Path(words[0]).name.startswith("python") and module else (process / "comm").read_text().strip()
+
+
+def _pss_mib(process: Path) -> float:
+    lines = (process / "smaps_rollup").read_text().splitlines()
+    return next((int(line.split()[1]) / MIB for line in lines if line.startswith("Pss:")), 0.0)
+
+
+def _row(cost: Cost) -> str:
+    return (
+        f"{cost.models:6} {cost.nodes:6} {cost.resources:10} {cost.time_scale:6g} {cost.cluster_s:8.1f} s "
+        f"{cost.update_s:8.1f} s {cost.update_s_per_100:8.2f} s {cost.again_s:8.1f} s {cost.memory_mib:8.0f} MiB "
+        f"{cost.memory_mib_per_100:8.1f} MiB"
+    )
+
+
+def _shown(growth: Growth) -> str:
+    names = f"{'models':>6} {'nodes':>6} {'resources':>10} {'scale':>6} {'cluster':>10} {'update':>10} {'per 100':>10} "
+    programs = growth.costs[-1].programs_mib.items()
+    time_ratio, memory_ratio = growth.ratios
+    return "\n".join(
+        [
+            "rehearsals of growing stacks (all measured)",
+            f"{names}{'again':>10} {'memory':>12} {'per 100':>12}",
+            *map(_row, growth.costs),
+            "memory of the largest: " + ", ".join(f"{name} {mib:.0f} MiB" for name, mib in programs),
+            f"a resource of the largest takes {time_ratio:.2f} of the time and {memory_ratio:.2f} of the memory of one"
+            f" of the smallest; limit {GROWTH_LIMIT}",
+            f"by models and nodes, the update's time grows by {growth.by_size:.2f} of what is linear",
+        ]
+    )
+
+
+def _sizes(text: str) -> tuple[tuple[int, int], ...]:
+    try:
+        return tuple((int(models), int(nodes)) for models, nodes in (word.split("x") for word in text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 8x32,64x256") from None
+
+
+def _end(_signal: int, _frame: object) -> None:
+    sys.exit(143)
+
+
+def main() -> None:
+    """Measures what the command line asks for; ends with 1 where a resource costs more in a larger stack."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench-scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--project", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--stack", default="reference", help="stack that creates its cluster (reference)")
+    parser.add_argument("--sizes", type=_sizes, default=SIZES, help="models x nodes (8x32,16x64,32x128,64x256)")
+    parser.add_argument(
+        "--skip-checkpoints", action="store_true", help="have the engine save its state at the end only"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    if options.skip_checkpoints:
+        os.environ.update(dict.fromkeys(rehearsal.PASSED_ON, "true"))
+    signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
+    try:
+        growth = measure(options.project, options.stack, options.sizes, PlainProgress(sys.stderr))
+    except KitError as error:
+        print(f"error {error}", file=sys.stderr)
+        sys.exit(1)
+    print(json.dumps(growth.as_json(), indent=2) if options.json else _shown(growth))
+    sys.exit(not growth.within_limits)
+
+
+if __name__ == "__main__":
+    main()

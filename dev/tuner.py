@@ -1,0 +1,133 @@
+"""How fast the tuner is, each figure beside its limit (`scripts/bench-tune`)."""
+
+import importlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+RUNS = 5
+"""The best of so many counts: others use the machine too."""
+
+PEER = "aiconfigurator"
+PEER_ARGUMENTS = (
+    *("cli", "default", "--model-path", "Qwen/Qwen3-32B", "--total-gpus", "16", "--system", "h200_sxm"),
+    *("--isl", "4096", "--osl", "256", "--ttft", "2000", "--tpot", "25"),
+)
+"""A comparable search: 16 GPUs, aggregated and disaggregated, the same lengths and targets. It knows no AMD GPU."""
+
+PEER_LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure; `limit` is None where there is none to hold. `least` says that more is better."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+    least: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether the limit is held."""
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.least else self.value <= self.limit
+
+    def __str__(self) -> str:
+        """One line of the table."""
+        limit = "" if self.limit is None else f"   limit {self.limit:,.6g}   {'held' if self.met else 'MISSED'}"
+        return f"{self.name:52} {self.value:12,.2f} {self.unit:10}{limit}"
+
+
+def main() -> int:
+    """Measures and prints; the exit code is 1 where a limit is missed."""
+    figures = measured()
+    if "--json" in sys.argv[1:]:
+        print(json.dumps([{**asdict(figure), "met": figure.met} for figure in figures], indent=2))
+    else:
+        print("\n".join(map(str, figures)))
+    return 0 if all(figure.met for figure in figures) else 1
+
+
+def measured() -> list[Figure]:
+    """All figures, of this process and one core; processor time where the machine's other work must not count."""
+    matplotlib_s = _cpu_s(_import_matplotlib)
+    from llmd_oke.catalogue.latency_figures import known_figures  # noqa: PLC0415
+    from llmd_tuner import charts, ranking, search_inputs  # noqa: PLC0415 - after the clock has started
+    from llmd_tuner.confidence import confine  # noqa: PLC0415
+    from llmd_tuner.search import LOADS, frontier_of, search  # noqa: PLC0415
+    from llmd_tuner.search_inputs import parse_targets  # noqa: PLC0415
+    from llmd_tuner.workload import of_lengths  # noqa: PLC0415
+
+    model, shape = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_shape("BM.GPU.MI300X.8")
+    figures = known_figures(model, shape.gpu)
+    targets = parse_targets("ttft=2000,itl=25,qps=45")
+    question = search_inputs.question_of(model, shape, figures, of_lengths(4096, 256), targets, 16)
+    question, trust = confine(question, figures, allow_extrapolation=True)
+
+    def full() -> None:
+        charts.html(charts.picture(model.name, question, trust, ranking.rank(question)))
+
+    scored = [deployment for deployment in search(question).deployments() if deployment.copies == 1]
+    points = len(LOADS) * len(scored)  # what a frontier scores
+    first = list(search(question).deployments(10))
+    scored_s = _best(lambda: frontier_of(question))
+    full_s = _best(full)
+    simulated_s = _cpu_s(lambda: list(ranking.simulate_finalists(question, model, shape, first)))
+    memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [
+        Figure("configurations scored", points / scored_s, "per s", 10_000, least=True),
+        Figure("full search, sensitivity and plots, 16 GPUs", full_s, "s", 1.0),
+        Figure("  of which search alone", _best(lambda: search(question)), "s"),
+        Figure("  beside it, once: import of matplotlib", matplotlib_s, "s"),
+        Figure("event simulation of the ten best, 120 s each", simulated_s, "s", 10.0),
+        Figure("memory at most", memory_mib, "MiB", 300),
+        *_peer(full_s),
+    ]
+
+
+def _peer(own_s: float) -> list[Figure]:
+    """The peer's time in wall seconds, its start included, where it is installed (PATH, or AICONFIGURATOR)."""
+    program = os.environ.get(PEER.upper()) or shutil.which(PEER)
+    if program is None:
+        return []
+    start = time.monotonic()
+    try:
+        ended: Any = subprocess.run(
+            [program, *PEER_ARGUMENTS], capture_output=True, check=False, timeout=PEER_LIMIT_S, text=True
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{PEER} did not end within {PEER_LIMIT_S} s", file=sys.stderr)
+        return []
+    seconds = time.monotonic() - start
+    if ended.returncode:
+        print(f"{PEER} failed: {ended.stderr.strip()[-500:]}", file=sys.stderr)
+        return []
+    return [Figure(f"{PEER}, a comparable search", seconds, "s"), Figure("  times ours", seconds / own_s, "x")]
+
+
+def _best(work: Callable[[], object]) -> float:
+    return min(_cpu_s(work) for _ in range(RUNS))
+
+
+def _cpu_s(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def _import_matplotlib() -> None:
+    importlib.import_module("matplotlib.backends.backend_svg")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""The one table of metrics: names, units, better direction, formulas, titles, and where reports have them.
+
+Reports, rows, comparison, gates and tables read it, so that a new metric is a line here (and a field of `Row` where it
+is none that follows from others).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal, Protocol
+
+from llmd_base.errors import KitError
+from llmd_base.row import Quantiles, Row
+
+Better = Literal["more", "less"]
+
+_QUANTILES = ("mean", "p50", "p90", "p95", "p99", "p99p9", "max")
+_QUANTILES_IN_TABLES = frozenset({"mean", "p95", "p99"})
+
+
+class RequestTimes(Protocol):
+    """What the load generator knows of one request, in seconds; None where the request didn't come that far."""
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first token."""
+        ...
+
+    @property
+    def gaps_s(self) -> Iterable[float]:
+        """Times between tokens."""
+        ...
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time between tokens."""
+        ...
+
+    @property
+    def latency_s(self) -> float | None:
+        """Time to the last token."""
+        ...
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A latency, of which rows have the distribution in milliseconds under `name`.
+
+    - `meaning` explains the `title`;
+    - `report` is its name in llm-d's reports, versions 0.1 and 0.2 alike, and in results of inference-perf; `units` are
+      those of a report of this kit;
+    - `samples_s` is the formula: what one request adds to the distribution, in seconds;
+    - `in_tables` says whether tables of comparisons show it.
+    """
+
+    name: str
+    title: str
+    meaning: str
+    report: str
+    units: Literal["s", "s/token"]
+    samples_s: Callable[[RequestTimes], Iterable[float | None]]
+    in_tables: bool = True
+
+    @property
+    def key(self) -> str:
+        """Its name without units: the field of `Performance`."""
+        return self.name.removesuffix("_ms")
+
+    def of(self, row: Row) -> Quantiles:
+        """Its distribution in a row."""
+        return getattr(row, self.name)
+
+    def samples_of(self, records: Iterable[RequestTimes]) -> list[float]:
+        """Its samples over requests, in seconds."""
+        return [value for record in records for value in self.samples_s(record) if value is not None]
+
+
+LATENCIES = (
+    Latency("ttft_ms", "TTFT", "time to first token", "time_to_first_token", "s", lambda record: (record.ttft_s,)),
+    Latency("itl_ms", "ITL", "between tokens", "inter_token_latency", "s/token", lambda record: record.gaps_s),
+    Latency(
+        "tpot_ms",
+        "TPOT",
+        "per output token",
+        "time_per_output_token",
+        "s/token",
+        lambda record: (record.tpot_s,),
+        in_tables=False,
+    ),
+    Latency("e2e_ms", "E2E", "whole request", "request_latency", "s", lambda record: (record.latency_s,)),
+)
+"""In the order in which people are shown them."""
+
+
+@dataclass(frozen=True)
+class ReportRate:
+    """Where reports have a rate: under `v01` and `v02` among `throughput`, in `units` of version 0.2; `performance` is
+    the field of `Performance` that it is written from.
+    """
+
+    v01: str
+    v02: str
+    units: Literal["tokens/s", "queries/s"]
+    performance: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of a row: its name (`ttft_ms.p95`), what to call it, its units, and which way is better.
+
+    `of` is its formula, `report` says where reports have it, `in_tables` whether tables of comparisons show it.
+    """
+
+    name: str
+    title: str
+    units: str
+    better: Better
+    of: Callable[[Row], float | None]
+    report: ReportRate | None = None
+    in_tables: bool = True
+
+
+_RATES = (
+    Metric(
+        "output_tokens_per_s",
+        "output",
+        "tokens/s",
+        "more",
+        lambda row: row.output_tokens_per_s,
+        ReportRate("output_tokens_per_sec", "output_token_rate", "tokens/s", "output_tokens_per_s"),
+    ),
+    Metric(
+        "input_tokens_per_s",
+        "input",
+        "tokens/s",
+        "more",
+        lambda row: row.input_tokens_per_s,
+        ReportRate("input_tokens_per_sec", "input_token_rate", "tokens/s", "input_tokens_per_s"),
+        in_tables=False,
+    ),
+    Metric(
+        "achieved_requests_per_s",
+        "requests",
+        "/s",
+        "more",
+        lambda row: row.achieved_requests_per_s,
+        ReportRate("requests_per_sec", "request_rate", "queries/s", "requests_per_s"),
+    ),
+    Metric("tpsg", "TPSG", "tokens/s/GPU", "more", lambda row: row.tpsg),
+    Metric("tpsu", "TPSU", "tokens/s/user", "more", lambda row: row.tpsu),
+    Metric("tpsu_decode", "TPSU decode", "tokens/s/user", "more", lambda row: row.tpsu_decode),
+)
+
+_SHARES = (
+    Metric(
+        "failures_share",
+        "failures",
+        "of requests",
+        "less",
+        lambda row: row.failures / row.requests if row.requests else None,
+    ),
+    Metric("goodput_share", "goodput", "of requests", "more", lambda row: row.goodput_share),
+    Metric(
+        "usd_per_million_output_tokens", "price", "$/1M tokens", "less", lambda row: row.usd_per_million_output_tokens
+    ),
+)
+
+TOTAL_TOKENS = ReportRate("total_tokens_per_sec", "total_token_rate", "tokens/s", "total_tokens_per_s")
+"""Input and output together: reports have it, rows don't."""
+
+RATES_IN_REPORTS: Mapping[str, ReportRate] = {metric.name: metric.report for metric in _RATES if metric.report}
+"""By the names of a row's fields."""
+
+
+def _quantiles(latencies: Iterable[Latency]) -> list[Metric]:
+    def formula(latency: Latency, quantile: str) -> Callable[[Row], float | None]:
+        return lambda row: getattr(latency.of(row), quantile)
+
+    return [
+        Metric(
+            f"{latency.name}.{quantile}",
+            f"{latency.title} {quantile}",
+            "ms",
+            "less",
+            formula(latency, quantile),
+            in_tables=latency.in_tables and quantile in _QUANTILES_IN_TABLES,
+        )
+        for latency in latencies
+        for quantile in _QUANTILES
+    ]
+
+
+_FIELDS = list(Row.model_fields)
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *_RATES,
+        *_SHARES,
+        *_quantiles(sorted(LATENCIES, key=lambda latency: _FIELDS.index(latency.name))),
+    )
+}
+"""All of them by name; latencies in the order of a row's fields."""
+
+SHOWN: tuple[str, ...] = tuple(
+    metric.name for metric in (*_RATES, *_quantiles(LATENCIES), *_SHARES) if metric.in_tables
+)
+"""What a table of a comparison shows, as far as the rows have it."""
+
+
+def metric(name: str) -> Metric:
+    """The metric of a name.
+
+    Raises:
+        KitError: there is none; says which come close.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    close = get_close_matches(name, METRICS, n=3, cutoff=0.5) or list(METRICS)
+    raise KitError(f"There is no metric {name!r}.", f"Known are, for example, {', '.join(close)}.")

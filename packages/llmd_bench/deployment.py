@@ -1,0 +1,279 @@
+"""What is benchmarked: servers by role and short forms of these, the router before them, addresses and counters."""
+
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from llmd_base.addresses import HttpEndpoint, PodAddress
+
+Role = Literal["prefill", "decode", "aggregated"]
+
+_COUNT = "([1-9][0-9]{0,3})"
+_DISAGGREGATED = re.compile(f"{_COUNT}p-tp{_COUNT}-{_COUNT}d-tp{_COUNT}")
+_AGGREGATED = re.compile(f"agg-tp{_COUNT}-{_COUNT}r")
+
+SHORT_FORMS = "{x}p-tp{p}-{y}d-tp{d} such as 8p-tp1-4d-tp2, or agg-tp{t}-{n}r such as agg-tp1-16r"
+SHORT_FORM_PATTERN = f"^({_DISAGGREGATED.pattern}|{_AGGREGATED.pattern})$"
+"""Short forms of topologies, written and read here alone."""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Equal model servers of one role. `image` and the native settings go into the report as they are."""
+
+    role: Role
+    replicas: int
+    tensor_parallel_size: int
+    image: str = "unknown"
+    args: Mapping[str, object] = field(default_factory=dict[str, object])
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.replicas * self.tensor_parallel_size
+
+
+@dataclass(frozen=True)
+class RouterPart:
+    """A program between the client and the model servers, for example endpoint picker, Envoy or routing sidecar."""
+
+    label: str
+    tool: str
+    version: str
+    config: object = None
+
+
+@dataclass(frozen=True)
+class Topology:
+    """All units of one model.
+
+    `gpus_reserved` counts the GPUs that it keeps from others, where those are more than it uses.
+    """
+
+    name: str
+    servers: tuple[Servers, ...]
+    router: tuple[RouterPart, ...] = ()
+    accelerator: str = "AMD-Instinct-MI300X"
+    gpus_reserved: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that its servers use."""
+        return sum(servers.gpus for servers in self.servers)
+
+    def of(self, role: Role) -> Servers | None:
+        """The servers of one role."""
+        return next((servers for servers in self.servers if servers.role == role), None)
+
+    @property
+    def disaggregated(self) -> bool:
+        """Whether prefill and decode are separate servers."""
+        return self.of("prefill") is not None and self.of("decode") is not None
+
+
+def disaggregated_short_form(prefill: int, prefill_size: int, decode: int, decode_size: int) -> str:
+    """The short form of so many prefill and decode servers of these tensor parallel sizes."""
+    return f"{prefill}p-tp{prefill_size}-{decode}d-tp{decode_size}"
+
+
+def aggregated_short_form(size: int, replicas: int) -> str:
+    """The short form of so many aggregated servers of a tensor parallel size."""
+    return f"agg-tp{size}-{replicas}r"
+
+
+def parse_short_form(text: str) -> dict[str, dict[str, int]]:
+    """The long form of a short one.
+
+    Raises:
+        ValueError: the text is neither form.
+    """
+    if match := _DISAGGREGATED.fullmatch(text):
+        x, p, y, d = map(int, match.groups())
+        return {"prefill": _servers(x, p), "decode": _servers(y, d)}
+    if match := _AGGREGATED.fullmatch(text):
+        t, n = map(int, match.groups())
+        return {"aggregated": _servers(n, t)}
+    msg = "the text is no topology"
+    raise ValueError(msg)
+
+
+def _servers(replicas: int, tensor_parallel_size: int) -> dict[str, int]:
+    return {"replicas": replicas, "tensorParallelSize": tensor_parallel_size}
+
+
+EndpointRole = Literal["router"] | Role
+
+STARTED = "process_start_time_seconds"
+
+
+@dataclass(frozen=True)
+class MetricsEndpoint:
+    """Where one program shows its counters.
+
+    `headers` may carry a bearer token, which the endpoint picker asks for by default.
+    """
+
+    role: EndpointRole
+    pod: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    verify: ssl.SSLContext | bool = True
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter under the names it has had in different versions; the first that a program shows counts.
+
+    Series are added up. With `labels` only those count whose labels have one of the given values.
+    """
+
+    names: tuple[str, ...]
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+@dataclass(frozen=True)
+class Series:
+    """One sample of a scrape."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one program showed; `error` says why there are no series."""
+
+    endpoint: MetricsEndpoint
+    series: Mapping[str, tuple[Series, ...]] = field(default_factory=dict[str, tuple[Series, ...]])
+    error: str | None = None
+
+    def total(self, counter: Counter) -> float | None:
+        """The counter's value, or None if the program doesn't show it."""
+        name = next((name for name in counter.names if name in self.series), None)
+        if name is None:
+            return None
+        return sum(series.value for series in self.series[name] if _matches(series.labels, counter.labels))
+
+
+@dataclass(frozen=True)
+class ServerPod:
+    """The pod of a model server with the restarts of its containers; one that is `scaled` may go at any time."""
+
+    role: EndpointRole
+    name: str
+    restarts: int = 0
+    scaled: bool = False
+
+
+ServerPods = tuple[ServerPod, ...] | None
+"""The model servers' pods of one moment; None where nobody told."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All readings of one moment, in the order of the endpoints, and the model servers' pods where they were listed."""
+
+    readings: tuple[Reading, ...]
+    servers: ServerPods = None
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The model servers that restarted or went during a measurement, in words; None where pods could not be listed."""
+
+    restarted: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        if self.restarted is None:
+            return "the model servers' pods could not be listed before or after the run"
+        if not self.restarted:
+            return "no model server restarted during the run"
+        number = len(self.restarted)
+        servers = f"{number} model server{'s' if number > 1 else ''}"
+        return f"{servers} restarted during the run, which is no clean measurement: {', '.join(self.restarted)}"
+
+
+def stability(before: ServerPods, after: ServerPods) -> Stability:
+    """Which model servers did not run on between two moments."""
+    if before is None or after is None:
+        return Stability(None)
+    left = {pod.name: pod.restarts for pod in after}
+    words: list[str] = []
+    for pod in before:
+        if pod.name not in left:
+            words += [] if pod.scaled else [f"{pod.role} {pod.name} is gone"]
+        elif left[pod.name] > pod.restarts:
+            number = left[pod.name] - pod.restarts
+            words.append(f"{pod.role} {pod.name} ({number} time{'s' if number > 1 else ''})")
+    return Stability(tuple(words))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a counter of a role grew by between two snapshots, over all its programs.
+
+    `value` is None when no program of the role shows the counter, or one of them could not be read, since then the
+    sum means nothing. Of a program that restarted in between, only what it counted since then is in `value`: a lower
+    bound.
+    """
+
+    value: float | None
+    before: float | None = None
+    after: float | None = None
+    restarted: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    read: int = 0
+
+
+def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Counter) -> Change:
+    """What `counter` grew by over all programs of `role`."""
+    earlier = {reading.endpoint.url: reading for reading in before.readings}
+    pairs = [
+        (earlier.get(reading.endpoint.url, Reading(reading.endpoint, error="not read")), reading)
+        for reading in after.readings
+        if reading.endpoint.role == role
+    ]
+    unread = tuple(new.endpoint.pod for old, new in pairs if old.error or new.error)
+    read = [(old, new) for old, new in pairs if not (old.error or new.error)]
+    grown = [(_restarted(old, new, counter), old.total(counter), new.total(counter), new) for old, new in read]
+    shown = [(restarted, old or 0.0, new, reading) for restarted, old, new, reading in grown if new is not None]
+    return Change(
+        value=sum(new if restarted else new - old for restarted, old, new, _ in shown)
+        if shown and not unread
+        else None,
+        before=sum(old for _, old, _, _ in shown) if shown else None,
+        after=sum(new for _, _, new, _ in shown) if shown else None,
+        restarted=tuple(reading.endpoint.pod for restarted, _, _, reading in shown if restarted),
+        unread=unread,
+        read=len(read),
+    )
+
+
+def _restarted(old: Reading, new: Reading, counter: Counter) -> bool:
+    started = Counter((STARTED,))
+    if (old.total(started) or 0.0) != (new.total(started) or 0.0):
+        return True
+    return (new.total(counter) or 0.0) < (old.total(counter) or 0.0)
+
+
+def _matches(labels: Mapping[str, str], accepted: Mapping[str, tuple[str, ...]]) -> bool:
+    return all(labels.get(name) in values for name, values in accepted.items())
+
+
+class Directory(Protocol):
+    """Finds Services and pods. All of it raises `KitError` where the cluster doesn't answer."""
+
+    def service(self, namespace: str, name: str) -> HttpEndpoint:
+        """The way to port 80 of a Service."""
+        ...
+
+    def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
+        """The pods with these labels that have an address, sorted by name."""
+        ...
+
+    def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:
+        """The way to a port of a pod."""
+        ...

@@ -1,0 +1,310 @@
+"""Proof that prompts were prefilled remotely.
+
+Three parties are asked, each by its own counters, over the same requests:
+
+1. the endpoint picker: for how many requests did it choose a prefill server?
+2. the prefill servers: how many prompt tokens did they compute?
+3. the decode servers: how many prompt tokens did they take over from another server instead of computing them?
+
+The first alone proves nothing: up to v0.8.0 the routing sidecar hands a request to its own decode server when the
+prefill server answers with an error other than 4xx, and the client never notices. The share of a run is therefore the
+least of what the parties say.
+
+No routing sidecar counts failed prefills (llm-d-router v0.10.0, pkg/sidecar/proxy). They are the requests for which the
+endpoint picker chose a prefill server, less the prompts that prefill servers finished: that holds whether the sidecar
+falls back to decode, hands the error to the client, or tries again and fails. A prefill that fails once and then
+succeeds is none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from llmd_bench.deployment import Change, Counter, Snapshot, change
+
+
+@dataclass(frozen=True)
+class DecisionCounter:
+    """How a release of the endpoint picker counts its decisions; `remote` has the label's values for remote prefill."""
+
+    names: tuple[str, ...]
+    label: str
+    remote: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ServerCounters:
+    """Counters of a model server; `finished` are the requests that were neither aborted nor ended with an error."""
+
+    prompt_tokens: Counter
+    requests: Counter
+    finished: Counter
+    cached_tokens: Counter
+    received_tokens: Counter
+    transfers: Counter
+    transferred_bytes: Counter
+    transfer_seconds: Counter
+    failed_transfers: Counter
+
+
+EMULATION = 1.2
+"""Reads up to this many times as fast as emulated ones are taken to be emulated; ours, above the 0.246 to 0.279 GB/s
+that were measured."""
+
+VLLM_COUNTERS = ServerCounters(
+    prompt_tokens=Counter(("vllm:prompt_tokens_total", "vllm:prompt_tokens")),
+    requests=Counter(("vllm:request_success_total", "vllm:request_success")),
+    finished=Counter(("vllm:request_success_total", "vllm:request_success"), {"finished_reason": ("stop", "length")}),
+    cached_tokens=Counter(("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits")),
+    received_tokens=Counter(("vllm:external_prefix_cache_hits_total", "vllm:external_prefix_cache_hits")),
+    transfers=Counter(("vllm:nixl_xfer_time_seconds_count",)),
+    transferred_bytes=Counter(("vllm:nixl_bytes_transferred_sum",)),
+    transfer_seconds=Counter(("vllm:nixl_xfer_time_seconds_sum",)),
+    failed_transfers=Counter(("vllm:nixl_num_failed_transfers_total", "vllm:nixl_num_failed_transfers")),
+)
+"""vLLM's own (vllm/v1/metrics/loggers.py and the metrics of its NIXL connector), as they stand in Prometheus text."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What the client sent and got answered, with `prompt_tokens` as the servers counted them.
+
+    `attempted` has the requests that failed too, which the servers may have worked on.
+    """
+
+    requests: int
+    prompt_tokens: int
+    attempted: int
+
+
+@dataclass(frozen=True)
+class EvidenceSettings:
+    """How to read the counters of one deployment."""
+
+    decisions: DecisionCounter
+    decode_tensor_parallel_size: int = 1
+    block_size: int = 16
+    """vLLM's `--block-size` in tokens: of each prompt, decode may compute up to one block itself."""
+    servers: ServerCounters = VLLM_COUNTERS
+    emulated_gb_per_s: float | None = None
+    """GB (10^9 bytes) per second at which KV cache is read where UCX emulates reads by messages over TCP; None where
+    the RDMA network carries them, whose rate acceptance measures."""
+
+
+@dataclass(frozen=True)
+class RemotePrefill:
+    """Share of the uncached prompts that prefill servers computed, as each party says; None where it is unknown.
+
+    `share` is the least of the three. `proven` is false when no server's counters could be read. `consistent` is
+    false when the parties contradict one another. `fallback_requests` is the number of requests which were to be
+    prefilled remotely and were computed by decode servers. `failed_prefills` is the number of requests which were to be
+    prefilled remotely and whose prompt no prefill server finished, whatever became of them; None where it is unknown.
+    """
+
+    requests: int
+    prompt_tokens: int
+    share: float | None
+    by_epp: float | None
+    by_prefill: float | None
+    by_decode: float | None
+    proven: bool
+    consistent: bool
+    fallback_requests: int
+    counters: Mapping[str, Change]
+    notes: tuple[str, ...]
+    failed_prefills: int | None = None
+
+
+OtherApiName = Literal["chat", "responses"]
+
+
+@dataclass(frozen=True)
+class OtherApi:
+    """An API that is asked once. `remote_prefill` says whether the endpoint picker may send its prompts to prefill
+    servers; None where the model isn't disaggregated.
+    """
+
+    name: OtherApiName
+    remote_prefill: bool | None = None
+
+
+@dataclass(frozen=True)
+class ApiAnswer:
+    """What became of one request to `path`: `error` is None for an answer as the API promises it.
+
+    `remote_prefill` is the proof by counters, which other traffic at the same time blurs; None where there is nothing
+    to prove, or no answer.
+    """
+
+    api: OtherApi
+    path: str
+    error: str | None
+    prompt_tokens: int = 0
+    remote_prefill: RemotePrefill | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        if self.error:
+            return f"{self.path}: {self.error}"
+        if self.remote_prefill is None:
+            return f"{self.path}: answered"
+        share = self.remote_prefill.share
+        where = "nobody's counters say where" if share is None else f"{share:.0%} by prefill servers"
+        known = "" if self.api.remote_prefill else "; this release's endpoint picker never disaggregates it"
+        return f"{self.path}: answered; prompt of {self.prompt_tokens} tokens computed {where}{known}"
+
+
+def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings: EvidenceSettings) -> RemotePrefill:
+    """Judge where the prompts of `sent` were computed, from what the counters grew by between the two snapshots."""
+    counters = _changes(before, after, settings)
+    uncached = max(sent.prompt_tokens - (counters["decode cached tokens"].value or 0.0), 0.0)
+    by_epp = _by_epp(sent, counters)
+    by_prefill = _share(counters["prefill prompt tokens"].value, uncached)
+    by_decode = _by_decode(sent, counters, uncached, settings)
+    servers = [share for share in (by_prefill, by_decode) if share is not None]
+    known = [share for share in (by_epp, *servers) if share is not None]
+    fallback = _fallback_requests(sent, by_epp, servers)
+    failed = None if _has_new_server(before, after) else _failed_prefills(counters)
+    contradictions = _contradictions(sent, counters, fallback, by_prefill, by_decode)
+    if failed is not None and failed > fallback:
+        contradictions.append(f"{failed} prefills failed: a server was chosen for them and none finished the prompt")
+    too_slow, told = _path(before, after, settings)
+    contradictions += too_slow
+    return RemotePrefill(
+        requests=sent.requests,
+        prompt_tokens=sent.prompt_tokens,
+        share=min(known) if known else None,
+        by_epp=by_epp,
+        by_prefill=by_prefill,
+        by_decode=by_decode,
+        proven=bool(servers),
+        consistent=not contradictions,
+        fallback_requests=fallback,
+        counters=counters,
+        notes=(*contradictions, *told, *_gaps(counters, settings)),
+        failed_prefills=failed,
+    )
+
+
+def _changes(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> dict[str, Change]:
+    decisions, servers = settings.decisions, settings.servers
+    remote = Counter(decisions.names, {decisions.label: decisions.remote})
+    return {
+        "router decisions": change(before, after, "router", Counter(decisions.names)),
+        "router remote decisions": change(before, after, "router", remote),
+        "prefill prompt tokens": change(before, after, "prefill", servers.prompt_tokens),
+        "prefill requests": change(before, after, "prefill", servers.requests),
+        "prefill finished requests": change(before, after, "prefill", servers.finished),
+        "decode prompt tokens": change(before, after, "decode", servers.prompt_tokens),
+        "decode cached tokens": change(before, after, "decode", servers.cached_tokens),
+        "decode received tokens": change(before, after, "decode", servers.received_tokens),
+        "decode transfers": change(before, after, "decode", servers.transfers),
+        "decode transferred bytes": change(before, after, "decode", servers.transferred_bytes),
+        "decode failed transfers": change(before, after, "decode", servers.failed_transfers),
+    }
+
+
+def _path(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> tuple[list[str], list[str]]:
+    """What contradicts the path that KV cache is taken to have, and what is to be said of it."""
+    emulated, servers = settings.emulated_gb_per_s, settings.servers
+    if emulated is None:
+        return [], []
+    moved = change(before, after, "decode", servers.transferred_bytes).value
+    taken_s = change(before, after, "decode", servers.transfer_seconds).value
+    if not moved or not taken_s:
+        return [], ["the rate of KV transfers is not known: decode servers count no bytes, or no time"]
+    rate = moved / 1e9 / taken_s
+    text = f"KV cache was read at {rate:.2g} GB/s, without the RDMA network"
+    if rate > EMULATION * emulated:
+        return [], [text]
+    return [f"{text}: as slow as UCX's software emulation over TCP, about {emulated:g} GB/s"], []
+
+
+def _by_epp(sent: Sent, counters: Mapping[str, Change]) -> float | None:
+    """Of all decisions, or of the requests if it decided less often than that; a counter never used isn't shown."""
+    all_decisions, remote = counters["router decisions"], counters["router remote decisions"]
+    if all_decisions.unread or not all_decisions.read:
+        return None
+    return _share(remote.value or 0.0, max(all_decisions.value or 0.0, sent.requests))
+
+
+def _by_decode(sent: Sent, counters: Mapping[str, Change], uncached: float, settings: EvidenceSettings) -> float | None:
+    received = counters["decode received tokens"].value
+    if received is not None:
+        within_a_block = uncached - received < settings.block_size * sent.requests
+        return 1.0 if uncached and received and within_a_block else _share(received, uncached)
+    return _share(counters["decode transfers"].value, sent.requests * settings.decode_tensor_parallel_size)
+
+
+def _share(part: float | None, whole: float) -> float | None:
+    return None if part is None or whole <= 0 else min(max(part / whole, 0.0), 1.0)
+
+
+def _fallback_requests(sent: Sent, by_epp: float | None, servers: list[float]) -> int:
+    if by_epp is None or not servers:
+        return 0
+    return max(round((by_epp - min(servers)) * sent.requests), 0)
+
+
+def _failed_prefills(counters: Mapping[str, Change]) -> int | None:
+    """Unknown where a program could not be read, or counts since its restart only."""
+    chosen, finished = counters["router remote decisions"], counters["prefill finished requests"]
+    whole = chosen.read and not any(counter.unread or counter.restarted for counter in (chosen, finished))
+    if not whole or finished.value is None:
+        return None
+    return max(round((chosen.value or 0.0) - finished.value), 0)
+
+
+def _has_new_server(before: Snapshot, after: Snapshot) -> bool:
+    """Whether there is one whose counters nobody read."""
+    return not {pod.name for pod in after.servers or ()} <= {pod.name for pod in before.servers or ()}
+
+
+def _contradictions(
+    sent: Sent, counters: Mapping[str, Change], fallback: int, by_prefill: float | None, by_decode: float | None
+) -> list[str]:
+    contradictions: list[str] = []
+    if fallback:
+        contradictions.append(_describe_fallback(sent, fallback, by_prefill, by_decode))
+    decisions = counters["router decisions"].value
+    if decisions is not None and decisions > sent.attempted:
+        contradictions.append(
+            f"other traffic: the endpoint picker decided {decisions:.0f} times for {sent.attempted} requests of ours"
+        )
+    computed = counters["prefill prompt tokens"].value
+    if computed is not None and sent.requests == sent.attempted and computed > 1.05 * sent.prompt_tokens:
+        contradictions.append(
+            f"other traffic: prefill servers computed {computed:.0f} tokens of {sent.prompt_tokens} that we sent"
+        )
+    if counters["decode failed transfers"].value:
+        contradictions.append(f"{counters['decode failed transfers'].value:.0f} KV transfers failed on decode servers")
+    if counters["decode received tokens"].value and counters["decode transfers"].value == 0:
+        contradictions.append("decode servers counted remote prompt tokens but no KV transfer")
+    return contradictions
+
+
+def _describe_fallback(sent: Sent, fallback: int, by_prefill: float | None, by_decode: float | None) -> str:
+    begin = f"silent fallback: the endpoint picker chose a prefill server, but {fallback} of {sent.requests} prompts"
+    if by_decode is None or (by_prefill is not None and by_prefill <= by_decode):
+        return f"{begin} were computed by decode servers: prefill servers account for {by_prefill:.1%} only"
+    return f"{begin} were computed by decode servers, which took only {by_decode:.1%} over from prefill servers"
+
+
+def _gaps(counters: Mapping[str, Change], settings: EvidenceSettings) -> list[str]:
+    """What limits the proof: programs that could not be read, weren't given, or restarted."""
+    notes: list[str] = []
+    unread = sorted({pod for counter in counters.values() for pod in counter.unread})
+    restarted = sorted({pod for counter in counters.values() for pod in counter.restarted})
+    if unread:
+        notes.append(f"metrics could not be read: {', '.join(unread)}")
+    if restarted:
+        notes.append(f"restarted during the run, so that counters are lower bounds: {', '.join(restarted)}")
+    decisions = counters["router decisions"]
+    if decisions.read and decisions.after is None:
+        notes.append(
+            f"the endpoint picker shows none of {', '.join(settings.decisions.names)} (no decision, or another release)"
+        )
+    if counters["decode received tokens"].value is None and counters["decode transfers"].value is not None:
+        notes.append("decode servers don't count received tokens; their share is transfers per tensor-parallel rank")
+    return notes

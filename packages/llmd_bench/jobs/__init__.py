@@ -1,0 +1,1 @@
+"""Programs of Jobs that benchmark inside a cluster, one module for each."""

@@ -1,0 +1,50 @@
+"""The program of the container that comes after another tool's: it writes that tool's files to ConfigMaps."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmd_base.cluster import from_environment
+from llmd_base.config_maps import MOST_CHUNKS, config_maps, pieces
+from llmd_base.errors import KitError
+
+KEPT = frozenset({".json", ".yaml", ".yml", ".csv", ".log", ".txt"})
+
+
+def main() -> int:
+    """Publishes the folder that the first argument names."""
+    try:
+        publish(Path(sys.argv[1]), os.environ)
+    except KitError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def publish(folder: Path, environment: Mapping[str, str]) -> None:
+    """Writes the texts below a folder to ConfigMaps of the Job.
+
+    Raises:
+        KitError: there are none, they are too large, or the API server refuses.
+    """
+    texts = files(folder)
+    if not texts:
+        raise KitError(f"{folder} holds no result")
+    parts = pieces(json.dumps(texts).encode())
+    if len(parts) > MOST_CHUNKS:
+        raise KitError(
+            f"the result is too large: {len(parts)} ConfigMaps of {MOST_CHUNKS}", "Leave per-request files out."
+        )
+    job = environment["JOB_NAME"]
+    names = [f"{job}-0-{chunk}" for chunk in range(len(parts))]
+    cluster = from_environment(environment)
+    for config_map in config_maps(parts, names, environment["NAMESPACE"], job, environment["JOB_UID"]):
+        cluster.apply(config_map)
+
+
+def files(folder: Path) -> dict[str, str]:
+    """The texts below a folder by their relative paths."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in KEPT)
+    return {path.relative_to(folder).as_posix(): path.read_text(errors="replace") for path in paths}

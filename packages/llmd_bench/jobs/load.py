@@ -1,0 +1,147 @@
+"""The program of the pods that send a load together: each its share, from one moment on."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llmd_base.cluster import InCluster, from_environment
+from llmd_base.config_maps import config_maps, owned_metadata
+from llmd_base.errors import KitError
+
+from llmd_bench import run_context as circumstances
+from llmd_bench.load.completions import Target
+from llmd_bench.load.pod_load import LoadRequest, from_json, pack
+from llmd_bench.load.stages import Live, StageResult, run_stages
+
+TERMINATION_LOG = Path("/dev/termination-log")
+LONGEST_WORDS = 2000
+
+LEAD_S = 4.0
+"""Between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods, all of them ready, ask
+four times a second.
+"""
+
+START_LIMIT_S = 900.0
+START_PAUSE_S = 0.25
+
+CLOCKS_APART_S = 5.0
+"""How far a pod's clock may be behind the API server's: it begins as much later than pods whose clocks are right."""
+
+INTERRUPTED = 130
+"""Exit code of a pod that was ended before its load began."""
+
+
+def main() -> int:
+    """Sends this pod's share of the load that the request file names, which the only argument names."""
+    try:
+        request = from_json(Path(sys.argv[1]).read_bytes())
+        cluster = from_environment(os.environ)
+        with sigterm_as_interrupt():
+            results = run(request, os.environ, cluster)
+        publish(request, results, os.environ, cluster)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except KitError as error:
+        print(error, file=sys.stderr, flush=True)
+        if TERMINATION_LOG.exists():
+            TERMINATION_LOG.write_text(str(error)[:LONGEST_WORDS])
+        return 1
+    return 0
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Generator[None]:
+    """Lets SIGTERM end a run as Ctrl-C does, so that what was measured until then is published; only once."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    yield
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster) -> list[StageResult]:
+    """Waits for the common start, once all is ready, and sends this pod's share.
+
+    Raises:
+        KitError: the start is never told or too far away, or the target's URL is none.
+    """
+    how = circumstances.from_environment(environment)
+    pod = int(environment["JOB_COMPLETION_INDEX"])
+
+    async def start_at() -> float:
+        cluster.apply(ready_config_map(request, pod, environment["JOB_UID"]))
+        print(f"pod {pod} of {request.parallelism} waits for the common start", flush=True)
+        return await wait_for_start(request, cluster)
+
+    load = run_stages(
+        Target(request.base_url, request.model),
+        request.stages(),
+        request.workload(),
+        limit_s=request.limit_s,
+        processes=request.processes,
+        on_progress=_tell,
+        conditions=request.conditions(pod, how.time_scale, start_at),
+    )
+    return asyncio.run(load)
+
+
+def ready_config_map(request: LoadRequest, pod: int, uid: str) -> dict[str, Any]:
+    """By being there it says that the pod's generator waits for the start."""
+    metadata = owned_metadata(request.ready_name(pod), request.namespace, request.job, uid)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+async def wait_for_start(
+    request: LoadRequest,
+    cluster: InCluster,
+    *,
+    limit_s: float = START_LIMIT_S,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
+) -> float:
+    """The moment to begin, once it is told. It is the API server's: the clock of whoever tells it may be wrong.
+
+    Raises:
+        KitError: it is not told in time, or by this pod's clock it is too far away.
+    """
+    deadline_s = clock() + limit_s
+    while clock() < deadline_s:
+        created_s = cluster.created_s(request.namespace, request.start_name)
+        if created_s is not None:
+            return _start_s(created_s, now())
+        await pause(START_PAUSE_S)
+    raise KitError(f"nobody said within {limit_s:.0f} s when to begin: ConfigMap {request.start_name}")
+
+
+def _start_s(created_s: float, now_s: float) -> float:
+    behind_s = created_s - now_s
+    if behind_s > CLOCKS_APART_S:
+        raise KitError(
+            f"the node's clock is {behind_s:.0f} s behind the API server's, at most {CLOCKS_APART_S:.0f} s are taken"
+        )
+    return created_s + LEAD_S
+
+
+def publish(
+    request: LoadRequest, results: list[StageResult], environment: Mapping[str, str], cluster: InCluster
+) -> None:
+    """Writes the pod's result to ConfigMaps of the Job."""
+    pod = int(environment["JOB_COMPLETION_INDEX"])
+    parts = pack(circumstances.from_environment(environment), results)
+    names = [request.part_name(pod, chunk) for chunk in range(len(parts))]
+    for config_map in config_maps(parts, names, request.namespace, request.job, environment["JOB_UID"]):
+        cluster.apply(config_map)
+
+
+def _tell(live: Live) -> None:
+    print(
+        f"{live.label}: {live.elapsed_s:.0f} s, {live.ended} ended, {live.in_flight} in flight, "
+        f"{live.failures} failed, {live.achieved_requests_per_s:.1f} requests/s",
+        flush=True,
+    )

@@ -1,0 +1,225 @@
+"""The completions API as the load generator speaks it: targets, requests, event streams.
+
+A busy client sees thousands of events a second, so events with output are only recognised, not parsed: a key stands
+in quotes, and quotes inside text are escaped, so a quoted key in the line can't come from the generated text. The few
+other events are parsed.
+"""
+
+import asyncio
+import json
+import re
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, cast
+from urllib.parse import urlsplit
+
+from llmd_base.errors import KitError
+
+Api = Literal["completions", "chat"]
+
+PATHS: dict[Api, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+_MAX_ERROR_CHARACTERS = 400
+
+
+@dataclass(slots=True)
+class EventStream:
+    """Collects what one answer says; feed it the bytes as they come.
+
+    With `keep_text` the generated text is collected too, which means parsing every event.
+    """
+
+    api: Api
+    keep_text: bool = False
+    text: str = ""
+    event_times_s: list[float] = field(default_factory=list[float])
+    finished: bool = False
+    error: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    _rest: bytes = b""
+    _last: bytes = b""
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        """Take `data` that arrived at `now_s`."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if not line:
+                continue
+            if self._has_output(line):
+                self.event_times_s.append(now_s)
+                self._last = line
+                if self.keep_text:
+                    self._read(line[5:].strip())
+            elif line.startswith(b"data:"):
+                self._read(line[5:].strip())
+
+    def end(self) -> None:
+        """The connection has ended: look for token counts that came with the last output instead of after it."""
+        if self.output_tokens is None and not self.keep_text and b'"usage"' in self._last:
+            self._read(self._last[5:].strip())
+
+    def _has_output(self, line: bytes) -> bool:
+        if self.api == "completions":
+            return b'"text"' in line
+        return b'"delta"' in line and b'"role"' not in line
+
+    def _read(self, payload: bytes) -> None:
+        if payload == b"[DONE]":
+            self.finished = True
+            return
+        try:
+            event: object = json.loads(payload)
+        except ValueError:
+            self.error = f"not JSON: {payload[:_MAX_ERROR_CHARACTERS].decode(errors='replace')}"
+            return
+        if isinstance(event, dict):
+            self._note(cast("dict[str, object]", event))
+
+    def _note(self, event: dict[str, object]) -> None:
+        if event.get("error"):
+            self.error = json.dumps(event["error"])[:_MAX_ERROR_CHARACTERS]
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            counts = cast("dict[str, object]", usage)
+            self.input_tokens = _count(counts.get("prompt_tokens"))
+            self.output_tokens = _count(counts.get("completion_tokens"))
+        if self.keep_text:
+            self.text += _text(event)
+
+
+def _text(event: dict[str, object]) -> str:
+    """What the event adds, reasoning left out, as the next turn of a conversation would have it."""
+    match event.get("choices"):
+        case [{"text": str(text)}] | [{"delta": {"content": str(text)}}]:
+            return text
+        case _:
+            return ""
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
+
+
+_CREDENTIALS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
+KNOWN_BY = 12
+"""Characters by which a credential is known where the rest of it was cut off."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests go: `base_url` is what stands before `/v1/...`, so the path of a proxy may be part of it."""
+
+    base_url: str
+    model: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    verify: ssl.SSLContext | bool = True
+    api: Api = "completions"
+
+    def without_credentials(self, text: str) -> str:
+        """What a server or a proxy answered, for files and terminals: some repeat the headers that they were sent. What
+        begins as a credential is one, because answers are cut off.
+        """
+        values = (value for name, value in self.headers.items() if name.lower() in _CREDENTIALS)
+        for credential in (value.split()[-1] for value in values if value.strip()):
+            text = re.sub(re.escape(credential[:KNOWN_BY]) + r"[^\s\"'<>,]*", "[credential]", text)
+        return text
+
+
+@dataclass(frozen=True)
+class Address:
+    """Host, port and path of a target; `tls` is what to encrypt with, None for plain HTTP."""
+
+    host: str
+    port: int
+    path: str
+    tls: ssl.SSLContext | None
+
+    @property
+    def authority(self) -> str:
+        """The `Host` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+def address_of(target: Target) -> Address:
+    """Read a target's URL.
+
+    Raises:
+        KitError: it isn't a URL of HTTP.
+    """
+    accepted = "Give a URL such as http://10.0.0.7:8000."
+    try:
+        parts = urlsplit(target.base_url)
+        port = parts.port
+    except ValueError as error:
+        raise KitError(f"{target.base_url!r} is no URL: {error}", accepted) from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise KitError(f"{target.base_url!r} is no URL of HTTP", accepted)
+    tls = _tls(target) if parts.scheme == "https" else None
+    return Address(parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/"), tls)
+
+
+def _tls(target: Target) -> ssl.SSLContext:
+    if isinstance(target.verify, ssl.SSLContext):
+        return target.verify
+    context = ssl.create_default_context()
+    if not target.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def resolve(address: Address) -> Sequence[str]:
+    """The numeric addresses of the host, in the resolver's order. Raises `OSError`."""
+    entries = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+
+
+Turn = tuple[str, str]
+"""An earlier question and its answer."""
+
+
+class RequestWriter:
+    """Writes requests to one target; what is the same in all of them is written once.
+
+    Raises `KitError` for a header that HTTP can't carry.
+    """
+
+    def __init__(self, target: Target, address: Address) -> None:
+        self._target = target
+        headers = {
+            "host": address.authority,
+            "accept": "text/event-stream",
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+            "user-agent": "llmd-oke",
+            **{name.lower(): value for name, value in target.headers.items()},
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        if lines.count("\r\n") != len(headers) or lines.count("\n") != len(headers):
+            raise KitError("A header of the target has a line end in its value.")
+        self._head = f"POST {address.path}{PATHS[target.api]} HTTP/1.1\r\n{lines}content-length: ".encode("latin-1")
+
+    def write(self, text: str, output_tokens: int, earlier: Sequence[Turn] = ()) -> bytes:
+        """A request for exactly `output_tokens`, as a stream with the server's own token counts at its end."""
+        body = json.dumps(
+            {
+                "model": self._target.model,
+                **self._content(text, earlier),
+                "max_tokens": output_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        ).encode()
+        return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+
+    def _content(self, text: str, earlier: Sequence[Turn]) -> dict[str, object]:
+        if self._target.api == "completions":
+            return {"prompt": "".join(part for turn in earlier for part in turn) + text}
+        spoken = [(role, part) for turn in earlier for role, part in zip(("user", "assistant"), turn, strict=True)]
+        return {"messages": [{"role": role, "content": part} for role, part in [*spoken, ("user", text)]]}

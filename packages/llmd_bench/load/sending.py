@@ -1,0 +1,444 @@
+"""Many requests at a time to one target, each of which ends as a record and never as an exception."""
+
+import asyncio
+from array import array
+from asyncio import TimerHandle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from time import perf_counter
+
+from llmd_bench.load.completions import EventStream, RequestWriter, Target, Turn, address_of
+from llmd_bench.load.connections import AnswerReader, Connection, NotConnected, Pool
+from llmd_bench.load.records import Failure, RequestRecord
+from llmd_bench.load.workload import Position, Question
+
+QuestionInContext = tuple[Question, Sequence[Turn], int]
+"""A question, the turns before it and their tokens."""
+
+
+class Dialogues:
+    """Asks the questions of a load; `place` puts requests into conversations, None where each stands alone.
+
+    One sender has all turns of a conversation, and sends or holds them in their order.
+    """
+
+    def __init__(self, question: Callable[[int], Question], place: Callable[[int], Position] | None = None) -> None:
+        self.remember = place is not None
+        self._question = question
+        self._place = place
+        self._turns: dict[int, list[Turn]] = {}
+        self._tokens: dict[int, int] = {}
+        self._asked: dict[int, Question] = {}
+        self._ended: set[int] = set()
+        self._held: dict[int, Callable[[], None]] = {}
+
+    def hold(self, index: int, go: Callable[[], None]) -> bool:
+        """Whether the turn before `index` hasn't been answered; then `go` is called once it has."""
+        previous = self._place(index).previous if self._place else None
+        if previous is None:
+            return False
+        if previous in self._ended:
+            self._ended.remove(previous)
+            return False
+        self._held[previous] = go
+        return True
+
+    def ask(self, index: int) -> QuestionInContext:
+        """The question of a request, and what was said before."""
+        question = self._question(index)
+        if self._place is None:
+            return question, (), 0
+        place = self._place(index)
+        self._asked[index] = question
+        turns = self._turns.setdefault(place.conversation, [])
+        return question, turns, self._tokens.get(place.conversation, 0)
+
+    def note_answer(self, index: int, text: str, tokens: int) -> None:
+        """Request `index` has ended with this answer, empty if it failed; the turn that waits for it goes on."""
+        if self._place is None:
+            return
+        place, question = self._place(index), self._asked.pop(index)
+        if place.is_last:
+            self._turns.pop(place.conversation, None)
+            self._tokens.pop(place.conversation, None)
+            return
+        self._turns[place.conversation].append((question.text, text))
+        before = self._tokens.get(place.conversation, 0)
+        self._tokens[place.conversation] = before + question.input_tokens + tokens
+        go = self._held.pop(index, None)
+        if go:
+            go()
+        else:
+            self._ended.add(index)
+
+    def forget(self) -> int:
+        """Drop what is held; its number."""
+        held = len(self._held)
+        self._held.clear()
+        return held
+
+
+MAX_ERROR_CHARACTERS = 400
+
+
+class Exchange:
+    """A request under way; `on_end` is told once, whatever happens."""
+
+    __slots__ = (
+        "_error_text", "connection", "due_s", "index", "input_tokens",
+        "on_end", "request", "started_s", "stream", "timer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        index: int,
+        request: bytes,
+        stream: EventStream,
+        *,
+        input_tokens: int,
+        due_s: float,
+        on_end: Callable[["Exchange", Failure | None, str | None, AnswerReader | None], None],
+    ) -> None:
+        self.index = index
+        self.request = request
+        self.stream = stream
+        self.input_tokens = input_tokens
+        self.due_s = due_s
+        self.on_end = on_end
+        self.started_s = perf_counter()
+        self.connection: Connection | None = None
+        self.timer: TimerHandle | None = None
+        self._error_text = b""
+
+    def on_body(self, body: bytes, status: int, now_s: float) -> None:
+        """Events of the stream, or the text of an error."""
+        if status == HTTPStatus.OK:
+            self.stream.feed(body, now_s - self.started_s)
+        elif len(self._error_text) < MAX_ERROR_CHARACTERS:
+            self._error_text += body
+
+    def on_answer(self, answer: AnswerReader) -> None:
+        """The answer is complete."""
+        if answer.status != HTTPStatus.OK:
+            text = self._error_text.decode(errors="replace").strip()[:MAX_ERROR_CHARACTERS]
+            self.end(Failure.STATUS, f"HTTP {answer.status}: {text}", answer)
+            return
+        self.stream.end()
+        self.end(*_judge(self.stream), answer)
+
+    def on_lost(self, reason: str) -> None:
+        """The connection has ended too early."""
+        if self.stream.finished:
+            self.stream.end()
+            self.end(*_judge(self.stream))
+            return
+        events = len(self.stream.event_times_s)
+        if events:
+            self.end(Failure.CUT, f"{reason} after {events} events, before the stream's end mark")
+        else:
+            self.end(Failure.CONNECTION, f"{reason} before an answer came")
+
+    def abandon(self) -> None:
+        """Give up; nobody is told."""
+        if self.timer:
+            self.timer.cancel()
+        if self.connection:
+            self.connection.close()
+
+    def end(self, failure: Failure | None, error: str | None, answer: AnswerReader | None = None) -> None:
+        """The request has ended."""
+        if self.timer:
+            self.timer.cancel()
+        self.on_end(self, failure, error, answer)
+
+    def record(
+        self, origin_s: float, failure: Failure | None, error: str | None, answer: AnswerReader | None
+    ) -> RequestRecord:
+        """What is known now, with times from `origin_s` on."""
+        stream = self.stream
+        return RequestRecord(
+            index=self.index,
+            started_s=self.started_s - origin_s,
+            latency_s=perf_counter() - self.started_s,
+            event_times_s=array("d", stream.event_times_s),
+            input_tokens=self.input_tokens if stream.input_tokens is None else stream.input_tokens,
+            output_tokens=len(stream.event_times_s) if stream.output_tokens is None else stream.output_tokens,
+            counted_by_server=stream.output_tokens is not None,
+            failure=failure,
+            error=error,
+            due_s=self.due_s - origin_s,
+            status=answer.status if answer else None,
+            retry_after_s=answer.retry_after_s if failure and answer else None,
+        )
+
+
+def _judge(stream: EventStream) -> tuple[Failure | None, str | None]:
+    if stream.error:
+        return Failure.SERVER, stream.error
+    if not stream.finished:
+        return Failure.CUT, f"the stream stopped after {len(stream.event_times_s)} events without its end mark"
+    if not stream.event_times_s:
+        return Failure.SERVER, "the stream ended without output"
+    return None, None
+
+
+OnEnd = Callable[[bool], None]
+"""Is told whether the request succeeded."""
+
+
+class Sender:
+    """Sends what `dialogues` ask, and gives each record to `on_record`.
+
+    All times are those of `perf_counter`; records count from `origin_s`. No request outlasts `deadline_s`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        dialogues: Dialogues,
+        on_record: Callable[[RequestRecord], None],
+        *,
+        origin_s: float,
+        deadline_s: float,
+        request_timeout_s: float,
+    ) -> None:
+        address = address_of(target)
+        self.origin_s = origin_s
+        self.deadline_s = deadline_s
+        self.sent = 0
+        self._target = target
+        self._writer = RequestWriter(target, address)
+        self._pool = Pool(address)
+        self._dialogues = dialogues
+        self._on_record = on_record
+        self._request_timeout_s = request_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[int, tuple[Exchange, OnEnd]] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._prepared: tuple[int, bytes, int] | None = None
+        self._ended_tokens = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have been sent and not ended."""
+        return len(self._running)
+
+    @property
+    def tokens(self) -> int:
+        """Stream events with output so far."""
+        return self._ended_tokens + sum(len(exchange.stream.event_times_s) for exchange, _ in self._running.values())
+
+    def prepare(self, index: int) -> None:
+        """Write the request now that will be sent soon, so that this doesn't delay it."""
+        if not self._dialogues.remember:
+            self._prepared = (index, *self._write(index))
+
+    def send(self, index: int, due_s: float, on_end: OnEnd) -> None:
+        """Send request `index` and tell `on_end` of its end.
+
+        A turn of a conversation waits for the answer before it, and is dropped if that comes after the deadline.
+        """
+
+        def go() -> None:
+            now_s = perf_counter()
+            if now_s < self.deadline_s:
+                self._send(index, now_s, on_end)
+            else:
+                on_end(False)
+
+        if not self._dialogues.hold(index, go):
+            self._send(index, due_s, on_end)
+
+    def abandon(self) -> int:
+        """Give up what is in flight and close all connections; the number of requests that were given up."""
+        given_up = len(self._running) + self._dialogues.forget()
+        for task in self._connecting:
+            task.cancel()
+        for exchange, _ in self._running.values():
+            exchange.abandon()
+        self._running.clear()
+        self._pool.close()
+        return given_up
+
+    def _write(self, index: int) -> tuple[bytes, int]:
+        question, earlier, earlier_tokens = self._dialogues.ask(index)
+        request = self._writer.write(question.text, question.output_tokens, earlier)
+        return request, question.input_tokens + earlier_tokens
+
+    def _send(self, index: int, due_s: float, on_end: OnEnd) -> None:
+        prepared, self._prepared = self._prepared, None
+        request, input_tokens = prepared[1:] if prepared and prepared[0] == index else self._write(index)
+        stream = EventStream(self._target.api, keep_text=self._dialogues.remember)
+        exchange = Exchange(index, request, stream, input_tokens=input_tokens, due_s=due_s, on_end=self._end)
+        self._running[index] = exchange, on_end
+        self.sent += 1
+        self._arm(exchange)
+        connection = self._pool.take()
+        if connection:
+            self._hand_over(exchange, connection)
+        else:
+            task = self._loop.create_task(self._connect(exchange))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    def _arm(self, exchange: Exchange) -> None:
+        left_s = max(self.deadline_s - exchange.started_s, 0.0)
+        limit_s, why = self._request_timeout_s, f"the answer did not end within {self._request_timeout_s:g} s"
+        if left_s < limit_s:
+            limit_s, why = left_s, f"the load's limit ended it after {left_s:.1f} s"
+
+        def on_timeout() -> None:
+            if exchange.connection:
+                exchange.connection.close()
+            exchange.end(Failure.TIMEOUT, why)
+
+        exchange.timer = self._loop.call_later(limit_s, on_timeout)
+
+    async def _connect(self, exchange: Exchange) -> None:
+        try:
+            connection = await self._pool.connect()
+        except NotConnected as error:
+            if self._is_running(exchange):
+                exchange.end(error.failure, str(error))
+            return
+        if self._is_running(exchange):
+            self._hand_over(exchange, connection)
+        else:
+            self._pool.give_back(connection)
+
+    def _hand_over(self, exchange: Exchange, connection: Connection) -> None:
+        exchange.connection = connection
+        connection.send(exchange.request, exchange)
+        exchange.request = b""
+
+    def _is_running(self, exchange: Exchange) -> bool:
+        return self._running.get(exchange.index, (None,))[0] is exchange
+
+    def _end(self, exchange: Exchange, failure: Failure | None, error: str | None, answer: AnswerReader | None) -> None:
+        _, on_end = self._running.pop(exchange.index)
+        self._ended_tokens += len(exchange.stream.event_times_s)
+        shown = error and self._target.without_credentials(error)
+        self._on_record(exchange.record(self.origin_s, failure, shown, answer))
+        self._dialogues.note_answer(exchange.index, exchange.stream.text, len(exchange.stream.event_times_s))
+        on_end(failure is None)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part `index` of a load that `count` generators send together."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, amount: int) -> int:
+        """This share of things that can't be divided, such as users."""
+        return amount // self.count + (self.index < amount % self.count)
+
+    def part(self, index: int, count: int) -> "Share":
+        """This share divided again."""
+        return Share(self.index * count + index, self.count * count)
+
+
+WHOLE = Share()
+
+PAUSE_AFTER_FAILURE_S = 0.1
+"""Before a user of a closed loop tries again: a server that refuses at once would use up all requests in a moment."""
+
+Due = tuple[int, float]
+"""A request and the moment at which it is due."""
+
+
+class OpenDriver:
+    """Sends requests when they are due, whether earlier ones have been answered or not."""
+
+    def __init__(self, sender: Sender, schedule: Iterator[Due]) -> None:
+        self._sender = sender
+        self._schedule = schedule
+        self._loop = asyncio.get_running_loop()
+        self._next = next(schedule, None)
+        self._pending = 0
+        self._done = asyncio.Event()
+
+    async def run(self) -> None:
+        """Return when all answers have ended."""
+        self._await_next()
+        await self._done.wait()
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._next = None
+        self._done.set()
+
+    def _await_next(self) -> None:
+        if self._next is None or max(self._next[1], perf_counter()) >= self._sender.deadline_s:
+            self._next = None
+            self._check_done()
+            return
+        index, due_s = self._next
+        self._sender.prepare(index)
+        wait_s = due_s - perf_counter()
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self._send)
+        else:
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        if self._next is None:
+            return
+        index, due_s = self._next
+        self._next = next(self._schedule, None)
+        self._pending += 1
+        self._sender.send(index, due_s, self._on_end)
+        self._await_next()
+
+    def _on_end(self, _: bool) -> None:
+        self._pending -= 1
+        self._check_done()
+
+    def _check_done(self) -> None:
+        if self._next is None and not self._pending:
+            self._done.set()
+
+
+class ClosedDriver:
+    """A number of users, each of whom sends the next request when the last answer has ended."""
+
+    def __init__(self, sender: Sender, indices: Iterator[int], users: int, *, stop_s: float) -> None:
+        self._sender = sender
+        self._indices = indices
+        self._users = users
+        self._stop_s = min(stop_s, sender.deadline_s)
+        self._loop = asyncio.get_running_loop()
+        self._done = asyncio.Event()
+
+    async def run(self) -> None:
+        """Return when all answers have ended."""
+        await asyncio.sleep(self._sender.origin_s - perf_counter())
+        for _ in range(self._users):
+            self._go_on(max(self._sender.origin_s, perf_counter()))
+        if self._users:
+            await self._done.wait()
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._stop_s = 0.0
+        self._done.set()
+
+    def _go_on(self, due_s: float) -> None:
+        index = next(self._indices, None) if due_s < self._stop_s else None
+        if index is None:
+            self._users -= 1
+            if not self._users:
+                self._done.set()
+            return
+        self._sender.send(index, due_s, self._on_end)
+
+    def _on_end(self, succeeded: bool) -> None:
+        if succeeded:
+            self._go_on(perf_counter())
+        else:
+            self._loop.call_later(PAUSE_AFTER_FAILURE_S, lambda: self._go_on(perf_counter()))
+
+
+Driver = OpenDriver | ClosedDriver

@@ -1,0 +1,513 @@
+"""Stages of load, run one after the other by processes of their own, with live rates and the generator's own health.
+
+stages = sweep(PoissonRate, (10, 20, 40), duration_s=120)
+results = asyncio.run(run_stages(target, stages, Workload(Fixed(4096), Fixed(256)), limit_s=600))
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import islice
+from time import perf_counter
+
+from llmd_base.errors import Problem, Refused
+
+from llmd_bench.deployment import Stability
+from llmd_bench.load.completions import Target, address_of
+from llmd_bench.load.processes import (
+    STOP_GRACE_S,
+    Assignment,
+    Begin,
+    Counts,
+    NotReady,
+    Section,
+    SectionResult,
+    WorkerGroup,
+)
+from llmd_bench.load.records import (
+    NOTHING_TRIMMED,
+    Health,
+    RequestRecord,
+    Trim,
+    Window,
+    delay_of,
+    percentile,
+    spoiled_reason,
+    window_of,
+)
+from llmd_bench.load.sending import WHOLE, Share
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, Length, LoadShape, PoissonRate, Trace, Workload
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One load. It ends after `requests`, or once `duration_s` of model time is over, whichever comes first.
+
+    A trace ends by itself; all other shapes need one of the two.
+    """
+
+    shape: LoadShape
+    requests: int | None = None
+    duration_s: float | None = None
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return self.label or str(self.shape)
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What a stage came to. Everything but `health`, `started` and `wall_s` is in model time.
+
+    - `records`: every request that was sent, by index, also those outside of the window;
+    - `window`: the part that counts;
+    - `interrupted`: the run was ended before the stage was over;
+    - `shortfall`: why it is not the load that was asked for, or None. Such a stage is no measurement: what was sent of
+      it may be shown, and never becomes a row;
+    - `second_try_because`: the shortfall of a first try, whose requests are not among these.
+    """
+
+    stage: Stage
+    records: tuple[RequestRecord, ...] = field(repr=False)
+    health: Health
+    window: Window
+    planned: int | None = None
+    started: datetime | None = None
+    wall_s: float = 0.0
+    interrupted: bool = False
+    shortfall: str | None = None
+    second_try_because: str | None = None
+
+    @cached_property
+    def counted(self) -> tuple[RequestRecord, ...]:
+        """Requests that were sent in the window: those whose latencies count."""
+        return tuple(record for record in self.records if self.window.has(record))
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answers that ended whole in the window, per second."""
+        return _rate(self.window.ended(self.records), self.window)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Output tokens that arrived in the window, per second."""
+        return _rate(self.window.tokens(self.records), self.window)
+
+    @property
+    def concurrency(self) -> float:
+        """Requests in flight on average in the window."""
+        return self.window.in_flight(self.records)
+
+
+def mark_restarts(result: StageResult, stable: Stability) -> StageResult:
+    """The same, as no measurement where model servers restarted meanwhile."""
+    return replace(result, shortfall=result.shortfall or str(stable)) if stable.restarted else result
+
+
+def unmeasured(results: Iterable[StageResult]) -> list[str]:
+    """The stages that are no measurement, each with the reason."""
+    return [f"{result.stage.name}: {result.shortfall}" for result in results if result.shortfall]
+
+
+def sweep(
+    shape: Callable[[float], LoadShape],
+    values: Iterable[float],
+    *,
+    requests: int | None = None,
+    duration_s: float | None = None,
+) -> list[Stage]:
+    """One stage for each value, for example of a rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
+    return [Stage(shape(value), requests, duration_s) for value in values]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How stages are run.
+
+    - `time_scale`: wall seconds for a second of model time, for simulated servers that run on another clock;
+    - `trim`: what of each stage doesn't count;
+    - `rest_s`: wall seconds between two stages;
+    - `request_timeout_s`: wall seconds for one request;
+    - `share`: the part of every stage that this program sends, where others send the rest at the same time;
+    - `start_at`: tells when the first stage begins, in seconds of the epoch, so that several programs begin together;
+      it is asked once this one is ready to send.
+    """
+
+    time_scale: float = 1.0
+    trim: Trim = NOTHING_TRIMMED
+    rest_s: float = 0.0
+    request_timeout_s: float = 300.0
+    share: Share = WHOLE
+    start_at: Callable[[], Awaitable[float]] | None = None
+
+
+DEFAULT_CONDITIONS = Conditions()
+"""All of it, at once, in real time."""
+
+
+def _rate(amount: float, window: Window) -> float:
+    return amount / window.duration_s if window.duration_s else 0.0
+
+
+VERDICT = "the load can't be sent"
+
+MOST_REQUESTS_PER_S = 10_000.0
+"""For each process: beyond what any sends, so that a slip of the pen does not run for hours."""
+
+
+def check(stages: Sequence[Stage], workload: Workload, processes: int) -> None:
+    """Raise `Refused` with everything that is wrong; `processes` is of all generators together."""
+    problems = [
+        *(
+            problem
+            for number, stage in enumerate(stages)
+            for problem in _of_stage(f"stages[{number}]", stage, workload, processes)
+        ),
+        *_of_length("input_tokens", workload.input_tokens),
+        *_of_length("output_tokens", workload.output_tokens),
+        *_of_sharing(workload),
+    ]
+    if processes < 1:
+        problems.append(Problem("processes", processes, "at least 1", "someone has to send"))
+    if problems:
+        raise Refused(problems, VERDICT)
+
+
+def _of_stage(path: str, stage: Stage, workload: Workload, processes: int) -> Iterator[Problem]:
+    if not isinstance(stage.shape, Trace) and stage.requests is None and stage.duration_s is None:
+        yield Problem(path, str(stage.shape), "requests, duration, or both", "it would never end")
+    for name, value in (("requests", stage.requests), ("duration_s", stage.duration_s)):
+        if value is not None and value <= 0:
+            yield Problem(f"{path}.{name}", value, "more than 0", "nothing would be sent")
+    yield from _of_shape(f"{path}.shape", stage.shape, MOST_REQUESTS_PER_S * max(processes, 1))
+    conversations = workload.conversations
+    if conversations and isinstance(stage.shape, ClosedLoop) and stage.shape.concurrency > conversations.at_a_time:
+        yield Problem(
+            "conversations.at_a_time",
+            conversations.at_a_time,
+            f"at least {stage.shape.concurrency}",
+            f"{stage.shape.concurrency} users would wait for each other's turns",
+        )
+
+
+def _of_shape(path: str, shape: LoadShape, most_per_s: float) -> Iterator[Problem]:
+    if isinstance(shape, ClosedLoop):
+        if shape.concurrency < 1:
+            yield Problem(path, str(shape), "at least 1 user", "nothing would be sent")
+    elif isinstance(shape, Trace):
+        if not shape.entries:
+            yield Problem(path, str(shape), "a trace with requests", "nothing would be sent")
+    elif not 0 < shape.requests_per_s < float("inf"):
+        yield Problem(path, str(shape), "a rate above 0", "nothing would be sent")
+    elif shape.requests_per_s > most_per_s:
+        why = f"a process of the generator can't send more than {MOST_REQUESTS_PER_S:g} requests/s"
+        yield Problem(path, str(shape), f"at most {most_per_s:g} requests/s, or more processes", why)
+
+
+def _of_length(path: str, length: Length) -> Iterator[Problem]:
+    if isinstance(length, Fixed):
+        if length.tokens < 1:
+            yield Problem(path, length.tokens, "at least 1 token", "vLLM refuses an empty prompt or answer")
+        return
+    if length.mean <= 0 or length.stddev < 0 or not 1 <= length.least <= length.most:
+        yield Problem(
+            path, str(length), "a mean above 0, a deviation of at least 0, 1 <= least <= most", "no such lengths"
+        )
+
+
+def _of_sharing(workload: Workload) -> Iterator[Problem]:
+    prefix, conversations = workload.prefix, workload.conversations
+    if prefix and min(prefix.groups, prefix.tokens) < 1:
+        yield Problem("prefix", prefix, "at least 1 group and 1 token", "there would be no prefix")
+    if conversations and min(conversations.at_a_time, conversations.turns) < 1:
+        yield Problem("conversations", conversations, "at least 1 at a time and 1 turn", "nothing would be said")
+
+
+@dataclass(frozen=True)
+class Live:
+    """One look at a running stage. Rates are of the time since the last look, achieved ones of what succeeded; they are
+    in model time.
+
+    `planned` and `offered_requests_per_s` are None where nothing says how many requests there will be.
+    """
+
+    stage: int
+    stages: int
+    label: str
+    elapsed_s: float
+    planned: int | None
+    sent: int
+    ended: int
+    failures: int
+    in_flight: int
+    offered_requests_per_s: float | None
+    achieved_requests_per_s: float
+    output_tokens_per_s: float
+
+
+class Meter:
+    """Turns counts into rates."""
+
+    def __init__(self, time_scale: float) -> None:
+        self._time_scale = time_scale
+        self._looked_s = perf_counter()
+        self._ended = 0
+        self._tokens = 0
+
+    def rates(self, counts: Counts, ended: int) -> tuple[float, float]:
+        """Requests that ended and tokens that came since the last look, per second of model time."""
+        now_s = perf_counter()
+        passed_s = max(now_s - self._looked_s, 1e-3) / self._time_scale
+        rates = (ended - self._ended) / passed_s, max(counts.tokens - self._tokens, 0) / passed_s
+        self._looked_s, self._ended, self._tokens = now_s, ended, counts.tokens
+        return rates
+
+
+def generator_health(records: Sequence[RequestRecord], shape: LoadShape, findings: SectionResult) -> Health:
+    """Judge a stage by its `records`, in wall time."""
+    is_open = not isinstance(shape, ClosedLoop)
+    health = Health(
+        slip_ms=delay_of([record.slip_s for record in records if record.slip_s is not None]),
+        loop_lag_ms=delay_of(findings.lags_s),
+        cpu_share=tuple(findings.cpu_share),
+        offered_requests_per_s=_events_per_s([record.due_s or 0.0 for record in records]) if is_open else None,
+        sent_requests_per_s=_events_per_s([record.started_s for record in records]) if is_open else None,
+        abandoned=findings.abandoned,
+    )
+    ttfts_ms = sorted(1000 * record.ttft_s for record in records if record.ttft_s is not None)
+    reasons = [*findings.lost, spoiled_reason(health, percentile(ttfts_ms, 50) if ttfts_ms else None)]
+    return replace(health, spoiled="; ".join(reason for reason in reasons if reason) or None)
+
+
+def _events_per_s(moments_s: Sequence[float]) -> float | None:
+    """Of events at these moments; None for fewer than two different ones."""
+    if not moments_s or max(moments_s) == min(moments_s):
+        return None
+    return (len(moments_s) - 1) / (max(moments_s) - min(moments_s))
+
+
+LEAD_S = 0.05
+"""Between the order to begin and the common start: all processes wait for it, so that it is all that they have to read.
+"""
+
+LIVE_INTERVAL_S = 1.0
+
+MOST_COUNTED = 1_000_000
+"""Requests of an open loop that are counted beforehand, which takes up to half a second."""
+
+OnProgress = Callable[[Live], None]
+OnRecords = Callable[[int, Sequence[RequestRecord]], None]
+
+
+async def run_stages(
+    target: Target,
+    stages: Sequence[Stage],
+    workload: Workload,
+    *,
+    limit_s: float,
+    processes: int = 1,
+    on_progress: OnProgress | None = None,
+    on_records: OnRecords | None = None,
+    conditions: Conditions = DEFAULT_CONDITIONS,
+) -> list[StageResult]:
+    """Run `stages` one after the other with `processes` generator processes, and tell what they came to.
+
+    A request that fails is a record. A stage of which not all was sent, for example because a process of the generator
+    ended, is run once more with other prompts, unless others send a share of it; if that falls short too, its result
+    says so. `on_progress` is told of a stage about once a second; `on_records` gets the number of a stage and requests
+    of it that have ended, in model time, so that they can be written down at once, those of a first try included. After
+    `limit_s` of wall time, from the start on, no request is started and those in flight end as timed out; stages after
+    that have no result.
+
+    When the task is cancelled (Ctrl-C under `asyncio.run`), this returns what was measured until then; the last result
+    is marked as interrupted.
+
+    Raises:
+        Refused: a stage or the workload can't be run; carries everything that is wrong.
+        KitError: the target's URL is none.
+    """
+    address_of(target)
+    check(stages, workload, processes * conditions.share.count)
+    assignment = Assignment(target, workload, conditions.share, conditions.request_timeout_s)
+    results: list[StageResult] = []
+    async with WorkerGroup(assignment, processes) as workers:
+        deadline_s, begin_s = perf_counter() + limit_s, None
+        if conditions.start_at:
+            with contextlib.suppress(NotReady):  # the first stage says so
+                await workers.get_ready()
+            start_at_s = await conditions.start_at()
+            begin_s = perf_counter() + max(start_at_s - time.time(), 0.0)
+            deadline_s = begin_s + limit_s
+
+        def stage_run(number: int) -> _StageRun:
+            return _StageRun(workers, stages[number], number, len(stages), conditions, on_progress, on_records)
+
+        for number in range(len(stages)):
+            first = stage_run(number)
+            result = await first.run(str(number), None if number else begin_s, deadline_s)
+            if result.shortfall and not (result.interrupted or first.out_of_time) and conditions.share == WHOLE:
+                again = await stage_run(number).run(f"{number} again", None, deadline_s)
+                result = replace(again, second_try_because=result.shortfall)
+            results.append(result)
+            if result.interrupted or perf_counter() >= deadline_s:
+                break
+    return results
+
+
+def _go_on_after_cancel() -> None:
+    task = asyncio.current_task()
+    if task:
+        task.uncancel()
+
+
+class _StageRun:
+    """One stage on its way."""
+
+    def __init__(
+        self,
+        workers: WorkerGroup,
+        stage: Stage,
+        number: int,
+        count: int,
+        conditions: Conditions,
+        on_progress: OnProgress | None,
+        on_records: OnRecords | None,
+    ) -> None:
+        self._workers = workers
+        self._stage = stage
+        self._number = number
+        self._count = count
+        self._conditions = conditions
+        self._on_progress = on_progress
+        self._on_records = on_records
+        duration_s = None if stage.duration_s is None else stage.duration_s * conditions.time_scale
+        self._section = Section("", stage.shape, stage.requests, duration_s, conditions.time_scale)
+        self._last_due_s = duration_s or 0.0
+        self._planned = self._plan()
+        self.out_of_time = False
+        """Whether the run's limit came before the stage's end, once that has been run."""
+        self._ended = self._failures = 0
+        self._start_s = 0.0
+        self._meter = Meter(conditions.time_scale)
+
+    async def run(self, label: str, start_s: float | None, deadline_s: float) -> StageResult:
+        """Run it from `start_s` on, or as soon as all processes wait for it where that is later or None."""
+        findings, started, interrupted = SectionResult(), None, False
+        try:
+            if self._number:
+                await asyncio.sleep(self._conditions.rest_s)
+            await self._workers.get_ready()
+            self._start_s = max(perf_counter() + LEAD_S, start_s or 0.0)
+            started = datetime.fromtimestamp(time.time() + self._start_s - perf_counter(), UTC)
+            order = Begin(replace(self._section, label=label), self._start_s, deadline_s)
+            findings = self._workers.begin(order, self._note)
+            await self._watched(deadline_s - perf_counter() + STOP_GRACE_S)
+        except NotReady as error:
+            findings.lost.append(str(error))
+        except asyncio.CancelledError:
+            _go_on_after_cancel()
+            interrupted = True
+            self._workers.stop()
+            await self._workers.finish(STOP_GRACE_S)
+        self._look()
+        self.out_of_time = deadline_s <= max(perf_counter(), self._start_s + self._last_due_s)
+        return self._conclude(findings, started, interrupted=interrupted)
+
+    async def _watched(self, limit_s: float) -> None:
+        live = asyncio.create_task(self._show())
+        try:
+            await self._workers.finish(limit_s)
+        finally:
+            live.cancel()
+
+    def _plan(self) -> int | None:
+        """Requests that this program has to send; None where time ends them, or where they are too many to count."""
+        stage, share = self._stage, self._conditions.share
+        if isinstance(stage.shape, ClosedLoop):
+            return _of_users(share, self._workers.processes, stage.shape.concurrency, stage)
+        count = 0
+        for count, moment_s in enumerate(islice(self._section.moments_s(), MOST_COUNTED + 1), 1):  # noqa: B007
+            self._last_due_s = moment_s
+        return share.of(count) if count <= MOST_COUNTED else None
+
+    def _note(self, records: Sequence[RequestRecord]) -> None:
+        self._ended += len(records)
+        self._failures += sum(not record.succeeded for record in records)
+        if self._on_records and records:
+            scale = self._conditions.time_scale
+            self._on_records(self._number, [record.in_model_time(scale) for record in records])
+
+    async def _show(self) -> None:
+        while True:
+            await asyncio.sleep(LIVE_INTERVAL_S)
+            self._look()
+
+    def _look(self) -> None:
+        if not self._on_progress:
+            return
+        counts, shape = self._workers.counts, self._stage.shape
+        achieved, tokens = self._meter.rates(counts, self._ended - self._failures)
+        self._on_progress(
+            Live(
+                stage=self._number,
+                stages=self._count,
+                label=self._stage.name,
+                elapsed_s=max(perf_counter() - self._start_s, 0.0) / self._conditions.time_scale,
+                planned=self._planned,
+                sent=counts.sent,
+                ended=self._ended,
+                failures=self._failures,
+                in_flight=counts.in_flight,
+                offered_requests_per_s=shape.requests_per_s if isinstance(shape, ConstantRate | PoissonRate) else None,
+                achieved_requests_per_s=achieved,
+                output_tokens_per_s=tokens,
+            )
+        )
+
+    def _conclude(self, findings: SectionResult, started: datetime | None, *, interrupted: bool) -> StageResult:
+        wall = sorted(findings.records, key=lambda record: record.index)
+        records = tuple(record.in_model_time(self._conditions.time_scale) for record in wall)
+        result = StageResult(
+            stage=self._stage,
+            records=records,
+            health=generator_health(wall, self._stage.shape, findings),
+            window=window_of(records, self._stage.shape, self._conditions.trim),
+            planned=self._planned,
+            started=started,
+            wall_s=max((record.ended_s for record in wall), default=0.0),
+            interrupted=interrupted,
+        )
+        return replace(result, shortfall="; ".join(self._short_of(result, findings)) or None)
+
+    def _short_of(self, result: StageResult, findings: SectionResult) -> Iterator[str]:
+        """Why the stage is not the load that was asked for."""
+        yield from findings.lost
+        if result.interrupted:
+            in_flight = result.health.abandoned
+            yield f"interrupted with {in_flight} requests in flight" if in_flight else "interrupted"
+        sent, planned = len(result.records), self._planned
+        if planned is not None and sent < planned:
+            in_time = " within the time limit" if self.out_of_time else ""
+            yield f"{planned - sent} of {planned} requests were not sent{in_time}"
+        elif planned is None and self.out_of_time and sent != self._stage.requests:
+            yield "the time limit came before its end"
+        elif planned != 0 and not (result.counted and result.window.duration_s):
+            yield f"nothing was sent in what counts ({result.window.rule})"
+
+
+def _of_users(share: Share, processes: int, users: int, stage: Stage) -> int | None:
+    """How many requests of a closed loop the processes of a share send: none where they are beyond the users."""
+    senders = min(share.count * processes, users, stage.requests or users)
+    parts = [share.part(number, processes).index for number in range(processes)]
+    own = [Share(index, senders) for index in parts if index < senders]
+    if not own:
+        return 0
+    if stage.requests is None or stage.duration_s is not None:
+        return None
+    return sum(one.of(stage.requests) for one in own)

@@ -1,0 +1,300 @@
+"""Single HTTP requests beside a load: counters of programs, questions of an evaluation, other APIs of the model.
+
+A scrape that fails is a fact to report, never an exception: the benchmark goes on and what rests on that counter is
+unknown.
+
+Endpoint pickers decide by API whether a prompt may be prefilled remotely: llm-d-inference-scheduler v0.7.1 and v0.8.0
+know completions and chat alone, so that `/v1/responses`, the main API of gpt-oss, is computed by decode servers
+(prefix_based_pd_decider.go).
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+from llmd_base.errors import KitError
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel, ValidationError
+
+from llmd_bench.deployment import MetricsEndpoint, Reading, Series, Snapshot
+from llmd_bench.evals import BuiltinResult, BuiltinSet, Item, builtin_items, fingerprint, right
+from llmd_bench.evidence import (
+    ApiAnswer,
+    EvidenceSettings,
+    OtherApi,
+    OtherApiName,
+    Sent,
+    prove_remote_prefill,
+)
+from llmd_bench.load import completions
+from llmd_bench.load.completions import PATHS, Target
+from llmd_bench.load.connections import CONNECT_TIMEOUT_S
+
+
+def open_client(
+    url: str,
+    *,
+    verify: ssl.SSLContext | bool,
+    headers: Mapping[str, str],
+    timeout: httpx.Timeout,
+    connections: int | None = None,
+) -> httpx.AsyncClient:
+    """A client for what lies under `url`, with at most so many `connections` (None: no limit).
+
+    Proxies of the environment are not used, since they would be measured too. Loading certificates takes tens of
+    milliseconds, so that an address without TLS goes without them.
+    """
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={"accept-encoding": "identity", **headers},
+        verify=verify if httpx.URL(url).scheme == "https" else False,
+        timeout=timeout,
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        trust_env=False,
+    )
+
+
+SCRAPE_TIMEOUT_S = 10.0
+
+
+def parse(text: str) -> dict[str, tuple[Series, ...]]:
+    """Read Prometheus text; a sample keeps the name that stands in the text."""
+    series: dict[str, list[Series]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            series.setdefault(sample.name, []).append(Series(sample.labels, sample.value))
+    return {name: tuple(samples) for name, samples in series.items()}
+
+
+async def scrape(endpoints: Iterable[MetricsEndpoint], *, timeout_s: float = SCRAPE_TIMEOUT_S) -> Snapshot:
+    """Read all endpoints at the same time, each within `timeout_s`."""
+    return Snapshot(tuple(await asyncio.gather(*(_read(endpoint, timeout_s) for endpoint in endpoints))))
+
+
+async def _read(endpoint: MetricsEndpoint, timeout_s: float) -> Reading:
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            open_client(
+                endpoint.url, verify=endpoint.verify, headers=endpoint.headers, timeout=httpx.Timeout(timeout_s)
+            ) as client,
+        ):
+            answer = await client.get(endpoint.url)
+        if answer.status_code != HTTPStatus.OK:
+            return Reading(endpoint, error=f"HTTP {answer.status_code}")
+        return Reading(endpoint, parse(answer.text))
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:
+        return Reading(endpoint, error=f"{type(error).__name__}: {error}".rstrip(": "))
+
+
+ATTEMPTS = 3
+"""For a question that gets no answer; only after that does it count as wrong."""
+
+NO_TIME = "there was no time left"
+
+_MAX_SHOWN_CHARACTERS = 300
+
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class GradedAnswer:
+    """What became of one question; `text` is the end of the answer, `error` why there was none."""
+
+    id: str
+    kind: str
+    right: bool
+    text: str = ""
+    error: str | None = None
+
+
+async def ask_builtin_set(
+    target: Target, figures: BuiltinSet, *, concurrency: int, limit_s: float, on_answer: Callable[[int, int], None]
+) -> BuiltinResult:
+    """Asks the kit's own questions through the router; `on_answer` is told how many are answered, and of how many.
+
+    Raises:
+        KitError: see `ask_all`.
+    """
+    items, started, began_s = builtin_items(figures), datetime.now(UTC), asyncio.get_running_loop().time()
+    answered = await ask_all(
+        replace(target, api="chat"),
+        items,
+        concurrency=concurrency,
+        max_output_tokens=figures.max_output_tokens,
+        limit_s=limit_s,
+        on_answer=lambda done: on_answer(done, len(items)),
+    )
+    wrong = [answer for answer in answered if not answer.right]
+    return BuiltinResult(
+        question_set=fingerprint(items),
+        started=started,
+        wall_s=asyncio.get_running_loop().time() - began_s,
+        answers="".join("1" if answer.right else "0" for answer in answered),
+        unanswered=sum(answer.error is not None for answer in wrong),
+        examples=tuple(f"{answer.id}: {answer.error or repr(answer.text)}" for answer in wrong[:_EXAMPLES]),
+    )
+
+
+async def ask_all(
+    target: Target,
+    items: Sequence[Item],
+    *,
+    concurrency: int,
+    max_output_tokens: int,
+    limit_s: float,
+    on_answer: Callable[[int], None],
+) -> list[GradedAnswer]:
+    """Asks all questions, some at a time, and judges the answers, in the order of the questions.
+
+    A question without an answer after `ATTEMPTS`, or within `limit_s` of the whole, is wrong: evaluations fail closed.
+
+    Raises:
+        KitError: `limit_s` was over before all of them were asked, or none was answered: that evaluates nothing.
+    """
+    deadline_s = asyncio.get_running_loop().time() + limit_s
+    gate, done = asyncio.Semaphore(concurrency), 0
+    timeout = httpx.Timeout(limit_s, connect=CONNECT_TIMEOUT_S)
+    async with open_client(
+        target.base_url, verify=target.verify, headers=target.headers, timeout=timeout, connections=concurrency
+    ) as client:
+
+        async def ask(item: Item) -> GradedAnswer:
+            nonlocal done
+            async with gate:
+                answered = await _ask(client, target, _body(target, item, max_output_tokens), item, deadline_s)
+            done += 1
+            on_answer(done)
+            return answered
+
+        answered = list(await asyncio.gather(*map(ask, items)))
+    errors = [answer.error for answer in answered if answer.error is not None]
+    if unasked := errors.count(NO_TIME):
+        raise KitError(
+            f"{unasked} of {len(items)} questions were not asked: the limit of {limit_s:g} s was over.",
+            "Give it more time (--timeout; smoke.timeoutS where an update asks), or more at a time (--concurrency).",
+        )
+    if len(errors) == len(items):
+        raise KitError(f"None of {len(items)} questions was answered; the last: {errors[-1]}")
+    return answered
+
+
+async def _ask(
+    client: httpx.AsyncClient, target: Target, body: Mapping[str, Any], item: Item, deadline_s: float
+) -> GradedAnswer:
+    error = NO_TIME
+    for _ in range(ATTEMPTS):
+        if (left_s := deadline_s - asyncio.get_running_loop().time()) <= 0:
+            break
+        try:
+            async with asyncio.timeout(left_s):
+                answer = await client.post(PATHS["chat"], json=body)
+            if answer.status_code == HTTPStatus.OK:
+                text = answer.json()["choices"][0]["message"]["content"] or ""
+                return GradedAnswer(item.id, item.kind, right(item, text), text[-_MAX_SHOWN_CHARACTERS:])
+            text = target.without_credentials(answer.text)
+            error = f"HTTP {answer.status_code}: {text[:_MAX_SHOWN_CHARACTERS]}"
+        except (httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError) as failure:
+            error = f"{type(failure).__name__}: {failure}"
+    return GradedAnswer(item.id, item.kind, right=False, error=error)
+
+
+def _body(target: Target, item: Item, max_output_tokens: int) -> Mapping[str, Any]:
+    return {
+        "model": target.model,
+        "messages": [{"role": "user", "content": item.prompt}],
+        "max_tokens": max_output_tokens,
+        "temperature": 0,
+        "reasoning_effort": "low",
+    }
+
+
+OTHER_API_PATHS: dict[OtherApiName, str] = {"chat": completions.PATHS["chat"], "responses": "/v1/responses"}
+
+OUTPUT_TOKENS = 16
+"""Asked of each API: the least that the Responses API takes (OpenAI's reference, `max_output_tokens`)."""
+
+_MAX_ERROR_CHARACTERS = 200
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int | None = None
+    input_tokens: int | None = None
+
+
+class _Choice(BaseModel):
+    finish_reason: str
+
+
+class _Answer(BaseModel):
+    """What answers of both APIs have in common, and what says that one of them was given."""
+
+    usage: _Usage
+    choices: list[_Choice] = []
+    status: str | None = None
+
+
+async def ask_other_api(
+    target: Target,
+    api: OtherApi,
+    prompt: str,
+    *,
+    limit_s: float,
+    metrics: Sequence[MetricsEndpoint],
+    evidence: EvidenceSettings | None,
+) -> ApiAnswer:
+    """Send `prompt` to one API and read the counters at `metrics` before and after.
+
+    `limit_s` is wall time for the answer. Whatever goes wrong with the request is in the answer's `error`.
+    """
+    path = OTHER_API_PATHS[api.name]
+    before = await scrape(metrics)
+    try:
+        async with asyncio.timeout(limit_s):
+            answer = await _post(target, path, _other_api_body(target.model, api.name, prompt), limit_s)
+        prompt_tokens = _prompt_tokens(api.name, answer)
+    except TimeoutError:
+        return ApiAnswer(api, path, f"no answer within {limit_s:g} s")
+    except (httpx.HTTPError, ValueError) as error:
+        return ApiAnswer(api, path, str(error) or type(error).__name__)
+    if evidence is None:
+        return ApiAnswer(api, path, None, prompt_tokens)
+    proof = prove_remote_prefill(before, await scrape(metrics), Sent(1, prompt_tokens, attempted=1), evidence)
+    return ApiAnswer(api, path, None, prompt_tokens, proof)
+
+
+def _other_api_body(model: str, name: OtherApiName, prompt: str) -> dict[str, object]:
+    if name == "responses":
+        return {"model": model, "input": prompt, "max_output_tokens": OUTPUT_TOKENS, "temperature": 0}
+    messages = [{"role": "user", "content": prompt}]
+    return {"model": model, "messages": messages, "max_tokens": OUTPUT_TOKENS, "temperature": 0}
+
+
+async def _post(target: Target, path: str, body: dict[str, object], limit_s: float) -> bytes:
+    """The body of an answer 200. Raises `ValueError` for another one."""
+    timeout = httpx.Timeout(limit_s)
+    async with open_client(
+        target.base_url, verify=target.verify, headers=target.headers, timeout=timeout, connections=1
+    ) as client:
+        answer = await client.post(path, json=body)
+    if answer.status_code != HTTPStatus.OK:
+        raise ValueError(f"HTTP {answer.status_code}: {' '.join(answer.text[:_MAX_ERROR_CHARACTERS].split())}")
+    return answer.content
+
+
+def _prompt_tokens(name: OtherApiName, content: bytes) -> int:
+    """The server's count. Raises `ValueError` where the body isn't what the API promises."""
+    try:
+        answer = _Answer.model_validate_json(content)
+    except ValidationError as error:
+        raise ValueError("the answer has no usage, or isn't JSON") from error
+    count = answer.usage.input_tokens if name == "responses" else answer.usage.prompt_tokens
+    ended = answer.status in {"completed", "incomplete"} if name == "responses" else bool(answer.choices)
+    if count is None or not ended:
+        raise ValueError("the answer is not one of this API")
+    return count

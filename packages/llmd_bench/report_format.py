@@ -1,0 +1,254 @@
+"""The llm-d benchmark report, version 0.2: the fields that this kit writes or reads, named as the format names them.
+
+The format allows no further fields except in `results.observability` and in generic components. What the kit neither
+writes nor reads is passed through unlooked at. Source: llm-d-benchmark, docs/benchmark_report.md and its JSON schema
+of version 0.2.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
+
+from llmd_bench.performance import Statistics, Units
+
+VERSION = "0.2"
+
+
+def _in_units(*accepted: Units) -> Callable[[Statistics], Statistics]:
+    def check(statistics: Statistics) -> Statistics:
+        if statistics.units not in accepted:
+            raise ValueError(f"units are {statistics.units!r}, must be one of {', '.join(accepted)}")
+        return statistics
+
+    return check
+
+
+Quantity = Annotated[Statistics, AfterValidator(_in_units("count", "pixels"))]
+Duration = Annotated[Statistics, AfterValidator(_in_units("s", "ms"))]
+TokenLatency = Annotated[Statistics, AfterValidator(_in_units("s/token", "ms/token"))]
+TokenRate = Annotated[Statistics, AfterValidator(_in_units("tokens/s"))]
+RequestRate = Annotated[Statistics, AfterValidator(_in_units("queries/s"))]
+Json = dict[str, Any]
+
+
+class Strict(BaseModel):
+    """A section without fields beyond the format's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunTime(Strict):
+    """When the run was; `duration` is ISO 8601 (`PT12.5S`)."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    duration: str | None = None
+
+
+class Run(Strict):
+    """Which run: `uid` is this report's own, `eid` that of the experiment it belongs to, `cid` that of the cluster."""
+
+    uid: str
+    eid: str | None = None
+    cid: str | None = None
+    pid: str | None = None
+    time: RunTime | None = None
+    user: str | None = None
+    description: str | None = None
+    keywords: list[str] | None = None
+
+
+class Metadata(Strict):
+    """Names a component; `cfg_id` is a hash of its configuration."""
+
+    schema_version: str = "0.0.1"
+    label: str
+    cfg_id: str
+    description: str | None = None
+
+
+class Native(Strict):
+    """A program's configuration in its own terms."""
+
+    args: Json | None = None
+    envars: Json | None = None
+    config: Any = None
+
+
+class ModelName(Strict):
+    """The served model."""
+
+    name: str
+
+
+class Parallelism(Strict):
+    """How one engine is spread over accelerators."""
+
+    tp: int = Field(default=1, ge=0)
+    dp: int = Field(default=1, ge=0)
+    dp_local: int = Field(default=1, ge=0)
+    workers: int = Field(default=1, ge=0)
+    ep: int = Field(default=1, ge=1)
+    pp: int = Field(default=1, ge=1)
+
+
+class Accelerator(Strict):
+    """Accelerators of one replica: llm-d-benchmark's own converters put `tp * dp_local` into `count`, whatever
+    `replicas` is.
+    """
+
+    model: str
+    count: int = Field(ge=0)
+    parallelism: Parallelism
+
+
+class InferenceEngine(Strict):
+    """Equal model servers; `replica` is the role of aggregated ones."""
+
+    kind: Literal["inference_engine"] = "inference_engine"
+    tool: str
+    tool_version: str
+    role: Literal["replica", "prefill", "decode"]
+    replicas: int = Field(ge=1)
+    model: ModelName
+    accelerator: Accelerator
+
+
+class Generic(BaseModel):
+    """Any other program. Further fields are allowed here."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    kind: Literal["generic"] = "generic"
+    tool: str
+    tool_version: str
+
+
+class Component(Strict):
+    """One part of the stack under test."""
+
+    metadata: Metadata
+    standardized: Annotated[InferenceEngine | Generic, Discriminator("kind")]
+    native: Native
+
+
+class LoadMetadata(Strict):
+    """Names a workload."""
+
+    schema_version: str = "0.0.1"
+    cfg_id: str | None = None
+    description: str | None = None
+
+
+class SequenceLength(Strict):
+    """How long prompts or answers are, in tokens."""
+
+    distribution: Literal["fixed", "gaussian", "uniform", "other"]
+    value: float = Field(ge=0)
+    std_dev: float | None = Field(default=None, ge=0)
+    min: int | None = Field(default=None, ge=0)
+    max: int | None = Field(default=None, ge=1)
+
+
+class StandardizedLoad(Strict):
+    """A workload in the format's own terms. `concurrency` is a whole number or infinite."""
+
+    tool: str
+    tool_version: str
+    parallelism: int = Field(default=1, ge=1)
+    source: Literal["random", "sampled", "unknown"]
+    stage: int = Field(default=0, ge=0)
+    input_seq_len: SequenceLength
+    output_seq_len: SequenceLength | None = None
+    prefix: Json | None = None
+    multi_turn: Json | None = None
+    rate_qps: float | None = Field(default=None, gt=0)
+    concurrency: int | float | None = Field(default=None, ge=1)
+
+
+class LoadSection(Strict):
+    """The workload."""
+
+    metadata: LoadMetadata
+    standardized: StandardizedLoad
+    native: Native
+
+
+class Scenario(Strict):
+    """What was measured, and under which load."""
+
+    stack: list[Component] | None = None
+    load: LoadSection | None = None
+
+
+class AggregateRequests(Strict):
+    """Requests: `failures` gave no whole answer, `incomplete` are those of them whose answer stopped halfway."""
+
+    total: int = Field(ge=0)
+    failures: int | None = Field(default=None, ge=0)
+    incomplete: int | None = Field(default=None, ge=0)
+    input_length: Quantity | None = None
+    output_length: Quantity | None = None
+
+
+class AggregateLatency(Strict):
+    """Latencies of all requests."""
+
+    time_to_first_token: Duration | None = None
+    normalized_time_per_output_token: TokenLatency | None = None
+    time_per_output_token: TokenLatency | None = None
+    inter_token_latency: TokenLatency | None = None
+    request_latency: Duration | None = None
+
+
+class AggregateThroughput(Strict):
+    """Throughput of the whole stack."""
+
+    input_token_rate: TokenRate | None = None
+    output_token_rate: TokenRate | None = None
+    total_token_rate: TokenRate | None = None
+    request_rate: RequestRate | None = None
+
+
+class Aggregate(Strict):
+    """The run in one set of numbers."""
+
+    requests: AggregateRequests | None = None
+    latency: AggregateLatency | None = None
+    throughput: AggregateThroughput | None = None
+
+
+class RequestPerformance(Strict):
+    """What users saw."""
+
+    aggregate: Aggregate | None = None
+    time_series: Json | None = None
+
+
+class Observability(BaseModel):
+    """What the stack said about itself. The format allows further fields here: `llmd_oke` is this kit's."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    llmd_oke: Json | None = None
+
+
+class Results(Strict):
+    """What was found."""
+
+    request_performance: RequestPerformance | None = None
+    session_performance: Json | None = None
+    observability: Observability | None = None
+    profiling: Any = None
+    component_health: list[Json] | None = None
+
+
+class BenchmarkReport(Strict):
+    """A report of version 0.2."""
+
+    version: Literal["0.2"] = VERSION
+    run: Run
+    scenario: Scenario | None = None
+    results: Results

@@ -1,0 +1,54 @@
+"""What a benchmark must know of where it runs, beside what it was asked to do."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llmd_base.row import Basis
+
+VARIABLE = "LLMD_OKE_CIRCUMSTANCES"
+"""Set by a rehearsal in its pods, and by nothing else: no manifest has it."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Real servers on the wall clock, unless it is said otherwise.
+
+    `time_scale` is wall seconds for a second of model time, `simulated` lists what was not real, `ran` has the versions
+    of programs that ran instead of the release's own, and `bounds` are the models, by repository, whose simulated
+    servers take times that were fitted to nothing.
+    """
+
+    time_scale: float = 1.0
+    basis: Basis = Basis.MEASURED
+    simulated: tuple[str, ...] = ()
+    ran: Mapping[str, str] = field(default_factory=dict[str, str])
+    bounds: tuple[str, ...] = ()
+
+    def basis_of(self, model: str) -> Basis:
+        """What figures of a model are, named by its repository."""
+        return Basis.BOUND if model in self.bounds else self.basis
+
+    def to_text(self) -> str:
+        """The value of the environment variable."""
+        document = {"time_scale": self.time_scale, "basis": self.basis.value}
+        parts = {"simulated": list(self.simulated), "ran": dict(self.ran), "bounds": list(self.bounds)}
+        return json.dumps({**document, **parts}, sort_keys=True)
+
+
+def from_environment(environment: Mapping[str, str]) -> Circumstances:
+    """What a pod's environment says; real servers where it says nothing."""
+    text = environment.get(VARIABLE)
+    return from_text(text) if text else Circumstances()
+
+
+def from_text(text: str) -> Circumstances:
+    """What `to_text` wrote."""
+    document = json.loads(text)
+    return Circumstances(
+        time_scale=float(document["time_scale"]),
+        basis=Basis(document["basis"]),
+        simulated=tuple(document["simulated"]),
+        ran=dict(document["ran"]),
+        bounds=tuple(document.get("bounds", ())),
+    )

@@ -1,0 +1,493 @@
+"""The smoke benchmark: is the model served, as fast as asked, and with prefill where it belongs?"""
+
+import asyncio
+import ssl
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from llmd_base.errors import KitError
+from llmd_base.row import Basis
+
+from llmd_bench.deployment import (
+    Counter,
+    Directory,
+    EndpointRole,
+    MetricsEndpoint,
+    ServerPod,
+    ServerPods,
+    Snapshot,
+    Stability,
+    Topology,
+    change,
+    stability,
+)
+from llmd_bench.evals import BuiltinResult, BuiltinSet
+from llmd_bench.evidence import (
+    VLLM_COUNTERS,
+    ApiAnswer,
+    EvidenceSettings,
+    OtherApi,
+    RemotePrefill,
+    Sent,
+    prove_remote_prefill,
+)
+from llmd_bench.load.completions import Api, Target
+from llmd_bench.load.generator import ATTEMPT_TIMEOUT_S, Load, introduce, run_load, wait_for_answer
+from llmd_bench.load.records import RequestRecord, classify
+from llmd_bench.load.workload import ClosedLoop, PromptSource
+from llmd_bench.performance import Performance, summarize
+from llmd_bench.queries import OTHER_API_PATHS, ask_builtin_set, ask_other_api, scrape
+from llmd_bench.run_context import Circumstances
+from llmd_bench.smoke_request import SmokeRequest, Thresholds, Verdict, judge
+
+WARMUP_OUTPUT_TOKENS = 16
+"""Enough for a warm-up request to have been decoded together with others."""
+
+QUESTIONS_AT_A_TIME = 16
+"""As many as `llmd-oke eval` asks: the whole set takes about a minute."""
+
+WAVES = 3
+"""Requests for each user below which filling and draining weigh on the result."""
+
+CACHED_SHARE = 0.01
+"""Share of prompt tokens found in a prefix cache above which prefill wasn't what was measured."""
+
+LENGTH_TOLERANCE = 0.05
+
+LATE_SHARE = 0.05
+"""Share of a simulator's steps that may be late before its latencies say more of the machine than of the model."""
+
+TOO_SLOW = "this machine was too slow for the simulation"
+"""How the remark begins that says so."""
+
+_SIMULATED_STEPS = Counter(("llmd_oke_simulator_steps_total",))
+_SIMULATED_LATE_STEPS = Counter(("llmd_oke_simulator_late_steps_total",))
+
+_PROMPT_SERVERS: tuple[EndpointRole, ...] = ("prefill", "aggregated")
+
+PROGRAMS = {"endpoint-picker": "epp", "proxy": "envoy", "front-door": "envoy", "routing-proxy": "pd-sidecar"}
+"""The programs that are parts of a router, by the labels of the parts."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: `done` of `total` requests of a phase."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.phase} {self.done}/{self.total}" if self.total else self.phase
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class SmokePlan:
+    """Everything that a smoke benchmark needs to know.
+
+    - `base_url` is what stands before `/v1/...`; `headers` and `verify` belong to it, so that it may be a proxy's.
+    - `timeout_s` (wall time) limits the whole run, `router_timeout_s` (model time) the wait for the first answer in it.
+    - `servers` lists the model servers' pods, whose restarts are counted; None where nobody can.
+    - `introductions` has a target for each pair of prefill and decode server, to make them acquainted first.
+    - `warmup_requests` are sent then and not measured; None means one for each user, without introductions as many as
+      there are pairs, if those are more.
+    - `time_scale` is wall seconds for a second of model time; thresholds and results are in model time.
+    - `evidence` is needed for the proof of remote prefill; None for models that aren't disaggregated or have no
+      endpoint picker.
+    - `other_apis` are asked once each, after the measurement.
+    - `questions` with known answers are asked after the measurement; None where answers are not evaluated.
+    - `simulated` lists what was not real, and `facts` whatever else belongs into the report, for example the cost per
+      hour.
+    """
+
+    base_url: str
+    model: str
+    topology: Topology
+    input_tokens: int
+    output_tokens: int
+    requests: int = 64
+    concurrency: int = 8
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    metrics: tuple[MetricsEndpoint, ...] = ()
+    evidence: EvidenceSettings | None = None
+    other_apis: tuple[OtherApi, ...] = ()
+    questions: BuiltinSet | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    verify: ssl.SSLContext | bool = True
+    api: Api = "completions"
+    time_scale: float = 1.0
+    basis: Basis = Basis.MEASURED
+    simulated: tuple[str, ...] = ()
+    timeout_s: float = 600.0
+    router_timeout_s: float = 120.0
+    servers: Callable[[], ServerPods] | None = field(default=None, repr=False, compare=False)
+    introductions: tuple[Target, ...] = field(default=(), repr=False)
+    warmup_requests: int | None = None
+    seed: int = 0
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def warmup(self) -> int:
+        """Requests that are sent before the measurement."""
+        if self.warmup_requests is not None:
+            return self.warmup_requests
+        prefill, decode = self.topology.of("prefill"), self.topology.of("decode")
+        strangers = prefill.replicas * decode.replicas if prefill and decode and not self.introductions else 0
+        return max(strangers, self.concurrency)
+
+    @property
+    def target(self) -> Target:
+        """Where the requests go."""
+        return Target(self.base_url, self.model, self.headers, self.verify, self.api)
+
+
+@dataclass(frozen=True)
+class SmokeResult:
+    """What a smoke benchmark found. Everything but moments and `wall_s` is in model time.
+
+    `first_answer` is when the router gave its first answer.
+    """
+
+    plan: SmokePlan
+    run: str
+    started: datetime
+    ended: datetime
+    wall_s: float
+    records: tuple[RequestRecord, ...]
+    performance: Performance
+    remote_prefill: RemotePrefill | None
+    verdict: Verdict
+    before: Snapshot
+    after: Snapshot
+    notes: tuple[str, ...]
+    first_answer: datetime | None = None
+    other_apis: tuple[ApiAnswer, ...] = ()
+    examined: BuiltinResult | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return self.verdict.passed
+
+    @property
+    def excuses(self) -> tuple[str, ...]:
+        """Why latencies and rates that were missed may say more of a simulating machine than of the deployment."""
+        timed = any(check.units in {"ms", "tokens/s"} for check in self.verdict.failed)
+        return tuple(note for note in self.notes if timed and note.startswith(TOO_SLOW))
+
+
+def run_smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> SmokeResult:
+    """Run the benchmark from a program that has no event loop. See `smoke`."""
+    return asyncio.run(smoke(plan, on_progress))
+
+
+async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> SmokeResult:
+    """Wait for an answer, warm up, measure, evaluate answers where that is asked, and judge.
+
+    Raises `KitError` if the model doesn't answer within `router_timeout_s`, or if `timeout_s` is over before all was
+    sent: that is no measurement. All else that goes wrong afterwards is in the result.
+    """
+    report: OnProgress = on_progress or (lambda _: None)
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + plan.timeout_s
+    run = uuid.uuid4().hex
+    report(Progress("waiting for the model to answer"))
+    limit_s = min(plan.router_timeout_s * max(1.0, plan.time_scale), plan.timeout_s)
+    await wait_for_answer(plan.target, limit_s=limit_s, time_scale=plan.time_scale)
+    answered = datetime.now(UTC)
+    prompts = PromptSource(plan.input_tokens, plan.seed, run)
+    introduced = await _introduce(plan, run, deadline_s, report)
+    measured = Load(
+        plan.requests,
+        ClosedLoop(plan.concurrency),
+        prompts,
+        plan.output_tokens,
+        plan.timeout_s,
+        plan.time_scale,
+        "measuring",
+    )
+    output_tokens = min(plan.output_tokens, WARMUP_OUTPUT_TOKENS)
+    warmup_load = replace(measured, requests=plan.warmup, output_tokens=output_tokens, label="warm-up")
+    warmup = [*introduced, *await _send(plan, warmup_load, deadline_s, report)]
+    before = await take_snapshot(plan)
+    started, started_s = datetime.now(UTC), loop.time()
+    wall_records = await _send(plan, measured, deadline_s, report)
+    ended, wall_s = datetime.now(UTC), loop.time() - started_s
+    after = await take_snapshot(plan)
+    records = tuple(
+        sorted((record.in_model_time(plan.time_scale) for record in wall_records), key=lambda record: record.index)
+    )
+    if len(records) < plan.requests:
+        raise _unsent(plan, records)
+    answers = await _ask_other_apis(plan, prompts, deadline_s, report)
+    examined = await evaluate(plan, deadline_s - loop.time(), report)
+    snapshots = before, after
+    performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
+    proof = prove(plan, performance, snapshots)
+    return SmokeResult(
+        plan=plan,
+        run=run,
+        started=started,
+        ended=ended,
+        wall_s=wall_s,
+        records=records,
+        performance=performance,
+        remote_prefill=proof,
+        verdict=judge(plan.thresholds, performance, proof, answers, examined, server_stability(plan, snapshots)),
+        before=before,
+        after=after,
+        notes=remarks(plan.input_tokens, plan.concurrency, performance, warmup, records, snapshots),
+        first_answer=answered,
+        other_apis=answers,
+        examined=examined,
+    )
+
+
+async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> BuiltinResult | None:
+    """Asks the plan's questions; None where it has none.
+
+    Raises:
+        KitError: `limit_s` of wall time was over before all were asked, or none was answered.
+    """
+    if plan.questions is None:
+        return None
+    return await ask_builtin_set(
+        plan.target,
+        plan.questions,
+        concurrency=QUESTIONS_AT_A_TIME,
+        limit_s=max(limit_s, 0.0),
+        on_answer=lambda done, of: report(Progress("evaluating answers", done, of)),
+    )
+
+
+async def take_snapshot(plan: SmokePlan) -> Snapshot:
+    """All counters of now, and the model servers' pods; without these where the cluster does not tell."""
+    read = await scrape(plan.metrics)
+    if plan.servers is None:
+        return read
+    with suppress(KitError):
+        return replace(read, servers=await asyncio.to_thread(plan.servers))
+    return read
+
+
+def _unsent(plan: SmokePlan, records: Sequence[RequestRecord]) -> KitError:
+    failures = "".join(f"; {failure}" for failure in classify(records))
+    return KitError(
+        f"Only {len(records)} of {plan.requests} requests to {plan.model} could be sent: the benchmark's limit of "
+        f"{plan.timeout_s:g} s was over{failures}",
+        "Does it answer as fast as it should? If so: more time (smoke.timeoutS) or fewer requests (smoke.requests).",
+    )
+
+
+async def _introduce(plan: SmokePlan, run: str, deadline_s: float, report: OnProgress) -> Sequence[RequestRecord]:
+    total = len(plan.introductions)
+    left_s = max(deadline_s - asyncio.get_running_loop().time(), 0)
+
+    def on_done(done: int) -> None:
+        report(Progress("introducing prefill and decode servers", done, total))
+
+    if total:
+        on_done(0)
+    return await introduce(plan.introductions, run, limit_s=left_s, on_done=on_done)
+
+
+async def _send(plan: SmokePlan, load: Load, deadline_s: float, report: OnProgress) -> Sequence[RequestRecord]:
+    done = 0
+
+    def on_record(_: RequestRecord) -> None:
+        nonlocal done
+        done += 1
+        report(Progress(load.label, done, load.requests))
+
+    left_s = max(deadline_s - asyncio.get_running_loop().time(), 0)
+    return await run_load(plan.target, load, limit_s=left_s, on_record=on_record) if load.requests else []
+
+
+async def _ask_other_apis(
+    plan: SmokePlan, prompts: PromptSource, deadline_s: float, report: OnProgress
+) -> tuple[ApiAnswer, ...]:
+    evidence, answers = _evidence(plan), list[ApiAnswer]()
+    for api in plan.other_apis:
+        report(Progress(f"asking {OTHER_API_PATHS[api.name]}"))
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        limit_s = max(min(left_s, ATTEMPT_TIMEOUT_S * max(1.0, plan.time_scale)), 0)
+        prompt = prompts.prompt(api.name)
+        answers.append(
+            await ask_other_api(plan.target, api, prompt, limit_s=limit_s, metrics=plan.metrics, evidence=evidence)
+        )
+    return tuple(answers)
+
+
+def prove(plan: SmokePlan, performance: Performance, snapshots: tuple[Snapshot, Snapshot]) -> RemotePrefill | None:
+    """The proof of remote prefill by the counters before and after; None where there is nothing to prove."""
+    settings = _evidence(plan)
+    if settings is None:
+        return None
+    answered = Sent(
+        performance.requests - performance.failures, performance.input_tokens, attempted=performance.requests
+    )
+    return prove_remote_prefill(*snapshots, answered, settings)
+
+
+def _evidence(plan: SmokePlan) -> EvidenceSettings | None:
+    if plan.evidence is None or not plan.topology.disaggregated:
+        return None
+    decode = plan.topology.of("decode")
+    return replace(plan.evidence, decode_tensor_parallel_size=decode.tensor_parallel_size if decode else 1)
+
+
+def server_stability(plan: SmokePlan, snapshots: tuple[Snapshot, Snapshot]) -> Stability | None:
+    """Which model servers restarted between two snapshots; None where nobody lists their pods."""
+    return None if plan.servers is None else stability(snapshots[0].servers, snapshots[1].servers)
+
+
+def remarks(
+    input_tokens: int,
+    concurrency: int,
+    performance: Performance,
+    warmup: Sequence[RequestRecord],
+    records: Sequence[RequestRecord],
+    snapshots: tuple[Snapshot, Snapshot],
+) -> tuple[str, ...]:
+    """What a reader must know before comparing the run with another one."""
+    return (
+        *_about_load(concurrency, performance, warmup),
+        *_about_lengths(input_tokens, performance, records),
+        *_about_caches(performance, *snapshots),
+        *about_simulation(*snapshots),
+    )
+
+
+def _about_load(concurrency: int, performance: Performance, warmup: Sequence[RequestRecord]) -> Iterator[str]:
+    if performance.planned < WAVES * concurrency:
+        yield (
+            f"{performance.planned} requests at concurrency {concurrency} are fewer than {WAVES} per user: "
+            "throughput includes filling and draining"
+        )
+    failed = [record for record in warmup if not record.succeeded]
+    if failed:
+        first = f"{failed[0].failure}: {failed[0].error}"
+        yield f"{len(failed)} of {len(warmup)} warm-up requests failed, the first with {first}"
+
+
+def _about_lengths(input_tokens: int, performance: Performance, records: Sequence[RequestRecord]) -> Iterator[str]:
+    if any(record.succeeded and not record.counted_by_server for record in records):
+        yield "the server gave no token counts: input is what was asked for, output the number of events"
+    length = performance.input_length
+    if length is not None and abs(length.mean - input_tokens) > LENGTH_TOLERANCE * input_tokens:
+        yield f"prompts have {length.mean:.0f} tokens to the server, {input_tokens} were asked for"
+    if performance.tokens_per_event > 1 + LENGTH_TOLERANCE:
+        yield (
+            f"events carry {performance.tokens_per_event:.2f} tokens: inter-token latency is the time between events, "
+            "time per output token isn't affected"
+        )
+
+
+def _about_caches(performance: Performance, before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for role in _PROMPT_SERVERS:
+        cached = change(before, after, role, VLLM_COUNTERS.cached_tokens).value or 0.0
+        if cached > CACHED_SHARE * performance.input_tokens:
+            yield f"{role} servers found {cached:.0f} of {performance.input_tokens} prompt tokens in their prefix cache"
+
+
+def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Simulated servers share one process, so that one role tells of all."""
+    roles: tuple[EndpointRole, ...] = ("decode", "aggregated")
+    for role in roles:
+        steps = change(before, after, role, _SIMULATED_STEPS).value
+        late = change(before, after, role, _SIMULATED_LATE_STEPS).value
+        if steps and late and late > LATE_SHARE * steps:
+            yield (
+                f"{TOO_SLOW}: {late / steps:.0%} of its steps were late, so that latencies are too long; rehearse with "
+                "three times the time scale (--time-scale)"
+            )
+
+
+def resolve(request: SmokeRequest, directory: Directory, how: Circumstances) -> SmokePlan:
+    """The plan of a benchmark of what is deployed now.
+
+    Raises:
+        KitError: the model is not there, or the cluster does not answer.
+    """
+    endpoint = directory.service(request.namespace, request.service)
+    return replace(
+        bare_plan(request, how),
+        base_url=endpoint.url,
+        headers=endpoint.headers,
+        verify=endpoint.verify,
+        metrics=tuple(endpoints(request, directory)),
+        introductions=tuple(_introductions(request, directory)),
+        servers=lambda: server_pods(request, directory),
+    )
+
+
+def bare_plan(request: SmokeRequest, how: Circumstances) -> SmokePlan:
+    """The plan without addresses: enough to read a result by. Parts of the router have the versions that ran."""
+    router = tuple(
+        replace(part, version=how.ran.get(PROGRAMS.get(part.label, ""), part.version))
+        for part in request.topology.router
+    )
+    return SmokePlan(
+        base_url="",
+        model=request.model,
+        topology=replace(request.topology, router=router),
+        input_tokens=request.input_tokens,
+        output_tokens=request.output_tokens,
+        requests=request.requests,
+        concurrency=request.concurrency,
+        thresholds=request.thresholds,
+        evidence=request.evidence,
+        other_apis=request.other_apis,
+        questions=request.questions,
+        time_scale=how.time_scale,
+        basis=how.basis_of(request.model),
+        simulated=how.simulated,
+        timeout_s=request.timeout_s,
+        facts=request.facts,
+    )
+
+
+def endpoints(request: SmokeRequest, directory: Directory) -> Iterator[MetricsEndpoint]:
+    """Where the programs of a model that are there now show their counters.
+
+    Raises:
+        KitError: the cluster does not answer.
+    """
+    for group in request.groups:
+        for pod in directory.pods(request.namespace, group.selector):
+            endpoint = directory.pod(request.namespace, pod, group.metrics_port)
+            yield MetricsEndpoint(group.role, pod.name, f"{endpoint.url}/metrics", endpoint.headers, endpoint.verify)
+
+
+def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod, ...]:
+    """The pods of a model's servers that are there now.
+
+    Raises:
+        KitError: the cluster does not answer.
+    """
+    return tuple(
+        ServerPod(group.role, pod.name, pod.restarts, group.scaled)
+        for group in request.groups
+        if group.role != "router"
+        for pod in directory.pods(request.namespace, group.selector)
+    )
+
+
+def _introductions(request: SmokeRequest, directory: Directory) -> Iterator[Target]:
+    """Each decode server's routing sidecar, once for each prefill server of its unit."""
+    prefill = {group.unit: group for group in request.groups if group.role == "prefill"}
+    for group in request.groups:
+        if group.role != "decode" or group.unit not in prefill:
+            continue
+        others = directory.pods(request.namespace, prefill[group.unit].selector)
+        for pod in directory.pods(request.namespace, group.selector):
+            endpoint = directory.pod(request.namespace, pod, request.server_port)
+            for other in others:
+                headers = {**endpoint.headers, request.prefill_header: f"{other.address}:{request.server_port}"}
+                yield Target(endpoint.url, request.model, headers, endpoint.verify)

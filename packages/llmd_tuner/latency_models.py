@@ -1,0 +1,198 @@
+"""The latency model that latency figures make of a catalogue's model and node, and what is not physical about figures.
+
+A fit without enough different points puts 0 on a factor that it can't tell from the others: it then interpolates well,
+but something costs nothing beyond the points. `unphysical` tells such factors, and those beyond a limit of the
+hardware: figures can't be extrapolated along them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from llmd_oke.catalogue.benchmarks import kv_path
+from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, all_reduce_shares
+from llmd_oke.catalogue.latency_figures import DecodeFigures, Fit, LatencyFigures, PrefillFigures, latency_figures
+from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.releases import release, release_names
+from llmd_oke.catalogue.shapes import Node
+from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.values import Entry, required_entry
+
+from llmd_tuner.latency import Factors, Hardware, LatencyModel, Sizes
+
+Reach = Literal["contexts", "batches", "sizes", "prompts"]
+"""What is not extrapolated: longer contexts, larger batches, other tensor parallel sizes, other lengths of prompts."""
+
+_NOTHING = 1e-9
+"""What rounding leaves of a factor, or of seconds, that a fit has put at 0."""
+
+
+def latency_model(
+    model: Model,
+    node: Node,
+    conditions: Conditions = UNKNOWN_CONDITIONS,
+    key_value_bytes_per_token: float | None = None,
+) -> LatencyModel | None:
+    """The latency model of a model on a node, or None where there are no figures for its GPU."""
+    figures = latency_figures(model.name, node.gpu.product)
+    return None if figures is None else latency_model_of(figures, model, node, conditions, key_value_bytes_per_token)
+
+
+def latency_model_of(
+    figures: LatencyFigures,
+    model: Model,
+    node: Node,
+    conditions: Conditions = UNKNOWN_CONDITIONS,
+    key_value_bytes_per_token: float | None = None,
+) -> LatencyModel:
+    """The latency model that some figures make of a model and a node.
+
+    `conditions` are those of the servers that it stands for, of which quantized all-reduce and the pieces of a
+    hand-over are counted. `key_value_bytes_per_token` replaces the catalogue's, for another number format.
+    """
+    cached = model.kv_cache.bytes_per_token if key_value_bytes_per_token is None else key_value_bytes_per_token
+    regions = key_value_regions(model, conditions.release)
+    sizes = _sizes(model, cached, regions, windows_alone=hands_over_windows(conditions.release))
+    return LatencyModel(sizes, _hardware(model, node), _factors(figures, conditions.quick_reduce or "NONE"))
+
+
+def _sizes(model: Model, key_value_bytes_per_token: float, regions: int, *, windows_alone: bool) -> Sizes:
+    architecture, work = model.architecture, model.work
+    experts, window, linear = architecture.experts, architecture.sliding_window, architecture.linear_attention
+    return Sizes(
+        layers=architecture.layers,
+        hidden_size=architecture.hidden_size,
+        attention_heads=architecture.attention_heads,
+        head_dim=architecture.head_dim,
+        prefill_parameters=work.prefill_parameters_billions * 1e9,
+        decode_parameters=work.decode_parameters_billions * 1e9,
+        dense_bytes=work.dense_weight_gb * 1e9,
+        expert_bytes=work.expert_weight_gb * 1e9,
+        experts=experts.count if experts else 0,
+        active_experts=experts.active if experts else 0,
+        key_value_bytes_per_token=key_value_bytes_per_token,
+        key_value_parts=1 if architecture.latent_attention else architecture.key_value_heads,
+        key_value_regions=regions,
+        linear_layers=linear.layers if linear else 0,
+        state_bytes=linear.state_bytes_per_sequence if linear else 0.0,
+        window_tokens=window.tokens if window else 0,
+        window_layers=window.layers if window else 0,
+        windows_alone=windows_alone,
+    )
+
+
+def _hardware(model: Model, node: Node) -> Hardware:
+    gpu = node.gpu
+    return Hardware(
+        memory_bytes_per_s=gpu.memory_bandwidth_gb_per_s * 1e9,
+        flops=gpu.dense_tflops.of(model.weights.format) * 1e12,
+        link_bytes_per_s=gpu.link.gb_per_s * 1e9,
+        port_bytes_per_s=node.port_gbit_per_s * 1e9 / 8,
+        switched=gpu.link.switched,
+    )
+
+
+def _factors(figures: LatencyFigures, quick_reduce: QuickReduceFormat) -> Factors:
+    return Factors(
+        prefill_overhead_s=figures.prefill.overhead_s,
+        prefill_compute_efficiency=figures.prefill.compute_efficiency,
+        all_reduce_efficiency=figures.prefill.all_reduce_efficiency,
+        decode_layer_s=figures.decode.layer_s,
+        decode_bytes_factor=figures.decode.bytes_factor,
+        decode_flops_factor=figures.decode.flops_factor,
+        decode_sequence_s=figures.decode.sequence_s,
+        transfer_efficiency=figures.transfer.efficiency,
+        handshake_s=figures.transfer.handshake_s,
+        transfer_descriptor_s=figures.transfer.descriptor_s,
+        decode_fixed_s=tuple(sorted(figures.decode.fixed_s.items())),
+        all_reduce_shares=all_reduce_shares(quick_reduce),
+    )
+
+
+class Physical(Entry):
+    """`values/tuning/physical.yaml`."""
+
+    least_bytes_factor: float
+
+
+@dataclass(frozen=True)
+class Unphysical:
+    """A factor that is not physical, after how much data, what follows from it, and which measurement would tell it.
+
+    `reach` is None where the consequence is small enough to go on.
+    """
+
+    role: Literal["prefill", "decode"]
+    factor: str
+    data: str
+    consequence: str
+    remedy: str
+    reach: Reach | None = None
+
+    def __str__(self) -> str:
+        return f"{self.role}: {self.factor} after {self.data}: {self.consequence}"
+
+
+def unphysical(figures: LatencyFigures) -> tuple[Unphysical, ...]:
+    """What is not physical about the fitted roles; roles without a fit are bounds or assumptions, and said to be."""
+    prefill, decode = figures.prefill, figures.decode
+    return (
+        *(_prefill(prefill, prefill.fit) if prefill.fit else ()),
+        *(_decode(decode, decode.fit) if decode.fit else ()),
+    )
+
+
+def _prefill(figures: PrefillFigures, fit: Fit) -> Iterator[Unphysical]:
+    data = f"{fit.points} points, prompts up to {fit.most_tokens:,.0f} tokens"
+    longer = f"`llmd-oke tune run --workload {round(4 * fit.most_tokens)}/1`: prompts of a second length"
+    if figures.compute_efficiency > 1:
+        beyond = f"compute_efficiency {figures.compute_efficiency:.3g}"
+        yield Unphysical("prefill", beyond, data, "prompts are computed faster than the GPU's peak", longer, "prompts")
+    if figures.overhead_s < _NOTHING:
+        consequence = "prompts take nothing beside their tokens, so that short ones begin too soon"
+        shorter = "`llmd-oke tune run --workload 256/1`: short prompts, one in flight"
+        yield Unphysical("prefill", "overhead_s 0", data, consequence, shorter)
+    if figures.all_reduce_efficiency >= 1 and max(fit.tensor_parallel_sizes) > 1:
+        factor = f"all_reduce_efficiency {figures.all_reduce_efficiency:g}"
+        consequence = "all-reduce runs at the links' whole rate, so that other sizes and quick-reduce differ too little"
+        remedy = "`llmd-oke tune run --grid full --workload 8192/1`: all sizes, long prompts"
+        yield Unphysical("prefill", factor, data, consequence, remedy)
+
+
+def _decode(figures: DecodeFigures, fit: Fit) -> Iterator[Unphysical]:
+    data = f"{fit.points} points, contexts up to {fit.most_tokens:,.0f} tokens, up to {fit.most_sequences:g} sequences"
+    longer = f"`llmd-oke tune run --workload {max(4096, round(4 * fit.most_tokens))}/256`: a second, longer context"
+    if figures.bytes_factor < 1:
+        blind = figures.bytes_factor < required_entry("tuning", "physical", Physical).least_bytes_factor
+        much = "hardly anything, or nothing" if blind else "too little"
+        consequence = f"memory is read faster than it can be, so that longer contexts cost {much}"
+        factor = f"bytes_factor {round(figures.bytes_factor, 3):g}"
+        yield Unphysical("decode", factor, data, consequence, longer, "contexts" if blind else None)
+    if max(figures.flops_factor, figures.sequence_s) < _NOTHING:
+        consequence = "another sequence costs nothing but its KV cache, so that large batches are free"
+        remedy = "`llmd-oke tune run --grid full`: more batches of each size"
+        yield Unphysical("decode", "flops_factor and sequence_s 0", data, consequence, remedy, "batches")
+    # Sizes whose steps have no part that is there without any work.
+    fixed_s = {size: figures.layer_s + figures.fixed_s.get(size, 0.0) for size in fit.tensor_parallel_sizes}
+    if free := [size for size, start_s in fixed_s.items() if start_s < _NOTHING]:
+        factor = f"layer_s and fixed_s of TP{', TP'.join(map(str, free))} 0"
+        consequence = "a step takes nothing for its layers, so that small batches and other sizes come out too fast"
+        remedy = "`llmd-oke tune run --grid full`: small batches of these sizes"
+        yield Unphysical("decode", factor, data, consequence, remedy, "sizes")
+
+
+def hands_over_windows(name: str | None) -> bool:
+    """Whether vLLM of a release hands over the window alone of layers that have one; in full where none is named."""
+    found = None if name is None else release(name)
+    return found is not None and found.vllm.kv_connector.hybrid_flag is not None
+
+
+def key_value_regions(model: Model, release: str | None) -> int:
+    """Pieces of memory that a block of a model's KV cache is spread over, in vLLM of a release; the newest one's where
+    none is named. MLA has one cache for keys and values.
+    """
+    by_release = kv_path().regions_per_layer
+    per_layer = by_release[release if release in by_release else release_names()[-1]]
+    linear = model.architecture.linear_attention
+    layers = model.architecture.layers - (linear.layers if linear else 0)
+    return layers * (1 if model.architecture.latent_attention else per_layer)
