@@ -11,6 +11,7 @@ from llmd_rehearsal import programs
 from llmd_rehearsal.autoscaling import keda_parts
 from llmd_rehearsal.cluster_plan import programs_in_pods
 from llmd_rehearsal.deployed_programs import deployed_versions, version_differences
+from llmd_rehearsal.front_door import gateway_parts
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING, ReleaseChoice
 from llmd_rehearsal.programs import Program, ProgramDefinition
 
@@ -53,6 +54,17 @@ def test_a_rehearsed_keda_has_definitions_and_images_of_its_version():
     assert keda_parts().definitions.version == version
     images = re.findall(r"'(ghcr.io/kedacore/\S+)'", str(keda_parts().objects))
     assert {image.rpartition(":")[2] for image in images} == {version.removeprefix("v")}
+
+
+def test_a_rehearsed_envoy_gateway_has_definitions_images_and_title_of_its_version():
+    version, parts = PROGRAMS["envoy-gateway"].version, gateway_parts()
+    assert PROGRAMS["inference-pools"].version == version
+    assert parts.title == f"Envoy Gateway {version}"
+    (module,) = PROGRAMS["envoy-gateway"].ask.go_modules
+    assert [item.version for item in parts.definitions if item.module == module] == [version]
+    images = re.findall(r"docker.io/envoyproxy/gateway:(\S+?)[\"']", str(parts.objects))
+    assert len(images) == 3  # of the shutdown manager, the job with its certificates, and the controller
+    assert set(images) == {version}
 
 
 def told(changes: dict[str, Any], **versions: str) -> list[str]:
