@@ -385,6 +385,9 @@ def _connectors(context: ModelContext) -> Iterator[Problem]:
     for flag in given[1:]:
         why = f"a server has one KV connector, and {given[0]} brings one: vLLM replaces it without a word"
         yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], f"one of {' and '.join(given)}", why)
+    if (i := connectors.offload_by_object(arguments)) is not None:
+        why = f"a pod's memory is planned by {connectors.offload_flag} alone, and a pod that takes more is ended"
+        yield Problem(f"{path}[{i}]", arguments[i], f"{connectors.offload_flag}, in GiB", why)
     if connectors.offload_flag in given:
         yield from _offload(context, connectors, f"{path}[{places[connectors.offload_flag]}]")
 

@@ -249,6 +249,30 @@ def test_kv_cache_in_host_memory_has_a_size(size: str):
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "a size in GiB above 0")
 
 
+OFFLOAD = '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 2e12}}'
+MULTI = f'{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {{"connectors": [{OFFLOAD}]}}}}'
+
+
+@pytest.mark.parametrize("release", catalogue.release_names())
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [f"--kv-transfer-config={OFFLOAD}"],
+        ["--kv-transfer-config", OFFLOAD],
+        ["--kv_transfer_config", MULTI],
+        ["--kv-transfer-config.kv_connector=SimpleCPUOffloadConnector"],
+        ["--kv-transfer-config.kv_connector", "OffloadingConnector"],
+        ["--kv_transfer_config.kv_connector_extra_config.cpu_bytes_to_use", "2e12"],
+        ['--kv-transfer-config={"kv_connector_extra_config": {"lmcache.max_local_cpu_size": 200}}'],
+    ],
+)
+def test_kv_cache_in_host_memory_by_another_way_is_refused_with_the_flag(arguments: list[str], release: str):
+    servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
+    (problem,) = problems(servers, release=release)
+    assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
+    assert problem.accepted == "--kv-offloading-size, in GiB"
+
+
 @pytest.mark.parametrize(("topology", "most"), [("agg-tp1-1r", 57), ("agg-tp2-1r", 115), ("agg-tp8-1r", 460)])
 def test_kv_cache_in_host_memory_leaves_room_for_a_full_node_of_servers(topology: str, most: int):
     def asked(size: int) -> list[Any]:
