@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from llmd_oke.catalogue.operations import pipeline_limits
+from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.config import stacks
-from llmd_rehearsal.programs import locate
+from llmd_rehearsal.programs import definitions, locate
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -157,6 +158,21 @@ def test_other_jobs_have_a_limit_that_hosted_runners_grant():
     for place, job in jobs().items():
         if place != ("deploy", "deploy"):
             assert job["timeout-minutes"] <= pipeline_limits().hosted_job_minutes, place
+
+
+def test_a_releases_own_picker_and_sidecar_are_built_each_night():
+    steps = [step for step in jobs()["faults", "faults"]["steps"] if "run" in step]
+    (cloned,) = [place for place, step in enumerate(steps) if "git clone" in step["run"]]
+    (tested,) = [place for place, step in enumerate(steps) if "scripts/test -m nightly" in step["run"]]
+    assert cloned < tested
+    version = newest_release().endpoint_picker.program.version
+    (module,) = {build.asks_for for build in definitions().builds.values()} - {None}
+    assert f'--branch {version} https://{module} "$RUNNER_TEMP/llm-d-router"' in steps[cloned]["run"]
+    assert steps[tested]["env"] == {"LLMD_OKE_ROUTER_SOURCE": "${{ runner.temp }}/llm-d-router"}
+    assert re.search(r"--preserve-env=\S*\bLLMD_OKE_ROUTER_SOURCE\b", steps[tested]["run"])
+    assert (
+        'environ.get("LLMD_OKE_ROUTER_SOURCE")' in (ROOT / "tests/test_bed/programs/test_llm_d_router.py").read_text()
+    )
 
 
 def test_drift_is_looked_for_each_night_in_listed_stacks_with_an_identity_of_its_own():

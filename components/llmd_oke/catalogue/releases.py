@@ -162,7 +162,8 @@ class KvConnector(Entry):
 
     `roles` is the `kv_role` of the servers that hand KV cache over. A server has a connector as soon as one of `flags`
     is given; where several are, vLLM goes by one of them without a word. `further_flags` say more of such a connector.
-    `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`.
+    `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`;
+    where another of them has one of `offload_words` in its value, it keeps KV cache in host memory too.
     `hybrid_flag` keeps the hybrid KV cache manager on beside the kit's connector, with which layers with a sliding
     window hand over their window alone; None where the release hands over every layer in full. `hybrid_flags` are all
     that say something of it.
@@ -173,6 +174,7 @@ class KvConnector(Entry):
     further_flags: tuple[str, ...]
     offload_flag: str
     offload_factor: float
+    offload_words: tuple[str, ...] = ()
     hybrid_flag: str | None = None
     hybrid_flags: tuple[str, ...] = ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager")
 
@@ -186,6 +188,18 @@ class KvConnector(Entry):
     def given(self, arguments: Iterable[str]) -> list[str]:
         """Those of `flags` that are among a user's arguments, in the order of the arguments, each once."""
         return [flag for flag in dict.fromkeys(map(flag_of, arguments)) if flag in self.flags]
+
+    def offload_by_object(self, arguments: Sequence[str]) -> int | None:
+        """The position of the first argument by which a connector keeps KV cache in host memory whose size is told by
+        something else than `offload_flag`; None where there is none.
+        """
+        for i, argument in enumerate(arguments):
+            if flag_of(argument) not in self.flags or flag_of(argument) == self.offload_flag:
+                continue
+            value = argument if "=" in argument else " ".join((argument, *arguments[i + 1 : i + 2]))
+            if any(word in value for word in self.offload_words):
+                return i
+        return None
 
     def offload_gib(self, arguments: Sequence[str]) -> float | None:
         """GiB of host memory that a user's arguments have a server keep KV cache in; 0 where they don't, None where

@@ -92,10 +92,14 @@ def handshake() -> Handshake:
 
 
 class Repositories(Entry):
-    """What has vLLM read a repository beside its model's own: flags, by where their values name it, and variables."""
+    """What has vLLM read a repository beside its model's own: flags, by where their values name it, and variables.
+
+    `other_values` are those of a flag that name none.
+    """
 
     name: str
     flags: dict[str, str]
+    other_values: dict[str, frozenset[str]]
     variables: tuple[str, ...]
 
 

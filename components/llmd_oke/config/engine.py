@@ -26,6 +26,10 @@ class Flag(Entry):
     default: SettingValue | None = None
     choices: tuple[str | int, ...] | None = None
 
+    def forms(self, name: str) -> tuple[str, ...]:
+        """The words that stand for the flag of that name on vLLM's command line."""
+        return (f"--{name}", *([f"--no-{name}"] if self.kind == "boolean" else []), *self.aliases)
+
 
 class EngineSetting(Entry):
     """A setting of the stack file's `engine`, by the name of vLLM's `flag` without its dashes.
@@ -93,17 +97,42 @@ class EngineSettings(Entry):
     def taken(self) -> dict[str, str]:
         """What the stack file has in place of an argument, by the argument's name in all its forms."""
         instead = {row.flag: row.path for row in self.settings} | {row.flag: row.instead for row in self.reserved}
-        forms = {
-            name: (f"--{name}", *([f"--no-{name}"] if flag.kind == "boolean" else []), *flag.aliases)
-            for name, flag in self.flags().items()
-        }
-        return {form: instead[name] for name, names in forms.items() for form in names}
+        return {form: instead[name] for name, flag in self.flags().items() for form in flag.forms(name)}
 
 
 @cache
 def engine_settings() -> EngineSettings:
     """The table of engine settings."""
     return required_entry("vllm", "engine-settings", EngineSettings)
+
+
+class FurtherFlags(Entry):
+    """`values/vllm/flags.yaml`: the flags that neither are settings nor follow from other keys, in groups, by name."""
+
+    name: str
+    groups: dict[str, dict[str, Flag]]
+
+
+@cache
+def further_flags() -> dict[str, Flag]:
+    """The flags of vLLM's command line beside those of the table of engine settings, by name."""
+    groups = required_entry("vllm", "flags", FurtherFlags).groups.values()
+    return {name: flag for group in groups for name, flag in group.items()}
+
+
+@cache
+def known_words() -> frozenset[str]:
+    """The words of all flags of vLLM's command line that the kit knows, in all their forms."""
+    flags = engine_settings().flags() | further_flags()
+    return frozenset(word for name, flag in flags.items() for word in flag.forms(name))
+
+
+def full_names(flag: str) -> list[str]:
+    """The flags that vLLM may take a shortened one for, sorted; none for a name that is one itself, or unknown."""
+    known = known_words()
+    if not flag.startswith("-") or flag in known:
+        return []
+    return sorted(word for word in known if word.startswith(flag))
 
 
 def _definition(setting: EngineSetting) -> Any:

@@ -22,7 +22,7 @@ from llmd_oke.catalogue.models import (
 from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings, KvConnector
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config import Model, Role, ServersScaling, StackConfig
-from llmd_oke.config.engine import engine_settings, flag_of
+from llmd_oke.config.engine import engine_settings, flag_of, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, Node
@@ -45,6 +45,9 @@ USABLE_MEMORY = 0.95
 Resources for Kubernetes and OS), and daemons take the rest; ours."""
 
 _SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCESS_KEY)$")
+_MOST_NAMES = 3
+"""Of arguments that a shortened one may stand for, which are told by name."""
+
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
 
@@ -346,9 +349,13 @@ def _later_settings(context: ModelContext) -> Iterator[Problem]:
 
 
 def _extra_arguments(context: ModelContext) -> Iterator[Problem]:
-    """Arguments that the stack file has other keys for."""
+    """Arguments that the stack file has other keys for, and shortened ones, which no check would know."""
     for i, argument in enumerate(context.model.engine.extra_args):
         flag = flag_of(argument)
+        if names := full_names(flag):
+            accepted = " or ".join(names) if len(names) <= _MOST_NAMES else "the whole name of one of vLLM's arguments"
+            why = "vLLM would take the shortened name for that argument, and the kit plans by whole names alone"
+            yield Problem(f"{context.path}.engine.extraArgs[{i}]", flag, accepted, why)
         if flag == "--api-key":
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", flag, "nothing", _KEYLESS)
         key = engine_settings().taken().get(flag)
@@ -378,6 +385,9 @@ def _connectors(context: ModelContext) -> Iterator[Problem]:
     for flag in given[1:]:
         why = f"a server has one KV connector, and {given[0]} brings one: vLLM replaces it without a word"
         yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], f"one of {' and '.join(given)}", why)
+    if (i := connectors.offload_by_object(arguments)) is not None:
+        why = f"a pod's memory is planned by {connectors.offload_flag} alone, and a pod that takes more is ended"
+        yield Problem(f"{path}[{i}]", arguments[i], f"{connectors.offload_flag}, in GiB", why)
     if connectors.offload_flag in given:
         yield from _offload(context, connectors, f"{path}[{places[connectors.offload_flag]}]")
 

@@ -82,8 +82,9 @@ def _named_repositories(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
         following = takewhile(lambda word: not word.startswith("-"), arguments[i + 1 :])
         words = [*([value] if mark else []), *(following if kind == "adapters" or not mark else ())]
         _, _, key = flag.partition(".")
+        other = repositories().other_values.get(flag_of(argument), frozenset())
         for word in words if kind == "adapters" else words[:1]:
-            yield from ((i, name) for name in _names(kind, key, word))
+            yield from ((i, name) for name in _names(kind, key, word) if name not in other)
 
 
 def _names(kind: str, key: str, word: str) -> Iterator[str]:

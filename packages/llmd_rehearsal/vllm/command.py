@@ -1,7 +1,7 @@
 """From a container's command to the settings of a simulated server, or to the refusal that vLLM would give.
 
 The command line is that of `vllm serve` as argparse sees it, made from the table of engine settings and, for all other
-flags, `values/rehearsal/vllm_flags.yaml`.
+flags, `values/vllm/flags.yaml`.
 """
 
 import argparse
@@ -15,9 +15,8 @@ from pathlib import PurePosixPath
 from typing import Any, NoReturn, cast
 
 from llmd_oke.catalogue.conditions import QUANTIZATIONS, quantization
-from llmd_oke.config.engine import Flag, engine_settings
+from llmd_oke.config.engine import Flag, engine_settings, further_flags
 from llmd_oke.config.stack import QuickReduceFormat
-from llmd_oke.values import Entry, required_entry
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
@@ -272,13 +271,6 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
 # The command line.
 
 
-class FlagFile(Entry):
-    """`values/rehearsal/vllm_flags.yaml`."""
-
-    name: str
-    groups: dict[str, dict[str, Flag]]
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _usage_refusal(self.prog, message)
@@ -315,10 +307,8 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 def _parser(program: str) -> _Parser:
     parser = _Parser(prog=program, add_help=False, allow_abbrev=False)
     parser.add_argument("model_tag", nargs="?")
-    others = required_entry("rehearsal", "vllm_flags", FlagFile).groups.values()
-    for flags in (engine_settings().flags(), *others):
-        for name, flag in flags.items():
-            parser.add_argument(f"--{name}", *flag.aliases, dest=name.replace("-", "_"), **_options(name, flag))
+    for name, flag in (engine_settings().flags() | further_flags()).items():
+        parser.add_argument(f"--{name}", *flag.aliases, dest=name.replace("-", "_"), **_options(name, flag))
     return parser
 
 

@@ -1,7 +1,7 @@
 """A release's own picker and sidecar, built by a module proxy of files: the public ones refuse their module.
 
-`LLMD_OKE_ROUTER_SOURCE` names a git checkout of github.com/llm-d/llm-d-router with its tags. Other modules are those
-that Go has on the machine already.
+`LLMD_OKE_ROUTER_SOURCE` names a git checkout of github.com/llm-d/llm-d-router with the release's tag. Other modules are
+those that Go has on the machine already, else those of its own module proxies.
 """
 
 import io
@@ -52,8 +52,9 @@ def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / f"{VERSION}.zip").write_bytes(module_archive())
     (folder / f"{VERSION}.mod").write_bytes(git("show", f"{VERSION}:go.mod"))
     (folder / f"{VERSION}.info").write_text(f'{{"Version": "{VERSION}"}}')
-    known = subprocess.run(["go", "env", "GOMODCACHE"], check=True, capture_output=True, text=True).stdout.strip()
-    monkeypatch.setenv("GOPROXY", f"file://{tmp_path}/proxy,file://{known}/cache/download")
+    asked = ["go", "env", "GOMODCACHE", "GOPROXY"]
+    known, others = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
+    monkeypatch.setenv("GOPROXY", f"file://{tmp_path}/proxy,file://{known}/cache/download,{others}")
     monkeypatch.setenv("GONOSUMDB", MODULE)
     monkeypatch.setenv("GOMODCACHE", str(tmp_path / "modules"))
     monkeypatch.setenv("GOFLAGS", "-modcacherw")

@@ -147,11 +147,12 @@ def left_open(release: catalogue.Release) -> list[str]:
     """What the file of a release must decide, as later versions of its parts are known to differ."""
     vllm, picker = release.vllm, release.endpoint_picker
     found: list[str] = []
-    if vllm.image.repository == "vllm/vllm-openai-rocm" and numbers(vllm.image.tag) > (0, 26, 0):
-        if "ROCPROFILER_QUEUE_INTERPOSITION" not in vllm.environment:  # images set 0, with which workers segfault
-            found.append("ROCPROFILER_QUEUE_INTERPOSITION: https://github.com/vllm-project/vllm/issues/56521")
-        if "kv_both" in vllm.kv_connector.roles.values():
-            found.append("kv_role: https://github.com/vllm-project/vllm/issues/43807")
+    built = numbers(vllm.image.tag) if vllm.image.repository == "vllm/vllm-openai-rocm" else ()
+    if built > (0, 26, 0) and "ROCPROFILER_QUEUE_INTERPOSITION" not in vllm.environment:
+        # images set 0, with which workers segfault
+        found.append("ROCPROFILER_QUEUE_INTERPOSITION: https://github.com/vllm-project/vllm/issues/56521")
+    if built >= (0, 26, 0) and "kv_both" in vllm.kv_connector.roles.values():
+        found.append("kv_role: https://github.com/vllm-project/vllm/issues/43807")
     if numbers(picker.program.version) >= (0, 11, 0):  # it ends on plug-ins that it doesn't know
         handlers = [name for name, plugin in picker.dialect.plugins.items() if plugin.kind == "headers"]
         found += [f"{name}: https://github.com/llm-d/llm-d-router/pull/2815" for name in handlers]

@@ -1,9 +1,11 @@
 """What nodes must show before they serve: whose, within which limits, and what is refused of a stack file."""
 
 import pytest
+from llmd_bench.evidence import EMULATION
 from llmd_oke import planning
+from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.planning.estimates import bring_up
-from stack_files import created_pool, created_stack, model, plan, problems
+from stack_files import PROJECT, created_pool, created_stack, model, plan, problems
 
 
 def planned(*pools, **changes):
@@ -48,6 +50,12 @@ def test_without_rdma_there_is_nothing_between_nodes_to_test():
     (accepted,) = planned(models=[model("agg-tp1-1r")], rdma="none").acceptance
     assert accepted.checks == ("gpus", "memory", "matrix-products", "disks")
     assert accepted.limits.virtual_functions == 0
+
+
+def test_the_page_says_what_tests_the_way_of_kv_cache_without_rdma():
+    page = " ".join((PROJECT / "docs/how-to/accept-gpu-nodes.md").read_text().split())
+    least = EMULATION * without_rdma().emulated_gb_per_s
+    assert f"at most {least:g} GB/s, {EMULATION:g} times UCX's software emulation" in page
 
 
 def test_a_shape_without_a_published_all_reduce_is_not_held_to_one():

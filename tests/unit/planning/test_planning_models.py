@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LatentAttention, key_value_copies
-from llmd_oke.config.engine import engine_settings
+from llmd_oke.catalogue.serving import handshake, repositories
+from llmd_oke.config.engine import engine_settings, known_words
 from llmd_oke.planning.models import memory
 from stack_files import existing_pool, model, plan, problems
 
@@ -144,6 +145,41 @@ def test_arguments_that_contradict_the_plan_are_refused(argument: str):
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
 
 
+def planned_by() -> set[str]:
+    """The flags among a user's arguments that planning reads or refuses."""
+    connectors = [item.vllm.kv_connector for name in catalogue.release_names() if (item := catalogue.release(name))]
+    brought = {flag for item in connectors for flag in (*item.flags, *item.further_flags, *item.hybrid_flags)}
+    others = {"--api-key", "--attention-backend", "--attention-config", "--enable-expert-parallel"}
+    return {*engine_settings().taken(), *repositories().flags, *handshake().arguments, *brought, *others}
+
+
+@pytest.mark.parametrize("flag", sorted(planned_by()))
+def test_a_flag_that_planning_goes_by_is_known(flag: str):
+    assert flag in known_words()
+
+
+@pytest.mark.parametrize(
+    "flag", sorted(flag for flag in planned_by() if flag.startswith("--") and flag[:-1] not in known_words())
+)
+@pytest.mark.parametrize("written", ["{}=1", "{}.key=1", "{}"])
+def test_a_shortened_argument_is_refused_with_its_whole_name(flag: str, written: str):
+    argument = written.format(flag[:-1].replace("-", "_").replace("__", "--", 1))
+    problem = only(model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", argument, "1"]}))
+    assert problem.path == "models[0].engine.extraArgs[1]"
+    assert flag in problem.accepted.split(" or ")
+
+
+@pytest.mark.parametrize("argument", ["--", "-", "--kv", "-t=2"])
+def test_what_is_short_for_many_arguments_is_refused(argument: str):
+    problem = only(model("agg-tp1-1r", engine={"extraArgs": [argument]}))
+    assert "vLLM would take the shortened name" in problem.why
+
+
+@pytest.mark.parametrize("argument", ["--tokenizer=/a", "--no-enable-prefix-caching", "-q=fp8", "--of-a-later-vllm"])
+def test_an_argument_with_its_whole_name_is_passed_on(argument: str):
+    assert problems(model("agg-tp1-1r", engine={"extraArgs": [argument]})) == []
+
+
 @pytest.mark.parametrize(("release", "path"), [("llm-d-0.7.0", "models[0].engine.maxNumSeqs"), ("llm-d-0.9.0", None)])
 def test_a_setting_of_a_later_release_is_refused(release: str, path: str | None, monkeypatch: pytest.MonkeyPatch):
     rows = engine_settings().settings
@@ -211,6 +247,30 @@ def test_two_connectors_of_one_server_are_refused():
 def test_kv_cache_in_host_memory_has_a_size(size: str):
     problem = only(model("agg-tp1-1r", engine={"extraArgs": [f"--kv-offloading-size={size}"]}))
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "a size in GiB above 0")
+
+
+OFFLOAD = '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 2e12}}'
+MULTI = f'{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {{"connectors": [{OFFLOAD}]}}}}'
+
+
+@pytest.mark.parametrize("release", catalogue.release_names())
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [f"--kv-transfer-config={OFFLOAD}"],
+        ["--kv-transfer-config", OFFLOAD],
+        ["--kv_transfer_config", MULTI],
+        ["--kv-transfer-config.kv_connector=SimpleCPUOffloadConnector"],
+        ["--kv-transfer-config.kv_connector", "OffloadingConnector"],
+        ["--kv_transfer_config.kv_connector_extra_config.cpu_bytes_to_use", "2e12"],
+        ['--kv-transfer-config={"kv_connector_extra_config": {"lmcache.max_local_cpu_size": 200}}'],
+    ],
+)
+def test_kv_cache_in_host_memory_by_another_way_is_refused_with_the_flag(arguments: list[str], release: str):
+    servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
+    (problem,) = problems(servers, release=release)
+    assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
+    assert problem.accepted == "--kv-offloading-size, in GiB"
 
 
 @pytest.mark.parametrize(("topology", "most"), [("agg-tp1-1r", 57), ("agg-tp2-1r", 115), ("agg-tp8-1r", 460)])

@@ -117,6 +117,8 @@ DRAFT = "nvidia/gpt-oss-120b-Eagle3"
         [f'--default-mm-loras={{"audio": "{DRAFT}"}}'],
         [f"--tokenizer={DRAFT}"],
         ["--hf-config-path", DRAFT],
+        [f"--generation-config={DRAFT}"],
+        ["--generation_config", DRAFT],
     ],
 )
 def test_what_a_prewarmed_server_can_not_fetch_is_refused(arguments: list[str]):
@@ -139,6 +141,8 @@ def test_what_a_prewarmed_server_can_not_fetch_is_refused(arguments: list[str]):
         ["--tokenizer=/model-cache/tokenizer"],
         ["--speculative-config=no json", "--seed=1"],
         ["--speculative-config", "[1]"],
+        ["--generation-config=auto"],
+        ["--generation-config", "vllm"],
     ],
 )
 def test_a_prewarmed_server_may_read_folders_and_its_own_model(arguments: list[str]):

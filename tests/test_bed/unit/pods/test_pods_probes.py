@@ -1,6 +1,8 @@
 """Probe times, verdicts, back-off and the hand-written gRPC health messages."""
 
 import asyncio
+import os
+from collections.abc import Iterable
 
 import pytest
 from lightkube.models.core_v1 import Container, ContainerPort, HTTPGetAction, Probe
@@ -121,3 +123,35 @@ async def test_a_refused_connection_is_a_failure() -> None:
     await server.wait_closed()
     probe = Probe(httpGet=HTTPGetAction(port=port))
     assert not await run_probe(probe, Container(name="c"), PlaceholderContainer(completes=False), "127.0.0.1", 5.0)
+
+
+async def test_a_late_answer_of_a_starved_server_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's own processes are looked at, beside the one that asks."""
+    server_pid = 4711
+
+    class Starved:
+        def __init__(self, pids: Iterable[int]) -> None:
+            self.pids = set(pids)
+            self._began_s = asyncio.get_running_loop().time()
+
+        @property
+        def seconds(self) -> float:
+            """All the time since, where the server is among the processes."""
+            if self.pids != {os.getpid(), server_pid}:
+                return 0.0
+            return asyncio.get_running_loop().time() - self._began_s
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.5)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.close()
+
+    monkeypatch.setattr("llmd_rehearsal.running_time.Starvation", Starved)
+    container = PlaceholderContainer(completes=False)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    probe = Probe(httpGet=HTTPGetAction(port=server.sockets[0].getsockname()[1]))
+    async with server:
+        assert not await run_probe(probe, Container(name="c"), container, "127.0.0.1", 0.05)
+        monkeypatch.setattr(container, "processes", lambda: (server_pid,))
+        assert await run_probe(probe, Container(name="c"), container, "127.0.0.1", 0.05)

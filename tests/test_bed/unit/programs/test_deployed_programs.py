@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 import stack_files
 from llmd_oke import catalogue
+from llmd_oke.catalogue.monitoring import monitoring
+from llmd_oke.catalogue.operators import operator
+from llmd_oke.values import values_folder
 from llmd_rehearsal import programs
 from llmd_rehearsal.autoscaling import keda_parts
 from llmd_rehearsal.cluster_plan import programs_in_pods
 from llmd_rehearsal.deployed_programs import deployed_versions, version_differences
+from llmd_rehearsal.front_door import gateway_parts
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING, ReleaseChoice
-from llmd_rehearsal.programs import Program, ProgramDefinition
+from llmd_rehearsal.programs import Program, ProgramDefinition, pinned_modules
 
 PROGRAMS = programs.definitions().programs
 EVERYWHERE = sorted({*IN_PODS, *BEHIND_GATEWAY, *WATCHING, *FOLLOWING, "promtool"})
@@ -53,6 +57,28 @@ def test_a_rehearsed_keda_has_definitions_and_images_of_its_version():
     assert keda_parts().definitions.version == version
     images = re.findall(r"'(ghcr.io/kedacore/\S+)'", str(keda_parts().objects))
     assert {image.rpartition(":")[2] for image in images} == {version.removeprefix("v")}
+
+
+def test_a_rehearsed_envoy_gateway_has_definitions_images_and_title_of_its_version():
+    version, parts = PROGRAMS["envoy-gateway"].version, gateway_parts()
+    assert PROGRAMS["inference-pools"].version == version
+    assert parts.title == f"Envoy Gateway {version}"
+    (module,) = PROGRAMS["envoy-gateway"].ask.go_modules
+    assert [item.version for item in parts.definitions if item.module == module] == [version]
+    images = re.findall(r"docker.io/envoyproxy/gateway:(\S+?)[\"']", str(parts.objects))
+    assert len(images) == 3  # of the shutdown manager, the job with its certificates, and the controller
+    assert set(images) == {version}
+
+
+def test_definitions_and_image_of_a_rehearsed_prometheus_operator_are_the_deployed():
+    images = [item.image for item in operator("kube-prometheus-stack").images]
+    (deployed,) = {image.reference for image in images if image.repository.endswith("/prometheus-operator")}
+    version = deployed.rpartition(":")[2]
+    definitions = monitoring().definitions
+    assert definitions.version == version
+    assert pinned_modules()[definitions.module].versions.keys() == {version}
+    chart = values_folder() / "rehearsal/charts/kube-prometheus-stack/templates/operator.yaml"
+    assert f"image: {deployed}\n" in chart.read_text()
 
 
 def told(changes: dict[str, Any], **versions: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import threading
 import tomllib
 
@@ -259,37 +260,30 @@ def test_programs_of_one_build_come_from_packages_of_different_names():
         assert len({package.rpartition("/")[2] for package in build.packages.values()}) == len(build.packages)
 
 
+MODULES_WITHOUT_AN_ANSWER = {
+    "etcd": ("go.etcd.io/etcd/server/v3",),
+    "kubernetes": ("k8s.io/kubernetes",),
+    "pulumi": ("github.com/pulumi/pulumi/pkg/v3",),
+    "helm": ("helm.sh/helm/v3",),
+}
+"""By build, the modules of programs that say their version themselves."""
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "etcd",
-        "kube-apiserver",
-        "pulumi",
-        "helm",
-        "epp",
-        "pd-sidecar",
-        "llm-d-inference-sim",
-        "actionlint",
-        "keda-operator",
-        "registry",
-    ],
+    "name", [name for name, definition in programs.definitions().programs.items() if definition.source.build]
 )
 def test_the_pinned_version_is_the_one_in_go_mod(name):
-    modules = {
-        "etcd": "go.etcd.io/etcd/server/v3",
-        "kube-apiserver": "k8s.io/kubernetes",
-        "pulumi": "github.com/pulumi/pulumi/pkg/v3",
-        "helm": "helm.sh/helm/v3",
-        "epp": "github.com/llm-d/llm-d-inference-scheduler",
-        "pd-sidecar": "github.com/llm-d/llm-d-inference-scheduler",
-        "llm-d-inference-sim": "github.com/llm-d/llm-d-inference-sim",
-        "actionlint": "github.com/rhysd/actionlint",
-        "keda-operator": "github.com/kedacore/keda/v2",
-        "registry": "github.com/distribution/distribution/v3",
-    }
     definition = programs.definitions().programs[name]
-    go_mod = (tools_folder() / programs.definitions().builds[definition.source.build].module / "go.mod").read_text()
-    assert f"{modules[name]} {definition.version}" in go_mod
+    build = programs.definitions().builds[definition.source.build]
+    modules = definition.ask.go_modules or MODULES_WITHOUT_AN_ANSWER[definition.source.build]
+    lines = (tools_folder() / build.module / "go.mod").read_text().splitlines()
+    names = "|".join(map(re.escape, modules))
+    required = [
+        found[1] for line in lines if (found := re.fullmatch(rf"(?:require |\t)(?:{names}) (\S+)( // indirect)?", line))
+    ]
+    assert required == [definition.version]
+    assert not [line for line in lines if re.search(rf"\b(?:{names})( \S+)? =>", line)]
+    assert {value for value in build.variables.values() if value.startswith("v")} <= {definition.version}
 
 
 REFUSAL = "reading proxy/github.com/llm-d/llm-d-router/@v/v0.10.0.mod: 403 Forbidden"

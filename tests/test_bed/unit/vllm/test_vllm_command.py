@@ -4,9 +4,8 @@ import json
 
 import pytest
 from llmd_oke.catalogue import release, release_names
-from llmd_oke.config.engine import engine_settings
-from llmd_oke.values import required_entry
-from llmd_rehearsal.vllm.command import FlagFile, Refusal, settings
+from llmd_oke.config.engine import engine_settings, further_flags
+from llmd_rehearsal.vllm.command import Refusal, settings
 
 MODEL = "openai/gpt-oss-120b"
 LLAMA = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
@@ -34,8 +33,7 @@ def test_vllms_defaults_hold_where_no_flag_says_otherwise():
 
 
 def test_a_flag_stands_in_one_table():
-    others = required_entry("rehearsal", "vllm_flags", FlagFile).groups.values()
-    assert not engine_settings().flags().keys() & {name for flags in others for name in flags}
+    assert not engine_settings().flags().keys() & further_flags().keys()
 
 
 @pytest.mark.parametrize(
