@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         PrometheusStackArgs,
         TolerationArgs,
     )
+    from llmd_oke.operators.node_repair import NodeRepair, NodeRepairArgs, RepairedPoolArgs
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs, AcceptedPoolArgs, NodeLimitsArgs
     from llmd_oke.serving.args import (
@@ -163,6 +164,11 @@ REGISTRY = {
         "PrometheusStack",
         "PrometheusStackArgs",
         "TolerationArgs",
+    ),
+    "llmd_oke.operators.node_repair": (
+        "NodeRepair",
+        "NodeRepairArgs",
+        "RepairedPoolArgs",
     ),
     "llmd_oke.operators.rdma_network": (
         "RdmaNetwork",
@@ -310,6 +316,8 @@ __all__ = [
     "NodeImageArgs",
     "NodeLimitsArgs",
     "NodeNetworkArgs",
+    "NodeRepair",
+    "NodeRepairArgs",
     "OidcArgs",
     "OkeCluster",
     "OkeClusterArgs",
@@ -322,6 +330,7 @@ __all__ = [
     "RdmaNetwork",
     "RdmaNetworkArgs",
     "Refused",
+    "RepairedPoolArgs",
     "Router",
     "RouterArgs",
     "ScaledServersArgs",
