@@ -59,7 +59,7 @@ def test_what_is_locked_is_audited_each_night_and_fails_without_an_answer():
     assert of_trigger("audit")["schedule"]
 
 
-def test_images_are_looked_into_verified_and_compared_with_their_registries_each_night():
+def test_images_are_looked_into_verified_and_compared_with_registries_each_night():
     job = jobs()["audit", "images"]
     ways = ["scripts/audit --images", "llmd-oke images verify --stack reference", "llmd-oke images update --check"]
     scripts = [step["run"] for step in job["steps"] if "run" in step]
