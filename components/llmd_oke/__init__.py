@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from llmd_oke.serving.args import (
         DestinationArgs,
         EngineArgs,
+        EngineUserArgs,
         GatewayPodsArgs,
         ModelCacheMountArgs,
         PrewarmArgs,
@@ -177,6 +178,7 @@ REGISTRY = {
     "llmd_oke.serving.args": (
         "DestinationArgs",
         "EngineArgs",
+        "EngineUserArgs",
         "GatewayPodsArgs",
         "ModelCacheMountArgs",
         "PrewarmArgs",
@@ -273,6 +275,7 @@ __all__ = [
     "CyclingArgs",
     "DestinationArgs",
     "EngineArgs",
+    "EngineUserArgs",
     "FrontDoor",
     "FrontDoorArgs",
     "FrontDoorCertificateArgs",
