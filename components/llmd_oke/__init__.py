@@ -51,11 +51,13 @@ if TYPE_CHECKING:
         PrometheusStackArgs,
         TolerationArgs,
     )
+    from llmd_oke.operators.node_repair import NodeRepair, NodeRepairArgs, RepairedPoolArgs
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs, AcceptedPoolArgs, NodeLimitsArgs
     from llmd_oke.serving.args import (
         DestinationArgs,
         EngineArgs,
+        EngineUserArgs,
         GatewayPodsArgs,
         ModelCacheMountArgs,
         PrewarmArgs,
@@ -164,6 +166,11 @@ REGISTRY = {
         "PrometheusStackArgs",
         "TolerationArgs",
     ),
+    "llmd_oke.operators.node_repair": (
+        "NodeRepair",
+        "NodeRepairArgs",
+        "RepairedPoolArgs",
+    ),
     "llmd_oke.operators.rdma_network": (
         "RdmaNetwork",
         "RdmaNetworkArgs",
@@ -171,6 +178,7 @@ REGISTRY = {
     "llmd_oke.serving.args": (
         "DestinationArgs",
         "EngineArgs",
+        "EngineUserArgs",
         "GatewayPodsArgs",
         "ModelCacheMountArgs",
         "PrewarmArgs",
@@ -267,6 +275,7 @@ __all__ = [
     "CyclingArgs",
     "DestinationArgs",
     "EngineArgs",
+    "EngineUserArgs",
     "FrontDoor",
     "FrontDoorArgs",
     "FrontDoorCertificateArgs",
@@ -310,6 +319,8 @@ __all__ = [
     "NodeImageArgs",
     "NodeLimitsArgs",
     "NodeNetworkArgs",
+    "NodeRepair",
+    "NodeRepairArgs",
     "OidcArgs",
     "OkeCluster",
     "OkeClusterArgs",
@@ -322,6 +333,7 @@ __all__ = [
     "RdmaNetwork",
     "RdmaNetworkArgs",
     "Refused",
+    "RepairedPoolArgs",
     "Router",
     "RouterArgs",
     "ScaledServersArgs",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.catalogue.releases import Crds, crd_manifests
@@ -13,7 +14,7 @@ from llmd_oke.catalogue.serving import scaling
 from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
-from llmd_oke.values import cache_folder, values_folder
+from llmd_oke.values import cache_folder, read_yaml, values_folder
 from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 
 from llmd_rehearsal import control_plane
@@ -158,7 +159,10 @@ def _agent_config(
         images=values_folder() / "rehearsal" / "images.yaml",
         programs={name: programs[name] for name in programs_in_pods(plan)},
         nodes=tuple(_nodes(plan)),
-        definitions=tuple(item for crds in preinstalled_definitions(plan) for item in crd_manifests(crds)),
+        definitions=(
+            *(item for crds in preinstalled_definitions(plan) for item in crd_manifests(crds)),
+            *([okes_definition()] if plan.created else []),
+        ),
         objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan)),
         simulator_url=SIMULATOR_URL,
         control_port=NODE_CONTROL_PORT,
@@ -301,6 +305,11 @@ def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[Pr
         ProcessSpec("prometheus", argv, env=environment, readiness=ready, restarts=_PROMETHEUS_RESTARTS),
         ProcessSpec("prometheus-operator", (*operator, *interval), after=("kube-apiserver", "prometheus")),
     ]
+
+
+def okes_definition() -> dict[str, Any]:
+    """Return the definition that OKE's clusters have from the beginning: that of operations on single nodes."""
+    return read_yaml(values_folder() / "rehearsal" / "node-operations.yaml")
 
 
 def preinstalled_definitions(plan: Plan) -> tuple[Crds, ...]:

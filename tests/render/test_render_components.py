@@ -26,6 +26,7 @@ CLUSTER = cluster_layer(
 )
 STACKS = {
     **CREATED,
+    "NodeRepair": {**CLUSTER, "cluster": {**CLUSTER["cluster"], "nodeRepair": "on-request"}},
     "Calico": {**CLUSTER, "networkPolicies": {"engine": "calico"}},
     "NodeFeatureDiscovery": {**CLUSTER, "rdma": "none"},  # an add-on brings it to an RDMA network
 }

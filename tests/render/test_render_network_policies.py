@@ -42,11 +42,23 @@ def test_every_policy_says_who_comes_in_and_whom_its_pods_reach(stack: Rendered)
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"], policy["metadata"]["name"]
 
 
-def test_no_pod_reaches_the_metadata_by_which_it_would_be_its_node(stack: Rendered):
+def require_closed_metadata(stack: Rendered) -> None:
+    """Fails where a policy opens the metadata of nodes."""
     for peer in destinations(stack):
         block = peer.get("ipBlock", {"cidr": "192.0.2.0/32"})
         reached = METADATA.subnet_of(IPv4Network(block["cidr"]))
         assert not reached or str(LINK_LOCAL) in block["except"]
+
+
+def test_no_pod_reaches_the_metadata_by_which_it_would_be_its_node(stack: Rendered):
+    require_closed_metadata(stack)
+
+
+@pytest.mark.parametrize("cidr", ["0.0.0.0/0", "160.0.0.0/4", "169.252.0.0/14"])
+def test_a_destination_that_has_the_metadata_leaves_it_closed(rendered: Any, cidr: str):
+    opened = rendered(created(networkPolicies={"engine": "calico", "destinations": [{"cidr": cidr}]}))
+    require_closed_metadata(opened)
+    assert cidr in [peer.get("ipBlock", {}).get("cidr") for peer in destinations(opened)]
 
 
 @pytest.mark.parametrize("of_created_cluster", [False, True])

@@ -21,7 +21,7 @@ def test_a_test_that_the_page_names_is_there(file: str, name: str):
     assert f"def {name}(" in (TESTS / file).read_text()
 
 
-FINDINGS = {"S": 17}
+FINDINGS = {"O": 23, "S": 17}
 """Findings of which each has a row of the page with its number, by the letter that they are numbered with."""
 
 
@@ -30,6 +30,11 @@ def test_every_finding_has_a_row_with_its_number(letter: str):
     ends = re.findall(r"^\| [^|]*\(([A-Z]\d+(?:, [A-Z]\d+)*)\) \|", PAGE.read_text(), re.MULTILINE)
     numbers = [int(number) for end in ends for number in re.findall(rf"\b{letter}(\d+)", end)]
     assert sorted(set(numbers)) == list(range(1, FINDINGS[letter] + 1))
+
+
+def test_no_two_rows_say_that_the_same_happens():
+    first = [line.split(" | ")[0] for line in PAGE.read_text().splitlines() if "::test_" in line]
+    assert sorted(first) == sorted(set(first))
 
 
 def test_no_name_has_more_than_80_characters():

@@ -18,6 +18,7 @@ PINNED = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$")
 
 RIGHTS = {
     ("audit", "audit"): {"contents": "read"},
+    ("audit", "images"): {"contents": "read"},
     ("check", "check"): {"contents": "read"},
     ("faults", "faults"): {"contents": "read"},
     ("deploy", "choose"): {},
@@ -57,6 +58,24 @@ def test_what_is_locked_is_audited_each_night_and_fails_without_an_answer():
     assert step["run"] == "scripts/audit"
     assert "continue-on-error" not in {*step, *jobs()["audit", "audit"]}
     assert of_trigger("audit")["schedule"]
+
+
+def test_images_are_looked_into_verified_and_compared_with_registries_each_night():
+    job = jobs()["audit", "images"]
+    ways = ["scripts/audit --images", "llmd-oke images verify --stack reference", "llmd-oke images update --check"]
+    scripts = [step["run"] for step in job["steps"] if "run" in step]
+    assert [way for way in ways if not any(script.endswith(way) for script in scripts)] == []
+    assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
+
+
+def test_images_are_looked_into_by_programs_of_a_version():
+    used = {
+        step["uses"].partition("@")[0]: step.get("with", {})
+        for step in jobs()["audit", "images"]["steps"]
+        if "uses" in step
+    }
+    assert re.fullmatch(r"v\d+\.\d+\.\d+", used["aquasecurity/setup-trivy"]["version"])
+    assert re.fullmatch(r"v\d+\.\d+\.\d+", used["sigstore/cosign-installer"]["cosign-release"])
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)

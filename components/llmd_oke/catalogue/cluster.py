@@ -261,6 +261,12 @@ class Eviction(Entry):
     grace_minutes: int
     cycling_grace_minutes: int
 
+    def minutes(self, chosen: int | None, *, cycling: bool) -> int:
+        """The minutes of a pool for which some are chosen, or none."""
+        if chosen is not None:
+            return chosen
+        return self.cycling_grace_minutes if cycling else self.grace_minutes
+
 
 @cache
 def eviction() -> Eviction:
@@ -311,6 +317,7 @@ Need = Literal[
     "oci-metrics",
     "defined-tags",
     "defined-tags-of-cluster-networks",
+    "node-repair",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -203,11 +204,29 @@ def pipeline_limits() -> PipelineLimits:
     return required_entry("limits", "pipeline", PipelineLimits)
 
 
+StackFeature = Literal[
+    "rights",
+    "lustre",
+    "keys",
+    "defined-tags",
+    "image-files",
+    "images-elsewhere",
+    "reservations",
+    "network-elsewhere",
+]
+"""What a stack may use that needs more rights: dynamic groups and policies that it makes, a Lustre file system, keys of
+one's own, defined tags, image files in Object Storage, and images, reservations and a network in other compartments.
+"""
+
+
 class PolicyStatement(Entry):
-    """A policy's statement, with `$group` and `$compartment_id` left open, and where it is documented."""
+    """A policy's statement, with `$group`, `$compartment_id` and what else a stack has left open, and where it is
+    documented; `when` is what a stack uses that needs it.
+    """
 
     text: str
     source: str
+    when: StackFeature | None = None
 
 
 class ClusterRule(Entry):

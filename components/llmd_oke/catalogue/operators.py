@@ -165,6 +165,22 @@ class PolicyEngine(Entry):
     images: tuple[LockedImage, ...]
 
 
+class NodeOperations(Entry):
+    """What has OKE act on a node that somebody labels: the kind of its rules, and their actions by the label's value.
+
+    `definition_timeout_s` is the limit of the wait for the kind's definition, in seconds; `max_parallelism` how many
+    nodes one rule acts on at a time.
+    """
+
+    api_version: str
+    kind: str
+    definition: str
+    definition_timeout_s: int
+    trigger_label: str
+    max_parallelism: int = Field(ge=1, le=20)
+    actions: dict[str, Literal["reboot", "replaceBootVolume"]]
+
+
 class DeviceConfig(Entry):
     """The AMD GPU operator's custom resource. `images` belong into its `spec`; `tolerations_at` are the lists that
     tolerate the GPU nodes' taints, `pull_secrets_at` is that of the Secrets that pods pull with.
@@ -317,6 +333,12 @@ def operator(name: str) -> Operator:
 def policy_engine() -> PolicyEngine:
     """Return what enforces network policies where the kit installs it."""
     return required_entry("operators", "calico", PolicyEngine)
+
+
+@cache
+def node_operations() -> NodeOperations:
+    """Return what has OKE act on single nodes."""
+    return required_entry("operators", "node-repair", NodeOperations)
 
 
 @follows_project

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Annotated
 
 import httpx2
@@ -24,7 +23,7 @@ from llmd_oke.catalogue.operations import PipelineLimits, pipeline_identities, p
 from llmd_oke.cli import console, options, tunnel, up
 from llmd_oke.cli.recover import DRIFTED, changes_by_hand
 from llmd_oke.cli.rehearsals import rehearsals
-from llmd_oke.config import CONFIG_KEY, CreateCluster, load, stacks
+from llmd_oke.config import CONFIG_KEY, load, stacks
 from llmd_oke.operations import drift as drifts
 from llmd_oke.operations import guards
 from llmd_oke.operations.backend import PASSPHRASE, cloud_audience, environment, signed_in_to_cloud
@@ -35,6 +34,7 @@ from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.redaction import compared, preview_project, without_secrets
 from llmd_oke.operations.updates import with_refresh
 from llmd_oke.planning import Plan
+from llmd_oke.planning.pipeline_rights import pipeline_statements
 
 if TYPE_CHECKING:
     from llmd_oke.program.declare import Declared
@@ -218,12 +218,11 @@ def rights(
         raise KitError(f"There is no identity {identity}.", f"One of: {', '.join(known)}.")
     if not re.fullmatch(r"ocid1\.group\.[\w.-]+", group_id):
         raise KitError(f"--group-id {group_id} is no OCID of a group.", "Such as ocid1.group.oc1..aaaa")
-    cluster = load(project, stack).cluster
-    compartment = cluster.compartment_id if isinstance(cluster, CreateCluster) else "COMPARTMENT_OF_THE_CLUSTER"
+    config = load(project, stack)
     allowed = known[identity]
     typer.echo(f"# {identity}: {allowed.why}")
-    for statement in allowed.statements:
-        typer.echo(f"# {Template(statement.text).substitute(group=group, compartment_id=compartment)}")
+    for statement in pipeline_statements(allowed, config, group):
+        typer.echo(f"# {statement}")
     name, api_group = f"llmd-oke-{identity}", "rbac.authorization.k8s.io"
     if allowed.rules:
         rules = [rule.model_dump(by_alias=True, mode="json") for rule in allowed.rules]

@@ -183,8 +183,6 @@ class _GpuNodes:
             "node_pool_pod_network_option_details": pod_network(self.network, self.max_pods),
         }
         cycling, grace_minutes = args.get("cycling"), args.get("eviction_grace_minutes")
-        if grace_minutes is None:
-            grace_minutes = eviction().cycling_grace_minutes if cycling else eviction().grace_minutes
         spec = NodePoolSpec(
             pool_name=self.pool_name,
             cluster=self.cluster,
@@ -197,7 +195,7 @@ class _GpuNodes:
             tags=tag_args(self.args),
             image_id=args["image_id"],
             boot_volume_gib=args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB,
-            eviction_grace_minutes=grace_minutes,
+            eviction_grace_minutes=eviction().minutes(grace_minutes, cycling=bool(cycling)),
             cycling=cycling,
             ssh_public_key=args.get("ssh_public_key"),
             autoscaled=args.get("autoscaled") or False,

@@ -361,6 +361,11 @@ class CreateCluster(Part):
     protect: bool = True
     """Refuse to delete or replace the cluster and its pools, until `destroy --unprotect`."""
 
+    node_repair: Literal["none", "on-request"] = "none"
+    """`on-request`: OKE reboots a GPU node, or gives it a new boot volume, once somebody labels it
+    `oke.oraclecloud.com/node_operation=reboot` or `replace-boot-volume`: drained first, one node of a pool at a time.
+    `none`: such a label does nothing."""
+
     kms_key_id: Ocid | None = None
     """Key that Secrets are encrypted with at rest; Oracle's own if left out. It can't be changed later."""
 

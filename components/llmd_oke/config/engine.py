@@ -154,6 +154,20 @@ EngineRows = create_model(
 _BY_TABLE: Any = None
 
 
+GroupId = Annotated[int, Field(ge=0, le=2_147_483_647)]
+
+
+class EngineUser(Part):
+    """A user that servers run as, in place of the image's, which is root."""
+
+    id: Annotated[int, Field(ge=1, le=2_147_483_647)]
+    """Number of the user; the image needs none of that number."""
+
+    groups: Annotated[Items[GroupId], Field(max_length=16)] = ()
+    """Numbers of the groups that `/dev/kfd` and `/dev/dri/renderD*` belong to on the nodes (`stat -c %g`), which differ
+    from image to image. Without them a server sees no GPU, unless the nodes' runtime gives devices to a pod's user."""
+
+
 class Engine(EngineRows):
     """vLLM settings that planning depends on, and a way to pass others."""
 
@@ -168,6 +182,9 @@ class Engine(EngineRows):
 
     env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
     """Further environment variables of every server; they win over the kit's own."""
+
+    user: Annotated[EngineUser | None, Field(exclude_if=is_absent)] = None
+    """A user that servers run as; the image's own, root, if left out."""
 
     def settings(self) -> dict[str, SettingValue]:
         """The settings that are given or have a default, by field."""

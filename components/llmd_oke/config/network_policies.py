@@ -1,5 +1,6 @@
 """Network policies of a stack's cluster: what enforces them, and what its pods may reach beside the kit's own."""
 
+from ipaddress import IPv4Network
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,12 +11,16 @@ PolicyEngine = Literal["calico", "existing", "none"]
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
+LINK_LOCAL = IPv4Network("169.254.0.0/16")
+"""No pod gets there: OCI's instance metadata (169.254.169.254) signs whoever asks it in as the node."""
+
 
 class Destination(Part):
     """Addresses that every pod of the stack's namespace may connect to."""
 
     cidr: Cidr
-    """Block of IPv4 addresses. Of a block with OCI's instance metadata (169.254.169.254) that part stays closed."""
+    """Block of IPv4 addresses. Of a block with OCI's instance metadata (169.254.169.254) that part stays closed,
+    and a block of link-local addresses alone (169.254.0.0/16) is refused."""
 
     ports: Annotated[Items[Port], Field(max_length=50)] = ()
     """TCP ports; every port and protocol if left out."""

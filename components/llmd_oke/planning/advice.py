@@ -116,9 +116,18 @@ def _created_cluster(plan: Plan) -> Iterator[Advice]:
 
 
 def _nodes_by_tag(plan: Plan) -> Iterator[Advice]:
-    """Every instance of the compartment can join where nodes join by themselves and have no tag of their own."""
+    """Every instance of the compartment can join where nodes join by themselves and have no tag of their own, or one
+    that no group of the stack goes by.
+    """
     cluster = plan.config.created_cluster
-    if cluster is None or not cluster.iam.create or cluster.iam.node_tag or cluster.iam.dynamic_groups.nodes:
+    if cluster is None:
+        return
+    by_others = not cluster.iam.create or cluster.iam.dynamic_groups.nodes
+    if by_others and cluster.iam.node_tag:
+        why = "iam.dynamicGroups.nodes is there already" if cluster.iam.create else "iam.create is false"
+        text = f"it narrows nothing by itself: {why}, and that group's rule has to ask for the tag and its value"
+        yield Advice("cluster.iam.nodeTag", text)
+    if by_others or cluster.iam.node_tag:
         return
     if any(pool.launch in SELF_MANAGED_LAUNCHES and pool.pool_id is None for pool in plan.config.gpu_pools):
         text = (

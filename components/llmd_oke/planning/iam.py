@@ -50,6 +50,7 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
         "cluster-autoscaler": autoscaled,
         "cluster-autoscaler-network-elsewhere": elsewhere
         and (autoscaled or "cluster-autoscaler" in cluster.iam.grants),
+        "node-repair": cluster.node_repair == "on-request" and bool(config.gpu_pools),
         "lustre": isinstance(config.storage.model_cache, Lustre),
         "defined-tags": tags_elsewhere,
         "defined-tags-of-cluster-networks": tags_elsewhere and any(pool.launch == "cluster-network" for pool in pools),

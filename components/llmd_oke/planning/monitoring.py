@@ -14,6 +14,9 @@ from llmd_oke.planning.network import control_plane_cidrs
 from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, Pool, TracingPlan
 from llmd_oke.planning.releases import used_release
 
+NODE_CHECKS = "/var/lib/node_exporter/textfile_collector"
+"""Where nodes write what they find of themselves (`values/cloud-init/node-checks.sh.j2`)."""
+
 OPERATOR = "kube-prometheus-stack"
 """The entry of `values/operators` that `monitoring: install` installs."""
 
@@ -37,11 +40,17 @@ def monitoring(config: StackConfig, pools: Sequence[Pool]) -> MonitoringPlan | N
 
 
 def monitoring_advice(plan: Plan) -> Iterator[Advice]:
-    """Which rules and panels there are not, because the release has no such metric."""
+    """Which rules and panels there are not, because the release has no such metric, and what others' must read."""
     picker = plan.release.endpoint_picker.dialect
     if plan.monitoring is not None and (lacking := watch(picker.metrics).lacking):
         why = f"endpoint picker {picker.version} has no metric for it (values/endpoint-pickers)"
         yield Advice("monitoring", f"left out: {', '.join(lacking)}; {why}")
+    if plan.monitoring is not None and not plan.monitoring.install:
+        text = (
+            f"its node exporter has to read {NODE_CHECKS} of GPU nodes (--collector.textfile.directory), or the alert"
+            " NodeFailsChecks never fires"
+        )
+        yield Advice("monitoring", text)
 
 
 def monitoring_problems(config: StackConfig) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 from llmd_base.errors import Problem
 
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
-from llmd_oke.config.network_policies import NetworkPolicies
+from llmd_oke.config.network_policies import LINK_LOCAL, NetworkPolicies
 from llmd_oke.planning.plan import Advice, Plan
 
 _PATH = "networkPolicies"
@@ -28,10 +28,15 @@ def network_policy_problems(config: StackConfig) -> Iterator[Problem]:
         why = "Oracle documents Calico beside the VCN-native network, and in place of flannel, which the kit keeps"
         yield Problem(path, chosen.engine, "none, or cluster.cni: vcn-native", why)
     for i, destination in enumerate(chosen.destinations):
+        path = f"{_PATH}.destinations[{i}].cidr"
         try:
-            IPv4Network(destination.cidr)
+            block = IPv4Network(destination.cidr)
         except ValueError as error:
-            yield Problem(f"{_PATH}.destinations[{i}].cidr", destination.cidr, "a block of addresses", str(error))
+            yield Problem(path, destination.cidr, "a block of addresses", str(error))
+            continue
+        if block.subnet_of(LINK_LOCAL):
+            why = "OCI's instance metadata is there, by which a pod would be its node"
+            yield Problem(path, destination.cidr, f"a block outside of {LINK_LOCAL}", why)
 
 
 def network_policy_advice(plan: Plan) -> Iterator[Advice]:

@@ -49,6 +49,11 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
             accepted = "one of " + ", ".join(sorted(models))
             yield Problem(f"storage.prewarm.revisions.{name}", name, accepted, "the stack has no such model")
     yield from _way_of_weights(config)
+    if isinstance(cache, NodeDisk | Lustre) and not is_prewarmed(config):
+        for i, model in enumerate(config.models):
+            if model.engine.user is not None:
+                why = "servers download weights into a folder that is root's; pre-warming gives it to a user"
+                yield Problem(f"models[{i}].engine.user", model.engine.user.id, "nothing, or storage.prewarm", why)
     if is_prewarmed(config):
         for i, model in enumerate(config.models):
             yield from _other_repositories(model, f"models[{i}].engine")

@@ -98,8 +98,14 @@ def _limit_problems(tags: Tags, planned: TagsPlan) -> Iterator[Problem]:
 
 
 def tag_advice(plan: Plan) -> Iterator[Advice]:
-    """Tags for a stack that creates nothing in OCI."""
+    """Tags for a stack that creates little or nothing in OCI."""
     doors = (plan.front_door, plan.gateway and plan.gateway.created)
     balanced = any(door is not None and door.exposure != "cluster" for door in doors)
-    if plan.config.tags is not None and plan.created is None and not balanced:
+    if plan.config.tags is None or plan.created is not None:
+        return
+    if balanced:
+        yield Advice(
+            "tags", "of what this stack creates in OCI its load balancers alone get them, once they are created"
+        )
+    else:
         yield Advice("tags", "this stack creates nothing in OCI that could have them: not a cluster, no load balancer")

@@ -8,6 +8,7 @@ import pulumi
 from llmd_base.errors import KitError
 
 from llmd_oke import config
+from llmd_oke.catalogue.cluster import eviction
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, Launch
@@ -29,6 +30,7 @@ from llmd_oke.operators.helm_operators import (
     NodeFeatureDiscovery,
     TolerationArgs,
 )
+from llmd_oke.operators.node_repair import NodeRepair, RepairedPoolArgs
 from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import ClusterPlan, CyclingPlan, GpuPoolPlan, GpuStackPlan, TagsPlan
@@ -478,6 +480,22 @@ def declare_policy_engine(
         return []
     stand_in = str(values_folder() / "rehearsal" / "calico.yaml") if rehearsed else None
     return [Calico("calico", {"manifest_file": stand_in}, after(opts, *cluster.nodes))]
+
+
+def declare_node_repair(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> None:
+    """What has OKE repair a GPU node that somebody labels, where the stack asks for it; nothing waits for it."""
+    if plan.created is None or plan.created.config.node_repair == "none" or not plan.created.gpu_pools:
+        return
+    pools: list[RepairedPoolArgs] = [
+        {
+            "pool_name": planned.config.name,
+            "eviction_grace_minutes": eviction().minutes(
+                planned.config.eviction_grace_minutes, cycling=planned.cycling is not None
+            ),
+        }
+        for planned in plan.created.gpu_pools
+    ]
+    NodeRepair("node-repair", {"pools": pools, "kubeconfig": cluster.oke.kubeconfig}, after(opts, *cluster.nodes))
 
 
 def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:

@@ -273,6 +273,7 @@ def engine_args(model: ModelPlan) -> EngineArgs:
         "settings": texts or None,
         "extra_args": list(engine.extra_args),
         "env": dict(engine.env),
+        "user": {"id": engine.user.id, "groups": list(engine.user.groups)} if engine.user else None,
     }
 
 

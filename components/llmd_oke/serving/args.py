@@ -40,6 +40,15 @@ class ServersArgs(TypedDict):
     """Limit of an update in seconds; the start-up budget for each wave of pods and ten minutes if left out."""
 
 
+class EngineUserArgs(TypedDict):
+    """A user by number. It is in the group of the cache's files too."""
+
+    id: int
+    """Number of the user, not 0."""
+    groups: NotRequired[list[int]]
+    """Numbers of the groups that the GPUs' device files belong to on the nodes."""
+
+
 class EngineArgs(TypedDict):
     """vLLM settings; defaults are those of `values/vllm/engine-settings.yaml`."""
 
@@ -58,6 +67,8 @@ class EngineArgs(TypedDict):
     """Further vLLM arguments."""
     env: NotRequired[dict[str, str]]
     """Further environment variables; they win over the kit's own."""
+    user: NotRequired[EngineUserArgs | None]
+    """A user that servers run as; the image's own, root, if left out."""
 
 
 class PrewarmArgs(TypedDict):

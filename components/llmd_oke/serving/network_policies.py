@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 from llmd_base.config_maps import LABEL as SMOKE
 from llmd_base.config_maps import PART_LABEL
+from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.serving import scaling
+from llmd_oke.config.network_policies import LINK_LOCAL
 from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.serving import envoy, image_pull, labels, model_cache, vllm
 from llmd_oke.serving.args import DestinationArgs, GatewayPodsArgs, TracingArgs
@@ -22,9 +24,6 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 DEFAULT, OPERATIONS = "llmd-oke-default", "llmd-oke-operations"
 """Names of the policies of a namespace."""
-
-LINK_LOCAL = "169.254.0.0/16"
-"""No pod gets there: OCI's instance metadata (169.254.169.254) signs whoever asks it in as the node."""
 
 NODE_DNS = "169.254.20.10/32"
 """Where NodeLocal DNSCache answers, on clusters that have it (kubernetes.io, "Using NodeLocal DNSCache")."""
@@ -183,7 +182,7 @@ def anywhere(*ports: int) -> Rule:
     Some engines count pods to no block of addresses, so that they are named beside them.
     """
     every_pod: Rule = {"namespaceSelector": {}}
-    to = [{"ipBlock": {"cidr": _ANY_ADDRESS, "except": [LINK_LOCAL]}}, every_pod]
+    to = [{"ipBlock": {"cidr": _ANY_ADDRESS, "except": [str(LINK_LOCAL)]}}, every_pod]
     return {**({"ports": tcp_ports(*ports)} if ports else {}), "to": to}
 
 
@@ -229,8 +228,17 @@ def defaults(
 
 
 def _link_local_in(cidr: str) -> list[str]:
-    """What of a block stays closed."""
-    return [LINK_LOCAL] if IPv4Network(LINK_LOCAL).subnet_of(IPv4Network(cidr)) else []
+    """What of a block stays closed.
+
+    Raises:
+        KitError: nothing of it would be open.
+    """
+    block = IPv4Network(cidr)
+    if block.subnet_of(LINK_LOCAL):
+        raise KitError(
+            f"No pod may reach {cidr}: OCI's instance metadata is there.", f"A block outside of {LINK_LOCAL}."
+        )
+    return [str(LINK_LOCAL)] if LINK_LOCAL.subnet_of(block) else []
 
 
 def policy(

@@ -292,7 +292,7 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": placement.TERMINATION_GRACE_S,
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": vllm.pod_security(spec),
         "nodeSelector": {INSTANCE_TYPE_LABEL: spec.shape.name},
         "tolerations": tolerations(spec.shape, args.get("node_taints") or ()),
         **priority,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmd_base.errors import KitError
+from llmd_pods.prewarm import owner
 from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import Model, Release, Shape
@@ -108,7 +109,7 @@ def container(spec: ServerSpec) -> Container:
         "livenessProbe": _probe("/health", 10, 5, 3),
         "readinessProbe": _probe("/health", 5, 2, 3),
         "lifecycle": {"preStop": {"sleep": {"seconds": placement.DRAIN_S}}},
-        "securityContext": security_context(rdma=spec.on_rdma_network),
+        "securityContext": {**security_context(rdma=spec.on_rdma_network), **_user(spec)},
         "volumeMounts": _mounts(spec),
     }
 
@@ -280,6 +281,19 @@ def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str,
         "timeoutSeconds": timeout_s,
         "failureThreshold": failures,
     }
+
+
+def _user(spec: ServerSpec) -> dict[str, Any]:
+    """The user of the container, where one is chosen; what pre-warming fills belongs to its group."""
+    user = spec.engine.get("user")
+    return {"runAsNonRoot": True, "runAsUser": user["id"], "runAsGroup": owner.GROUP} if user else {}
+
+
+def pod_security(spec: ServerSpec) -> dict[str, Any]:
+    """What holds for the whole pod: the runtime's system calls, and groups of the user that servers run as."""
+    user = spec.engine.get("user")
+    groups = user.get("groups") if user else None
+    return {"seccompProfile": {"type": "RuntimeDefault"}, **({"supplementalGroups": groups} if groups else {})}
 
 
 def security_context(*, rdma: bool) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from llmd_oke.catalogue.serving import gateway_provider_names
 from llmd_oke.config import StackConfig, load, stacks, validate
 from llmd_oke.planning import plan
 from llmd_oke.testing import render
+from llmd_rehearsal.cluster_plan import okes_definition
 from llmd_rehearsal.front_door import gateway_parts
 from llmd_rehearsal.programs import module_folder
 from mutations import places
-from stack_files import model, read, stack
+from stack_files import cluster_layer, created_pool, model, read, stack
 
 pytestmark = pytest.mark.rehearsal
 
@@ -136,6 +137,7 @@ def api_server(control_plane: ControlPlane) -> Iterator[ApiServer]:
             release = catalogue.release(name)
             for definition in crd_manifests(release.crds) if release else ():
                 server.define(definition)
+        server.define(okes_definition())
         yield server
 
 
@@ -181,6 +183,16 @@ def test_the_api_server_takes_a_gateway_and_its_routes_of_every_provider(provide
     undefined = {"agentgateway.dev/v1alpha1", "networking.istio.io/v1", "networking.istio.io/v1alpha3"}
     known = [m for m in manifests if m["apiVersion"] not in undefined and m["kind"] != "CustomResourceDefinition"]
     assert [why for manifest in known if (why := api_server.refusal(manifest))] == []
+
+
+def test_the_api_server_takes_rules_by_which_oke_repairs_nodes(api_server: ApiServer):
+    config = cluster_layer(created_pool(), cluster={"nodeRepair": "on-request"})
+    rules = [item for item in render(validate(config)).manifests() if item["kind"] == "NodeOperationRule"]
+    assert len(rules) == 2
+    assert [why for rule in rules if (why := api_server.refusal(rule))] == []
+    wrong = copy.deepcopy(rules[0])
+    wrong["spec"]["nodeSelector"]["matchTriggerLabel"] = {"repair": "reboot"}
+    assert "node_operation" in (api_server.refusal(wrong) or "")
 
 
 def test_what_the_api_server_would_not_take_is_noticed(api_server: ApiServer):

@@ -49,3 +49,19 @@ def test_who_previews_reads_what_a_stack_has_but_no_secret_and_changes_nothing(a
 def test_who_looks_for_drift_reads_secrets_too_and_changes_nothing(ask: Ask):
     assert [ask("GET", path) for path in (CONFIG_MAPS, PODS, ROLES, SECRETS)] == [200, 200, 200, 200]
     assert [ask("POST", CONFIG_MAPS), ask("DELETE", f"{CONFIG_MAPS}/kube-root-ca.crt")] == [403, 403]
+
+
+@pytest.mark.parametrize("ask", ["drift", "preview"], indirect=True)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/default/pods/any/exec?command=id",
+        "/api/v1/namespaces/default/pods/any/attach",
+        "/api/v1/namespaces/default/pods/any/portforward",
+        "/api/v1/namespaces/default/pods/any/proxy/",
+        "/api/v1/namespaces/default/services/kubernetes/proxy/",
+        "/api/v1/nodes/any/proxy/pods",
+    ],
+)
+def test_who_only_looks_runs_no_command_and_calls_no_kubelet(ask: Ask, path: str):
+    assert ask("GET", path) == 403

@@ -71,6 +71,16 @@ def test_who_only_looks_may_change_nothing_and_get_a_kubeconfig(identity: str):
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 
+@pytest.mark.parametrize("identity", ["drift", "preview"])
+def test_who_only_looks_runs_no_command_and_calls_no_kubelet(identity: str):
+    """`get` of pods/exec, nodes/proxy and services/proxy does that, and "*" has them."""
+    (role, _) = yaml.safe_load_all(rights(identity, *GROUP))
+    for rule in role["rules"]:
+        assert not [name for name in rule["resources"] if "/" in name]
+        assert "*" not in rule["apiGroups"]
+        assert "" not in rule["apiGroups"] or "*" not in rule["resources"]
+
+
 def test_who_previews_reads_every_kind_that_stacks_declare_but_secrets():
     (role, _) = yaml.safe_load_all(rights("preview", *GROUP))
     by_group = {group: rule["resources"] for rule in role["rules"] for group in rule["apiGroups"]}

@@ -212,6 +212,16 @@ class TestNodeChecks:
         sound.command("wpa_cli", "exit 255")
         assert self.codes(sound)["wpa-auth"] == 2
 
+    def test_a_port_that_says_nothing_hides_none_that_is_not_authorized(self, sound: Machine):
+        said = {"rdma0": "exit 255", "rdma3": "echo suppPortStatus=Unauthorized", "*": "echo suppPortStatus=Authorized"}
+        cases = " ".join(f"{name}) {command};;" for name, command in said.items())
+        sound.command("wpa_cli", f"case $2 in {cases} esac")
+        assert self.codes(sound)["wpa-auth"] == 1
+
+    def test_one_port_of_many_that_says_nothing_is_not_known(self, sound: Machine):
+        sound.command("wpa_cli", "[[ $2 == rdma0 ]] && exit 255; echo suppPortStatus=Authorized")
+        assert self.codes(sound)["wpa-auth"] == 2
+
     def test_a_processor_that_scales_its_clock_fails(self, sound: Machine):
         sound.write("sys/devices/system/cpu/cpu5/cpufreq/scaling_governor", "powersave\n")
         assert self.codes(sound)["cpu-profile"] == 1

@@ -80,6 +80,7 @@ EXPECTED = {
         "Allow service oke to use key-delegates in compartment id V where target.key.id = 'KEY'",
         f"Allow any-user to use key-delegates in compartment id V where ALL {{{NODE_POOL}, target.key.id = 'KEY'}}",
     ],
+    "node-repair": [f"Allow any-user to read instance-images in compartment id I where {CLUSTER}"],
     "load-balancer-security-groups": [
         f"Allow any-user to manage network-security-groups in compartment id N where {CLUSTER}",
     ],

@@ -30,6 +30,17 @@ def test_a_block_that_is_none_is_refused_by_its_path(cidr: str):
     assert problem.path == "networkPolicies.destinations[0].cidr"
 
 
+@pytest.mark.parametrize("cidr", ["169.254.169.254/32", "169.254.169.0/24", "169.254.0.0/16", "169.254.20.10/32"])
+def test_a_block_that_opens_the_metadata_of_nodes_is_refused_by_its_path(cidr: str):
+    opened = {"engine": "existing", "destinations": [{"cidr": "10.60.0.0/24"}, {"cidr": cidr}]}
+    (problem,) = problems(networkPolicies=opened)
+    assert (problem.path, problem.value) == ("networkPolicies.destinations[1].cidr", cidr)
+
+
+def test_a_block_that_has_the_metadata_among_others_is_accepted():
+    assert not problems(networkPolicies={"engine": "existing", "destinations": [{"cidr": "0.0.0.0/0"}]})
+
+
 def test_where_policies_are_enforced_nobody_is_told_that_they_do_nothing():
     config: Any = created_stack(created_pool(), networkPolicies={"engine": "calico"})
     texts = [item.text for item in planning.plan(validate(config)).advice]

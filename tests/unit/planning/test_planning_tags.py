@@ -7,7 +7,7 @@ from created_stacks import created, refusals, validated
 from llmd_base.errors import Refused
 from llmd_oke import planning
 from llmd_oke.planning.iam import iam_needs
-from stack_files import COMPARTMENT, created_pool, model, plan, problems
+from stack_files import COMPARTMENT, created_pool, model, ocid, plan, problems
 
 
 def refused(**tags: Any) -> dict[str, str]:
@@ -107,6 +107,17 @@ def test_a_tag_of_nodes_that_is_somebody_elses_is_refused(tag: str, tags: dict[s
     with pytest.raises(Refused) as refused:
         planning.plan_object(created(stack_changes={"tags": tags}, iam={"nodeTag": tag}))
     assert [problem.path for problem in refused.value.problems] == [path]
+
+
+@pytest.mark.parametrize("rights", [{"create": False}, {"dynamicGroups": {"nodes": ocid("dynamicgroup")}}])
+def test_a_tag_of_nodes_that_no_group_of_the_stack_goes_by_is_told(rights: dict[str, Any]):
+    advice = planning.plan(validated(iam={"nodeTag": "Operations.Cluster", **rights})).advice
+    assert ["narrows nothing" in item.text for item in advice if item.path == "cluster.iam.nodeTag"] == [True]
+
+
+def test_that_tags_reach_the_load_balancer_alone_of_a_cluster_that_is_there_is_told():
+    told = plan(tags={"freeform": {"team": "a"}}, frontDoor={"exposure": "internal"}).advice
+    assert ["load balancers alone" in item.text for item in told if item.path == "tags"] == [True]
 
 
 @pytest.mark.parametrize(

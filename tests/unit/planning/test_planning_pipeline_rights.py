@@ -1,0 +1,92 @@
+"""What identities of continuous integration may do in OCI, by what a stack uses."""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pytest
+from llmd_oke.catalogue.cluster import image_names
+from llmd_oke.catalogue.operations import StackFeature, pipeline_identities
+from llmd_oke.config import validate
+from llmd_oke.planning.pipeline_rights import pipeline_statements
+from stack_files import COMPARTMENT, cluster_layer, created_pool, ocid, stack
+
+KEY, ELSEWHERE = ocid("key"), ocid("compartment", "elsewhere")
+FILE = "https://objectstorage.us-ashburn-1.oraclecloud.com/n/space/b/images/o/node.oci"
+IMPORTED = {"import": {"name": image_names()[0], "uri": FILE, "checksum": "md5:" + "a" * 32}}
+
+FEATURES: dict[StackFeature, dict[str, Any]] = {
+    "rights": {},
+    "lustre": {"storage": {"modelCache": {"kind": "lustre"}}},
+    "keys": {"cluster": {"kmsKeyId": KEY}, "pool": {"bootVolumeKmsKeyId": ocid("key", "other")}},
+    "defined-tags": {"tags": {"defined": {"Operations": {"CostCenter": "42"}, "Finance": {"Team": "a"}}}},
+    "image-files": {"pool": {"image": IMPORTED}},
+    "images-elsewhere": {"cluster": {"iam": {"imageCompartmentId": ELSEWHERE}}},
+    "reservations": {"pool": {"capacityReservationId": ocid("capacityreservation")}},
+    "network-elsewhere": {"cluster": {"network": {"compartmentId": ELSEWHERE}}},
+}
+DEPLOYS: dict[StackFeature, list[str]] = {
+    "rights": ["manage policies in tenancy", "manage dynamic-groups in tenancy"],
+    "lustre": [f"manage lustre-file-family in compartment id {COMPARTMENT}"],
+    "keys": [
+        f"use {what} in compartment id {COMPARTMENT} where target.key.id = '{key}'"
+        for what in ("keys", "key-delegates")
+        for key in (KEY, ocid("key", "other"))
+    ],
+    "defined-tags": [
+        f"use tag-namespaces in tenancy where target.tag-namespace.name = '{space}'"
+        for space in ("Operations", "Finance")
+    ],
+    "image-files": ["read objects in tenancy where target.bucket.name = 'images'"],
+    "images-elsewhere": [f"read instance-images in compartment id {ELSEWHERE}"],
+    "reservations": [f"use compute-capacity-reservations in compartment id {COMPARTMENT}"],
+    "network-elsewhere": [f"manage virtual-network-family in compartment id {ELSEWHERE}"],
+}
+LOOKS: dict[StackFeature, list[str]] = {
+    "lustre": [f"read lustre-file-family in compartment id {COMPARTMENT}"],
+    "network-elsewhere": [f"read virtual-network-family in compartment id {ELSEWHERE}"],
+}
+
+
+def granted(identity: str, config: Mapping[str, Any]) -> list[str]:
+    texts = pipeline_statements(pipeline_identities()[identity], validate(config), "ci")
+    return [text.removeprefix("Allow group ci to ") for text in texts]
+
+
+def stack_with(pool: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return cluster_layer(created_pool(**(pool or {})), **changes)
+
+
+def test_there_is_a_stack_for_everything_that_needs_rights_of_its_own():
+    assert set(FEATURES) == set(DEPLOYS) == set(get_args(StackFeature))
+
+
+@pytest.mark.parametrize("feature", get_args(StackFeature))
+def test_who_deploys_a_stack_may_do_what_it_uses_and_no_more(feature: StackFeature):
+    without = granted("deploy", stack_with(cluster={"iam": {"create": False}}))
+    assert not [text for text in DEPLOYS[feature] if text in without]
+    with_it = granted("deploy", stack_with(**FEATURES[feature]))
+    assert [text for text in DEPLOYS[feature] if text not in with_it] == []
+
+
+@pytest.mark.parametrize("identity", ["drift", "preview"])
+@pytest.mark.parametrize("feature", get_args(StackFeature))
+def test_who_only_looks_may_read_what_a_stack_uses(feature: StackFeature, identity: str):
+    more = set(granted(identity, stack_with(**FEATURES[feature]))) - set(granted(identity, stack_with()))
+    assert more == set(LOOKS.get(feature, ()))
+
+
+def test_a_link_that_is_a_secret_needs_no_right_to_read_objects():
+    linked = {"import": {key: value for key, value in IMPORTED["import"].items() if key != "uri"}}
+    assert not [text for text in granted("deploy", stack_with(pool={"image": linked})) if "objects" in text]
+
+
+def test_namespaces_of_tags_may_be_in_a_compartment_of_their_own():
+    tags = {"defined": {"Operations": {"CostCenter": "42"}}, "namespaceCompartmentId": ELSEWHERE}
+    assert f"use tag-namespaces in compartment id {ELSEWHERE} where" in " ".join(
+        granted("deploy", stack_with(tags=tags))
+    )
+
+
+def test_of_a_cluster_that_is_there_already_the_compartment_is_left_open():
+    texts = granted("drift", stack())
+    assert "read cluster-family in compartment id COMPARTMENT_OF_THE_CLUSTER" in texts
