@@ -31,7 +31,7 @@ BATCH = 1000
 """Packages in one question, the most that the database takes (OSV documentation, POST /v1/querybatch)."""
 MOST_PAGES = 20
 VULNERABLE, WRONG, UNANSWERED = 1, 2, 3
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = ("requirements.lock", "requirements-oci.lock", "requirements-dev.lock")
 ACCEPTED = "tools/advisories.yaml"
 IMAGES = "values/container-images/lock.yaml"
 PROGRAMS = "values/container-images/advisories.yaml"

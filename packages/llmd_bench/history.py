@@ -7,110 +7,33 @@ A history is a folder of reports as the benchmarks leave it, or an S3-compatible
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
-from pathlib import Path, PurePosixPath
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal
 
 from llmd_base.errors import KitError
 from llmd_base.row import Basis, Row
-from llmd_pods.prewarm.places import UnsafeNameError, inside, relative
+from llmd_pods.prewarm.places import relative
 
 from llmd_bench.comparison import Side
 from llmd_bench.files import (
-    MOST_REQUEST_BYTES,
     REQUESTS_FILE,
     Hints,
     Latencies,
     ReadResults,
     Rejection,
     parse_rows,
-    read_bytes,
 )
+from llmd_bench.stores import FolderStore, Store, safe_names
 
 ROWS_FILE = "rows.jsonl"
 """What comparisons and the history read; a folder of results is recognised by it."""
 
 _RUN = re.compile(r"[^/]+/(?P<load>bench/)?(?P<time>\d{8}T\d{6}Z)/")
 _HASH = re.compile(r"[0-9a-f]{4,64}")
-
-
-class Store(Protocol):
-    """Files by name, wherever they are; names are relative, with `/` between."""
-
-    def names(self, below: str) -> list[str]:
-        """The names of all files below a folder, in order.
-
-        Raises:
-            KitError: the store does not answer, or refuses.
-        """
-        ...
-
-    def read(self, name: str) -> bytes:
-        """The content of a file.
-
-        Raises:
-            KitError: there is none, or the store does not answer.
-        """
-        ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file.
-
-        Raises:
-            KitError: the store does not take it.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class FolderStore:
-    """A folder; links in it, such as `latest`, are not followed."""
-
-    root: Path
-
-    def names(self, below: str) -> list[str]:
-        """The names of all files below a folder."""
-        folder = self._path(below) if below else self.root
-        paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-        return sorted(str(PurePosixPath(path.relative_to(self.root))) for path in paths)
-
-    def read(self, name: str) -> bytes:
-        """The content of a file."""
-        path = self._path(name)
-        if path.is_symlink():
-            raise KitError(f"{path} is a link, which a history doesn't follow.")
-        return read_bytes(path, MOST_REQUEST_BYTES)
-
-    def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file."""
-        path = self._path(name)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        except OSError as error:
-            raise KitError(f"{path}: {error.strerror}") from error
-
-    def _path(self, name: str) -> Path:
-        with safe_names(str(self.root)):
-            return inside(self.root, name)
-
-
-@contextmanager
-def safe_names(where: str) -> Generator[None]:
-    """A name that leaves its folder is refused in words that say where it comes from or goes to.
-
-    Raises:
-        KitError: there was one.
-    """
-    try:
-        yield
-    except UnsafeNameError as error:
-        remedy = "Names of results stay below their folder: look at who wrote this one, and remove it."
-        raise KitError(f"{where}: the name {error}.", remedy) from error
 
 
 @dataclass(frozen=True)
@@ -290,7 +213,7 @@ def open_store(address: str) -> Store:
         KitError: it can't be used.
     """
     if address.startswith("s3://"):
-        from llmd_bench.s3 import s3_store  # noqa: PLC0415 - httpx2 is slow to import
+        from llmd_bench.s3 import s3_store  # noqa: PLC0415 - needs an extra
 
         return s3_store(address, os.environ)
     return FolderStore(Path(address))

@@ -101,7 +101,7 @@ def osv() -> Iterator[Osv]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tools" / "x").mkdir(parents=True)
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-oci.lock", "requirements-dev.lock"):
         (tmp_path / name).write_text(LOCK)
     (tmp_path / "tools" / "x" / "go.mod").write_text(GO)
     (tmp_path / "tools" / "advisories.yaml").write_text("accepted: []\n")
@@ -137,9 +137,8 @@ def test_what_another_version_ends_fails_and_says_where_it_is_and_which_one(osv:
     osv.known["PyPI", "jinja2", "2.4.1"] = ["GHSA-1", "PYSEC-1"]
     osv.advisories = {"GHSA-1": JINJA, "PYSEC-1": {**JINJA, "id": "PYSEC-1", "aliases": ["GHSA-1"]}}
     code, said = audit(checkout, osv.url)
-    wrong = (
-        "error jinja2 2.4.1 (requirements.lock, requirements-dev.lock): GHSA-1 Escapes[2J sandbox; ended by 2.10.1\n"
-    )
+    files = "requirements.lock, requirements-oci.lock, requirements-dev.lock"
+    wrong = f"error jinja2 2.4.1 ({files}): GHSA-1 Escapes[2J sandbox; ended by 2.10.1\n"
     assert (code, said.partition("5 locked")[0]) == (1, wrong)
 
 

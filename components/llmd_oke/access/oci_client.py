@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import httpx2
 from llmd_base.errors import KitError
 
-from llmd_oke.access.signing import Signer
+from llmd_oke.access.signing import RequestSigner
 
 TIMEOUT_S = 30.0
 
@@ -164,7 +164,7 @@ class SignedOciClient:
 
     def __init__(
         self,
-        signer: Signer,
+        signer: RequestSigner,
         region: str,
         http: httpx2.Client | None = None,
         pause: Callable[[float], None] = time.sleep,

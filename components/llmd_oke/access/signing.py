@@ -1,29 +1,23 @@
-"""Signers of OCI's requests: by a profile's API key or session token, as an instance, as a pod.
+"""Signers of OCI's requests by a profile's API key or session token; `llmd_oke.access.principals` has the others.
 
-Signatures are those of OCI's documentation, Request Signatures (draft-cavage-http-signatures-08). An instance shows the
-certificate that its metadata service gives it to OCI's authentication service; a pod shows its service account's token
-to the proxy beside the API server. Both get a token for a key that never leaves this process.
+Signatures are those of OCI's documentation, Request Signatures (draft-cavage-http-signatures-08).
 """
 
 import base64
 import configparser
 import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode, urlsplit
 
-import httpx2
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from llmd_base.errors import KitError
 
 GENERIC_HEADERS = ("date", "(request-target)", "host")
@@ -32,16 +26,24 @@ BODY_HEADERS = ("content-length", "content-type", "x-content-sha256")
 DEFAULT_FILE = "~/.oci/config"
 DEFAULT_PROFILE = "DEFAULT"
 
-METADATA_URL = "http://169.254.169.254/opc/v2"
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-WORKLOAD_PORT = 12250
-TIMEOUT_S = 30.0
-KEY_BITS = 2048
-
 EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
 
 TOKEN_LIFETIME = timedelta(minutes=4)
 """What OCI's own tools say of cluster tokens (terraform-provider-oci, OCI's command line)."""
+
+
+class RequestSigner(Protocol):
+    """Signs requests to OCI."""
+
+    def headers(
+        self, method: str, url: str, *, now: datetime | None = None, body: bytes | None = None
+    ) -> dict[str, str]:
+        """Return the headers of a signed request: `date`, `authorization`, and those of the body where there is one.
+
+        Raises:
+            KitError: there is nothing to sign with any more.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,6 @@ class Signer:
         *,
         now: datetime | None = None,
         body: bytes | None = None,
-        generic: Sequence[str] = GENERIC_HEADERS,
     ) -> dict[str, str]:
         """The headers of a signed request: `date`, `authorization`, and those of the body where there is one."""
         parts = urlsplit(url)
@@ -72,14 +73,14 @@ class Signer:
             "(request-target)": f"{method.lower()} {target}",
             "host": parts.netloc,
         }
-        signed = list(generic)
+        signed = GENERIC_HEADERS
         if body is not None:
             values |= {
                 "content-length": str(len(body)),
                 "content-type": "application/json",
                 "x-content-sha256": base64.b64encode(hashlib.sha256(body).digest()).decode(),
             }
-            signed += BODY_HEADERS
+            signed = (*GENERIC_HEADERS, *BODY_HEADERS)
         text = "\n".join(f"{name}: {values[name]}" for name in signed)
         signature = self.private_key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
         authorization = (
@@ -169,117 +170,7 @@ def _read(values: dict[str, str], name: str, where: str) -> str:
         raise KitError(f"The {name} of {where}, {path}, can't be read.") from error
 
 
-def instance_principal(
-    region: str,
-    *,
-    metadata_url: str = METADATA_URL,
-    federation_url: str | None = None,
-    client: httpx2.Client | None = None,
-) -> Signer:
-    """The signer of the instance that this runs on.
-
-    Raises:
-        KitError: this is no OCI instance, or OCI does not accept it.
-    """
-    client = client or httpx2.Client(timeout=TIMEOUT_S)
-    certificate, key, intermediate = (
-        _text(client, f"{metadata_url}/identity/{name}.pem") for name in ("cert", "key", "intermediate")
-    )
-    leaf = x509.load_pem_x509_certificate(certificate.encode())
-    fingerprint = hashlib.sha1(leaf.public_bytes(Encoding.DER)).hexdigest()  # noqa: S324 - OCI's name for it, no secret
-    pairs = ":".join(fingerprint[i : i + 2] for i in range(0, len(fingerprint), 2)).upper()
-    own = Signer(f"{_tenancy(leaf)}/fed-x509/{pairs}", load_key(key, None, "this instance"))
-    session = _session_key()
-    request = {
-        "certificate": _bare(certificate),
-        "publicKey": _public(session),
-        "intermediateCertificates": [_bare(intermediate)],
-    }
-    url = federation_url or f"https://auth.{region}.oraclecloud.com/v1/x509"
-    body = json.dumps(request).encode()
-    signed = own.headers("POST", url, body=body, generic=("date", "(request-target)"))
-    return _with_token(_post(client, url, body, signed), session)
-
-
-def workload_identity(
-    *, account: Path = SERVICE_ACCOUNT, url: str | None = None, client: httpx2.Client | None = None
-) -> Signer:
-    """The signer of the pod that this runs in.
-
-    Raises:
-        KitError: this is no pod of an enhanced OKE cluster, or OCI does not accept it.
-    """
-    host = os.environ.get("KUBERNETES_SERVICE_HOST")
-    if url is None and not host:
-        raise KitError("This is no pod: KUBERNETES_SERVICE_HOST is not set.", "Choose another --auth.")
-    try:
-        token = (account / "token").read_text().strip()
-    except OSError as error:
-        raise KitError(f"The pod has no service account token in {account}.") from error
-    if client is None:
-        import ssl  # noqa: PLC0415 - slow to load, and only pods need it
-
-        authority = ssl.create_default_context(cafile=str(account / "ca.crt"))
-        client = httpx2.Client(timeout=TIMEOUT_S, verify=authority)
-    session = _session_key()
-    url = url or f"https://{host}:{WORKLOAD_PORT}/resourcePrincipalSessionTokens"
-    body = json.dumps({"podKey": _public(session)}).encode()
-    sent = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    return _with_token(base64.b64decode(_post(client, url, body, sent)), session)
-
-
-def _session_key() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-
-
-def _text(client: httpx2.Client, url: str) -> str:
-    try:
-        answer = client.get(url, headers={"Authorization": "Bearer Oracle"})
-        return answer.raise_for_status().text
-    except httpx2.HTTPError as error:
-        raise KitError(
-            f"The metadata service of an OCI instance does not answer at {url}.", "Choose another --auth."
-        ) from error
-
-
-def _post(client: httpx2.Client, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-    try:
-        answer = client.post(url, content=body, headers=dict(headers))
-    except httpx2.HTTPError as error:
-        raise KitError(f"OCI's authentication does not answer at {url}: {type(error).__name__}.") from error
-    if answer.is_error:
-        remedy = "Workload identity needs an enhanced cluster; instances need a dynamic group and a policy."
-        raise KitError(f"OCI's authentication at {url} refuses with {answer.status_code}.", remedy)
-    return answer.content
-
-
-def _with_token(answer: bytes, session: rsa.RSAPrivateKey) -> Signer:
-    try:
-        token = str(json.loads(answer)["token"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise KitError("OCI's authentication answered without a token.") from error
-    return Signer(f"ST${token.removeprefix('ST$')}", session)
-
-
-def _tenancy(certificate: x509.Certificate) -> str:
-    """The tenancy that an instance's certificate names: `opc-tenant:<OCID>` or `opc-identity:<OCID>`."""
-    for attribute in certificate.subject:
-        kind, _, value = str(attribute.value).partition(":")
-        if kind in {"opc-tenant", "opc-identity"}:
-            return value
-    raise KitError("The instance's certificate names no tenancy.")
-
-
-def _public(key: rsa.RSAPrivateKey) -> str:
-    return _bare(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
-
-
-def _bare(pem: str) -> str:
-    """A PEM text without its first and last lines, in one line."""
-    return "".join(line for line in pem.splitlines() if not line.startswith("-----"))
-
-
-def cluster_token(signer: Signer, cluster_id: str, region: str, now: datetime) -> str:
+def cluster_token(signer: RequestSigner, cluster_id: str, region: str, now: datetime) -> str:
     """The token for a cluster's API server: a signed request that OKE itself sends on, in base64."""
     url = f"https://containerengine.{region}.oraclecloud.com/cluster_request/{cluster_id}"
     signed = signer.headers("GET", url, now=now)
@@ -287,7 +178,7 @@ def cluster_token(signer: Signer, cluster_id: str, region: str, now: datetime) -
     return base64.urlsafe_b64encode(f"{url}?{query}".encode()).decode()
 
 
-def exec_credential(signer: Signer, cluster_id: str, region: str, now: datetime | None = None) -> dict[str, Any]:
+def exec_credential(signer: RequestSigner, cluster_id: str, region: str, now: datetime | None = None) -> dict[str, Any]:
     """The token as kubectl and client-go want it of a credential program."""
     now = now or datetime.now(UTC)
     return {

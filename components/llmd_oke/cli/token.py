@@ -11,7 +11,7 @@ from llmd_base.errors import KitError
 from llmd_oke.access import signing
 from llmd_oke.access.oci_client import SignedOciClient
 from llmd_oke.access.sign_in import Auth, SignIn, auth_of_environment, of_provider
-from llmd_oke.access.signing import Signer
+from llmd_oke.access.signing import RequestSigner
 
 VARIABLE = "LLMD_OKE_AUTH"
 
@@ -34,23 +34,22 @@ def token(
     profile: Profile = None,
 ) -> None:
     """Print a token for a cluster's API server, valid for four minutes. Kubeconfigs ask for it by themselves."""
-    credential = signing.exec_credential(signer_of(auth, region, profile), cluster_id, region)
+    credential = signing.exec_credential(signer_of(auth, profile), cluster_id, region)
     typer.echo(json.dumps(credential))
 
 
-def signer_of(auth: Auth | None, region: str, profile: str | None) -> Signer:
+def signer_of(auth: Auth | None, profile: str | None) -> RequestSigner:
     """The signer that a user asked for.
 
     Raises:
         KitError: it can't be had; says why.
     """
-    match auth or _of_environment():
-        case Auth.INSTANCE_PRINCIPAL:
-            return signing.instance_principal(region)
-        case Auth.WORKLOAD_IDENTITY:
-            return signing.workload_identity()
-        case Auth.API_KEY:
-            return signing.api_key_signer(profile=profile)
+    auth = auth or _of_environment()
+    if auth is Auth.API_KEY:
+        return signing.api_key_signer(profile=profile)
+    from llmd_oke.access import principals  # noqa: PLC0415 - OCI's SDK, an extra, takes 0.25 s to load
+
+    return principals.instance_principal() if auth is Auth.INSTANCE_PRINCIPAL else principals.workload_identity()
 
 
 def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: str | None = None) -> SignIn:
@@ -70,7 +69,7 @@ def client_of(who: SignIn, region: str) -> SignedOciClient:
     Raises:
         KitError: that sign-in can't be had; says why.
     """
-    return SignedOciClient(signer_of(who.auth, region, who.profile), region)
+    return SignedOciClient(signer_of(who.auth, who.profile), region)
 
 
 def _of_environment() -> Auth:

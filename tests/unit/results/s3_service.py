@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 from xml.sax.saxutils import escape
 
 SECRET = "s3cret"
@@ -51,11 +51,16 @@ class Handler(BaseHTTPRequestHandler):
     def _list(self, query: Mapping[str, str]) -> None:
         names = sorted(name for name in self.server.files if name.startswith(query["prefix"]))
         first = int(query.get("continuation-token", 0))
-        keys = "".join(f"<Contents><Key>{escape(name)}</Key></Contents>" for name in names[first : first + PAGE])
+        keys = "".join(map(self._entry, names[first : first + PAGE]))
         more = first + PAGE < len(names)
         token = f"<NextContinuationToken>{first + PAGE}</NextContinuationToken>" if more else ""
         space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
         self._answer(200, f"<ListBucketResult {space}>{keys}{token}</ListBucketResult>".encode())
+
+    def _entry(self, name: str) -> str:
+        content = self.server.files[name]
+        about = f"<LastModified>2026-03-01T12:00:00.000Z</LastModified><ETag>{_etag(content)}</ETag>"
+        return f"<Contents><Key>{escape(name)}</Key>{about}<Size>{len(content)}</Size></Contents>"
 
     def _signed(self, body: bytes) -> bool:
         """Signs again what arrived, and compares."""
@@ -67,7 +72,9 @@ class Handler(BaseHTTPRequestHandler):
         scope = given.split("Credential=")[1].split(",")[0].split("/", 1)[1]
         parts, digest = urlsplit(self.path), hashlib.sha256(body).hexdigest()
         lines = [f"{name}:{self.headers[name]}" for name in names.split(";")]
-        canonical = "\n".join([self.command, parts.path, parts.query, *lines, "", names, digest])
+        pairs = sorted(parse_qsl(parts.query, keep_blank_values=True))
+        query = urlencode(pairs, quote_via=quote, safe="")
+        canonical = "\n".join([self.command, parts.path, query, *lines, "", names, digest])
         text = (
             f"AWS4-HMAC-SHA256\n{self.headers['x-amz-date']}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
         )
@@ -82,8 +89,14 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
+        self.send_header("etag", _etag(body))
+        self.send_header("last-modified", "Sun, 01 Mar 2026 12:00:00 GMT")
         self.end_headers()
         self.wfile.write(body)
+
+
+def _etag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()}"'
 
 
 @contextmanager
@@ -91,6 +104,8 @@ def bucket() -> Generator[Bucket]:
     with Bucket() as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

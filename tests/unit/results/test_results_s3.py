@@ -1,25 +1,11 @@
-from datetime import UTC, datetime
+import sys
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_bench.s3 import Keys, s3_store
+from llmd_bench import s3
+from llmd_bench.history import open_store
+from llmd_bench.s3 import s3_store
 from s3_service import SECRET, bucket
-
-EXAMPLE = Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
-WHEN = datetime(2013, 5, 24, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("query", "signature"),
-    [
-        ("lifecycle=", "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
-        ("max-keys=2&prefix=J", "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"),
-    ],
-)
-def test_signatures_are_those_of_the_published_examples(query, signature):
-    """AWS, Signature Calculations for the Authorization Header: examples of GET Bucket Lifecycle and List Objects."""
-    headers = EXAMPLE.headers("GET", f"https://examplebucket.s3.amazonaws.com/?{query}", b"", WHEN)
-    assert headers["authorization"].endswith(f"Signature={signature}")
 
 
 @pytest.fixture
@@ -55,21 +41,51 @@ def test_other_folders_and_prefixes_are_not_listed(service):
 
 
 def test_a_wrong_key_is_refused_with_what_to_check(service):
-    with pytest.raises(KitError, match="403 SignatureDoesNotMatch") as caught:
+    with pytest.raises(KitError, match=r"403 Forbidden.*SignatureDoesNotMatch") as caught:
         store(service, secret="other").names("")
-    assert "AWS_SECRET_ACCESS_KEY" in caught.value.remedy
+    assert "keys, and this machine's clock" in caught.value.remedy
 
 
 def test_a_busy_service_is_an_error_with_its_own_word(service):
     service.status = 503
-    with pytest.raises(KitError, match="503 SlowDown"):
+    with pytest.raises(KitError, match=r"s3://results/team a/x: .*503 Service Unavailable.*SlowDown"):
         store(service).read("x")
+
+
+def test_a_file_that_is_not_there_is_an_error(service):
+    with pytest.raises(KitError, match=r"404 Not Found.*NoSuchKey"):
+        store(service).read("x")
+
+
+def test_a_file_larger_than_any_result_is_not_read_whole(service, monkeypatch):
+    mine = store(service)
+    mine.write("x", bytes(1000))
+    assert mine.read("x") == bytes(1000)
+    monkeypatch.setattr(s3, "MOST_REQUEST_BYTES", 999)
+    with pytest.raises(KitError, match="is larger than"):
+        mine.read("x")
+
+
+def test_a_bucket_with_more_files_than_any_history_is_refused(service, monkeypatch):
+    mine = store(service)
+    for name in ("a", "b", "c"):
+        mine.write(name, b"")
+    monkeypatch.setattr(s3, "MAX_FILES", 2)
+    with pytest.raises(KitError, match="more than 2 files"):
+        mine.names("")
+
+
+def test_markers_of_folders_are_no_files(service):
+    mine = store(service)
+    mine.write("dev/run/rows.jsonl", b"x")
+    service.files |= {"team a/dev/": b"", "team a/dev/run/": b""}
+    assert mine.names("dev") == ["dev/run/rows.jsonl"]
 
 
 def test_a_service_that_is_not_there_is_an_error(service):
     mine = store(service)
     service.server_close()
-    with pytest.raises(KitError, match="does not answer"):
+    with pytest.raises(KitError, match="error sending request"):
         mine.names("")
 
 
@@ -85,5 +101,16 @@ def test_keys_go_over_tls_alone():
         s3_store("s3://results", {**environment, "AWS_ENDPOINT_URL_S3": "http://storage.example"})
 
 
-def test_no_secret_is_shown():
-    assert "wJalr" not in repr(EXAMPLE)
+def test_no_secret_is_shown(service):
+    mine = store(service, secret="wJalrXUt")
+    with pytest.raises(KitError) as caught:
+        mine.read("x")
+    assert "wJalr" not in f"{mine!r} {vars(mine)} {caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_without_its_library_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "llmd_bench.s3")
+    with pytest.raises(KitError, match="A history in a bucket needs obstore") as caught:
+        open_store("s3://results")
+    assert caught.value.remedy == "Install llmd-oke[s3]."

@@ -1,0 +1,88 @@
+"""Stores of results: files by name, in a folder or in a bucket (`llmd_bench.s3`)."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from llmd_base.errors import KitError
+from llmd_pods.prewarm.places import UnsafeNameError, inside
+
+from llmd_bench.files import MOST_REQUEST_BYTES, read_bytes
+
+UNSAFE_NAME_REMEDY = "Names of results stay below their folder: look at who wrote this one, and remove it."
+
+
+class Store(Protocol):
+    """Files by name, wherever they are; names are relative, with `/` between."""
+
+    def names(self, below: str) -> list[str]:
+        """The names of all files below a folder, in order.
+
+        Raises:
+            KitError: the store does not answer, or refuses.
+        """
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            KitError: there is none, or the store does not answer.
+        """
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file.
+
+        Raises:
+            KitError: the store does not take it.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FolderStore:
+    """A folder; links in it, such as `latest`, are not followed."""
+
+    root: Path
+
+    def names(self, below: str) -> list[str]:
+        """The names of all files below a folder."""
+        folder = self._path(below) if below else self.root
+        paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        return sorted(str(PurePosixPath(path.relative_to(self.root))) for path in paths)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
+        path = self._path(name)
+        if path.is_symlink():
+            raise KitError(f"{path} is a link, which a history doesn't follow.")
+        return read_bytes(path, MOST_REQUEST_BYTES)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file."""
+        path = self._path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise KitError(f"{path}: {error.strerror}") from error
+
+    def _path(self, name: str) -> Path:
+        with safe_names(str(self.root)):
+            return inside(self.root, name)
+
+
+@contextmanager
+def safe_names(where: str) -> Generator[None]:
+    """A name that leaves its folder is refused in words that say where it comes from or goes to.
+
+    Raises:
+        KitError: there was one.
+    """
+    try:
+        yield
+    except UnsafeNameError as error:
+        raise KitError(f"{where}: the name {error}.", UNSAFE_NAME_REMEDY) from error

@@ -1,0 +1,210 @@
+"""Instances and pods sign in by OCI's SDK, at a metadata service, an authentication service and a pods' proxy here."""
+
+import base64
+import json
+import re
+import ssl
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jwt
+import pytest
+from certificates_for_tests import certificate, private_key
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+from identities_for_tests import TENANCY
+from llmd_base.errors import KitError
+from llmd_oke.access import principals
+from llmd_oke.access.sign_in import Auth
+from llmd_oke.cli.token import signer_of
+from oci.auth.signers import resource_principals_signer
+
+URL = "https://iaas.us-ashburn-1.oraclecloud.com/20160918/instances?limit=1&compartmentId=c"
+HOST = "iaas.us-ashburn-1.oraclecloud.com"
+
+
+class Authentication(ThreadingHTTPServer):
+    """Metadata service, authentication service and the pods' proxy; remembers what it was asked for tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.identity: dict[str, str] = {}
+        self.status = 200
+        self.lifetime_s = 1200
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.tokens: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def public_key(self) -> RSAPublicKey:
+        """The key that the latest token is valid for."""
+        sent = self.requests[-1].get("publicKey") or self.requests[-1]["podKey"]
+        key = load_der_public_key(base64.b64decode(sent))
+        assert isinstance(key, RSAPublicKey)
+        return key
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Authentication
+
+    def do_GET(self) -> None:
+        assert self.headers["authorization"] == "Bearer Oracle"
+        self._answer(200, self.server.identity[self.path.rsplit("/", 1)[-1]].encode())
+
+    def do_POST(self) -> None:
+        server = self.server
+        server.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        server.headers.append({name.lower(): value for name, value in self.headers.items()})
+        if server.status != 200:
+            self._answer(server.status, json.dumps({"code": "NotAuthenticated", "message": "no"}).encode())
+            return
+        now = int(time.time())
+        claims = {"iat": now, "exp": now + server.lifetime_s, "n": len(server.tokens)}
+        server.tokens.append(jwt.encode(claims, "k" * 32))
+        pod = self.path.endswith("resourcePrincipalSessionTokens")
+        answer = json.dumps({"token": f"ST${server.tokens[-1]}" if pod else server.tokens[-1]}).encode()
+        self._answer(200, base64.b64encode(answer) if pod else answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Says nothing."""
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def running(server: Authentication) -> Generator[Authentication]:
+    with server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def instance(certificate_pem: str, key_pem: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Authentication]:
+    with running(Authentication()) as server:
+        pem = {"cert.pem": certificate_pem, "key.pem": key_pem, "intermediate.pem": certificate_pem}
+        server.identity = {**pem, "region": "iad"}
+        monkeypatch.setenv("OCI_METADATA_BASE_URL", f"{server.url}/opc/v2")
+        yield server
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Authentication]:
+    key = private_key()
+    (tmp_path / "key.pem").write_text(key.pem)
+    (tmp_path / "ca.crt").write_text(certificate(key, "localhost").chain)
+    (tmp_path / "token").write_text(jwt.encode({"exp": int(time.time()) + 600}, "k" * 32))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ca.crt", tmp_path / "key.pem")
+    server = Authentication()
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
+    monkeypatch.setenv("OCI_KUBERNETES_SERVICE_ACCOUNT_CERT_PATH", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(resource_principals_signer, "OCI_KUBERNETES_PROXYMUX_SERVICE_PORT", server.server_port)
+    with running(server):
+        yield server
+
+
+def verify(key: RSAPublicKey, headers: dict[str, str], target: str, host: str = "") -> str:
+    """The `keyId` of a signature over these headers, which is checked as OCI does it."""
+    parts = dict(re.findall(r'(\w+)="([^"]*)"', headers["authorization"]))
+    values = {**headers, "(request-target)": target, "host": host}
+    text = "\n".join(f"{name}: {values[name]}" for name in parts["headers"].split())
+    key.verify(base64.b64decode(parts["signature"]), text.encode(), padding.PKCS1v15(), hashes.SHA256())
+    return parts["keyId"]
+
+
+def test_an_instance_gets_a_token_for_its_certificate_and_signs_with_it(instance: Authentication, key: RSAPrivateKey):
+    signer = principals.instance_principal(f"{instance.url}/v1/x509")
+    sent = instance.requests[0]
+    assert "BEGIN" not in sent["certificate"]
+    assert len(sent["intermediateCertificates"]) == 1
+    own = verify(key.public_key(), instance.headers[0], "post /v1/x509")
+    assert re.fullmatch(rf"{TENANCY}/fed-x509/([0-9A-F]{{2}}:){{19}}[0-9A-F]{{2}}", own)
+    target = "/20160918/instances?limit=1&compartmentId=c"
+    read, change = signer.headers("GET", URL), signer.headers("POST", URL, body=b'{"a": 1}')
+    session = instance.public_key()
+    assert verify(session, read, f"get {target}", HOST) == f"ST${instance.tokens[0]}"
+    assert verify(session, change, f"post {target}", HOST) == f"ST${instance.tokens[0]}"
+    assert (change["content-length"], "host" in change, len(instance.tokens)) == ("8", False, 1)
+
+
+def test_a_pod_gets_a_token_for_its_service_accounts_token_and_signs_with_it(pod: Authentication, tmp_path: Path):
+    signer = principals.workload_identity(tmp_path / "token")
+    assert pod.headers[0]["authorization"] == f"Bearer {(tmp_path / 'token').read_text()}"
+    signed = signer.headers("GET", "https://h.example/a")
+    assert verify(pod.public_key(), signed, "get /a", "h.example") == f"ST${pod.tokens[0]}"
+
+
+def test_tokens_are_renewed_before_they_end(instance: Authentication, pod: Authentication, tmp_path: Path):
+    instance.lifetime_s = pod.lifetime_s = -1
+    of_instance = principals.instance_principal(f"{instance.url}/v1/x509")
+    of_pod = principals.workload_identity(tmp_path / "token")
+    for signer, server in ((of_instance, instance), (of_pod, pod)):
+        first = server.tokens[-1]
+        signed = signer.headers("GET", "https://h.example/a")
+        assert verify(server.public_key(), signed, "get /a", "h.example") == f"ST${server.tokens[-1]}"
+        assert server.tokens[-1] != first
+
+
+def test_a_machine_elsewhere_is_no_instance(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(principals, "METADATA_ATTEMPTS", 1)
+    monkeypatch.setenv("OCI_METADATA_BASE_URL", "http://127.0.0.1:9/opc/v2")
+    with pytest.raises(KitError, match="OCI gives this machine no token of an instance: ConnectionError"):
+        signer_of(Auth.INSTANCE_PRINCIPAL, None)
+
+
+def test_a_refused_instance_is_told_the_status_and_what_it_needs(instance: Authentication):
+    instance.status = 401
+    with pytest.raises(KitError, match="401 NotAuthenticated") as refused:
+        principals.instance_principal(f"{instance.url}/v1/x509")
+    assert "dynamic group" in (refused.value.remedy or "")
+
+
+def test_a_refused_pod_is_told_the_status_and_what_it_needs(pod: Authentication, tmp_path: Path):
+    pod.status = 403
+    with pytest.raises(KitError, match="OCI gives this machine no token of a pod: 403") as refused:
+        principals.workload_identity(tmp_path / "token")
+    assert "enhanced OKE cluster" in (refused.value.remedy or "")
+
+
+def test_outside_a_pod_there_is_no_workload_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(KitError, match="no pod"):
+        signer_of(Auth.WORKLOAD_IDENTITY, None)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
+    with pytest.raises(KitError, match="no token of a pod"):
+        principals.workload_identity(tmp_path / "none")
+
+
+def test_a_signer_shows_nothing_of_its_token(instance: Authentication):
+    signer = principals.instance_principal(f"{instance.url}/v1/x509")
+    assert instance.tokens[0] not in repr(signer)
+
+
+def test_without_ocis_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "oci.auth", None)
+    monkeypatch.delitem(sys.modules, "llmd_oke.access.principals")
+    monkeypatch.delattr("llmd_oke.access.principals")
+    with pytest.raises(KitError, match="instance or a workload of OCI needs oci") as caught:
+        signer_of(Auth.INSTANCE_PRINCIPAL, None)
+    assert caught.value.remedy == "Install llmd-oke[oci]."
