@@ -41,7 +41,7 @@ NOUNS_TOO = """
 Answers Changes Checks Copies Launches Loads Measures Names Records Requests Runs Sets Signs Starts Tests Updates
 """
 """Verbs where an object follows, nouns otherwise."""
-OBJECT = "an? the all its? their one each every no this that those these what until whether"
+OBJECT = "an? the all its? their one each every no this those these what until whether"
 FINDINGS = {
     "question": "(What|Whatever|Which|Who|Whom|Whose|How|Whether|Where|When|Why)\\b",
     "verb": rf"({'|'.join(VERBS.split())})\b(?! of\b)|({'|'.join(NOUNS_TOO.split())}) ({'|'.join(OBJECT.split())})\b",

@@ -54,7 +54,7 @@ _ASK_PROMETHEUS = frozenset(("status", "support"))
 
 
 def changes_text(result: Mapping[str, Any]) -> str:
-    """What an operation did, in a sentence."""
+    """One sentence on the result of an operation."""
     counts = {kind: count for kind, count in result["changes"].items() if kind not in {"same", "read"}}
     same = result["changes"].get("same", 0)
     if not counts and result["operation"] == "destroy":
@@ -69,7 +69,7 @@ def changes_text(result: Mapping[str, Any]) -> str:
 
 
 def _show(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> None:
-    """What was real, what was simulated, and what to do next."""
+    """Real parts, simulated parts, and next commands, for the end of a command."""
     table = Table.grid(padding=(0, 2))
     for name, text in _facts(prepared, placeholders, report):
         table.add_row(f"[dim]{name}[/]", escape(text))
@@ -114,7 +114,7 @@ def _show_programs(programs: Iterable[Program]) -> None:
 
 
 def substitution_text(choice: ReleaseChoice) -> str | None:
-    """What to say where another release stands in."""
+    """Notice that another release stands in for the stack's."""
     requested, used = choice.asked.name, choice.used.name
     if requested == used:
         return None
@@ -162,20 +162,20 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
 
 
 def scaling_text(time: ScalingTime) -> str:
-    """What scales servers, and how that differs from a real stack."""
+    """Notice about the scaling of servers and its differences from a real stack."""
     version = keda_parts().definitions.version
     return f"KEDA {version} and Kubernetes' own HPA controller, by the rehearsal's Prometheus; {time}"
 
 
 def _version_differences(prepared: Prepared) -> "Sequence[VersionDifference]":
-    """What of the stack's own programs is rehearsed in another version."""
+    """Programs of the stack that are rehearsed in another version, with the reasons."""
     from llmd_rehearsal.deployed_programs import version_differences  # noqa: PLC0415 - not for every command
 
     return version_differences(prepared.plan, prepared.inventory.release, prepared.inventory.programs)
 
 
 def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":
-    """What of the stack's own release is rehearsed otherwise."""
+    """Differences between the stack's release and the one that is rehearsed; empty where both are the same."""
     if prepared.inventory.release.asked.name == prepared.inventory.release.used.name:
         return ()
     from llmd_rehearsal.release_differences import release_differences  # noqa: PLC0415 - it loads Pulumi
@@ -228,12 +228,12 @@ def run_inside(
 
 
 class LocalRehearsals:
-    """What the kit's commands do on rehearsed stacks (`llmd_oke.cli.extensions.Rehearsals`)."""
+    """Rehearsed stacks for the kit's commands (`llmd_oke.cli.extensions.Rehearsals`)."""
 
     run_inside = staticmethod(run_inside)
 
     def drift(self, project: Path, stack: str, progress: Progress) -> Sequence[Drift]:
-        """What was changed by hand in a rehearsed stack.
+        """Changes by hand that a rehearsed stack has.
 
         Raises:
             KitError: its rehearsal is not up, or it can't be seen.
@@ -243,7 +243,7 @@ class LocalRehearsals:
         return [Drift(**change) for change in rehearsal.run_engine(prepared, "drift", progress)["drift"]]
 
     def preview(self, project: Path, stack: str, progress: Progress) -> Preview:
-        """What an update of a rehearsed stack would do; starts the rehearsal where it is not up.
+        """Changes that an update of a rehearsed stack would make; starts the rehearsal where it is not up.
 
         Raises:
             KitError: there is no preview; says why.
@@ -485,7 +485,7 @@ def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:
-    """Whether an option stands on the command line; the environment counts for sub-commands too."""
+    """Tell whether the command line has an option; an environment variable counts for sub-commands too."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -506,7 +506,7 @@ def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprot
 
 
 def _tell_release(prepared: Prepared, progress: Progress) -> None:
-    """Says which release stands in for the stack's own, if one does."""
+    """Print which release stands in for the stack's, if one does."""
     if text := substitution_text(prepared.inventory.release):
         progress.step(text)
 

@@ -1,4 +1,4 @@
-"""What the local cluster of a planned stack is made of: which of it is real, and by which processes."""
+"""Parts of a planned stack's local cluster: which of them are real, and the processes that run them."""
 
 import hashlib
 import sys
@@ -204,7 +204,7 @@ def _node(plan: Plan, node: Node) -> NodeConfig:
 
 
 def _shapes_digest(plan: Plan) -> str:
-    """Of the project's own entries that say what nodes have."""
+    """Digest of the project's entries that describe nodes."""
     own = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
     return hashlib.sha256("".join(own).encode()).hexdigest()
 
@@ -258,7 +258,7 @@ def _plugins(
 
 
 def further_programs(plan: Plan) -> tuple[str, ...]:
-    """What this stack needs beside the programs of every rehearsal: those of a Gateway, Prometheus, and KEDA."""
+    """Programs that this stack needs beside those of every rehearsal: for a Gateway, Prometheus, and KEDA."""
     return (*programs_in_pods(plan)[len(IN_PODS) :], *(WATCHING if _has_prometheus(plan) else ()))
 
 
@@ -268,7 +268,7 @@ def programs_in_pods(plan: Plan) -> tuple[str, ...]:
 
 
 def _has_prometheus(plan: Plan) -> bool:
-    """Whether Prometheus runs: what is scaled needs one too."""
+    """Tell whether Prometheus runs; scaling needs one too."""
     return plan.monitoring is not None or is_scaled(plan)
 
 
@@ -317,7 +317,7 @@ def preinstalled_definitions(plan: Plan) -> tuple[Crds, ...]:
 def simulated(
     plan: Plan, plugin: KubernetesPlugin, placeholders: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """What is not real in a rehearsal of a plan with that plug-in, whose pods have these images without a program, with
+    """Parts of a plan's rehearsal with that plug-in that aren't real; its pods have these images without a program and
     their number.
     """
     from llmd_tuner.figures import bound_models  # noqa: PLC0415 - other parts of a rehearsal do without
@@ -340,7 +340,7 @@ def simulated(
 def pod_environment(
     plan: Plan, programs: Mapping[str, Program], plugin: KubernetesPlugin, time_scale: float
 ) -> dict[str, str]:
-    """What programs in pods must know of the rehearsal: a benchmark reports it and measures in model time."""
+    """Environment variables that describe the rehearsal to programs in pods: benchmarks measure in model time."""
     from llmd_pods.circumstances import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
     from llmd_pods.row import Basis  # noqa: PLC0415 - the same
     from llmd_tuner.figures import bound_models  # noqa: PLC0415 - the same

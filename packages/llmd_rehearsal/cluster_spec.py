@@ -136,7 +136,7 @@ class ClusterSpec:
         return ClusterSpec(processes=tuple(processes), **tree)
 
     def digest(self) -> str:
-        """Tells whether a running local cluster is the one that this spec describes."""
+        """Digest of the spec, by which a running local cluster is recognised."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
@@ -179,12 +179,12 @@ class StateFolder:
 
     @property
     def record_file(self) -> Path:
-        """Where the local cluster says how it is."""
+        """File in which the local cluster keeps its status."""
         return self.path / "cluster.json"
 
     @property
     def spec_file(self) -> Path:
-        """What the local cluster was asked to be."""
+        """File with the spec of the local cluster."""
         return self.path / "cluster-spec.json"
 
     @property
@@ -224,7 +224,7 @@ class StateFolder:
 
 
 def spec_differences(before: ClusterSpec, now: ClusterSpec) -> list[str]:
-    """Why a local cluster of one spec isn't one of the other, for people: facts that differ, or that something else
+    """Differences between two specs, for people: facts that differ, or that something else
     does.
     """
     changes = [

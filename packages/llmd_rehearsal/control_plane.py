@@ -106,42 +106,42 @@ class Pki:
 
     @property
     def authority(self) -> KeyPair:
-        """What signs the others."""
+        """Authority that signs the other certificates."""
         return self.pair("ca")
 
     @property
     def api_server(self) -> KeyPair:
-        """What the API server shows."""
+        """Certificate that the API server shows."""
         return self.pair("kube-apiserver")
 
     @property
     def admin(self) -> KeyPair:
-        """May do everything."""
+        """Client certificate with all rights."""
         return self.pair("admin")
 
     @property
     def controller_manager(self) -> KeyPair:
-        """May do everything too, so that its controllers start without a service account each."""
+        """Client certificate with all rights too, so that controllers start without a service account each."""
         return self.pair("kube-controller-manager")
 
     @property
     def scheduler(self) -> KeyPair:
-        """May do what the scheduler's built-in role allows."""
+        """Client certificate with the rights of the scheduler's built-in role."""
         return self.pair("kube-scheduler")
 
     @property
     def front_proxy(self) -> KeyPair:
-        """What the API server shows to servers of further APIs, such as KEDA's of metrics."""
+        """Client certificate that the API server shows to servers of further APIs, such as KEDA's of metrics."""
         return self.pair("front-proxy")
 
     @property
     def outside(self) -> KeyPair:
-        """What stand-ins for hosts outside the cluster show."""
+        """Certificate that stand-ins for hosts outside the cluster show."""
         return self.pair("outside")
 
     @property
     def in_pods(self) -> KeyPair:
-        """What programs in pods show that would make a certificate of their own."""
+        """Certificate of programs in pods that would otherwise make one for themselves."""
         return self.pair("in-pods")
 
     @property

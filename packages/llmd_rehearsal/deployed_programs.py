@@ -37,7 +37,7 @@ class VersionDifference:
 
 
 def deployed_versions() -> dict[str, dict[str, str]]:
-    """By program, the versions that stacks deploy by the kit's own records, each by where it stands."""
+    """Versions that stacks deploy, by program and by the kit's record that has them."""
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     followed = {"KEDA": scaling().definitions.version}
     watched = {"Prometheus": _prometheus()}
@@ -52,7 +52,7 @@ def deployed_versions() -> dict[str, dict[str, str]]:
 def version_differences(
     plan: Plan, choice: ReleaseChoice, programs: Mapping[str, Program]
 ) -> tuple[VersionDifference, ...]:
-    """What a rehearsal of a stack runs in another version than the stack would, with the reasons.
+    """Programs that a rehearsal runs in another version than the stack would, with the reasons.
 
     `choice` has the stack's own release with its overrides.
     """

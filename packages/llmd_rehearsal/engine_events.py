@@ -43,7 +43,7 @@ _CONSEQUENCES = {"update failed", "Resource monitor has terminated, shutting dow
 
 
 class EventReporter:
-    """Hears the engine's events; keeps errors for the end and says every few seconds what is still waited for."""
+    """Listener to the engine's events: keeps errors for the end, prints every few seconds what is waited for."""
 
     def __init__(self, progress: Progress, *, is_preview: bool = False) -> None:
         self._progress = progress
@@ -118,7 +118,7 @@ class EventReporter:
 
 
 def differences(metadata: events.StepEventMetadata) -> str:
-    """What a step would change, to be put behind the resource's name: `: spec.replicas changes from 8 to 6`."""
+    """Changes of a step, to be put behind the resource's name: `: spec.replicas changes from 8 to 6`."""
     (change,) = of_document({"steps": [step(metadata)]}).changes
     paths = change.replaced_by if change.operation == "replace" else change.changed
     texts = [guards.difference(path, change) for path in paths[:_MOST_DIFFERENCES]]
@@ -142,7 +142,7 @@ def _end_of(output: str) -> str:
 
 
 class StepRecorder:
-    """Hears the engine's events, keeps each resource's step, what went wrong and how many resources an operation did
+    """Listener to the engine's events that keeps each resource's step, errors, and how many resources an operation did
     what to, and hands the event on.
     """
 
@@ -164,7 +164,7 @@ class StepRecorder:
 
 
 def logged(event: events.EngineEvent) -> dict[str, Any]:
-    """What the CLI writes of an event to its event log, where a resource failed or the engine complains."""
+    """Line of the CLI's event log for an event, where a resource failed or the engine complains."""
     if event.diagnostic_event:
         diagnostic = event.diagnostic_event
         return {"diagnosticEvent": {"urn": diagnostic.urn, "message": diagnostic.message}}

@@ -1,4 +1,4 @@
-"""What stands before the models of a rehearsed stack: its Gateway and its front door.
+"""Gateway and front door of a rehearsed stack's models.
 
 A rehearsal has neither OCI's load balancers nor cert-manager, nor anybody's certificate: both are for pods. Whichever
 provider the stack names, Envoy Gateway runs, without TLS. Keys, provider's keys and the certificate of a front door are
@@ -46,7 +46,7 @@ _KEPT = ("mode", "name", "namespace", "listener", "clusterListener")
 
 
 class GatewayParts(Entry):
-    """What a rehearsal puts into its cluster."""
+    """Objects and programs that a rehearsal puts into its cluster."""
 
     title: str
     definitions: tuple[Crds, ...]
@@ -70,7 +70,7 @@ def rehearsed_gateway(stack: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
-    """What is in the cluster before a stack with a Gateway: Envoy Gateway, and the Gateway that is said to be there."""
+    """Objects that a cluster has before a stack with a Gateway: Envoy Gateway, and the Gateway that the stack names."""
     gateway = plan.gateway
     if gateway is None:
         return []
@@ -93,7 +93,7 @@ def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
 
 
 def simulated_gateway(plan: Plan) -> tuple[str, ...]:
-    """What of a stack's Gateway is not real in a rehearsal."""
+    """Parts of a stack's Gateway that are not real in a rehearsal."""
     gateway = plan.gateway
     if gateway is None:
         return ()

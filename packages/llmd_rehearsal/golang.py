@@ -55,7 +55,7 @@ def find_go(module: Path, packaged: Path | None, install: str) -> Path:
 
 
 def _refusal(go: Path, module: Path) -> str | None:
-    """Why this Go can't build the module, in its own words; None for one that can."""
+    """Reason why this Go can't build the module, in Go's words; None for one that can."""
     try:
         process = subprocess.run(
             [go, "env", "GOVERSION"],
@@ -99,7 +99,7 @@ def build_arguments(variables: Mapping[str, str], packages: Sequence[str], outpu
 def download(
     go: Path, module: str, version: str, folder: Path, timeout_s: float = DOWNLOAD_TIMEOUT_S
 ) -> tuple[Path, str]:
-    """Has a module in Go's own cache; the result is its folder there and its checksum. `folder` is to run in.
+    """Download a module into Go's cache; return its folder there and its checksum. `folder` is to run in.
 
     Raises KitError when the download fails or takes longer than `timeout_s`.
     """
@@ -123,12 +123,12 @@ def download(
 
 
 def is_refusal(message: str) -> bool:
-    """Whether a failed download is a module proxy's answer, and not a network without one."""
+    """Tell whether a failed download is a module proxy's answer, and not a network without one."""
     return re.search(r"\b(403 Forbidden|404 Not Found|410 Gone)\b", message) is not None
 
 
 def version_satisfies(version: str, required: str, accepts: str) -> bool:
-    """Whether a version serves where another is required.
+    """Tell whether a version serves where another is required.
 
     `accepts` is `exact`, `patch` (same minor, not older), `minor` (same major, not older) or `later` (not older).
     """

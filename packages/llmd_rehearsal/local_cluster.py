@@ -51,7 +51,7 @@ class LocalCluster:
         self.folder = StateFolder(state.resolve())
 
     def status(self) -> ClusterRecord | None:
-        """How the local cluster is; None when there is none.
+        """Status of the local cluster; None when there is none.
 
         A failed local cluster keeps its record, so that it can still be asked why. One that ended without a word (the
         machine was restarted, its first process was killed) is none.
@@ -178,7 +178,7 @@ class LocalCluster:
             path.mkdir(parents=True, exist_ok=True)
 
     def _spec(self) -> ClusterSpec | None:
-        """What the local cluster was asked to be; None where another version of the kit wrote that."""
+        """Spec of the local cluster; None where another version of the kit wrote it."""
         try:
             return ClusterSpec.from_json(self.folder.spec_file.read_text())
         except (OSError, ValueError, KeyError, TypeError):
@@ -324,7 +324,7 @@ def end_processes(record: ClusterRecord, timeout_s: float) -> None:
 
 
 def _members(record: ClusterRecord) -> list[ProcessIdentity]:
-    """Who is in the local cluster's namespaces now; never a process of the host's own, whatever the record says."""
+    """Processes in the local cluster's namespaces now; never one of the host's own, whatever the record says."""
     host = namespaces.namespaces_of(os.getpid())
     foreign = {kind: name for kind, name in record.namespaces.items() if host.get(kind) != name}
     members = map(namespaces.identity_of, namespaces.members_of(foreign))

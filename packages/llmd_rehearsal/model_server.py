@@ -99,7 +99,7 @@ def _models(project: Path | None) -> Sequence[Model]:
 
 
 async def serve(address: str, context: ssl.SSLContext, project: Path | None) -> None:
-    """Serves the repositories of the catalogue, with those of the project's own, until SIGTERM or SIGINT; OSError when
+    """Serve the repositories of the catalogue, with those of the project, until SIGTERM or SIGINT; OSError when
     the address can't be had.
     """
     stop = asyncio.Event()
@@ -114,7 +114,7 @@ async def serve(address: str, context: ssl.SSLContext, project: Path | None) -> 
 
 
 def main() -> None:
-    """Serves with the certificate that the command line names."""
+    """Serve with the certificate that the command line names."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.model_server", description=__doc__)
     parser.add_argument("--address", required=True, help="address that the hosts' names lead to")
     parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")

@@ -88,7 +88,7 @@ class ProcessIdentity:
     boot_id: str
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Tell whether this very process still runs."""
         return _boot_id() == self.boot_id and start_ticks(self.pid) == self.start_ticks
 
 
@@ -99,7 +99,7 @@ def identity_of(pid: int, proc: Path = Path("/proc")) -> ProcessIdentity | None:
 
 
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """When the process started, in clock ticks since boot; None for one that has ended, zombies included."""
+    """Start of the process in clock ticks since boot; None for one that has ended, zombies included."""
     fields = stat_fields(pid, proc)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 

@@ -72,7 +72,7 @@ class Fleet:
         return name in self._configs
 
     def runs(self, name: str | None) -> bool:
-        """Whether that is one of the nodes, and not stopped."""
+        """Tell whether that is one of the nodes, and not stopped."""
         return name in self._configs and name not in self._stopped
 
     def index(self, name: str) -> int:
@@ -413,7 +413,7 @@ class NodeControl:
 
 
 async def serve_control(control: NodeControl, port: int) -> web.AppRunner:
-    """Serves on a port of 127.0.0.1 until the runner is cleaned up."""
+    """Serve on a port of 127.0.0.1 until the runner is cleaned up."""
     runner = web.AppRunner(control.application(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()

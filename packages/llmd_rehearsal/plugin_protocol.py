@@ -54,13 +54,13 @@ class Server:
     _cancel: Callable[[], None]
 
     def stop(self) -> None:
-        """Stops to serve, and ends the waits that are under way."""
+        """Stop to serve, and end the waits that are under way."""
         self._cancel()
         self._grpc.stop(grace=0).wait()
 
 
 def serve(servicer: object, port: int, cancel: Callable[[], None]) -> Server:
-    """Serves on a port of 127.0.0.1; 0 for a free one."""
+    """Serve on a port of 127.0.0.1; 0 for a free one."""
     options = [
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -74,7 +74,7 @@ def serve(servicer: object, port: int, cancel: Callable[[], None]) -> Server:
 
 
 def serve_until_signal(start: Callable[[], Server]) -> None:
-    """Starts a plug-in that logs every call to standard error, and stops it at SIGINT or SIGTERM."""
+    """Start a plug-in that logs every call to standard error, and stop it at SIGINT or SIGTERM."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     ends = {signal.SIGINT, signal.SIGTERM}
@@ -85,7 +85,7 @@ def serve_until_signal(start: Callable[[], Server]) -> None:
 
 
 class _Failure(NamedTuple):
-    """What gRPC takes as the end of a failed call."""
+    """Signature that gRPC expects of the end of a failed call."""
 
     code: grpc.StatusCode
     details: str
@@ -113,7 +113,7 @@ def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PluginServicer(Servicer):
-    """What every stand-in answers alike: who it is, and that it takes any configuration."""
+    """Answers that all stand-ins have in common: their version, and that they take any configuration."""
 
     package: str
     version: str
@@ -158,18 +158,18 @@ def _failure(error: Exception) -> _Failure:
 
 
 def diff_changes(some: bool) -> Message:
-    """Whether a Diff says that there are changes."""
+    """Tell whether a Diff says that there are changes."""
     return provider.DiffResponse.DIFF_SOME if some else provider.DiffResponse.DIFF_NONE
 
 
 def property_diff(change: Change, *, replaces: bool, of_inputs: bool = False) -> Message:
-    """What a Diff says of one property; `of_inputs` where old and new inputs were compared, not state and inputs."""
+    """Diff of one property; `of_inputs` where old and new inputs were compared, not state and inputs."""
     kind = f"{change.name}_REPLACE" if replaces else change.name
     return provider.PropertyDiff(kind=provider.PropertyDiff.Kind.Value(kind), inputDiff=of_inputs)
 
 
 def naming_of(request: Message) -> Naming:
-    """How the engine wants a name made up in a Check."""
+    """Parts of the name that the engine wants made up in a Check."""
     allowed = request.autonaming.mode != provider.CheckRequest.AutonamingOptions.DISABLE
     return Naming(request.name, request.randomSeed, request.autonaming.proposed_name, allowed)
 

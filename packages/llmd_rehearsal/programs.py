@@ -54,7 +54,7 @@ _ANY_GO_MODULE = "llm-d"
 
 
 class VersionQuery(Entry):
-    """How a program tells its version: by `arguments` and a pattern for the `answer`, or by a Go module in it.
+    """Way to ask a program for its version: by `arguments` and a pattern for the `answer`, or by a Go module in it.
 
     `go_modules` are the names that the module has had.
     """
@@ -74,7 +74,7 @@ class PythonSource(Entry):
 
 
 class Source(Entry):
-    """Where a program comes from when it isn't on PATH: a build, a Python distribution, or the operating system.
+    """Source of a program that isn't on PATH: a build, a Python distribution, or the operating system.
 
     `other_builds` make further versions, for releases that ask for them.
     """
@@ -100,12 +100,12 @@ class ProgramDefinition(Entry):
     not_deployed: str | None = None
 
     def satisfies(self, version: str, required: str) -> bool:
-        """Whether one version of the program serves where another is required."""
+        """Tell whether one version of the program serves where another is required."""
         return version_satisfies(version, required, self.accepts)
 
     @property
     def builds(self) -> dict[str, str]:
-        """What can be built here: the name of the build by the version that it makes."""
+        """Builds of the program that are possible here: name of the build by the version that it makes."""
         own = {} if self.source.build is None else {self.version: self.source.build}
         return {**own, **self.source.other_builds}
 
@@ -116,7 +116,7 @@ class ProgramDefinition(Entry):
 
 
 class Build(Entry):
-    """What one `go build` makes: `packages` by the program's name, `variables` set at link time.
+    """Programs that one `go build` makes: `packages` by the program's name, `variables` set at link time.
 
     `cgo` is Go's own default unless it is given. `minutes` is what a first build takes on two cores. `asks_for` is a
     Go module that not every module proxy has: it is asked for before anything counts on the build.
@@ -219,7 +219,7 @@ def ensure(names: Iterable[str], progress: Progress, versions: Mapping[str, str]
 
 
 def why_unbuildable(name: str, version: str) -> str | None:
-    """Why that version of a program can't be built here; None where it can.
+    """Reason why that version of a program can't be built here; None where it can.
 
     A build that depends on a Go module which not every module proxy has is asked for, within `ASKING_TIMEOUT_S`; what a
     proxy refuses is not asked for again for a day.
@@ -247,7 +247,7 @@ def why_unbuildable(name: str, version: str) -> str | None:
 
 
 def _remedy(name: str, version: str | None) -> str | None:
-    """What the user can do about a program that can't be built here; None for one that can."""
+    """Remedy for a program that can't be built here; None for one that can."""
     definition = program_definition(name)
     source, required = definition.source, version or definition.version
     if source.python is not None:
@@ -473,7 +473,7 @@ def cache_folder() -> Path:
 
 
 def program_file(name: str, version: str, build: Build) -> Path:
-    """Where the cache has, or would have, a program of this build."""
+    """File in the cache that a program of this build has, or would have."""
     return cache_folder() / "programs" / name / f"{version}-{fingerprint(build)}" / name
 
 

@@ -1,4 +1,4 @@
-"""Where a rehearsed router differs from the one that the stack's own release would have, object by object."""
+"""Differences between a rehearsed router and the one of the stack's release, object by object."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class ObjectDifference:
 
 
 def release_differences(own: Plan, rehearsed: Plan) -> tuple[ObjectDifference, ...]:
-    """What differs for the first unit of each model; the other units are like it.
+    """Differences for the first unit of each model; the other units are like it.
 
     Units have the plan's names for them, without what marks their version.
     """

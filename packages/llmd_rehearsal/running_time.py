@@ -78,7 +78,7 @@ class RunningLoop(asyncio.SelectorEventLoop):
 
 
 class Starvation:
-    """How long threads of some processes were ready to run and got no processor, since this object was made."""
+    """Time for which threads of some processes were ready to run and got no processor, since this object was made."""
 
     def __init__(self, pids: Iterable[int], proc: Path = Path("/proc")) -> None:
         self._pids, self._proc = tuple(pids), proc
@@ -86,7 +86,7 @@ class Starvation:
 
     @property
     def seconds(self) -> float:
-        """Those of the thread that waited longest."""
+        """Seconds of the thread that waited longest."""
         waited = self._waited_ns()
         return max((waited[thread] - ns for thread, ns in self._before.items() if thread in waited), default=0) / 1e9
 

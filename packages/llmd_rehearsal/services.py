@@ -168,7 +168,7 @@ class Pipe:
 
 
 class Relay:
-    """Both directions between two connected, non-blocking sockets; closes them when both have ended."""
+    """Relay of both directions between two connected, non-blocking sockets; closes them when both have ended."""
 
     def __init__(self, client: socket.socket, server: socket.socket, done: Callable[["Relay"], None]) -> None:
         self._sockets = (client, server)
@@ -332,7 +332,7 @@ class NamedPort:
 
 @dataclass(frozen=True)
 class DnsName:
-    """What one name stands for: addresses, or another name outside the cluster."""
+    """Meaning of one name: addresses, or another name outside the cluster."""
 
     addresses: tuple[str, ...] = ()
     alias: str | None = None
@@ -446,7 +446,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 class DnsServer:
-    """Serves, over UDP and TCP, the names that `zone()` gives at the moment of asking."""
+    """DNS server, over UDP and TCP, of the names that `zone()` returns at the moment of asking."""
 
     def __init__(self, zone: Callable[[], Mapping[str, DnsName]], domain: str) -> None:
         self._zone = zone

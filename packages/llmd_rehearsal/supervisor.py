@@ -62,7 +62,7 @@ class Child:
         self._process = process
 
     def describe_end(self) -> str:
-        """How it ended: `ended with status 1`, `was ended by SIGKILL`."""
+        """Description of a process's end: `ended with status 1`, `was ended by SIGKILL`."""
         if self.status is not None and self.status < 0:
             return f"was ended by {signal.Signals(-self.status).name}"
         return f"ended with status {self.status}"
@@ -143,7 +143,7 @@ class Children:
 
 
 class Reporter:
-    """Tells whoever started the local cluster how it goes, as lines of JSON on a pipe, and the supervisor's log too."""
+    """Reports of the local cluster's progress, as lines of JSON on its starter's pipe and in the supervisor's log."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -158,7 +158,7 @@ class Reporter:
 
 
 class Supervisor:
-    """Brings a local cluster up, watches it, and takes it down."""
+    """Supervisor that brings a local cluster up, watches it, and takes it down."""
 
     def __init__(self, folder: StateFolder, spec: ClusterSpec, record: ClusterRecord, reporter: Reporter) -> None:
         self._folder = folder
@@ -319,7 +319,7 @@ def _tls(readiness: HttpReady) -> ssl.SSLContext:
 
 
 def first_record(spec: ClusterSpec) -> ClusterRecord:
-    """What is known before anything is started; /proc must still be the host's, so that the numbers are the host's."""
+    """Record of the cluster before anything is started; /proc must still be the host's, so that the numbers are too."""
     pid = int(Path("/proc/self").readlink().name)
     identity, fields = identity_of(pid), stat_fields(pid)
     if identity is None or fields is None:
@@ -369,7 +369,7 @@ def main() -> int:
 
 
 def _leave(_signal: int, _frame: object) -> None:
-    """For a first process, SIGTERM has no default: without this it could not be stopped while it makes the network."""
+    """End the process at SIGTERM, which does nothing to a first process without a handler."""
     sys.exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What the API server holds of one kind of object, kept current by a watch, for the node agent's parts."""
+"""Objects of one kind that the API server holds, kept current by a watch, for the node agent's parts."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ Kind = TypeVar("Kind", bound=NamespacedResourceG | GlobalResource)
 
 @dataclass(frozen=True)
 class ObjectIdentity:
-    """Which object this is: a name can come back with another uid."""
+    """Identity of an object: a name can come back with another uid."""
 
     namespace: str
     name: str
@@ -135,7 +135,7 @@ class Store(Generic[Kind]):
 
 
 class Changes:
-    """That something changed in stores which are looked at as a whole, by one look for many changes."""
+    """Signal that something changed in stores which are looked at as a whole, by one look for many changes."""
 
     def __init__(self, gather_s: float) -> None:
         """`gather_s` is for how long changes are gathered at least, in seconds."""

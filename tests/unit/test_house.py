@@ -94,6 +94,7 @@ def test_public_class_names_that_occur_twice_are_listed_with_their_places(tmp_pa
         ("Runs the program.", "verb"),
         ("Runs of the program.", None),
         ("Requests the token.", "verb"),
+        ("Requests that a server takes.", None),
         ("Those of a model's servers.", "pronoun"),
         ("All of them.", "pronoun"),
         ("As Rich asks for it.", "preposition"),

@@ -45,7 +45,7 @@ class ChartSource(Entry):
 
     @property
     def published(self) -> str:
-        """Its name behind the prefix of a private registry that has a copy."""
+        """The chart's name behind the prefix of a private registry that has a copy."""
         return (
             f"{self.repository.partition('://')[2]}/{self.reference}"
             if self.repository

@@ -34,7 +34,7 @@ class HelmError(Exception):
 
 @dataclass(frozen=True)
 class Metadata:
-    """What Helm knows of a release."""
+    """Helm's record of a release."""
 
     name: str
     chart: str
@@ -54,20 +54,20 @@ class Helm:
     program: str = ""
 
     def install(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
-        """Makes a release. Raises HelmError."""
+        """Install a release. Raises HelmError."""
         self._apply("install", name, namespace, folder, values, flags)
 
     def upgrade(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
-        """Makes another revision of a release. Raises HelmError."""
+        """Upgrade a release to another revision. Raises HelmError."""
         self._apply("upgrade", name, namespace, folder, values, flags)
 
     def uninstall(self, name: str, namespace: str, timeout_s: int) -> None:
-        """Deletes a release, and waits until its objects are gone; none is no error. Raises HelmError."""
+        """Delete a release, and wait until its objects are gone; none is no error. Raises HelmError."""
         flags = ["--wait", "--no-hooks", "--ignore-not-found", f"--timeout={timeout_s}s"]
         self._run(["uninstall", name, "--namespace", namespace, *flags], timeout_s + GRACE_S)
 
     def metadata(self, name: str, namespace: str) -> Metadata | None:
-        """What Helm knows of a release, or None where there is none."""
+        """Helm's record of a release, or None where there is none."""
         try:
             text = self._run(["get", "metadata", name, "--namespace", namespace, "--output", "json"], READ_LIMIT_S)
         except HelmError as error:
@@ -185,7 +185,7 @@ _REPLACED_BY: Final = ("name", "namespace")
 
 @dataclass(frozen=True)
 class Releases:
-    """What the plug-in does for Helm releases. `program` is Helm's path; from PATH if empty."""
+    """Helm releases of the plug-in. `program` is Helm's path; from PATH if empty."""
 
     program: str = ""
 
@@ -205,7 +205,7 @@ class Releases:
         return checked
 
     def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[Difference]:
-        """How inputs differ from those recorded."""
+        """Differences between inputs and those recorded."""
         old = _plain(state.get("__inputs") or {})
         return without_ignored(differences(old, _plain(news), _REPLACED_BY), ignored)
 
@@ -237,7 +237,7 @@ class Releases:
         return None if release.metadata() is None else {**state, **release.state(inputs)}
 
     def delete(self, session: Session, state: dict[str, Tree]) -> None:
-        """Deletes a release and waits until it is gone."""
+        """Delete a release and wait until it is gone."""
         release = _Release.of(session, {**state}, self.program)
         try:
             release.helm.uninstall(release.name, release.namespace, release.timeout_s)

@@ -131,7 +131,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Diff:
-    """What an update would do. `replaces` are the names of the changes that only a new object can make."""
+    """Changes that an update would make. `replaces` are the names of the changes that only a new object can make."""
 
     differences: Sequence[Difference]
     replaces: Sequence[str]
@@ -139,7 +139,7 @@ class Diff:
 
 
 def diff(session: Session, kind: Kind, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> Diff:
-    """Compares inputs with the recorded live state, as far as the program had a say in it."""
+    """Compare inputs with the recorded live state, as far as the program had a say in it."""
     recorded = Checkpoint.parse(state)
     new = normalized(to_object(news), session.schemas)
     old = prune(recorded.live, normalized(recorded.inputs, session.schemas))
@@ -222,7 +222,7 @@ def _walk(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, Change, Any]]:
 
 
 def _touches(pattern: Path, path: Path, value: object) -> bool:
-    """Whether the change at `path` reaches what the pattern names: at it, below it, or inside of a new value."""
+    """Tell whether the change at `path` reaches what the pattern names: at it, below it, or inside of a new value."""
     steps = zip(pattern, path, strict=False)
     matched = all(isinstance(part, int) if step == "*" else step == part for step, part in steps)
     return matched and (len(path) >= len(pattern) or _has(value, pattern[len(path) :]))
@@ -250,18 +250,18 @@ class WriteRequest:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What the engine records. At preview the id is empty, and the state may be no more than the inputs."""
+    """State for the engine to record. At preview the id is empty, and the state may be no more than the inputs."""
 
     id: str
     state: dict[str, Tree]
 
 
 class _UnpredictableError(Exception):
-    """Only the real write can tell what comes of it."""
+    """A result that only the real write can tell."""
 
 
 def create(session: Session, request: WriteRequest) -> WriteResult:
-    """Makes an object and waits until it is ready."""
+    """Create an object and wait until it is ready."""
     obj = to_object(request.inputs)
     if request.preview and (has_unknowns(obj) or not session.serves(request.kind)):
         return WriteResult("", request.inputs)
@@ -329,7 +329,7 @@ def _with_retries(make: Callable[[], JsonObject], session: Session, request: Wri
 
 
 def update(session: Session, request: WriteRequest, state: dict[str, Tree], ignored: Sequence[str]) -> WriteResult:
-    """Changes an object and waits until it is ready; also one that was left unready and is unchanged."""
+    """Update an object and wait until it is ready; also one that was left unready and is unchanged."""
     if not request.preview:
         session.for_write()
     obj = normalized(to_object(request.inputs), session.schemas)
@@ -416,7 +416,7 @@ def _live_after(session: Session, request: WriteRequest, recorded: Checkpoint, f
 
 
 def delete(session: Session, kind: Kind, id_: str, state: dict[str, Tree], timeout_s: float) -> None:
-    """Deletes an object and waits until it is gone; one that is gone already is no error."""
+    """Delete an object and wait until it is gone; one that is gone already is no error."""
     if session.skips_unreachable:
         return
     cluster = session.for_delete()
@@ -453,7 +453,7 @@ def manager_name(inputs: JsonObject, recorded: str) -> str:
 
 
 def must_force(live: JsonObject, *, preview: bool) -> bool:
-    """Whether to overrule other field managers without being asked to.
+    """Tell whether to overrule other field managers without being asked to.
 
     At preview, as long as a first writer's fields weren't taken over; always where nobody kept account of fields.
     """

@@ -1,4 +1,4 @@
-"""Runs one container of a pod: start, probes, restarts with back-off, end."""
+"""One container of a pod: start, probes, restarts with back-off, end."""
 
 import asyncio
 import logging
@@ -81,7 +81,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class ContainerOptions:
-    """How a container is run."""
+    """Options of a container's runs."""
 
     make: Callable[[], Container]
     restarts: Callable[[int], bool]
@@ -109,7 +109,7 @@ def pre_stop_sleep_s(seconds: float, time_scale: float) -> float:
 
 
 class ContainerWorker:
-    """Keeps the record of one container true; `started` is set when its startup probe has passed."""
+    """Keeper of one container's record; `started` is set when its startup probe has passed."""
 
     def __init__(self, model: ContainerModel, record: ContainerRecord, options: ContainerOptions) -> None:
         self.record = record
@@ -299,5 +299,5 @@ class ContainerWorker:
 
 
 def _answers(model: ContainerModel) -> bool:
-    """Whether there is a first good answer to wait for."""
+    """Tell whether a probe of the container can answer, so that there is a first good answer to wait for."""
     return bool(model.startupProbe or model.readinessProbe or model.livenessProbe)

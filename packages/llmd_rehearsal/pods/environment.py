@@ -44,7 +44,7 @@ class MissingSourceError(Exception):
 
 
 class Sources(Protocol):
-    """Where ConfigMaps and Secrets are read from."""
+    """Readers of ConfigMaps and Secrets."""
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
         """Give its data and binary data, None if there is no such ConfigMap."""

@@ -1,4 +1,4 @@
-"""What a pod finds of its node's GPUs and RDMA ports: the kernel's folders, amd-smi, PyTorch and NIXL, all simulated.
+"""Simulated GPUs and RDMA ports of a pod's node: the kernel's folders, amd-smi, PyTorch and NIXL.
 
 Only Python programs of images that have them find it, in containers that ask for all of a node's GPUs. Faults of a node
 are rules of the rehearsal's fault file (`resource: Node`).
@@ -40,7 +40,7 @@ _SOCKETS = 2
 
 
 def takes_node(container: Container, node: NodeConfig) -> bool:
-    """Whether a container asks for all GPUs of its node."""
+    """Tell whether a container asks for all GPUs of its node."""
     shape = shape_of(node)
     return shape is not None and texts(container.resources, "limits").get(shape.gpu.resource) == str(shape.gpus)
 
@@ -52,7 +52,7 @@ def shape_of(node: NodeConfig) -> Shape | None:
 
 
 def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults) -> list[Mount]:
-    """Writes what the container finds into `folder`, and shows it where it is looked for."""
+    """Write the files of a container's hardware into `folder` and return their mounts."""
     shape = shape_of(node)
     if shape is None:
         return []

@@ -1,4 +1,4 @@
-"""What runs for a container image: a program, Python, the simulator or nothing, by `values/rehearsal/images.yaml`."""
+"""Programs of container images: a program, Python, the simulator or nothing, by `values/rehearsal/images.yaml`."""
 
 import shutil
 import sys
@@ -90,7 +90,7 @@ class ImageEntry(BaseModel):
         return [*words, *(part for flag in _absent(self.adds, argv) for part in (flag, self.adds[flag]))]
 
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
-        """These flags as the program needs them where its servers are slower than in real time; what a manifest gives
+        """Flags that the program needs where its servers are slower than in real time; a flag of the manifest
         stays as it is.
         """
         if time_scale <= 1:
@@ -155,12 +155,12 @@ def repository(image: str) -> str:
 
 
 def _is_named(name: str, pattern: str) -> bool:
-    """Whether a repository, or what it is a copy of in a private registry, matches a pattern."""
+    """Tell whether a repository, or the original of its copy in a private registry, matches a pattern."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
 
 
 def _absent(flags: Iterable[str], argv: Sequence[str]) -> list[str]:
-    """Those of the flags that a command line doesn't give, neither as `--flag value` nor as `--flag=value`."""
+    """Flags that a command line doesn't give, neither as `--flag value` nor as `--flag=value`."""
     present = {word.partition("=")[0] for word in argv}
     return [flag for flag in flags if flag not in present]
 
@@ -194,7 +194,7 @@ class Python:
         return {**merged, "PATH": f"{FOLDER}/bin:{merged.get('PATH', '')}"}
 
     def mounts(self, *, packages: bool) -> list[Mount]:
-        """What the interpreter needs in the container; `packages` are those that the kit runs with."""
+        """Mounts of the interpreter in a container; `packages` are those that the kit runs with."""
         mounts = [Mount(self.folder, FOLDER, read_only=True)]
         if sys.base_prefix != _BOUND_ALREADY:
             mounts.append(Mount(Path(sys.base_prefix), sys.base_prefix, read_only=True))
@@ -205,7 +205,7 @@ class Python:
 
 
 def prepare(state_folder: Path, authority: Path | None, environment: Mapping[str, str] | None = None) -> Python:
-    """Makes the interpreter's folder, without packages; OSError when it can't be written.
+    """Create the interpreter's folder, without packages; OSError when it can't be written.
 
     Programs trust the certificates that `authority`, a PEM file, has signed, and are told what `environment` says.
     """
@@ -219,7 +219,7 @@ def prepare(state_folder: Path, authority: Path | None, environment: Mapping[str
 
 @dataclass(frozen=True)
 class ContainerContext:
-    """What a container finds around it when it starts."""
+    """Surroundings of a container when it starts."""
 
     network: Path
     host_name: str
@@ -233,7 +233,7 @@ class ContainerContext:
 
 
 class ContainerFactory:
-    """Makes containers by the image table; `programs` are paths by name, `certificate` is one with its key.
+    """Factory of containers by the image table; `programs` are paths by name, `certificate` is one with its key.
 
     With a `time_scale` above 1, programs whose intervals are the simulated servers' are told longer ones.
     """

@@ -193,7 +193,7 @@ def _named(pod: Pod, name: str, protocol: str) -> Iterable[int]:
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether a selector chooses what has these labels; an empty one chooses all."""
+    """Tell whether a selector selects objects with these labels; an empty one selects all."""
     if not texts(selector, "matchLabels").items() <= labels.items():
         return False
     for rule in selector.matchExpressions or []:
@@ -217,7 +217,7 @@ def address_of(pod: Pod, known: Mapping[str, str]) -> str:
 
 
 class NetworkPolicyFilter:
-    """Follows pods, namespaces and policies. What comes from nodes is let in everywhere, the API server's requests and
+    """Filter of connections by pods, namespaces and policies. Connections from nodes are allowed, the API server's and
     probes among it, as Kubernetes has it for a pod's own node. Every pod reaches nodes, the API server among them, and
     the addresses of Services, whose proxy asks here on behalf of the pod.
     """
@@ -245,7 +245,7 @@ class NetworkPolicyFilter:
         namespaces.subscribe(self._changes.note)
 
     def allows(self, source: str, target: Address) -> bool:
-        """Whether a connection from one address to another may be made on behalf of a pod."""
+        """Tell whether a connection from one address to another may be made on behalf of a pod."""
         if source == target.ip:
             return True
         outgoing = self._openings.get(source, PodOpenings()).outgoing

@@ -67,7 +67,7 @@ class Opening:
     last_port: int = MOST_PORT
 
     def allows(self, address: str, port: int) -> bool:
-        """Whether it allows a TCP connection with an address, to a port."""
+        """Tell whether it allows a TCP connection with an address, to a port."""
         ip = IPv4Address(address)
         named = ip in self.peer and not any(ip in network for network in self.excepted)
         return named and self.protocol in {"", "TCP"} and self.first_port <= port <= self.last_port
@@ -75,14 +75,14 @@ class Opening:
 
 @dataclass(frozen=True)
 class PodOpenings:
-    """What a pod may have of each direction; everything where that is None."""
+    """Connections allowed to a pod by direction; a direction that is None is unrestricted."""
 
     incoming: frozenset[Opening] | None = None
     outgoing: frozenset[Opening] | None = None
 
 
 def unsupported() -> str | None:
-    """Why this kernel can't filter for the caller; None where it can. Nothing is left of the trial."""
+    """Reason why this kernel can't filter for the caller; None where it can. The trial leaves no trace."""
     try:
         trial = _chain(_INCOMING, [LOOPBACK], [Opening(LOOPBACK, (), "TCP", 1, 2)], _ACCEPT)
         _ask(None, [_table_message(_NEW_TABLE), *trial, _table_message(_DELETE_TABLE)])

@@ -92,7 +92,7 @@ class ProbeCount:
 
 
 class Tally:
-    """Counts answers in a row and says when the thresholds turn the verdict."""
+    """Count of equal answers in a row, and the verdict that the thresholds give."""
 
     def __init__(self, probe: Probe, *, verdict: bool | None = None) -> None:
         self._needed = {True: probe.successThreshold or 1, False: probe.failureThreshold or 3}
@@ -102,17 +102,17 @@ class Tally:
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing has been counted yet."""
+        """Tell whether no answer has been counted yet."""
         return self._last is None
 
     @property
     def doubtful(self) -> bool:
-        """Whether the verdict is yes and the last answer was not."""
+        """Tell whether the verdict is yes and the last answer was not."""
         return bool(self._verdict) and self._last is False
 
     @property
     def settled(self) -> bool:
-        """Whether all is well: the verdict is yes and the last answer was too."""
+        """Tell whether all is well: the verdict is yes and the last answer was too."""
         return bool(self._verdict) and self._last is not False
 
     def record(self, *, passed: bool) -> bool | None:

@@ -31,7 +31,7 @@ _SOURCE = "rehearsal-node-agent"
 
 
 class Role(Enum):
-    """What a container is to its pod."""
+    """Roles that a container has in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -86,12 +86,12 @@ class ContainerRecord:
 
     @property
     def succeeded(self) -> bool:
-        """Whether its last run ended with exit code 0 and it's over."""
+        """Tell whether its last run ended with exit code 0 and it's over."""
         return self.over and isinstance(self.state, Terminated) and self.state.exit_code == 0
 
     @property
     def failed(self) -> bool:
-        """Whether its last run ended with another exit code and it's over."""
+        """Tell whether its last run ended with another exit code and it's over."""
         return self.over and not self.succeeded
 
 
@@ -374,7 +374,7 @@ def _without_times(status: dict[str, Any]) -> dict[str, Any]:
 
 
 class EventRecorder:
-    """Writes events in the background; one that can't be written is only logged."""
+    """Recorder of events, which are written in the background; one that can't be written is only logged."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""What the API answers: one JSON object, or server-sent events that go straight to the transport.
+"""Answers of the API: one JSON object, or server-sent events that go straight to the transport.
 
 Fields are those of vLLM v0.26.0 (entrypoints/openai/completion and chat_completion: protocol.py, serving.py), fields
 and order of events of `/v1/responses` too (entrypoints/openai/responses: protocol.py, serving.py, streaming_events.py).
@@ -37,7 +37,7 @@ _STATUS = {Finish.LENGTH: "incomplete", Finish.ABORT: "cancelled"}
 
 
 class Answer:
-    """What one choice of a request gets. `done` is set when its sequence ended."""
+    """Answer to one choice of a request. `done` is set when its sequence ended."""
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def choice(self) -> Choice:
-        """What the request wants of it."""
+        """Settings of the choice in the request."""
         return self.generation.choices[self.index]
 
     def emit(self, sequence: Sequence) -> None:
@@ -58,14 +58,14 @@ class Answer:
             self.done.set_result(None)
 
     def text(self, sequence: Sequence) -> str:
-        """Its text as far as it was generated."""
+        """Text of the answer as far as it was generated."""
         text = self.choice.text
         if text is None:
             return "".join(WORDS[index % len(WORDS)] for index in range(sequence.generated))
         return (corrupt_answer(text) if sequence.corrupted else text)[: sequence.generated * CHARACTERS_PER_TOKEN]
 
     def frame(self, kind: str) -> dict[str, Any]:
-        """What every answer and every event begins with."""
+        """Fields that every answer and every event begins with."""
         return {"id": self.response_id, "object": kind, "created": self.created, "model": self.generation.model}
 
 
@@ -146,7 +146,7 @@ class Stream(Answer):
         return events
 
     def attach(self, transport: asyncio.WriteTransport) -> None:
-        """From now on events go to this transport, each as a chunk of a chunked body."""
+        """Send all further events to this transport, each as a chunk of a chunked body."""
         self._transport = transport
 
     def chunk(self, word: bytes) -> bytes:
@@ -211,7 +211,7 @@ def refuse_failed(sequences: list[Sequence]) -> None:
 
 
 def failure() -> ApiError:
-    """What vLLM answers where the engine gave up on a request."""
+    """Error that vLLM answers where the engine gave up on a request."""
     return ApiError(500, "InternalServerError", "Internal server error")
 
 
@@ -265,10 +265,10 @@ class ResponsesStream(Stream):
         super().__init__(generation, index, response_id, fingerprint)
 
     def prepare_frame(self) -> None:
-        """Nothing but the number and the word changes, but the number does so in length."""
+        """Do nothing: the frames' length changes with the number of the event, so that no frame can be prepared."""
 
     def opening(self) -> bytes:
-        """What is sent as soon as the request is taken."""
+        """Events that are sent as soon as the request is taken."""
         response: dict[str, Any] = {**_frame(self), "output": [], "status": "in_progress"}
         kinds = ("response.created", "response.in_progress")
         return b"".join(self._numbered(kind, response=response) for kind in kinds)

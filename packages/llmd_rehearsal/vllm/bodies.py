@@ -17,7 +17,7 @@ TokenIds = list[Annotated[int, Field(ge=0)]]
 
 
 class RequestValueError(ValueError):
-    """What vLLM calls VLLMValidationError: its text ends with the parameter and the value that are wrong."""
+    """vLLM's VLLMValidationError: its text ends with the parameter and the value that are wrong."""
 
     def __init__(self, message: str, parameter: str | None = None, value: object = None) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ def bad_request(error: ValueError, *, late: bool = False) -> ApiError:
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside its tokens."""
+    """Further events of a stream that a request may ask for."""
 
     include_usage: bool | None = False
 
@@ -92,7 +92,7 @@ class _Body(BaseModel):
 
 
 class SamplingBody(_Body):
-    """What completions and chats have in common."""
+    """Sampling parameters that completions and chats have in common."""
 
     frequency_penalty: float | None = 0.0
     presence_penalty: float | None = 0.0
@@ -290,7 +290,7 @@ def _invalid_body(error: ValidationError) -> ApiError:
 
 
 def malformed(messages: Sequence[str], parameter: str | None) -> ApiError:
-    """What vLLM's handler of FastAPI's validation errors answers; it is not of type BadRequestError."""
+    """Answer of vLLM's handler of FastAPI's validation errors; it is not of type BadRequestError."""
     count = f"{len(messages)} validation error{'s' if len(messages) > 1 else ''}"
     text = "\n".join([f"{count}:", *(f"  {message}" for message in messages)])
     return ApiError(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase, text, parameter)

@@ -39,7 +39,7 @@ class Clock(Protocol):
 
 @dataclass
 class Lag:
-    """How late steps end, in wall seconds: whether the machine keeps up with the simulation.
+    """Delay of steps in wall seconds, which shows whether the machine keeps up with the simulation.
 
     `steps`, `late_steps` (more than 10 ms late) and `slipped_s` (time given up on, after lags over 1 s) only grow.
     """

@@ -1,4 +1,4 @@
-"""From a container's command to the settings of a simulated server, or to the refusal that vLLM would give.
+"""Settings of a simulated server by a container's command, and the refusals that vLLM would give.
 
 The command line is that of `vllm serve` as argparse sees it, made from the table of engine settings and, for all other
 flags, `values/rehearsal/vllm_flags.yaml`.
@@ -79,7 +79,7 @@ class KeyValueTransfer:
 
     @property
     def lease_extension_s(self) -> float:
-        """What a heartbeat extends a lease by, in model seconds (vLLM 0.26, `nixl/base_worker.py`)."""
+        """Model seconds by which a heartbeat extends a lease (vLLM 0.26, `nixl/base_worker.py`)."""
         return self.lease_s * 2 // 3
 
     @property
@@ -90,7 +90,7 @@ class KeyValueTransfer:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command and environment of a container ask for. `max_model_len` is None for the model's own length.
+    """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
     `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
     """
@@ -124,7 +124,7 @@ class Settings:
 
     @property
     def kv_connector(self) -> bool:
-        """Whether vLLM has a KV connector: that of a transfer, or the one that keeps KV cache in host memory."""
+        """Tell whether vLLM has a KV connector: a transfer's, or the one that keeps KV cache in host memory."""
         return self.transfer is not None or self.offloads
 
 
@@ -323,7 +323,7 @@ def _parser(program: str) -> _Parser:
 
 
 def _options(name: str, flag: Flag) -> dict[str, Any]:
-    """What `add_argument` needs for a flag."""
+    """Arguments of `add_argument` for a flag."""
     match flag.kind:
         case "boolean":
             return {"action": argparse.BooleanOptionalAction, "default": flag.default}

@@ -51,7 +51,7 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, waits or is received."""
+        """Tell whether no request runs, waits or is received."""
         return not (self._scheduler.running or self._scheduler.waiting or self._arriving or self._receiving)
 
     @property
@@ -90,12 +90,12 @@ class Engine:
             self._handover.renew(request_id, engine_id)
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """That decode server has ended its request without pulling the KV cache."""
+        """Take note that a decode server has ended its request without pulling the KV cache."""
         if self._handover is not None:
             self._handover.abandon(request_id, engine_id)
 
     def abandon_all(self, engine_id: str) -> None:
-        """That decode server is gone."""
+        """Take note that a decode server is gone."""
         if self._handover is not None:
             self._handover.abandon_all(engine_id)
 

@@ -18,7 +18,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Identity:
-    """What must agree, or be known, between two servers that hand over KV caches (vLLM's handshake compatibility).
+    """Properties in which two servers that hand over KV caches must agree, and its address (vLLM's handshake).
 
     `splits_by_heads` says whether another tensor parallel size can take its part of a KV cache; vLLM doesn't ask.
     """
@@ -40,7 +40,7 @@ class Identity:
 
     @property
     def version(self) -> str:
-        """What two servers that hand over KV caches must have in common, in words."""
+        """Text of the properties that two servers must have in common to hand over KV caches."""
         backend = self.attention_backend or "the backend that vLLM chooses"
         return f"{self.model}, {self.image}, {backend}, KV cache {self.kv_cache_dtype}, blocks of {self.block_size}"
 
@@ -57,11 +57,11 @@ class Holder(Protocol):
         ...
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """That decode server does not renew the lease any more, and has not said that it pulled the KV cache."""
+        """Take note that a decode server no longer renews the lease, and has not said that it pulled the KV cache."""
         ...
 
     def abandon_all(self, engine_id: str) -> None:
-        """That decode server renews no lease any more: it is gone."""
+        """Take note that a decode server no longer renews any lease: it is gone."""
         ...
 
     def release(self, request_id: str) -> None:
@@ -137,7 +137,7 @@ class Network:
             peer.holder.abandon(remote.request_id, local_id)
 
     def knows(self, remote: RemoteBlocks) -> bool:
-        """Whether the engine that holds that KV cache is there."""
+        """Tell whether the engine that holds that KV cache is there."""
         return remote.engine_id in self._peers
 
     def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
@@ -171,7 +171,7 @@ class Network:
 
 
 def _handshake_failure(local: Identity, peer: Peer | None, remote: RemoteBlocks) -> str | None:
-    """Why the handshake with a holder fails, or None."""
+    """Reason why the handshake with a holder fails, or None."""
     if peer is None:
         return f"NIXL handshake failed: no engine {remote.engine_id} at {remote.host}:{remote.port}"
     other = peer.identity
@@ -187,7 +187,7 @@ def _handshake_failure(local: Identity, peer: Peer | None, remote: RemoteBlocks)
 
 
 def _split_failure(local: Identity, other: Identity) -> str | None:
-    """Why heads can't be split between ranks. The layout's errors are as newer vLLM gives them
+    """Reason why heads can't be split between ranks. The layout's errors are as newer vLLM gives them
     (`_validate_remote_agent_handshake`); older ones hand over garbage.
     """
     if local.tensor_parallel_size % other.tensor_parallel_size:

@@ -58,7 +58,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class State(StrEnum):
-    """Where a server is in its life."""
+    """States of a server."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -67,7 +67,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Container:
-    """What the pod runner is to run. `gpus` is None where it doesn't say how many the container has; `mounts` are
+    """Container that the pod runner is to run. `gpus` is None where it doesn't say how many there are; `mounts` are
     folders of this machine by the paths that they have in the container.
     """
 
@@ -82,7 +82,7 @@ class Container:
 
 @dataclass
 class Simulation:
-    """What all servers share. `startup_s` is the wall time that each takes to start, in place of its loading time.
+    """Settings that all servers share. `startup_s` is the wall time of each one's start, in place of its loading time.
     `project` is the project whose own `values/` each server reads as it starts.
     """
 
@@ -127,7 +127,7 @@ class SimulatedServer:
 
     @property
     def at_rest(self) -> bool:
-        """Whether it has no request, and no KV cache that another server may fetch."""
+        """Tell whether it has no request, and no KV cache that another server may fetch."""
         return self.state is not State.RUNNING or self._parts is None or self._parts.engine.at_rest
 
     def start(self) -> None:

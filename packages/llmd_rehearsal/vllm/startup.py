@@ -1,4 +1,4 @@
-"""What a starting vLLM checks before it serves: model files, memory of the GPUs, attention backend.
+"""Checks that vLLM makes before it serves: model files, memory of the GPUs, attention backend.
 
 An offline server reads a model's folder in Hugging Face's cache and asks nothing of anybody. In the order of vLLM:
 `snapshot_download` finds the folder without a network, then come the model's config, its tokenizer, the index of its
@@ -159,7 +159,7 @@ def _available_gib(settings: Settings, model: Model, shape: Shape) -> float:
 
 
 def check_backend(settings: Settings, image: str) -> None:
-    """Whether the image's vLLM starts with that backend and that KV connector.
+    """Check that the image's vLLM starts with that backend and that KV connector.
 
     Raises:
         Refusal: it doesn't; an image of no release refuses nothing.
@@ -177,8 +177,8 @@ def check_backend(settings: Settings, image: str) -> None:
 
 
 def splits_by_heads(settings: Settings, image: str) -> bool:
-    """Whether servers of other tensor parallel sizes can read their part of a KV cache; so it is where nothing is known
-    of the image, or the backend is vLLM's choice.
+    """Tell whether servers of other tensor parallel sizes can read their part of a KV cache; true for unknown images
+    and where the backend is vLLM's choice.
     """
     release, backend = release_of_vllm(image), settings.attention_backend
     return release is None or backend is None or backend in release.vllm.attention_backend.split_by_heads
@@ -194,7 +194,7 @@ class ContainerFiles:
     mounts: Mapping[str, str]
 
     def place(self, path: str) -> Path | None:
-        """Where a path of the container lies on this machine, or None where nothing is mounted."""
+        """Path on this machine for a path of the container, or None where it isn't mounted."""
         own = PurePosixPath(path)
         for target in sorted(map(PurePosixPath, self.mounts), key=lambda mount: -len(mount.parts)):
             if own.is_relative_to(target):
@@ -215,7 +215,7 @@ class ContainerFiles:
 
 
 def read_model(model: Model, environment: Mapping[str, str], files: ContainerFiles, revision: str | None = None) -> str:
-    """Reads all of it, at a commit or at what the cache says is the head of `main`, and says where it was.
+    """Read all files, at a commit or at the cache's head of `main`, and return where they were.
 
     Raises:
         Refusal: vLLM would not start: something is missing, or is another model's.

@@ -43,22 +43,22 @@ class Tensor:
         self.by_address[self._address] = self
 
     def data_ptr(self) -> int:
-        """Its address."""
+        """Address of the tensor's memory."""
         return self._address
 
     def numel(self) -> int:
-        """Its elements."""
+        """Number of the tensor's elements."""
         return self._count
 
     def get_device(self) -> int:
-        """Its GPU."""
+        """Number of the tensor's GPU."""
         return self._gpu
 
     def __getitem__(self, index: int) -> int:
         return self.fill
 
     def copy_(self, source: "Tensor") -> "Tensor":
-        """Takes the model time of reading and writing that much of the GPU's memory."""
+        """Let the model time of reading and writing that much of the GPU's memory pass."""
         model_time.now_s += (source.nbytes + self.nbytes) / (_node()["memory_gb_per_s"][self._gpu] * 1e9)
         return self
 
@@ -74,7 +74,7 @@ def ones(count: int, *, dtype: str, device: str) -> Tensor:
 
 
 def mm(first: Tensor, second: Tensor, *, out: Tensor) -> Tensor:
-    """Takes the model time of a product of two square matrices."""
+    """Let the model time of a product of two square matrices pass."""
     del second
     rows = math.isqrt(first.numel())
     model_time.now_s += 2 * rows**3 / (_node()["matrix_tflops"][first.get_device()] * 1e12)

@@ -15,7 +15,7 @@ _group = {"ranks": 1, "gb_per_s": ALONE_GB_PER_S}
 
 
 def init_process_group(backend: str, *, init_method: str, rank: int, world_size: int, timeout: timedelta) -> None:
-    """Waits for all ranks, as the real one does."""
+    """Wait for all ranks, as the real one does."""
     del backend
     rates = torch.port_rates()
     slowest = min(rates, default=0.0)
@@ -52,10 +52,10 @@ def _follow(place: tuple[str, int], slowest: float, limit_s: float) -> float:
 
 
 def all_reduce(buffer: torch.Tensor) -> None:
-    """Takes the model time of an all-reduce."""
+    """Let the model time of an all-reduce pass."""
     ranks = _group["ranks"]
     torch.model_time.now_s += buffer.nbytes / (_group["gb_per_s"] * 1e9) * 2 * (ranks - 1) / ranks
 
 
 def destroy_process_group() -> None:
-    """Nothing is left of it."""
+    """Leave the process group; the simulation keeps none."""
