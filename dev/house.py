@@ -32,13 +32,15 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 VERBS = """
-Adds Asks Begins Brings Builds Closes Compares Counts Creates Cuts Declares Deletes Deploys Destroys Detaches Does
-Downloads Drains Ends Evicts Fills Finds Follows Gets Gives Goes Has Hears Holds Is Keeps Kills Lays Leads Leaves Lets
-Listens Looks Makes Opens Prints Puts Raises Reads Refuses Registers Rehearses Removes Replaces Returns Says Selects
-Sends Serves Settles Shows Simulates Stands Stops Takes Tells Turns Uncordons Uses Waits Writes
+Acts Adds Asks Audits Begins Brings Builds Closes Collects Compares Creates Cuts Declares Deletes Deploys Destroys
+Detaches Does Doesn't Downloads Drains Ends Evicts Fails Fills Finds Follows Gets Gives Goes Has Hears Holds Installs Is
+Keeps Kills Lays Leads Leaves Lets Listens Looks Makes Opens Prepares Prints Publishes Puts Raises Reads Refuses
+Registers Rehearses Remembers Removes Replaces Returns Says Sees Selects Sends Serves Settles Shows Simulates Stands
+Stops Takes Tells Tries Trusts Turns Uncordons Uses Waits Writes
 """
 NOUNS_TOO = """
-Answers Changes Checks Copies Launches Loads Measures Names Records Requests Runs Sets Signs Starts Tests Updates
+Answers Attacks Benchmarks Bounds Calls Changes Checks Copies Counts Launches Loads Logs Measures Names Passes Plans
+Quotes Records Reports Requests Runs Scores Sets Signs Starts Stores Tests Updates Watches
 """
 """Verbs where an object follows, nouns otherwise."""
 OBJECT = "an? the all its? their one each every no this those these what until whether"
@@ -49,11 +51,13 @@ FINDINGS = {
     "|(All|Each|Any|One|None|Most) of (it|them|these|those)\\b",
     "preposition": "(As|Of|For|From|By|At|In|On|With|Without|To|Into|Than)\\b"
     "|(If|Until|While|After|Before|Over|Between|Per)\\b",
+    "statement": r"`[^`]+` (is|are|has|have)\b|[A-Z]\w+s (are|have)\b"
+    r"|(The|An?|Every) ((?!that|which|who|where)\S+ ){1,2}(is|are|has|have)\b",
     "absence": "(Nothing|None|Nobody|May|Only)\\b",
     "dangling": r"(\S+ ){0,5}((of|for|by|with|to|from|than) (it|them|those|that)|(would|does|did|do) again)\.?$",
 }
 """Regular expressions of a docstring's beginning by what is wrong with it; the first that matches counts."""
-TELEGRAMS = ("pronoun", "preposition", "absence", "dangling")
+TELEGRAMS = ("pronoun", "preposition", "statement", "absence", "dangling")
 LATE_IMPORT = re.compile(r"# noqa:[^#\n]*PLC0415")
 WALKS = (("llmd_oke.planning", "plan"), ("llmd_oke.program.models", "declare_units"), ("llmd_oke.program", "deploy"))
 """From a stack file to its plan, from a model's plan to its Deployments, and from the plan to all that is declared."""

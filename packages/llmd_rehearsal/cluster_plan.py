@@ -151,7 +151,7 @@ def _agent_config(
     scales: tuple[float, float],
     pod_environment: Mapping[str, str],
 ) -> AgentConfig:
-    """`scales` are the time scale of servers and that of probes."""
+    """Configuration of the node agent. `scales` are two time scales, of servers and of probes."""
     return AgentConfig(
         kubeconfig=state / "kubeconfig.yaml",
         state_folder=state,

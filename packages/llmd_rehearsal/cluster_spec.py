@@ -45,7 +45,7 @@ class HttpReady:
 
 @dataclass(frozen=True)
 class TcpReady:
-    """Ready when a connection is accepted."""
+    """Readiness of a process by a TCP port that accepts connections."""
 
     port: int
     host: str = "127.0.0.1"
@@ -53,7 +53,7 @@ class TcpReady:
 
 @dataclass(frozen=True)
 class FileReady:
-    """Ready when the process has written this file; one left by an earlier run is removed before the start."""
+    """Readiness of a process by a file that it writes; one left by an earlier run is removed before the start."""
 
     path: str
 
@@ -189,7 +189,7 @@ class StateFolder:
 
     @property
     def lock_file(self) -> Path:
-        """Held while the local cluster is started or stopped."""
+        """File that is locked while the local cluster is started or stopped."""
         return self.path / "cluster.lock"
 
     @property

@@ -94,7 +94,7 @@ class RehearsalBackend:
 
 
 def _deployed(prepared: Prepared, result: Mapping[str, Any]) -> Deployed:
-    """`result` is the engine's."""
+    """Return the deployment of a rehearsal by the engine's `result`."""
     programs = prepared.inventory.programs
     versions = {name: programs[name].version for name in programs_in_pods(prepared.plan)}
     return Deployed(prepared.router, prepared.simulated(result["placeholders"]), versions)

@@ -175,7 +175,7 @@ class Workspace(automation.LocalWorkspace):
 
 
 class Stack(automation.Stack):
-    """Doesn't have the CLI read its history after each operation: the engine's events have said what changed."""
+    """Stack that leaves out the CLI's look into its history after operations: the engine's events say what changed."""
 
     def info(self, show_secrets: bool = True) -> automation.UpdateSummary:  # noqa: ARG002 - the SDK's
         """Result of an operation that has ended well; empty, because no caller reads it."""
@@ -265,11 +265,11 @@ def _destroy(stack: automation.Stack, hear: EventHandler, targets: Sequence[str]
 
 
 def _drop(_: str) -> None:
-    """The engine's own text is not shown: its events are."""
+    """Drop a line of the engine's text, whose events are shown instead."""
 
 
 def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) -> list[str]:
-    """Reports each change by hand, and has the state say of these objects what they are; gives what was reported.
+    """Report each change by hand, record the objects' present values in the state, and return the reports.
 
     `checkpoint` is the engine's file of the stack; without objects in it there is nothing to look for.
     """

@@ -21,10 +21,10 @@ from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
 
 
 class ModelSources:
-    """Answers for the repositories and vocabularies of models; everything else is not found, as in the real places."""
+    """HTTP handler for models' repositories and vocabularies; everything else is not found, as at the real hosts."""
 
     def __init__(self, hosts: SourceHosts, models: Callable[[], Sequence[Model]]) -> None:
-        """`models` are asked for anew with each request: an update may bring another one."""
+        """Take a function of the `models` to serve, called at each request: an update may bring another one."""
         self._hosts = hosts
         self._models = models
 

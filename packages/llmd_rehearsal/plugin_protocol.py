@@ -93,7 +93,7 @@ class _Failure(NamedTuple):
 
 
 def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Logs a call, and gives the engine errors in the form that it expects."""
+    """Wrap a call's handler: log the call, and give the engine errors in the form that it expects."""
 
     @functools.wraps(method)
     def call(self: Any, request: Message, context: Message) -> Message:

@@ -478,7 +478,7 @@ def program_file(name: str, version: str, build: Build) -> Path:
 
 
 def fingerprint(build: Build, more: str = "") -> str:
-    """Changes with anything that a build is made from: the files of its Go module and the settings, and `more`."""
+    """Digest of all that a build is made from: the files of its Go module, its settings, and `more`."""
     digest = hashlib.sha256(build.model_dump_json(exclude={"minutes", "asks_for"}).encode() + more.encode())
     module = tools_folder() / build.module
     for file in sorted(path for path in module.rglob("*") if path.is_file()):

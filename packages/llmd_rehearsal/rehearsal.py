@@ -170,7 +170,7 @@ def restarts(project: Path, stack: str) -> dict[str, int]:
 
 
 def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -> Prepared:
-    """Plans the stack, has its programs at hand and its cluster up. A local cluster that fits is left as it is.
+    """Plan the stack, provide its programs, and start its cluster. A local cluster that fits is left as it is.
 
     Raises:
         Refused: the stack file can't be deployed.

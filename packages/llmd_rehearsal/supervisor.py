@@ -149,7 +149,7 @@ class Reporter:
         self._descriptor = descriptor
 
     def report(self, kind: str, text: str = "") -> None:
-        """`kind` is `detail`, `ready` or `failed`."""
+        """Report an event; `kind` is `detail`, `ready` or `failed`."""
         print(f"{kind}: {text}", flush=True)
         try:
             os.write(self._descriptor, json.dumps({"kind": kind, "text": text}).encode() + b"\n")

@@ -138,7 +138,7 @@ class Changes:
     """Signal that something changed in stores which are looked at as a whole, by one look for many changes."""
 
     def __init__(self, gather_s: float) -> None:
-        """`gather_s` is for how long changes are gathered at least, in seconds."""
+        """Gather changes for at least `gather_s` seconds."""
         self._gather_s = gather_s
         self._noted = asyncio.Event()
 

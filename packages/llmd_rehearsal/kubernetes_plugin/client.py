@@ -57,17 +57,17 @@ class ApiError(Exception):
 
     @property
     def namespace_not_found(self) -> bool:
-        """The namespace to create in isn't there."""
+        """Tell whether the namespace to create in is missing."""
         return self.not_found and self.details_kind == "namespaces"
 
     @property
     def kind_not_found(self) -> bool:
-        """The path itself isn't served, as when a definition was removed: the server names no object."""
+        """Tell whether the path itself isn't served, as when a definition was removed: the server names no object."""
         return self.not_found and not self.details_kind
 
     @property
     def exists(self) -> bool:
-        """An object to create is there already."""
+        """Tell whether an object to create is there already."""
         return self.reason == "AlreadyExists"
 
     @property

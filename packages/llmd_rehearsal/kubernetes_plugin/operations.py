@@ -316,7 +316,7 @@ def _make(session: Session, request: WriteRequest, obj: JsonObject, manager: str
 
 
 def _with_retries(make: Callable[[], JsonObject], session: Session, request: WriteRequest) -> JsonObject:
-    """Tries again for about a minute while the kind or the namespace isn't there; at preview, not at all."""
+    """Create an object, trying for about a minute while its kind or namespace is missing; at preview, once."""
     ends_at = running_time.now() + (0 if request.preview else session.limits.missing_kind_s)
     while True:
         try:

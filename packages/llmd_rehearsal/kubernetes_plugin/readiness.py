@@ -88,7 +88,7 @@ class Wait:
 
 
 def deployment(observation: Observation) -> Readiness:
-    """The controller has seen the last change, the Deployment is available, and so is its newest ReplicaSet.
+    """Judge a Deployment: its controller has seen the last change, and it and its newest ReplicaSet are available.
 
     Between a change of `replicas` and the rollout of a change that came with it, the old ReplicaSet still is the
     newest: the count of updated replicas tells.
@@ -132,7 +132,7 @@ def _replicas_ready(replica_set: JsonObject | None) -> bool:
 
 
 def stateful_set(observation: Observation) -> Readiness:
-    """The controller has seen the last change, and all replicas are ready and of the newest revision."""
+    """Judge a StatefulSet: its controller has seen the last change, and all replicas are ready and newest."""
     live = observation.live
     generation, status = dig(live, "metadata", "generation"), dig_map(live, "status")
     observed = (status.get("observedGeneration") or 0) >= generation
@@ -155,7 +155,7 @@ def stateful_set(observation: Observation) -> Readiness:
 
 
 def daemon_set(observation: Observation) -> Readiness:
-    """The controller has seen the last change, and every node that should has a ready pod of the newest revision."""
+    """Judge a DaemonSet: its controller has seen the last change, and all nodes have a ready pod of the newest revision."""
     status = dig_map(observation.live, "status")
     desired = status.get("desiredNumberScheduled")
     observed = status.get("observedGeneration") == dig(observation.live, "metadata", "generation")

@@ -83,7 +83,7 @@ class ProbeCount:
 
     @contextmanager
     def counted(self, probes: int) -> Generator[None]:
-        """Within it these are among them."""
+        """Count so many probes as running within the block."""
         self.running += probes
         try:
             yield

@@ -53,7 +53,7 @@ class Answer:
         return self.generation.choices[self.index]
 
     def emit(self, sequence: Sequence) -> None:
-        """The engine has a new token, or the end."""
+        """Take note of the engine's new token, or of the end."""
         if sequence.finish is not None and not self.done.done():
             self.done.set_result(None)
 
@@ -126,7 +126,7 @@ class Stream(Answer):
         self._chunk_head, self._chunk_tail = f"{size:x}\r\n".encode() + self._head, self._tail + b"\r\n"
 
     def emit(self, sequence: Sequence) -> None:
-        """The engine has a new token, or the end."""
+        """Send the engine's new token, or the end."""
         word = ENCODED_WORDS[sequence.generated % len(WORDS) - 1]
         if self._transport is None:
             self._pending.append(self.events(sequence, word))

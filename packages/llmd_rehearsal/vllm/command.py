@@ -74,7 +74,7 @@ class KeyValueTransfer:
 
     @property
     def nixl(self) -> bool:
-        """KV caches are pulled from other servers."""
+        """Tell whether KV caches are pulled from other servers by NIXL."""
         return self.connector in NIXL_CONNECTORS
 
     @property
@@ -84,7 +84,7 @@ class KeyValueTransfer:
 
     @property
     def decode_bench(self) -> bool:
-        """Prompts are filled with dummy KV caches, for decode-only benchmarks."""
+        """Tell whether prompts are filled with dummy KV caches, for decode-only benchmarks."""
         return self.connector == DECODE_BENCH_CONNECTOR
 
 

@@ -81,11 +81,11 @@ class Engine:
             self.abort(sequence)
 
     def holds(self, request_id: str) -> bool:
-        """The KV cache of that finished prefill waits to be pulled."""
+        """Tell whether the KV cache of that finished prefill waits to be pulled."""
         return self._handover is not None and self._handover.holds(request_id)
 
     def claim(self, request_id: str, engine_id: str) -> None:
-        """A decode server has a request for that KV cache: it doesn't expire while it has."""
+        """Renew the lease of a KV cache for a decode server that has a request for it; it doesn't expire until then."""
         if self._handover is not None:
             self._handover.renew(request_id, engine_id)
 

@@ -49,11 +49,11 @@ class Holder(Protocol):
     """A server that keeps KV caches for others."""
 
     def holds(self, request_id: str) -> bool:
-        """The KV cache of that request is still there."""
+        """Tell whether the KV cache of that request is still there."""
         ...
 
     def claim(self, request_id: str, engine_id: str) -> None:
-        """A decode server has a request for that KV cache, and renews the lease."""
+        """Renew the lease of that KV cache for a decode server with a request for it."""
         ...
 
     def abandon(self, request_id: str, engine_id: str) -> None:
@@ -65,7 +65,7 @@ class Holder(Protocol):
         ...
 
     def release(self, request_id: str) -> None:
-        """The KV cache of that request was pulled, or nobody wants it any more."""
+        """Free the KV cache of that request, which was pulled, or which nobody wants any more."""
         ...
 
 
@@ -289,7 +289,7 @@ class Handover:
             held.stop_expiry()
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """A decode server has ended a request without saying that it pulled the KV cache: the lease goes on for as long
+        """End a decode server's heartbeats for a request whose KV cache it didn't pull: the lease goes on for as long
         as its last heartbeat extended it.
         """
         held = self._held.get(request_id)
@@ -299,7 +299,7 @@ class Handover:
             self._let_expire(held)
 
     def abandon_all(self, engine_id: str) -> None:
-        """A decode server is gone, and its heartbeats with it."""
+        """End all heartbeats of a decode server, which is gone."""
         for request_id in list(self._held):
             self.abandon(request_id, engine_id)
 

@@ -164,7 +164,7 @@ class SimulatedServer:
         self._exit(exit_code)
 
     def _crash(self) -> None:
-        """A worker is dead, so that the engine is, and with it the server once its watchdog looks."""
+        """Let a worker die, and so the engine, and the server once its watchdog looks."""
         self._write("ERROR EngineCore encountered a fatal error.\nvllm.v1.engine.exceptions.EngineDeadError")
         self._crashing = asyncio.create_task(self._end_without_engine(), name=f"crash of vllm {self.container.id}")
 
