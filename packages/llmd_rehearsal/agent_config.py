@@ -38,7 +38,7 @@ class NodeConfig(BaseModel):
 
 
 FIRST_NODE_HOST = 10
-MOST_NODES = 500
+MAX_NODES = 500
 
 
 def node_address(pods: IPv4Interface, index: int) -> str:

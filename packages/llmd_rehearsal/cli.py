@@ -195,7 +195,7 @@ def run_inside(
     """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
 
     A command that measures is told what is not real, `status` which versions of programs run, and one that asks
-    Prometheus where the rehearsal's own is: the API server passes on to pods alone. An interruptible one ends by itself
+    Prometheus where the rehearsal's is: the API server passes on to pods alone. An interruptible one ends by itself
     after Ctrl-C.
 
     Raises:
@@ -204,7 +204,7 @@ def run_inside(
     copy = rehearsal.rehearsal_folder(project, stack) / DEPLOYED
     if not copy.is_dir():
         raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: scripts/rehearse --stack {stack}")
-    own = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
+    options = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
     real = rehearsal.running_settings(project, stack).plugin is PluginChoice.REAL
     parts = (*SIMULATED, *([] if real else [SIMULATED_PLUGIN]))
     simulated = [word for part in parts for word in ("--simulated", part) if measures]
@@ -218,7 +218,7 @@ def run_inside(
         "-m",
         "llmd_oke",
         *command,
-        *own,
+        *options,
         *simulated,
         *(ran if command[0] == "status" else []),
         *prometheus,
@@ -373,10 +373,10 @@ def rehearse(
         raise
     progress.step(changes_text(update))
     simulated = prepared.simulated(update["placeholders"])
-    began_s = time.time()
+    started_s = time.time()
     status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
     latest = project / "reports" / stack / "latest"
-    report = latest if latest.exists() and latest.lstat().st_mtime >= began_s else None
+    report = latest if latest.exists() and latest.lstat().st_mtime >= started_s else None
     if as_json:
         typer.echo(json.dumps(_document(prepared, update, report), indent=2))
     else:
@@ -473,13 +473,13 @@ def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
         KitError: there are some; says where they belong.
     """
     group = cast("Any", context.command)
-    known = {name for parameter in group.commands[subcommand].params for name in parameter.opts}
+    allowed = {name for parameter in group.commands[subcommand].params for name in parameter.opts}
     options = {item.opts[0]: context.params[item.name] for item in group.params if _is_typed(context, item.name)}
     if options:
-        words = [name if value is True else f"{name} {value}" for name, value in options.items() if name in known]
-        unknown = ", ".join(name for name in options if name not in known)
+        behind = [name if value is True else f"{name} {value}" for name, value in options.items() if name in allowed]
+        unknown = ", ".join(name for name in options if name not in allowed)
         remedies = [f"`{subcommand}` has no {unknown}."] if unknown else []
-        remedies += [f"Put it behind: llmd-oke rehearse {subcommand} {' '.join(words)}"] if words else []
+        remedies += [f"Put it behind: llmd-oke rehearse {subcommand} {' '.join(behind)}"] if behind else []
         message = f"Options before `{subcommand}` count for nothing: {', '.join(options)}"
         raise KitError(message, " ".join(remedies))
 
@@ -524,9 +524,9 @@ def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -
     return _smoke(prepared, [*scale, *parts, *ran], as_json=as_json)
 
 
-def _smoke(prepared: Prepared, words: Sequence[str], *, as_json: bool) -> int:
-    own = ["--stack", prepared.stack, "--project", str(prepared.project), "--router", prepared.router]
-    argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *words]
+def _smoke(prepared: Prepared, arguments: Sequence[str], *, as_json: bool) -> int:
+    options = ["--stack", prepared.stack, "--project", str(prepared.project), "--router", prepared.router]
+    argv = [sys.executable, "-m", "llmd_oke", "smoke", *options, *arguments]
     environment = console.inherited_environment()
     output = sys.stderr if as_json else None
     return rehearsal.run_command(prepared.project, prepared.stack, argv, env=environment, output=output)

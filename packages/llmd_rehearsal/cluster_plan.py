@@ -205,8 +205,8 @@ def _node(plan: Plan, node: Node) -> NodeConfig:
 
 def _shapes_digest(plan: Plan) -> str:
     """Digest of the project's entries that describe nodes."""
-    own = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
-    return hashlib.sha256("".join(own).encode()).hexdigest()
+    digests = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _simulator(project: Path, plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
@@ -346,8 +346,8 @@ def pod_environment(
     from llmd_tuner.figures import bound_models  # noqa: PLC0415 - the same
 
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
-    circumstances = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
-    variables = {VARIABLE: circumstances.to_text()}
+    context = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
+    variables = {VARIABLE: context.to_text()}
     for model in plan.models:
         if (file := model.model.vocabulary) is not None:
             variables[REHEARSED_VOCABULARY] = hashlib.sha256(vocabulary(file.file, file.bytes)).hexdigest()

@@ -42,7 +42,7 @@ def deployed_versions() -> dict[str, dict[str, str]]:
     followed = {"KEDA": scaling().definitions.version}
     watched = {"Prometheus": _prometheus()}
     return {
-        **{name: {release.name: _of_release(name, release) for release in releases} for name in IN_PODS},
+        **{name: {release.name: _release_version(name, release) for release in releases} for name in IN_PODS},
         **dict.fromkeys(WATCHING, watched),
         "promtool": watched,
         **dict.fromkeys(FOLLOWING, followed),
@@ -60,7 +60,7 @@ def version_differences(
 
 
 def _differences(plan: Plan, choice: ReleaseChoice, programs: Iterable[Program]) -> Iterator[VersionDifference]:
-    versions = {name: _of_release(name, choice.asked) for name in IN_PODS}
+    versions = {name: _release_version(name, choice.asked) for name in IN_PODS}
     if plan.monitoring is not None and plan.monitoring.install:
         versions |= dict.fromkeys(WATCHING, _prometheus())
     versions |= dict.fromkeys(FOLLOWING, scaling().definitions.version)
@@ -79,7 +79,7 @@ def _differences(plan: Plan, choice: ReleaseChoice, programs: Iterable[Program])
             yield VersionDifference(program.name, program.version, deployed, because)
 
 
-def _of_release(program: str, release: Release) -> str:
+def _release_version(program: str, release: Release) -> str:
     if program == "envoy":
         return _version(release.proxy.image.tag)
     part = release.endpoint_picker if program == release.endpoint_picker.program.name else release.routing_sidecar

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """Kinds come and go with their definitions, which a watch can't follow; so the cluster is looked at."""
 
-MOST_SHARE = 0.1
+MAX_SHARE = 0.1
 
 LONGEST_PAUSE_S = 5.0
 """A look compares all nodes: no more than a share of the time goes into them, if they come often enough."""
@@ -217,8 +217,8 @@ def _has_condition(obj: Obj, type_: str) -> bool:
 
 
 def _is_one_of(pod: Pod, by_labels: Sequence[Mapping[str, str]]) -> bool:
-    own = texts(metadata(pod), "labels")
-    return any(labels.items() <= own.items() for labels in by_labels)
+    pod_labels = texts(metadata(pod), "labels")
+    return any(labels.items() <= pod_labels.items() for labels in by_labels)
 
 
 def _as_object(pod: Pod) -> Obj:
@@ -274,12 +274,12 @@ class DeviceProvider:
         """Look until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
-            began_s = clock()
+            started_s = clock()
             try:
                 await self.look()
             except (ApiError, httpx2.HTTPError) as error:
                 _log.warning("devices not looked at: %s", error or type(error).__name__)
-            await asyncio.sleep(min(max(LOOK_S, (clock() - began_s) / MOST_SHARE), LONGEST_PAUSE_S))
+            await asyncio.sleep(min(max(LOOK_S, (clock() - started_s) / MAX_SHARE), LONGEST_PAUSE_S))
 
     async def look(self) -> None:
         """Look once: bring NetworkAttachmentDefinitions into line, then each node whose devices or labels changed."""

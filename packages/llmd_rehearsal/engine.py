@@ -132,7 +132,7 @@ def run(
     """
     plugins = plugins_from_environment()
     require_plugins(plugins)
-    began = time.monotonic()
+    started_s = time.monotonic()
     loading = _start_loading(modules)
     reporter = EventReporter(progress, is_preview=operation == "preview")
     steps = StepRecorder(reporter.hear)
@@ -154,7 +154,7 @@ def run(
     except automation.CommandError as error:
         adopt_unanswered(handle, steps.log, journal_file(project.parent), progress)
         raise reporter.failure(operation, str(error)) from error
-    duration_s = time.monotonic() - began
+    duration_s = time.monotonic() - started_s
     preview_steps = steps.recorded if operation == "preview" else []
     return EngineResult(
         operation, steps.changes, outputs, duration_s, plugins, placeholder_images(), preview_steps, by_hand, drift_rows
@@ -169,8 +169,8 @@ class Workspace(automation.LocalWorkspace):
 
     def stack_outputs(self, stack_name: str) -> automation.OutputMap:
         """The outputs of a stack, by name; not asked for once more to know which are secret: all are treated so."""
-        words = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
-        output = self.pulumi_command.run(words, self.work_dir, self.env_vars)
+        argv = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
+        output = self.pulumi_command.run(argv, self.work_dir, self.env_vars)
         return {key: automation.OutputValue(value, secret=True) for key, value in json.loads(output.stdout).items()}
 
 
@@ -357,10 +357,10 @@ def journal_finder(journal: Path) -> Find:
     """Finder of the stand-in's resources by type and inputs."""
     resources = in_oci(journal)
 
-    def find(pending: Pending, known: Set[str]) -> str | None:
+    def find(pending: Pending, recorded_ids: Set[str]) -> str | None:
         inputs = without_defaults(dict(pending.inputs))
         ids = (id_ for id_, row in resources.items() if row["token"] == pending.type and row["inputs"] == inputs)
-        return next((id_ for id_ in ids if id_ not in known), None)
+        return next((id_ for id_ in ids if id_ not in recorded_ids), None)
 
     return find
 

@@ -35,7 +35,7 @@ _PREVIEW_VERBS = {
     "import": "would import",
 }
 
-_MOST_DIFFERENCES = 4
+_MAX_DIFFERENCES = 4
 _LINES_OF_THE_ENGINE = 8
 
 _CONSEQUENCES = {"update failed", "Resource monitor has terminated, shutting down"}
@@ -50,7 +50,7 @@ class EventReporter:
         self._verbs = _PREVIEW_VERBS if is_preview else _PAST_VERBS
         self._running: dict[str, float] = {}
         self._errors: list[str] = []
-        self._began_s = self._reported_s = time.monotonic()
+        self._started_s = self._reported_s = time.monotonic()
         self._lock = threading.Lock()
         self._heart = threading.Thread(target=self._beat, daemon=True)
         self._heart.start()
@@ -77,10 +77,10 @@ class EventReporter:
         return KitError(f"`pulumi {operation}` failed:\n{text}")
 
     def _end(self, metadata: Any) -> None:
-        began = self._running.pop(metadata.urn, None)
-        if began is None or "pulumi:" in metadata.type:
+        started_s = self._running.pop(metadata.urn, None)
+        if started_s is None or "pulumi:" in metadata.type:
             return
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started_s
         took = f" in {seconds:.0f} s" if seconds >= 1 else ""
         changed = differences(metadata) if self._verbs is _PREVIEW_VERBS else ""
         self._say(f"{self._verbs[_text(metadata.op)]} {short_name(metadata.urn)}{took}{changed}")
@@ -110,7 +110,7 @@ class EventReporter:
             urn for urn in self._running if "pulumi:pulumi:Stack" not in urn and "llmd-oke:index:" not in _type(urn)
         ]
         if not waiting:
-            return f"the engine ({time.monotonic() - self._began_s:.0f} s)"
+            return f"the engine ({time.monotonic() - self._started_s:.0f} s)"
         oldest = min(waiting, key=lambda urn: self._running[urn])
         seconds = time.monotonic() - self._running[oldest]
         more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
@@ -121,7 +121,7 @@ def differences(metadata: events.StepEventMetadata) -> str:
     """Changes of a step, to be put behind the resource's name: `: spec.replicas changes from 8 to 6`."""
     (change,) = of_document({"steps": [step(metadata)]}).changes
     paths = change.replaced_by if change.operation == "replace" else change.changed
-    texts = [guards.difference(path, change) for path in paths[:_MOST_DIFFERENCES]]
+    texts = [guards.difference(path, change) for path in paths[:_MAX_DIFFERENCES]]
     more = [f"{len(paths) - len(texts)} more"] if len(paths) > len(texts) else []
     return f": {'; '.join([*texts, *more])}" if texts else ""
 

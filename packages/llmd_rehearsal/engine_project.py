@@ -102,8 +102,8 @@ def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path
         stack = {**stack, "override": {**override, "router": router}}
     deployed: dict[str, Any] = read(salt_source).value if salt_source.exists() else {}
     salt = {key: deployed[key] for key in ("encryptionsalt",) if key in deployed}
-    own = {SOURCE_URL_KEY: source_hosts().bucket_url, REHEARSED_KEY: True}
-    config = {CONFIG_KEY: stack, **own, **front_door.settings(stack, state)}
+    rehearsed = {SOURCE_URL_KEY: source_hosts().bucket_url, REHEARSED_KEY: True}
+    config = {CONFIG_KEY: stack, **rehearsed, **front_door.settings(stack, state)}
     target.write_text(text_of({**salt, "config": config}))
 
 

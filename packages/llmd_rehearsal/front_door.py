@@ -88,8 +88,8 @@ def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
         {**listener, "allowedRoutes": {"namespaces": {"from": "All"}}} for listener in made["spec"]["listeners"]
     ]
     namespace: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": gateway.namespace}}
-    own = [] if gateway.namespace == plan.namespace else [namespace]
-    return [*parts, *own, *map(dict, further), {**made, "spec": {**made["spec"], "listeners": everybody}}]
+    namespaces = [] if gateway.namespace == plan.namespace else [namespace]
+    return [*parts, *namespaces, *map(dict, further), {**made, "spec": {**made["spec"], "listeners": everybody}}]
 
 
 def simulated_gateway(plan: Plan) -> tuple[str, ...]:
@@ -125,14 +125,14 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
     clients: list[str] = sorted({CLIENT, *(door.limits.clients if door.limits else ())})
     asked = {"clients": clients, "hosts": hosts}
     file = state / FOLDER / "secrets.json"
-    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    if known.get("asked") != asked or "frontDoorCacheSecret" not in known:
-        known = {"asked": asked, **_made(clients, hosts)}
+    settings_document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if settings_document.get("asked") != asked or "frontDoorCacheSecret" not in settings_document:
+        settings_document = {"asked": asked, **_made(clients, hosts)}
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch(mode=0o600)
-        file.write_text(json.dumps(known))
-        file.with_name("chain.pem").write_text(known["frontDoorCertificate"]["chain"])
-    return {f"llmd-oke:{key}": value for key, value in known.items() if key != "asked"}
+        file.write_text(json.dumps(settings_document))
+        file.with_name("chain.pem").write_text(settings_document["frontDoorCertificate"]["chain"])
+    return {f"llmd-oke:{key}": value for key, value in settings_document.items() if key != "asked"}
 
 
 def _made(clients: list[str], hosts: list[str]) -> dict[str, Any]:

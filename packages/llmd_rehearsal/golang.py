@@ -81,12 +81,12 @@ def _required_version(module: Path) -> str:
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The user's own environment, for modules that stand alone and programs for this machine.
+    """The user's environment, for modules that stand alone and programs for this machine.
 
     Any Go uses its own root, and none fetches another version of itself: that of the Python package is there instead.
     """
-    own = {name: value for name, value in os.environ.items() if name not in {"GOOS", "GOARCH", "GOROOT"}}
-    return {"HOME": str(Path.home()), **own, "GOWORK": "off", "GOTOOLCHAIN": "local", **(settings or {})}
+    inherited = {name: value for name, value in os.environ.items() if name not in {"GOOS", "GOARCH", "GOROOT"}}
+    return {"HOME": str(Path.home()), **inherited, "GOWORK": "off", "GOTOOLCHAIN": "local", **(settings or {})}
 
 
 def build_arguments(variables: Mapping[str, str], packages: Sequence[str], output: Path) -> list[str]:

@@ -288,12 +288,12 @@ class _Start:
 
 def _events(pipe: int, timeout_s: float, heartbeat: Callable[[float], None]) -> Iterator[dict[str, str]]:
     """The lines that the supervisor writes, until it ends; `heartbeat` is called while it says nothing."""
-    began = running_time.now()
+    started_s = running_time.now()
     rest = b""
-    while running_time.now() - began < timeout_s:
+    while running_time.now() - started_s < timeout_s:
         readable, _, _ = select.select([pipe], [], [], _HEARTBEAT_S)
         if not readable:
-            heartbeat(running_time.now() - began)
+            heartbeat(running_time.now() - started_s)
             continue
         received = os.read(pipe, 65_536)
         if not received:

@@ -19,7 +19,7 @@ from lightkube.types import PatchType
 from llmd_pods.errors import KitError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from llmd_rehearsal.agent_config import MOST_NODES, NodeConfig, node_address
+from llmd_rehearsal.agent_config import MAX_NODES, NodeConfig, node_address
 from llmd_rehearsal.running_time import of_process
 from llmd_rehearsal.watches import identity, timestamp
 
@@ -119,9 +119,9 @@ class Fleet:
         new = [config for config in configs if config.name not in self._configs]
         for config in new:
             used = set(self._indexes.values())
-            free = next((index for index in range(MOST_NODES) if index not in used), None)
+            free = next((index for index in range(MAX_NODES) if index not in used), None)
             if free is None:
-                raise KitError(f"the rehearsal's pod network has room for {MOST_NODES} nodes")
+                raise KitError(f"the rehearsal's pod network has room for {MAX_NODES} nodes")
             self._indexes[config.name] = free
             self._configs[config.name] = config
         await asyncio.gather(*(self._register(config) for config in new))

@@ -97,7 +97,7 @@ def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(self: Any, request: Message, context: Message) -> Message:
-        began, outcome = time.monotonic(), "ok"
+        started_s, outcome = time.monotonic(), "ok"
         try:
             return method(self, request, context)
         except Exception as error:
@@ -107,7 +107,7 @@ def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
             context.abort_with_status(_failure(error))
         finally:
             name = getattr(request, "urn", "") or getattr(request, "tok", "")
-            _log.info("%s %s %.3f s %s", method.__name__, name, time.monotonic() - began, outcome)
+            _log.info("%s %s %.3f s %s", method.__name__, name, time.monotonic() - started_s, outcome)
 
     return call
 

@@ -106,8 +106,8 @@ class ProgramDefinition(Entry):
     @property
     def builds(self) -> dict[str, str]:
         """Builds of the program that are possible here: name of the build by the version that it makes."""
-        own = {} if self.source.build is None else {self.version: self.source.build}
-        return {**own, **self.source.other_builds}
+        builds = {} if self.source.build is None else {self.version: self.source.build}
+        return {**builds, **self.source.other_builds}
 
     def build_of(self, required: str) -> tuple[str, str] | None:
         """The version that can be built where this one is required, with the name of its build; None without one."""
@@ -206,8 +206,8 @@ def ensure(names: Iterable[str], progress: Progress, versions: Mapping[str, str]
     if remedies:
         what = f"{', '.join(remedies)} can't be found in a version that will do"
         raise KitError(what, "\n".join(dict.fromkeys(remedies.values())))
-    needed = {name: version or program_definition(name).version for name, version in required.items()}
-    found = (program_definition(name).build_of(needed[name]) for name in missing)
+    resolved = {name: version or program_definition(name).version for name, version in required.items()}
+    found = (program_definition(name).build_of(resolved[name]) for name in missing)
     for build in dict.fromkeys(build for _, build in filter(None, found)):
         build_programs(build, definitions().builds[build], progress)
     for name in missing:

@@ -152,8 +152,8 @@ def duration(seconds: float) -> str:
 
 
 def _scaled(rule: Tree) -> Tree:
-    own = {**rule, "expr": _DURATION.sub(lambda match: _scaled_duration(match[0]), rule["expr"])}
-    return {**own, "for": _scaled_duration(rule["for"])} if "for" in rule else own
+    scaled = {**rule, "expr": _DURATION.sub(lambda match: _scaled_duration(match[0]), rule["expr"])}
+    return {**scaled, "for": _scaled_duration(rule["for"])} if "for" in rule else scaled
 
 
 def _scaled_duration(text: str) -> str:

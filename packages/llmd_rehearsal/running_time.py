@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 TICK_S = 0.25
-LEAST_S = 0.5
+MIN_S = 0.5
 """By so much a thread may be late that runs; so much of each standstill counts, and time never goes back."""
 
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ class RunningTime:
 
     def _stood_still_s(self, now_s: float) -> float:
         ticked_s, before_s = self._state
-        return before_s + max(0.0, now_s - ticked_s - TICK_S - LEAST_S)
+        return before_s + max(0.0, now_s - ticked_s - TICK_S - MIN_S)
 
 
 @cache
@@ -107,9 +107,9 @@ async def within(work: Awaitable[_T], limit_s: float, *pids: int) -> _T:
         TimeoutError: it took longer.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-    began_s, starvation = loop.time(), Starvation((os.getpid(), *pids) if pids else ())
+    started_s, starvation = loop.time(), Starvation((os.getpid(), *pids) if pids else ())
     try:
-        while (left_s := limit_s - (loop.time() - began_s) + starvation.seconds) > 0:
+        while (left_s := limit_s - (loop.time() - started_s) + starvation.seconds) > 0:
             if (await asyncio.wait({task}, timeout=left_s))[0]:
                 return task.result()
         raise TimeoutError

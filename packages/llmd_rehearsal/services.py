@@ -377,7 +377,7 @@ def lookup(zone: Mapping[str, DnsName], name: str, domain: str) -> DnsName | Non
     is_pod_address = key.endswith(f".pod.{domain}") and len(labels) == 2 and len(parts) == 4
     if is_pod_address and all(part.isdigit() for part in parts):
         return DnsName((".".join(parts),))
-    has_names_below = any(known.endswith(f".{key}") for known in zone)
+    has_names_below = any(other.endswith(f".{key}") for other in zone)
     return DnsName() if has_names_below else None
 
 

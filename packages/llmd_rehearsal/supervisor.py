@@ -228,12 +228,12 @@ class Supervisor:
         Raises:
             ClusterFailedError: neither happens in time.
         """
-        began = time.monotonic()
+        started_s = time.monotonic()
         if child.spec.readiness is not None:
             await self._until_ready_or_ended(child, child.spec.readiness)
         if child.ended.is_set():
             return False
-        name, after_s = child.spec.name, round(time.monotonic() - began, 2)
+        name, after_s = child.spec.name, round(time.monotonic() - started_s, 2)
         record = dataclasses.replace(self._record.processes[name], ready_after_s=after_s)
         self._write(processes={**self._record.processes, name: record})
         self._reporter.report("detail", f"{name} ready after {after_s:.1f} s")

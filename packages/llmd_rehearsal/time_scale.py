@@ -118,8 +118,8 @@ def choose_time_scale(demand: Demand, cores: float) -> TimeScale:
     """The least scale at which neither the processors nor the simulated vLLM's thread are too busy."""
     machine = figures()
     free_cores = max(machine.busy_share * cores - demand.at_rest, machine.least_share * cores)
-    needed = max(demand.cores / free_cores, demand.simulator / machine.busy_share)
-    scale = next((scale for scale in machine.scales if scale >= needed), SLOWEST)
+    least_scale = max(demand.cores / free_cores, demand.simulator / machine.busy_share)
+    scale = next((scale for scale in machine.scales if scale >= least_scale), SLOWEST)
     busy, free = demand.cores + demand.at_rest, 1 - machine.busy_share
     return TimeScale(
         scale,

@@ -150,9 +150,9 @@ class Changes:
         """Look now and after changes, until cancelled."""
         while True:
             self._noted.clear()
-            began_s = time.monotonic()
+            started_s = time.monotonic()
             await look()
-            took_s = time.monotonic() - began_s
+            took_s = time.monotonic() - started_s
             await self._noted.wait()
             await asyncio.sleep(max(self._gather_s, _LOOKS * took_s))
 

@@ -99,8 +99,8 @@ class Helm:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             yaml.safe_dump(values, file)
             file.flush()
-            own = [verb, name, str(folder), "--namespace", namespace, "--values", file.name, "--no-hooks"]
-            self._run([*own, *flags], timeout_s + GRACE_S)
+            command = [verb, name, str(folder), "--namespace", namespace, "--values", file.name, "--no-hooks"]
+            self._run([*command, *flags], timeout_s + GRACE_S)
 
     def _run(self, arguments: Sequence[str], limit_s: float) -> str:
         program = self.program or shutil.which("helm")

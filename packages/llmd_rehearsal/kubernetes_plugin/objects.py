@@ -92,13 +92,13 @@ def kind_of(token: str) -> Kind:
     """
     _, group_version, name = token.split(":", 2)
     api_version = group_version.removeprefix("core/")
-    known, groups = _table()
-    kind = known.get((api_version, name))
+    kinds_by_name, groups = _table()
+    kind = kinds_by_name.get((api_version, name))
     if kind is not None:
         return kind
     group = api_version.rpartition("/")[0]
     if group in groups:
-        kinds = ", ".join(sorted(name for _, name in known))
+        kinds = ", ".join(sorted(name for _, name in kinds_by_name))
         served = f"{kinds}, Helm's Release and custom resources"
         raise Refusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in serves {served}")
     return Kind(api_version, name)

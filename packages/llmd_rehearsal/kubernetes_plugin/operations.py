@@ -151,8 +151,8 @@ def diff(session: Session, kind: Kind, state: dict[str, Tree], news: dict[str, T
     replaces = [difference.name for difference in changes if difference.replaces]
     if is_annotated_true(new, REPLACE_UNREADY) and kind.id == "batch/v1/Job" and _is_unready(session, kind, recorded):
         replaces.append(f'.metadata.annotations["{REPLACE_UNREADY}"]')
-    own_name = is_named(new) and not is_annotated_true(new, AUTONAMED)
-    same_name = own_name and id_of(new) == id_of(recorded.live)  # the old object stands in the way of the new one
+    given_name = is_named(new) and not is_annotated_true(new, AUTONAMED)
+    same_name = given_name and id_of(new) == id_of(recorded.live)  # the old object stands in the way of the new one
     return Diff(changes, replaces, delete_first=bool(replaces) and same_name)
 
 
@@ -465,12 +465,12 @@ def must_force(live: JsonObject, *, preview: bool) -> bool:
 def take_over_fields(live: JsonObject, manager: str) -> list[JsonObject] | None:
     """The object's managed fields once `manager` took over; None where there is nothing to take."""
     entries = _managed_fields(live)
-    own = next((entry for entry in entries if entry["manager"] == manager and entry["operation"] == "Apply"), None)
-    taken = [entry for entry in entries if entry is not own and _is_taken_over(entry)]
+    recorded = next((entry for entry in entries if entry["manager"] == manager and entry["operation"] == "Apply"), None)
+    taken = [entry for entry in entries if entry is not recorded and _is_taken_over(entry)]
     if not taken:
         return None
-    others = [entry for entry in entries if entry is not own and entry not in taken]
-    merged = own or {**taken[0], "manager": manager, "operation": "Apply"}
+    others = [entry for entry in entries if entry is not recorded and entry not in taken]
+    merged = recorded or {**taken[0], "manager": manager, "operation": "Apply"}
     for entry in taken:
         merged = {**merged, "fieldsV1": _union(merged.get("fieldsV1") or {}, entry.get("fieldsV1") or {})}
     return [*others, merged]
@@ -559,8 +559,8 @@ def _as_inputs(live: JsonObject) -> JsonObject:
     annotations: dict[str, Any] | None = dig(obj, "metadata", "annotations")
     if not annotations:
         return obj
-    own = {key: value for key, value in annotations.items() if key not in _CLUSTERS_OWN_ANNOTATIONS}
-    return with_metadata(obj, annotations=own or None)
+    kept = {key: value for key, value in annotations.items() if key not in _CLUSTERS_OWN_ANNOTATIONS}
+    return with_metadata(obj, annotations=kept or None)
 
 
 def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:

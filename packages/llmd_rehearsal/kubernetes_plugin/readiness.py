@@ -155,7 +155,7 @@ def stateful_set(observation: Observation) -> Readiness:
 
 
 def daemon_set(observation: Observation) -> Readiness:
-    """Judge a DaemonSet: its controller has seen the last change, and all nodes have a ready pod of the newest revision."""
+    """Judge a DaemonSet: its controller has seen the last change, and all nodes have a ready, newest pod."""
     status = dig_map(observation.live, "status")
     desired = status.get("desiredNumberScheduled")
     observed = status.get("observedGeneration") == dig(observation.live, "metadata", "generation")

@@ -208,8 +208,8 @@ class _PendingWait:
     def quiet_s(self, informers: Sequence[Informer]) -> float | None:
         """Seconds since the object's namesakes in the collections last changed, as far as this wait saw."""
         changes = [informer.changed_at(name_of(self.obj)) for informer in informers]
-        known = [change for change in changes if change is not None]
-        return running_time.now() - max(*known, self.since) if known else None
+        moments = [change for change in changes if change is not None]
+        return running_time.now() - max(*moments, self.since) if moments else None
 
 
 @dataclass(frozen=True)
@@ -283,8 +283,8 @@ class Waiter:
 
     def _ready(self, pending: _PendingWait) -> JsonObject:
         obj, wait, changed = pending.obj, pending.wait, threading.Event()
-        own = self.cluster.resource(kind_of_object(obj))
-        with self.informers.subscribed((own, *wait.watched), namespace_of(obj), changed) as informers:
+        resource = self.cluster.resource(kind_of_object(obj))
+        with self.informers.subscribed((resource, *wait.watched), namespace_of(obj), changed) as informers:
             while True:
                 observation = self._observation(pending, informers)
                 readiness = wait.condition(observation) if observation else Readiness()
@@ -303,9 +303,9 @@ class Waiter:
 
     def _observation(self, pending: _PendingWait, informers: Sequence[Informer]) -> Observation | None:
         """Evidence to judge an object by; None as long as the informer hasn't seen the last write."""
-        own, *others = informers
+        informer, *others = informers
         obj = pending.obj
-        live = own.one(name_of(obj))
+        live = informer.one(name_of(obj))
         if live is None or uid_of(live) != uid_of(obj) or _version(live) < _version(obj):
             return None
         watched = zip(pending.wait.watched, others, strict=True)

@@ -16,14 +16,14 @@ from llmd_oke.operations.objects import metadata, texts
 from llmd_pods.errors import KitError
 
 from llmd_rehearsal.pods.networks import Networks, node_network
-from llmd_rehearsal.pods.packet_filters import EVERYWHERE, MOST_PORT, Opening, PodOpenings, admit
+from llmd_rehearsal.pods.packet_filters import EVERYWHERE, MAX_PORT, Opening, PodOpenings, admit
 from llmd_rehearsal.services import Address
 from llmd_rehearsal.watches import Changes, Store, identity
 
 _log = logging.getLogger(__name__)
 _GATHER_S = 0.02
 _ENDED = {"Succeeded", "Failed"}
-_EVERY_PORT = (1, MOST_PORT)
+_EVERY_PORT = (1, MAX_PORT)
 
 Openings = Mapping[str, PodOpenings]
 """By address of a pod that some policy chooses; all others are open."""
@@ -43,12 +43,12 @@ class _PodAddress:
 class _Pods:
     """Pods with addresses, which selectors find by their labels without a look at all of them."""
 
-    def __init__(self, pods: Iterable[Pod], known: Mapping[str, str], network: IPv4Network | None) -> None:
+    def __init__(self, pods: Iterable[Pod], addresses: Mapping[str, str], network: IPv4Network | None) -> None:
         self.network = network
         self._all = [
             _PodAddress(pod, address, IPv4Network(address), meta.namespace or "", texts(meta, "labels"))
             for pod in pods
-            if (address := address_of(pod, known)) and (meta := metadata(pod))
+            if (address := address_of(pod, addresses)) and (meta := metadata(pod))
         ]
         self._by_label: dict[tuple[str, str | None], list[_PodAddress]] = {}
         for pod in self._all:
@@ -69,17 +69,17 @@ def openings(
     pods: Iterable[Pod],
     policies: Iterable[NetworkPolicy],
     namespaces: Iterable[Namespace],
-    known: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
     network: IPv4Network | None = None,
 ) -> Openings:
     """Give who may connect to the pods that policies choose, and whom these may connect to.
 
-    `known` has addresses by uid that no status has yet. All pods have addresses of `network`, which stands for the pods
-    of all namespaces: each by itself would be too many.
+    `addresses` has addresses by uid that no status has yet. All pods have addresses of `network`, which stands for the
+    pods of all namespaces: each by itself would be too many.
 
     Pods on their node's own network are left out, as Kubernetes leaves it open what policies do with them.
     """
-    addressed = _Pods(pods, known or {}, network)
+    addressed = _Pods(pods, addresses or {}, network)
     labels = {metadata(item).name or "": texts(metadata(item), "labels") for item in namespaces}
     incoming: dict[str, set[Opening]] = {}
     outgoing: dict[str, set[Opening]] = {}
@@ -132,10 +132,10 @@ def _peers(
     """Give whom a rule names; everybody if it names nobody."""
     if not peers:
         return [_Peer(EVERYWHERE)]
-    return [item for peer in peers for item in _of_peer(peer, namespace, pods, labels)]
+    return [item for peer in peers for item in _resolved_peers(peer, namespace, pods, labels)]
 
 
-def _of_peer(
+def _resolved_peers(
     peer: NetworkPolicyPeer, namespace: str | None, pods: _Pods, labels: Mapping[str, Mapping[str, str]]
 ) -> Iterable[_Peer]:
     if peer.ipBlock is not None:
@@ -208,12 +208,12 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     return True
 
 
-def address_of(pod: Pod, known: Mapping[str, str]) -> str:
+def address_of(pod: Pod, addresses: Mapping[str, str]) -> str:
     """The pod's own address; empty where it has none, or no longer."""
     status = pod.status or PodStatus()
     if (pod.spec and pod.spec.hostNetwork) or status.phase in _ENDED:
         return ""
-    return known.get(identity(pod).uid) or status.podIP or ""
+    return addresses.get(identity(pod).uid) or status.podIP or ""
 
 
 class NetworkPolicyFilter:

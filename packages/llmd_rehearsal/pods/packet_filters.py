@@ -19,7 +19,7 @@ from llmd_rehearsal.pods.networks import in_namespace
 
 EVERYWHERE = IPv4Network("0.0.0.0/0")
 LOOPBACK = IPv4Network("127.0.0.0/8")
-MOST_PORT = 65535
+MAX_PORT = 65535
 
 _NETLINK_NETFILTER = 12
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
@@ -64,7 +64,7 @@ class Opening:
     excepted: tuple[IPv4Network, ...] = ()
     protocol: str = ""
     first_port: int = 1
-    last_port: int = MOST_PORT
+    last_port: int = MAX_PORT
 
     def allows(self, address: str, port: int) -> bool:
         """Tell whether it allows a TCP connection with an address, to a port."""

@@ -25,14 +25,14 @@ LONGEST_SETTLED_S = 10.0
 ANSWERS_PER_S = 100.0
 """Answers in a second to count on while programs start, of all probes: with a thousand of them an answer has 10 s."""
 
-LEAST_TIMEOUT_S = 5.0
+MIN_TIMEOUT_S = 5.0
 """A machine that does other work too keeps a program waiting for longer than the second that most probes give: an
 endpoint picker under a benchmark was killed for it. What refuses connections fails at once all the same."""
 
 _AGENT = "kube-probe/rehearsal"
 _METHOD = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"
-_MOST_BYTES = 127
+_MAX_BYTES = 127
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
 
 
@@ -50,7 +50,7 @@ class Schedule:
 
     def timeout_of(self, probes: int) -> float:
         """Give the seconds that an answer may take, with so many `probes` on this machine, which is nobody's alone."""
-        return max(self.timeout_s, LEAST_TIMEOUT_S, probes / ANSWERS_PER_S)
+        return max(self.timeout_s, MIN_TIMEOUT_S, probes / ANSWERS_PER_S)
 
     def period_of(self, tally: "Tally", probes: int = 0) -> float:
         """Give the seconds until the next question, with so many `probes` on this machine."""
@@ -198,8 +198,8 @@ def request(service: str) -> bytes:
     say.
     """
     name = service.encode()
-    if len(name) > _MOST_BYTES:
-        raise ValueError(f"service name of {len(name)} bytes: at most {_MOST_BYTES} are supported")
+    if len(name) > _MAX_BYTES:
+        raise ValueError(f"service name of {len(name)} bytes: at most {_MAX_BYTES} are supported")
     return b"\x0a" + bytes([len(name)]) + name if name else b""
 
 

@@ -159,7 +159,7 @@ def container_status(record: ContainerRecord) -> dict[str, Any]:
 
 def _conditions(pod: Pod, facts: PodFacts | None, records: Sequence[ContainerRecord]) -> list[Condition]:
     containers = _containers_ready(records)
-    statuses = {condition.type: condition.status for condition in _known_conditions(pod)}
+    statuses = {condition.type: condition.status for condition in _present_conditions(pod)}
     gates = [gate.conditionType for gate in spec_of(pod).readinessGates or []]
     gated = containers.true and any(statuses.get(gate) != "True" for gate in gates)
     ready = Condition("", true=False, reason="ReadinessGatesNotReady") if gated else containers
@@ -196,7 +196,7 @@ def _containers_ready(records: Sequence[ContainerRecord]) -> Condition:
 
 
 def _merged(pod: Pod, conditions: Iterable[Condition], now: datetime) -> list[dict[str, Any]]:
-    previous = {condition.type: condition for condition in _known_conditions(pod)}
+    previous = {condition.type: condition for condition in _present_conditions(pod)}
     foreign: list[dict[str, Any]] = [
         condition.to_dict() for name, condition in previous.items() if name not in _OWN_CONDITIONS
     ]
@@ -216,7 +216,7 @@ def _condition_entry(condition: Condition, previous: PodCondition | None, now: d
     return entry | {key: text for key, text in optional.items() if text is not None}
 
 
-def _known_conditions(pod: Pod) -> list[PodCondition]:
+def _present_conditions(pod: Pod) -> list[PodCondition]:
     return (pod.status.conditions if pod.status else None) or []
 
 

@@ -84,14 +84,14 @@ def body(
     refuse_failed(sequences)
     first, chat = answers[0] if answers else None, bool(answers) and answers[0].generation.chat
     choices = [_choice(answer, sequence, chat=chat) for answer, sequence in zip(answers, sequences, strict=True)]
-    own = {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None} if chat else {}
+    prompt_fields = {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None} if chat else {}
     return {
         **({} if first is None else first.frame("chat.completion" if chat else "text_completion")),
         "choices": choices,
         "service_tier": None,
         "system_fingerprint": None if first is None else first.fingerprint,
         "usage": usage(sequences, cached=cached),
-        **own,
+        **prompt_fields,
         "kv_transfer_params": transfer,
         "ec_transfer_params": None,
         "metrics": None,

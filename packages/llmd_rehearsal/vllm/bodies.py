@@ -280,9 +280,9 @@ def _invalid_body(error: ValidationError) -> ApiError:
     details = error.errors(include_url=False)
     messages = [repr({**detail, "loc": ("body", *detail["loc"])}) for detail in details]
     causes = [detail.get("ctx", {}).get("error") for detail in details]
-    own = next((cause for cause in causes if isinstance(cause, RequestValueError)), None)
-    if own is not None and own.parameter:
-        return malformed(messages, own.parameter)
+    refusal = next((cause for cause in causes if isinstance(cause, RequestValueError)), None)
+    if refusal is not None and refusal.parameter:
+        return malformed(messages, refusal.parameter)
     # The way to the field, without what pydantic puts in for the members of a union.
     parts = [str(part) for part in ("body", *details[0]["loc"])]
     path = [part for part in parts if not set(part) & set("[](){}") and part.lower() not in _UNION_MEMBERS]

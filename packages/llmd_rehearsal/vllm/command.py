@@ -202,14 +202,14 @@ def _max_model_len(text: str | None) -> int | None:
 def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
     """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
     level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
-    known = quantization(level)
-    if known is None:
+    method = quantization(level)
+    if method is None:
         raise Refusal(
             1,
             f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "
             f"Valid options: {list(QUANTIZATIONS)}.",
         )
-    return known
+    return method
 
 
 def _attention_backend(namespace: argparse.Namespace) -> str | None:
@@ -372,23 +372,23 @@ class _Merge(argparse.Action):
 
 def _normalised(argv: Sequence[str]) -> list[str]:
     """vLLM takes underscores for dashes in a flag's name, and `--flag.key value` for a key of a JSON object."""
-    words: list[str] = []
+    expanded: list[str] = []
     rest = iter(argv)
     for word in rest:
         name, equals, value = word.partition("=")
         if not _FLAG.match(name):
-            words.append(word)
+            expanded.append(word)
             continue
         flag, dot, path = name.partition(".")
         flag = flag.replace("_", "-")
         if not dot:
-            words.append(flag + equals + value)
+            expanded.append(flag + equals + value)
             continue
-        words.append(flag)
+        expanded.append(flag)
         following = value if equals else next(rest, None)
         if following is not None:
-            words.append(_nested(path, following))
-    return words
+            expanded.append(_nested(path, following))
+    return expanded
 
 
 def _nested(path: str, text: str) -> str:

@@ -39,7 +39,7 @@ def catalogue_model(name: str) -> Model:
         Refusal: there is none.
     """
     folder = name.rstrip("/").rpartition("/")[2]
-    models = [model for known in model_names() if (model := model_of_name(known))]
+    models = [model for entry in model_names() if (model := model_of_name(entry))]
     named = (model for model in models if name in {model.repository, model.name})
     called_so = (model for model in models if folder in {model.repository.rpartition("/")[2], model.name})
     if (model := next(chain(named, called_so), None)) is not None:
@@ -195,10 +195,10 @@ class ContainerFiles:
 
     def place(self, path: str) -> Path | None:
         """Path on this machine for a path of the container, or None where it isn't mounted."""
-        own = PurePosixPath(path)
+        container_path = PurePosixPath(path)
         for target in sorted(map(PurePosixPath, self.mounts), key=lambda mount: -len(mount.parts)):
-            if own.is_relative_to(target):
-                return Path(self.mounts[str(target)]) / own.relative_to(target)
+            if container_path.is_relative_to(target):
+                return Path(self.mounts[str(target)]) / container_path.relative_to(target)
         return None
 
     def read(self, path: str) -> bytes:
@@ -207,9 +207,9 @@ class ContainerFiles:
         Raises:
             Refusal: it can't be read.
         """
-        place = self.place(path)
+        file = self.place(path)
         try:
-            return (place or Path("/nonexistent")).read_bytes()
+            return (file or Path("/nonexistent")).read_bytes()
         except OSError as error:
             raise Refusal(1, f"OSError: [Errno {error.errno}] {error.strerror}: {path!r}") from None
 
@@ -228,8 +228,8 @@ def read_model(model: Model, environment: Mapping[str, str], files: ContainerFil
     except Refusal:
         raise Refusal(1, _NO_SNAPSHOT) from None
     folder = f"{repository}/snapshots/{commit}"
-    place = files.place(folder)
-    if place is None or not place.is_dir():
+    local_folder = files.place(folder)
+    if local_folder is None or not local_folder.is_dir():
         raise Refusal(1, _NO_SNAPSHOT)
     config = _object(files, f"{folder}/config.json")
     sizes = {"num_hidden_layers": model.architecture.layers, "hidden_size": model.architecture.hidden_size}

@@ -65,12 +65,12 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         del mem_type
         return pieces
 
-    def initialize_xfer(self, operation: str, own: Sequence[Piece], remote: Sequence[Piece], peer: str) -> Transfer:
+    def initialize_xfer(self, operation: str, local: Sequence[Piece], remote: Sequence[Piece], peer: str) -> Transfer:
         """Prepare a read; its duration is in seconds of model time."""
         del operation
         fill, rate = self._peers[peer][str(remote[0][0])]
-        target = torch.Tensor.by_address[own[0][0]]
-        length_bytes = sum(length for _, length, _ in own)
+        target = torch.Tensor.by_address[local[0][0]]
+        length_bytes = sum(length for _, length, _ in local)
         slower = min(rate, torch.port_rates()[target.get_device()])
         return Transfer(target, int(fill), length_bytes, length_bytes / (slower * 1e9))
 
