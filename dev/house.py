@@ -46,7 +46,7 @@ Quotes Records Reports Requests Runs Scores Sets Signs Starts Stores Tests Updat
 OBJECT = "an? the all its? their one each every no this those these what until whether"
 FINDINGS = {
     "question": "(What|Whatever|Which|Who|Whom|Whose|How|Whether|Where|When|Why)\\b",
-    "verb": rf"({'|'.join(VERBS.split())})\b(?! of\b)|({'|'.join(NOUNS_TOO.split())}) ({'|'.join(OBJECT.split())})\b",
+    "verb": rf"({'|'.join(VERBS.split())})\b(?! of\b)|({'|'.join(NOUNS_TOO.split())}) (`|({'|'.join(OBJECT.split())})\b)",
     "pronoun": "(That|Those|This|These|It|Its|They|Them|Their|There|Both|Some|So|Such|Same)\\b"
     "|(All|Each|Any|One|None|Most) of (it|them|these|those)\\b",
     "preposition": "(As|Of|For|From|By|At|In|On|With|Without|To|Into|Than)\\b"

@@ -458,7 +458,7 @@ def run(
 def programs(
     tests: Annotated[bool, typer.Option("--tests", help="What only the kit's own tests run, too.")] = False,
 ) -> None:
-    """Have all programs that rehearsals need at hand: found on PATH, in the cache, or built."""
+    """Find or build all programs that rehearsals need: on PATH, in the cache, or by a build."""
     progress = console.progress()
     inventory = rehearsal.have_programs(progress)
     if text := substitution_text(inventory.release):
@@ -512,7 +512,7 @@ def _tell_release(prepared: Prepared, progress: Progress) -> None:
 
 
 def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -> int:
-    """Runs `llmd-oke smoke` inside, or has it fetch what the benchmark in the cluster found."""
+    """Run `llmd-oke smoke` inside the rehearsal, or let it fetch the results of the cluster's benchmark."""
     if prepared.plan.smoke.where == "none":
         return 0
     if prepared.plan.smoke.where == "cluster":

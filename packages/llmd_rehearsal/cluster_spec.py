@@ -207,7 +207,7 @@ class StateFolder:
         return self.logs / f"{process}.log"
 
     def write_record(self, record: ClusterRecord) -> None:
-        """Replace the record in one step, so that a reader never sees half of it."""
+        """Replace the record in one step, so that a reader never sees one that is written in part."""
         new = self.record_file.with_suffix(".json.new")
         new.write_text(json.dumps(asdict(record), indent=2))
         new.replace(self.record_file)

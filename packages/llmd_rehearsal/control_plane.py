@@ -101,7 +101,7 @@ class Pki:
     folder: Path
 
     def pair(self, name: str) -> KeyPair:
-        """The certificate and key of that name."""
+        """Paths of the certificate and the key with that name."""
         return KeyPair(self.folder / f"{name}.crt", self.folder / f"{name}.key")
 
     @property

@@ -61,11 +61,11 @@ class RehearsalBackend:
     def deployer(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
     ) -> RehearsedDeployer:
-        """Deployer of models in a rehearsal of their own, with so many nodes of the stack's shape."""
+        """Deployer of models in a rehearsal of their own, whose cluster has `nodes` nodes of the stack's shape."""
         return RehearsedDeployer(project, stack, nodes, time_scale, environment)
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
-        """The scale at which this machine keeps up with so many programs and output tokens."""
+        """Wall seconds for a second of model time at which this machine keeps up with these programs and tokens."""
         return choose_time_scale(Demand(pickers, servers, tokens_per_s), processors()).scale
 
     def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:

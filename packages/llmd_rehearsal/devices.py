@@ -93,7 +93,7 @@ class LabelRule(Entry):
 
 
 class DeviceRules(Entry):
-    """The whole of `values/rehearsal/devices.yaml`."""
+    """Rules of `values/rehearsal/devices.yaml`."""
 
     kinds: dict[str, CustomKind]
     labels: tuple[LabelRule, ...]
@@ -244,7 +244,7 @@ class DeviceNodes(Protocol):
     """The nodes of a fleet, as far as devices go."""
 
     def configs(self) -> Sequence[NodeConfig]:
-        """All nodes."""
+        """Return the configurations of all nodes."""
         ...
 
     async def show_devices(self, name: str, devices: Mapping[str, str]) -> None:
@@ -271,7 +271,7 @@ class DeviceProvider:
         self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look at the cluster until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             started_s = clock()

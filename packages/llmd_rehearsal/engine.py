@@ -183,7 +183,7 @@ class Stack(automation.Stack):
 
 
 def _start_loading(modules: Sequence[str]) -> threading.Thread:
-    """Loads modules beside the engine's start: Pulumi's packages take a second, a third of it to collect nothing."""
+    """Import modules beside the engine's start: Pulumi's packages take a second, a third of it garbage collection."""
 
     def load() -> None:
         if modules:
@@ -419,11 +419,11 @@ class _Lines:
     """Progress as lines on standard output, for the process that runs this one."""
 
     def step(self, text: str) -> None:
-        """A line."""
+        """Print a line about a new step."""
         print(text, flush=True)
 
     def detail(self, text: str) -> None:
-        """A line, too."""
+        """Print a line about the step's progress."""
         print(text, flush=True)
 
 

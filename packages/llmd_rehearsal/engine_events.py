@@ -56,7 +56,7 @@ class EventReporter:
         self._heart.start()
 
     def hear(self, event: events.EngineEvent) -> None:
-        """One event."""
+        """Take note of one event."""
         with self._lock:
             if event.resource_pre_event:
                 metadata = event.resource_pre_event.metadata
@@ -153,7 +153,7 @@ class StepRecorder:
         self._hear = hear
 
     def hear(self, event: events.EngineEvent) -> None:
-        """One event."""
+        """Take note of one event."""
         if event.resource_pre_event:
             self.recorded.append(step(event.resource_pre_event.metadata))
         if event.summary_event:

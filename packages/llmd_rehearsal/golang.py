@@ -146,7 +146,7 @@ def normal_version(version: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
-    """Major, minor and patch."""
+    """Major, minor and patch number of a version."""
     match = _NUMBERS.match(version)
     return tuple([*map(int, match[1].split(".")), 0, 0, 0][:3]) if match else None
 

@@ -44,7 +44,7 @@ class ReleaseChoice:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Programs by name, all of them there, and the release whose router they make up."""
+    """Programs by name, and the release whose router they are."""
 
     release: ReleaseChoice
     programs: Mapping[str, Program]

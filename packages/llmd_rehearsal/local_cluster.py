@@ -94,7 +94,7 @@ class LocalCluster:
             return _Start(self.folder, listener, timeout_s).run()
 
     def stop(self, *, timeout_s: float = 30) -> None:
-        """End it and make sure that no process, mount or link of it is left; nothing happens when there is none.
+        """End the local cluster and check that no process, mount or link of it is left; do nothing where there is none.
 
         Its files stay. Raises KitError naming what would not end within the limit.
         """

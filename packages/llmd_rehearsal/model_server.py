@@ -37,7 +37,7 @@ class ModelSources:
         return {model.vocabulary.file: model.vocabulary.bytes for model in self._models() if model.vocabulary}
 
     def application(self) -> web.Application:
-        """All routes."""
+        """Routes of the repositories and vocabularies."""
         application = web.Application()
         application.add_routes([
             web.get("/api/models/{owner}/{name}/revision/{revision}", self._revision),

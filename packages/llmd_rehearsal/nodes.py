@@ -376,7 +376,7 @@ class NodeControl:
         self._changes = changes
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Routes of the node's API."""
         application = web.Application(client_max_size=4 * 2**20)
         application.add_routes([
             web.get("/healthz", self._healthz),

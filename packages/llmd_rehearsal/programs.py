@@ -137,7 +137,7 @@ class GoTool(Entry):
 
 
 class Definitions(Entry):
-    """The whole of `programs.yaml`."""
+    """Definitions of `programs.yaml`."""
 
     programs: dict[str, ProgramDefinition]
     builds: dict[str, Build]

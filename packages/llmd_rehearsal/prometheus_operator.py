@@ -129,7 +129,7 @@ def _plain(key: str) -> str:
 
 
 def config(jobs: Sequence[Tree], folder: Path, interval_s: float) -> Tree:
-    """Prometheus' own file."""
+    """Configuration file of Prometheus; `interval_s` is the time between scrapes and between evaluations of rules."""
     interval = duration(interval_s)
     times = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
     return {"global": times, "rule_files": [str(folder / RULES_FILE)], "scrape_configs": list(jobs)}

@@ -209,7 +209,7 @@ def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
 
 
 def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> TimeScale:
-    """The settings' own, else that of the local cluster that runs, else the one that suits."""
+    """Time scale of the settings, else of the local cluster that runs, else the one that suits stack and machine."""
     if settings.time_scale is not None:
         return TimeScale(settings.time_scale, "as asked for")
     suits = time_scale.choose_time_scale(time_scale.demand_of(plan), time_scale.processors())
@@ -221,7 +221,7 @@ def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> Ti
 
 
 def _scaling_time(project: Path, stack: str, plan: Plan, settings: Settings, time_scale: float) -> ScalingTime | None:
-    """The settings' own speed, else that of the local cluster that runs, else the usual one."""
+    """Scaling speed of the settings, else of the local cluster that runs, else the usual one; None without scaling."""
     if not is_scaled(plan):
         return None
     running = running_settings(project, stack).scaling_speed if phase(project, stack) == "ready" else None

@@ -120,7 +120,7 @@ class Pipe:
         self._loop.add_reader(source, self._read)
 
     def abandon(self) -> None:
-        """Stop moving."""
+        """Stop moving data."""
         if not self._ended:
             self._ended = True
             self._loop.remove_reader(self._source)
@@ -230,7 +230,7 @@ class Listener:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
-        """End everything."""
+        """Stop listening and close all relays."""
         self.close()
         for relay in tuple(self._relays):
             relay.close()

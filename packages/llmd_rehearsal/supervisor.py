@@ -132,7 +132,7 @@ class Children:
                 self._by_pid[pid].mark_ended(os.waitstatus_to_exitcode(status))
 
     async def stop(self) -> None:
-        """Stop all of them, each after those that were started on top of it."""
+        """Stop all processes, each after those that were started on top of it."""
         await asyncio.gather(*(self._stop_after_dependents(child) for child in self))
 
     async def _stop_after_dependents(self, child: Child) -> None:
@@ -274,7 +274,7 @@ async def wait_until_ready(readiness: Readiness) -> None:
 
 
 def is_ready(readiness: Readiness) -> bool:
-    """Ask once."""
+    """Tell whether a process is ready, by one check."""
     match readiness:
         case HttpReady():
             return _answers(readiness)

@@ -83,7 +83,7 @@ class Demand:
 
     @property
     def simulator(self) -> float:
-        """Share of one processor that the simulated vLLM's thread takes of that."""
+        """Share of one processor that the simulated vLLM's thread takes."""
         return self._scrapes_per_s * figures().scrape.simulator_s + self.tokens_per_s * figures().token.simulator_s
 
     @property
@@ -93,7 +93,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class TimeScale:
-    """Wall seconds for a second of model time, and why so many."""
+    """Wall seconds for a second of model time, and the reason for that number."""
 
     scale: float
     because: str

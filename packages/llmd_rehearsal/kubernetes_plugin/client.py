@@ -261,7 +261,7 @@ class Cluster:
             return True
 
     def get(self, kind: Kind, namespace: str, name: str) -> JsonObject:
-        """The live object."""
+        """Return the live object."""
         return self._on_object("GET", kind, namespace, name)
 
     def create(self, obj: JsonObject, *, dry_run: bool) -> JsonObject:
@@ -275,7 +275,7 @@ class Cluster:
         return self._on_object("PUT", kind_of_object(obj), namespace_of(obj), name_of(obj), params, obj)
 
     def apply(self, obj: JsonObject, *, manager: str, force: bool, dry_run: bool) -> JsonObject:
-        """Server-side apply."""
+        """Apply an object by server-side apply and return the result."""
         params = {"fieldManager": manager, "force": str(force).lower(), **_dry_run(dry_run)}
         kind, type_ = kind_of_object(obj), "application/apply-patch+yaml"
         return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), params, obj, type_)

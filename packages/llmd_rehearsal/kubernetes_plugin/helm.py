@@ -128,7 +128,7 @@ class Helm:
 
 
 def _reason(errors: str) -> str:
-    """Helm's last word, without what it puts in front of it: `Error: UPGRADE FAILED: `."""
+    """Reason in Helm's error output, without the prefix, such as `Error: UPGRADE FAILED: `."""
     lines = [line for line in errors.strip().splitlines() if line.startswith("Error:")]
     if not lines:
         return errors.strip()

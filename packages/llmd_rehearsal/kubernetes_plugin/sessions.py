@@ -103,7 +103,7 @@ def _active_cluster(options: dict[str, Any]) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Connection:
-    """The way to one API server, with what was learned of it; shared by all instances that go there."""
+    """Connection to one API server, with its schemas and informers; shared by all instances that use the server."""
 
     cluster: Cluster
     schemas: Schemas
@@ -202,7 +202,7 @@ class Sessions:
             session.cancelled.set()
 
     def cancel_all(self) -> None:
-        """End all waits."""
+        """End all waits of all instances."""
         with self._lock:
             for session in self._sessions.values():
                 session.cancelled.set()

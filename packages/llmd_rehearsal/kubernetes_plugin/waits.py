@@ -78,7 +78,7 @@ class Informer:
             return not self._ended
 
     def unsubscribe(self, changed: threading.Event) -> None:
-        """End `subscribe`."""
+        """Stop setting `changed`, which `subscribe` began."""
         with self._lock:
             self._subscribers.discard(changed)
 
@@ -93,12 +93,12 @@ class Informer:
         changed.clear()
 
     def one(self, name: str) -> JsonObject | None:
-        """The object of that name, or None."""
+        """Return the object of that name, or None."""
         with self._lock:
             return self._objects.get(name)
 
     def all(self) -> list[JsonObject]:
-        """All objects."""
+        """Return all objects of the collection."""
         with self._lock:
             return list(self._objects.values())
 

@@ -138,14 +138,14 @@ class PlaceholderContainer:
         return 0
 
     async def stop(self, grace_s: float) -> None:  # noqa: ARG002
-        """End it."""
+        """End the placeholder, which has no process."""
         self._end_event.set()
 
     async def finish_work(self, limit_s: float) -> None:
-        """Do nothing."""
+        """Do nothing: a placeholder has no work."""
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:  # noqa: ARG002
-        """Do nothing, successfully."""
+        """Do nothing and return exit code 0 without output."""
         return 0, ""
 
 

@@ -38,7 +38,7 @@ _CERTIFICATE_FOLDER = "/etc/llmd-oke-rehearsal"
 
 
 class ImageEntry(BaseModel):
-    """One row: images and what runs instead of them."""
+    """One row of the image table: image names and the program that runs for them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -48,7 +48,7 @@ class AddressPool:
         return free
 
     def give_back(self, address: str) -> None:
-        """Free an address."""
+        """Release an address."""
         self._used.discard(address)
 
 

@@ -97,7 +97,7 @@ def admit(
     always_in: Sequence[IPv4Network] = (),
     always_out: Sequence[IPv4Network] = (),
 ) -> None:
-    """Let only these connections into a network namespace and out of it, and answers.
+    """Restrict a network namespace to these connections and answers to them.
 
     The kernel follows connections from the first call on: answers to those that are older would be kept out later.
 
@@ -214,7 +214,7 @@ def _framed(kind: int, flags: int, family: int, resource: int, body: bytes) -> b
 
 
 def _ask(namespace: Path | None, messages: Sequence[bytes]) -> None:
-    """Have messages done at once, or none of them; the kernel has answered when they are sent."""
+    """Send messages that the kernel executes at once, or none of them; return when the kernel has answered."""
     begin, end = (_framed(kind, 0, 0, _NF_TABLES, b"") for kind in (_BATCH_BEGIN, _BATCH_END))
     with in_namespace(_netlink, None if namespace is None else str(namespace)) as connection:
         connection.sendto(b"".join([begin, *messages, end]), (0, 0))

@@ -112,7 +112,7 @@ class PodWorker:
     """One pod. `run` goes on until its containers are over; `terminate` ends it earlier."""
 
     def __init__(self, context: AgentContext, pod: Pod, pods: Callable[[], int]) -> None:
-        """Take a pod; `pods` counts those of the machine."""
+        """Prepare a worker of one pod; `pods` counts the pods of the machine."""
         self.pod = pod
         self.identity = identity(pod)
         self.sources = source_names(pod)

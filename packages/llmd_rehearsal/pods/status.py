@@ -48,14 +48,14 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Running:
-    """Running since then."""
+    """State of a container that runs since `since`."""
 
     since: datetime
 
 
 @dataclass(frozen=True)
 class Terminated:
-    """Ended."""
+    """State of a container that has ended."""
 
     exit_code: int
     reason: str
@@ -67,7 +67,7 @@ class Terminated:
 
 @dataclass
 class ContainerRecord:
-    """One container's history.
+    """History of one container.
 
     `started` is true once its startup probe (if any) has passed, `ready` while it may get traffic, `over` when it
     won't run again in this pod.

@@ -231,7 +231,7 @@ def usage(sequences: list[Sequence], *, cached: bool) -> dict[str, Any]:
 
 
 def data(value: Mapping[str, Any]) -> bytes:
-    """A server-sent event."""
+    """Bytes of a server-sent event."""
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 

@@ -126,7 +126,7 @@ class SamplingBody(_Body):
 
 
 class CompletionBody(SamplingBody):
-    """`/v1/completions`."""
+    """Body of a request to `/v1/completions`."""
 
     prompt: TokenIds | list[TokenIds] | str | list[str] | None = None
     n: int = 1
@@ -160,7 +160,7 @@ class CompletionBody(SamplingBody):
 
 
 class ChatBody(SamplingBody):
-    """`/v1/chat/completions`."""
+    """Body of a request to `/v1/chat/completions`."""
 
     messages: list[Message]
     n: int | None = 1
@@ -205,7 +205,7 @@ class ChatBody(SamplingBody):
 
 
 class ResponsesBody(_Body):
-    """`/v1/responses`."""
+    """Body of a request to `/v1/responses`."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None

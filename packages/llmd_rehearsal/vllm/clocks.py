@@ -11,15 +11,15 @@ _WINDOW_S = 5.0
 
 
 class Handle(Protocol):
-    """A planned call."""
+    """Handle of a call that is planned."""
 
     def cancel(self) -> None:
-        """Make it not happen."""
+        """Cancel the call."""
         ...
 
 
 class Clock(Protocol):
-    """Model time in seconds."""
+    """Clock of model time, in seconds."""
 
     def now(self) -> float:
         """Model seconds since the clock's start."""

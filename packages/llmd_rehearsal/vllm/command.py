@@ -273,7 +273,7 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
 
 
 class FlagFile(Entry):
-    """`values/rehearsal/vllm_flags.yaml`."""
+    """Flags of `values/rehearsal/vllm_flags.yaml`."""
 
     name: str
     groups: dict[str, dict[str, Flag]]

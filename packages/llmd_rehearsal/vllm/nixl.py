@@ -268,7 +268,7 @@ class Handover:
         held.timer = self._clock.call_at(held.lease_end_s, expire)
 
     def holds(self, request_id: str) -> bool:
-        """The KV cache of that finished prefill waits to be pulled."""
+        """Tell whether the KV cache of that finished prefill waits to be pulled."""
         return request_id in self._held
 
     @property

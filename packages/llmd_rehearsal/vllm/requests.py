@@ -246,7 +246,7 @@ def _choice(
 
 
 def _limited(prompt: Prompt, max_tokens: int, *, quiet: bool, end: Finish = Finish.LENGTH) -> Choice:
-    """An answer of that length, or a shorter one that says something unless it is `quiet`.
+    """Choice of an answer with that length, or of a shorter one that says something unless it is `quiet`.
 
     Streams and answers of a fixed length are for load, where nobody reads.
     """

@@ -124,5 +124,5 @@ class Sequence:
 
     @property
     def tokens(self) -> int:
-        """Prompt and generated tokens."""
+        """Number of prompt and generated tokens."""
         return self.prompt_tokens + self.generated

@@ -105,7 +105,7 @@ class _Parts:
 
 
 class SimulatedServer:
-    """One vLLM container."""
+    """A simulated vLLM server for one container."""
 
     def __init__(self, container: Container, simulation: Simulation) -> None:
         self.container = container
@@ -122,7 +122,7 @@ class SimulatedServer:
 
     @property
     def log(self) -> str:
-        """Everything that it wrote, or the last of it."""
+        """Log of the server, or the end of a long one."""
         return "".join(f"{line}\n" for line in self._log)
 
     @property
@@ -131,7 +131,7 @@ class SimulatedServer:
         return self.state is not State.RUNNING or self._parts is None or self._parts.engine.at_rest
 
     def start(self) -> None:
-        """Begin to load."""
+        """Begin to load the model."""
         self._starting = asyncio.create_task(self._start(), name=f"vllm {self.container.id}")
 
     async def stop(self, grace_s: float) -> None:
@@ -208,7 +208,7 @@ class SimulatedServer:
             self._exit(1)
 
     def _prepare(self) -> _Parts:
-        """Everything but the listening.
+        """Check the container and load all parts of the server but its listener.
 
         Raises:
             Refusal: vLLM would not start.
@@ -317,7 +317,7 @@ class Control:
         self._servers: dict[str, SimulatedServer] = {}
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Routes of the API."""
         application = web.Application(client_max_size=4 * 2**20)
         application.add_routes([
             web.get("/healthz", self._healthz),

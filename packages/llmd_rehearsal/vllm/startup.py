@@ -66,7 +66,7 @@ class CacheSize:
 
     @property
     def tokens(self) -> int:
-        """All tokens that fit."""
+        """Number of tokens for which the KV cache has room."""
         return self.blocks * self.block_size
 
 

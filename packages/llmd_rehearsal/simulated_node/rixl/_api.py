@@ -61,7 +61,7 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         return other["name"].encode()
 
     def get_xfer_descs(self, pieces: Sequence[Piece], *, mem_type: str) -> Sequence[Piece]:
-        """Pieces of memory."""
+        """Return descriptors of the pieces of memory, which are the pieces."""
         del mem_type
         return pieces
 

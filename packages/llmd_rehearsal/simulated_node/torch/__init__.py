@@ -22,7 +22,7 @@ class ModelTime:
         self.now_s = 0.0
 
     def __call__(self) -> float:
-        """The seconds so far."""
+        """Model seconds so far."""
         return self.now_s
 
 
@@ -69,7 +69,7 @@ def full(size: tuple[int, ...], fill_value: int, *, dtype: str, device: str) -> 
 
 
 def ones(count: int, *, dtype: str, device: str) -> Tensor:
-    """A buffer of ones."""
+    """Return a buffer of ones."""
     return Tensor(count, 1, dtype, device)
 
 
