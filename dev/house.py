@@ -46,7 +46,8 @@ Quotes Records Reports Requests Runs Scores Sets Signs Starts Stores Tests Updat
 OBJECT = "an? the all its? their one each every no this those these what until whether"
 FINDINGS = {
     "question": "(What|Whatever|Which|Who|Whom|Whose|How|Whether|Where|When|Why)\\b",
-    "verb": rf"({'|'.join(VERBS.split())})\b(?! of\b)|({'|'.join(NOUNS_TOO.split())}) (`|({'|'.join(OBJECT.split())})\b)",
+    "verb": rf"({'|'.join(VERBS.split())})\b(?! of\b)"
+    rf"|({'|'.join(NOUNS_TOO.split())}) (`|({'|'.join(OBJECT.split())})\b)",
     "pronoun": "(That|Those|This|These|It|Its|They|Them|Their|There|Both|Some|So|Such|Same)\\b"
     "|(All|Each|Any|One|None|Most) of (it|them|these|those)\\b",
     "preposition": "(As|Of|For|From|By|At|In|On|With|Without|To|Into|Than)\\b"
@@ -113,7 +114,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DocstringFinding:
     """A docstring that doesn't open with an imperative verb or a noun phrase."""
 
     file: str
@@ -258,10 +259,10 @@ def kind_of_finding(docstring: str) -> str | None:
     return next((kind for kind, pattern in FINDINGS.items() if re.match(pattern, opening)), None)
 
 
-def docstring_findings(modules: Iterable[Module]) -> list[Finding]:
+def docstring_findings(modules: Iterable[Module]) -> list[DocstringFinding]:
     """All findings outside tests, in the order of files and lines."""
     return [
-        Finding(module.file, line, kind, text.split("\n")[0])
+        DocstringFinding(module.file, line, kind, text.split("\n")[0])
         for module in modules
         if module.package != TESTS
         for line, text in sorted(docstrings(module))

@@ -192,7 +192,7 @@ def run_inside(
     measures: bool = True,
     interruptible: bool = False,
 ) -> int:
-    """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
+    """Run `llmd-oke COMMAND` in a stack's rehearsal, with the stack file as it is rehearsed, and return its exit code.
 
     A command that measures is told what is not real, `status` which versions of programs run, and one that asks
     Prometheus where the rehearsal's is: the API server passes on to pods alone. An interruptible one ends by itself

@@ -40,7 +40,7 @@ PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
 """The stand-in plug-ins by the names of their packages; that for Kubernetes runs where the real one doesn't."""
 
 OCI_FAULTS_FILE = "oci-faults.yaml"
-"""Which requests to OCI fail, in the local cluster's folder; nobody needs to write it."""
+"""File of the requests to OCI that fail, in the local cluster's folder; optional."""
 
 POD_NETWORK = f"{control_plane.NODE_ADDRESS}/16"
 
@@ -59,10 +59,10 @@ SYSTEM_NODE = NodeConfig(
     capacity={"cpu": "128", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"},
     labels={INSTANCE_TYPE_LABEL: "VM.Standard.E5.Flex"},
 )
-"""Stands for the pool of ordinary nodes that every cluster has for what needs no GPU."""
+"""Node of the pool without GPUs that every cluster has."""
 
 SIMULATED = ("nodes and their GPUs", "vLLM")
-"""What is not real in a rehearsal, whatever its stack."""
+"""Parts that no rehearsal has real, whatever its stack."""
 
 SIMULATED_PLUGIN = "Kubernetes plug-in of Pulumi"
 SIMULATED_OCI = "OCI and its plug-in of Pulumi"

@@ -15,15 +15,15 @@ from llmd_rehearsal.namespaces import ProcessIdentity
 Phase = Literal["starting", "ready", "stopping", "failed"]
 
 POLICIES_FILE = "network-policies"
-"""In the state folder: why NetworkPolicies are not enforced; empty where they are."""
+"""File in the state folder with the reason why NetworkPolicies are not enforced; empty where they are."""
 
 SELDOM_COLLECTED: Mapping[str, str] = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
-"""Has programs in Go collect garbage less often, below a limit. An API server took 2.0 CPU-seconds to start so, and 4.1
-by the defaults of Go.
+"""Variables that make programs in Go collect garbage less often, below a limit. With them an API server
+starts in 2.0 CPU-seconds, and in 4.1 by the defaults of Go.
 """
 
 _END_BYTES = 16_384
-"""Of a log, at most, for messages."""
+"""Longest end of a log that a message shows."""
 
 RESTARTS_WITHIN_S = 300.0
 """Wall seconds in which the restarts of a process are counted."""

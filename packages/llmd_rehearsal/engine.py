@@ -49,7 +49,7 @@ PLUGIN_ANSWER_TIMEOUT_S = 5.0
 PARALLEL = 64
 
 BUSY_TIMEOUT_S = 600.0
-"""How long to wait for an engine whose command was killed and that goes on without it."""
+"""Seconds to wait for an engine whose command was killed and that goes on without it."""
 
 _OPERATIONS = ("destroy", "drift", "preview", "refresh", "replace", "up")
 
@@ -428,7 +428,7 @@ class _Lines:
 
 
 def _ignore_signal(_signal: int, _frame: object) -> None:
-    """The engine gets the signal too: it cancels, saves its state and ends, and this process has to outlive it."""
+    """Outlive a signal, which the engine gets too: it cancels, saves its state and ends."""
 
 
 def main() -> None:

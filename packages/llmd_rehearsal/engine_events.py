@@ -39,7 +39,7 @@ _MAX_DIFFERENCES = 4
 _LINES_OF_THE_ENGINE = 8
 
 _CONSEQUENCES = {"update failed", "Resource monitor has terminated, shutting down"}
-"""What engine and program say once more beside each error: the reason is in others, or in the engine's last words."""
+"""Messages of engine and program that only follow from other errors, which have the reason."""
 
 
 class EventReporter:

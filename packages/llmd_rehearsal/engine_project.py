@@ -30,7 +30,7 @@ REHEARSED_KEY = "llmd-oke:rehearsed"
 _FILES = ("Pulumi.yaml", "__main__.py")
 
 OCI_FOLDER = "oci"
-"""What the stand-in for OCI keeps."""
+"""Folder of the stand-in for OCI."""
 
 
 @dataclass(frozen=True)

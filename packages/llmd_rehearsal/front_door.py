@@ -42,7 +42,7 @@ CLIENT = "rehearsal"
 _LIFE = timedelta(days=365)
 
 _KEPT = ("mode", "name", "namespace", "listener", "clusterListener")
-"""Of a Gateway in a stack file."""
+"""Keys of a stack file's Gateway that are kept."""
 
 
 class GatewayParts(Entry):

@@ -21,7 +21,7 @@ BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
 """Further ones in pods, for stacks with a Gateway."""
 
 WATCHING = ("prometheus",)
-"""For stacks with monitoring or scaling alone."""
+"""Programs that only stacks with monitoring or scaling need."""
 
 FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
 """Further ones in pods, for stacks with scaling."""

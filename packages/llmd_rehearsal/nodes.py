@@ -212,14 +212,14 @@ class Fleet:
     async def _clear_not_ready(self, config: NodeConfig, node: Node) -> None:
         """Take the taint that admission gives to new nodes at once; the controller manager would, seconds later."""
         spec = node.spec or NodeSpec()
-        own_taints = taints(config)
+        node_taints = taints(config)
         keys = {
             "node.kubernetes.io/not-ready",
             "node.kubernetes.io/unreachable",
-            *(taint["key"] for taint in own_taints),
+            *(taint["key"] for taint in node_taints),
         }
         other_taints: list[dict[str, Any]] = [taint.to_dict() for taint in spec.taints or [] if taint.key not in keys]
-        patch = {"metadata": {"resourceVersion": None}, "spec": {"taints": own_taints + other_taints}}
+        patch = {"metadata": {"resourceVersion": None}, "spec": {"taints": node_taints + other_taints}}
         await self._client.patch(Node, config.name, patch, patch_type=PatchType.MERGE)
 
     async def _create_lease(self, name: str, uid: str, now: datetime) -> None:

@@ -39,7 +39,7 @@ SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - mar
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 WORKERS: Final = 256
-"""As many waits can be under way at once; each holds a thread."""
+"""Threads for calls: each wait that is under way holds one."""
 MESSAGE_LIMIT_BYTES: Final = 400 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class PluginServicer(Servicer):
 
     package: str
     version: str
-    """What the schema says; `engine_version` what the engine gets."""
+    """Version in the schema; `engine_version` is the version for the engine."""
 
     @property
     def engine_version(self) -> str:

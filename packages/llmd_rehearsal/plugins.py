@@ -16,7 +16,7 @@ from llmd_pods.errors import KitError
 
 EXECUTABLE: Final = "pulumi-resource-kubernetes"
 ANSWER_TIMEOUT_S: Final = 20.0
-"""How long a plug-in on PATH may take to start and to say its version; the real one takes a second."""
+"""Seconds that a plug-in on PATH may take to start and to say its version; the real one takes a second."""
 
 
 class PluginChoice(StrEnum):

@@ -38,7 +38,7 @@ from llmd_rehearsal.golang import normal_version, version_satisfies
 from llmd_rehearsal.namespaces import PATH as SYSTEM_PATH
 
 OVERRIDE = "LLMD_OKE_PROGRAMS"
-"""Names a folder whose programs are taken before all others, whatever their version, unless one was asked for."""
+"""Variable with a folder whose programs come before all others, whatever their version, unless one was asked for."""
 
 _VERSION_TIMEOUT_S = 20
 _LOCK_PAUSE_S = 0.5

@@ -40,7 +40,7 @@ PROMETHEUS_URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 CONFIG_FILE, RULES_FILE = "prometheus.yml", "rules.yml"
 
 INTERVAL_S = 1.0
-"""In place of the monitors' own, unless another is asked for: five scrapes in the window that most rules have."""
+"""Seconds between scrapes, unless a monitor asks for others: five scrapes in the window that most rules have."""
 
 _DURATION = re.compile(r"(?<=\[)(?P<number>[0-9]+)(?P<unit>[smh])(?=\])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600}

@@ -52,7 +52,7 @@ from llmd_rehearsal.time_scale import TimeScale
 ENGINE_END_TIMEOUT_S = 30.0
 COMMAND_END_TIMEOUT_S = 60.0
 ENGINE_FREE_TIMEOUT_S = 3600.0
-"""How long to wait for another program's operation on the same stack."""
+"""Seconds to wait for another program's operation on the same stack."""
 
 PASSED_ON = ("PULUMI_EXPERIMENTAL", "PULUMI_SKIP_CHECKPOINTS")
 """The user's variables that the engine of a rehearsal obeys. With both `true` it saves its state at the end only, which
@@ -60,12 +60,12 @@ large stacks need (docs/how-to/large-stacks.md), and an engine that is killed le
 """
 
 _ENDED_BY_SIGNAL = 128
-"""What shells add to the number of the signal that ended a command."""
+"""Number that shells add to the signal that ended a command."""
 
 FOLDER = ".rehearsal"
 
 _CLUSTER_FOLDERS = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
-"""What the control plane, the engine, the agent and OCI know of a local cluster; the next cluster starts without it."""
+"""Folders of a local cluster's state: control plane, engine, agent and OCI. The next cluster starts without them."""
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ CREATED_CLUSTER_MODULES = (
     "pulumi_oci.core.network_security_group_security_rule",
     "pulumi_oci.core.vcn",
 )
-"""What every program loads that creates a cluster; the modules of OCI's package bring the types of all of it."""
+"""Modules of every program that creates a cluster; the modules of OCI's package bring the types of all of it."""
 
 
 def program_modules(plan: Plan) -> list[str]:

@@ -48,7 +48,7 @@ class Address:
 
 
 ConnectionFilter = Callable[[str, Address], bool]
-"""Whether a connection from an IPv4 address may be passed on to an endpoint."""
+"""Function that tells whether a connection from an IPv4 address may be passed on to an endpoint."""
 
 
 # Which addresses stand behind which Service.
@@ -355,8 +355,8 @@ def dns_names(services: Iterable[Service], slices: Iterable[EndpointSlice], doma
         if spec.type == "ExternalName":
             zone[full_name] = DnsName(alias=spec.externalName)
         elif spec.clusterIP == "None":
-            own_slices = by_service.get((namespace, name), [])
-            endpoints = [point for endpoint_slice in own_slices for point in ready_endpoints(endpoint_slice)]
+            service_slices = by_service.get((namespace, name), [])
+            endpoints = [point for endpoint_slice in service_slices for point in ready_endpoints(endpoint_slice)]
             addresses = {ip for point in endpoints for ip in point.addresses}
             zone[full_name] = DnsName(tuple(sorted(addresses)), ports=ports)
             for point in endpoints:

@@ -20,7 +20,7 @@ from llmd_pods.errors import KitError
 _log = logging.getLogger(__name__)
 _RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _LOOKS = 4
-"""How many times as long as the last look changes are gathered at most: hundreds of objects change all the time."""
+"""Longest time of gathering changes, in durations of the last look: hundreds of objects change all the time."""
 
 Kind = TypeVar("Kind", bound=NamespacedResourceG | GlobalResource)
 

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 
-from house import Finding, House, count, docstring_findings, kind_of_finding, read_tree
+from house import DocstringFinding, House, count, docstring_findings, kind_of_finding, read_tree
 
 PROGRAM = Path(__file__).parents[2] / "dev" / "house.py"
 
@@ -119,7 +119,7 @@ def test_findings_name_file_and_line_and_leave_tests_out(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text('"""What it does."""\n')
     found = docstring_findings(read_tree(tmp_path))
-    assert found == [Finding("components/llmd_oke/one.py", 4, "verb", "Gives a number.")]
+    assert found == [DocstringFinding("components/llmd_oke/one.py", 4, "verb", "Gives a number.")]
 
 
 def test_a_walk_enters_the_modules_whose_functions_are_called(tmp_path):

@@ -15,7 +15,7 @@ from llmd_rehearsal.plugin_values import Refusal
 
 _OWN = "Chart.yaml"
 _TEMPLATE = "Chart.template.yaml"
-"""Of projects that write the version into their chart only when they publish it."""
+"""File of a chart in projects that write the version into it only when they publish the chart."""
 
 
 class ChartModule(Entry):

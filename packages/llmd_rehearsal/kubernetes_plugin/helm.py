@@ -22,10 +22,10 @@ from llmd_rehearsal.kubernetes_plugin.sessions import Session
 from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, Refusal, Secret, Tree, without_secrets
 
 GRACE_S: Final = 30
-"""What a run may take beyond the time that Helm itself was given."""
+"""Seconds that a run may take beyond the time that Helm itself was given."""
 POLL_S: Final = 0.2
 READ_LIMIT_S: Final = 60
-"""For commands that only read."""
+"""Seconds for commands that only read."""
 
 
 class HelmError(Exception):

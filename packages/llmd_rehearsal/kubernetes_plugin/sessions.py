@@ -21,7 +21,7 @@ from llmd_rehearsal.kubernetes_plugin.waits import Informers, Waiter
 from llmd_rehearsal.plugin_values import UNKNOWN, Refusal, Tree, without_secrets
 
 SESSIONS: Final = 64
-"""How many instances are kept; an engine seldom has more than a few, and each run has its own."""
+"""Instances that are kept; an engine seldom has more than a few, and each run has its own."""
 _WHICH_CLUSTER: Final = ("kubeconfig", "context", "cluster")
 _IDENTIFIER: Final = "clusterIdentifier"
 _DELETE_UNREACHABLE: Final = (

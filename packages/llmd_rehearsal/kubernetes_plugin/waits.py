@@ -31,9 +31,9 @@ from llmd_rehearsal.kubernetes_plugin.readiness import WAITS, Limits, Observatio
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 POLL_S: Final = 1.0
-"""How often a wait looks whether it was cancelled."""
+"""Seconds between two looks whether a wait was cancelled."""
 WATCH_LIMIT_S: Final = 20
-"""How long one watch lasts; an informer without subscribers ends with its watch."""
+"""Seconds that one watch lasts; an informer without subscribers ends with its watch."""
 RETRY_S: Final = 0.5
 GATHER_S: Final = 0.005
 """For how long changes are gathered before a wait looks, for each wait of its collection: 64 waits that all looked at

@@ -85,9 +85,9 @@ class ContainerOptions:
 
     make: Callable[[], Container]
     restarts: Callable[[int], bool]
-    """Whether it's started again after that exit code."""
+    """Function that tells whether the container is started again after an exit code."""
     termination_message: Callable[[int], str | None]
-    """What it has to say when it has ended with that exit code."""
+    """Function that returns the termination message after an exit code."""
     changed: Callable[[], None]
     """Called after each change of its record."""
     warn: Callable[[str, str], None]

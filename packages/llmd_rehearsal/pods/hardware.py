@@ -27,13 +27,13 @@ ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": f"{FOLDER}/site"}
 FAULTY_PORT = 2
 FAULTY_GPU = 5
 USUAL_MEMORY_SHARE, USUAL_MATRIX_SHARE, USUAL_DISK_GB_PER_S = 0.8, 0.5, 12.0
-"""Of a GPU's peaks: 4.2 TB/s is what AMD's own acceptance asks of an MI300X; the others are assumed."""
+"""Shares of a GPU's peaks: 4.2 TB/s is what AMD's own acceptance asks of an MI300X; the others are assumed."""
 
 SLOW_SHARE = 0.25
-"""Of a slow link's line rate."""
+"""Share of the line rate that a slow link has."""
 
 USUAL_SHARE = 0.89
-"""Of the line rate: 356 GB/s over eight ports of 50, the published all-reduce (oci-hpc-oke, manifests/rccl-tests)."""
+"""Share of the line rate: 356 of 400 GB/s over eight ports, as published (oci-hpc-oke, manifests/rccl-tests)."""
 
 _GID = "0000:0000:0000:0000:0000:ffff:c0a8:{:04x}"
 _SOCKETS = 2

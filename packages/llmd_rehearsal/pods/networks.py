@@ -21,7 +21,7 @@ from llmd_rehearsal.pods.processes import run, run_checked
 NAMESPACES = Path("/run/netns")
 _PREFIX = "pod-"
 _MAC, _GATEWAY_MAC = "02:00:00:00:00:02", "02:00:00:00:00:01"
-"""Of the two ends of each link, which nothing else is on."""
+"""Addresses of the two ends of each link, which has no others."""
 
 _NODES_PREFIX, _PODS_PREFIX = 22, 25
 """The network of all nodes, and that of the pods of one: 110 pods are the most that a node of OKE may have."""

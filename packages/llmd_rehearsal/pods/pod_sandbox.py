@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 _NO_NETWORK = NAMESPACES / "none"
-"""Of pods of which nothing runs, such as those of the DaemonSets of operators: most pods of a large cluster."""
+"""Network of pods without processes, such as of operators' DaemonSets: most pods of a large cluster."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ SETTLED_PER_S = 40.0
 """Questions in a second, of all probes whose answer is yes: a thousand of them each second kept half a core busy."""
 
 LONGEST_SETTLED_S = 10.0
-"""Between two questions while the answer is yes, on a machine with many probes; Kubernetes' own default."""
+"""Seconds between two questions while the answer is yes, on a machine with many probes; Kubernetes' default."""
 
 ANSWERS_PER_S = 100.0
 """Answers in a second to count on while programs start, of all probes: with a thousand of them an answer has 10 s."""
@@ -43,9 +43,9 @@ class Schedule:
     initial_delay_s: float
     period_s: float
     settled_period_s: float
-    """Between two questions while the answer is yes: shorter times than this gain nothing but load."""
+    """Seconds between two questions while the answer is yes: shorter times than this gain nothing but load."""
     doubtful_period_s: float
-    """Between two questions when the answer was yes before: the probe's own, so that load alone turns no verdict."""
+    """Seconds between two questions while a yes is in doubt: the probe's, so that load alone turns no verdict."""
     timeout_s: float
 
     def timeout_of(self, probes: int) -> float:

@@ -120,7 +120,7 @@ class Settings:
     transfer: KeyValueTransfer | None
     offloads: bool
     hybrid: bool | None
-    """Whether vLLM's hybrid KV cache manager is on; None leaves it to vLLM."""
+    """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
 
     @property
     def kv_connector(self) -> bool:
