@@ -458,7 +458,7 @@ def run(
 def programs(
     tests: Annotated[bool, typer.Option("--tests", help="What only the kit's own tests run, too.")] = False,
 ) -> None:
-    """Find or build all programs that rehearsals need: on PATH, in the cache, or by a build."""
+    """Find all programs that rehearsals need, on PATH or in the cache, and build those that are missing."""
     progress = console.progress()
     inventory = rehearsal.have_programs(progress)
     if text := substitution_text(inventory.release):
