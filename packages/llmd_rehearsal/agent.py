@@ -196,7 +196,7 @@ class Agent:
 
 
 async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, Any]]) -> None:
-    """Makes definitions; those that are there already stay as they are."""
+    """Create definitions; those that exist already stay as they are."""
     for manifest in definitions:
         try:
             await client.create(cast("CustomResourceDefinition", CustomResourceDefinition.from_dict(dict(manifest))))
@@ -206,7 +206,7 @@ async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, A
 
 
 def register_kinds(definitions: Iterable[Mapping[str, Any]]) -> None:
-    """Has objects of these definitions read as such."""
+    """Register classes for objects of these definitions."""
     for definition in definitions:
         spec = definition["spec"]
         names = spec["names"]
@@ -216,7 +216,7 @@ def register_kinds(definitions: Iterable[Mapping[str, Any]]) -> None:
 
 
 async def install_objects(client: AsyncClient, objects: Iterable[Mapping[str, Any]]) -> None:
-    """Makes objects; those that are there already stay as they are. A kind that was defined just now is waited for."""
+    """Create objects; those that exist already stay as they are. A kind that was defined just now is waited for."""
     for manifest in objects:
         resource = from_dict({**manifest})
         for _ in range(_ESTABLISHED_ATTEMPTS):

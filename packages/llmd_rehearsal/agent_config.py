@@ -38,7 +38,7 @@ class NodeConfig(BaseModel):
 
 
 FIRST_NODE_HOST = 10
-MOST_NODES = 500
+MAX_NODES = 500
 
 
 def node_address(pods: IPv4Interface, index: int) -> str:
@@ -47,7 +47,7 @@ def node_address(pods: IPv4Interface, index: int) -> str:
 
 
 class BackOffConfig(BaseModel):
-    """Waits between restarts of a container that keeps ending, in seconds; the first restart is at once."""
+    """Seconds to wait between restarts of a container that keeps ending; the first restart is at once."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

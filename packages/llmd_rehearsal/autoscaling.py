@@ -50,13 +50,13 @@ def keda_parts() -> KedaParts:
 
 
 def is_scaled(plan: Plan) -> bool:
-    """Whether the stack has ScaledObjects."""
+    """Tell whether the stack has ScaledObjects."""
     return any(model.scaling is not None for model in plan.models)
 
 
 @dataclass(frozen=True)
 class ScalingTime:
-    """How times of scaling pass: `speed` of their seconds in one of wall time. Rates per second of model time are
+    """Speed of scaling: `speed` seconds of its times pass in one of wall time. Rates per second of model time are
     multiplied by `time_scale`, as in Prometheus they are those of wall time.
     """
 
@@ -103,8 +103,8 @@ class ScalingTime:
 
 
 def preinstalled_scaling(plan: Plan) -> list[dict[str, Any]]:
-    """What is in the cluster before a stack with scaling: KEDA, and monitors of servers and routers where the stack has
-    none of its own.
+    """Objects that a cluster has before a stack with scaling: KEDA, and monitors of servers and routers if it
+    brings none of its own.
     """
     if not is_scaled(plan):
         return []
@@ -112,7 +112,7 @@ def preinstalled_scaling(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _monitors(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Those that a stack with monitoring declares, in KEDA's namespace: the stack's own comes with the stack."""
+    """Monitors of a stack with monitoring, in KEDA's namespace; those in the stack's come with the stack."""
     from llmd_oke.program.models import unit_name  # noqa: PLC0415 - it loads Pulumi, as the next does
     from llmd_oke.serving.monitoring import monitoring_manifests  # noqa: PLC0415
 
@@ -145,14 +145,14 @@ def _rehearsed(key: str, value: Any, time: ScalingTime) -> Any:
 
 
 def prometheus_address() -> str:
-    """Where pods reach the rehearsal's Prometheus."""
+    """Address at which pods reach the rehearsal's Prometheus."""
     from llmd_rehearsal.prometheus_operator import PROMETHEUS_PORT  # noqa: PLC0415 - it loads lightkube
 
     return f"http://{NODE_ADDRESS}:{PROMETHEUS_PORT}"
 
 
 def rehearse_scaled_objects(time: ScalingTime) -> None:
-    """Has this program declare ScaledObjects with the times of a rehearsal. To be called inside a Pulumi program."""
+    """Make this process declare ScaledObjects with a rehearsal's times. To be called inside a Pulumi program."""
     import pulumi  # noqa: PLC0415 - as above
 
     def transform(args: "pulumi.ResourceTransformationArgs") -> "pulumi.ResourceTransformationResult | None":

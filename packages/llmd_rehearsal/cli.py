@@ -54,7 +54,7 @@ _ASK_PROMETHEUS = frozenset(("status", "support"))
 
 
 def changes_text(result: Mapping[str, Any]) -> str:
-    """What an operation did, in a sentence."""
+    """One sentence on the result of an operation."""
     counts = {kind: count for kind, count in result["changes"].items() if kind not in {"same", "read"}}
     same = result["changes"].get("same", 0)
     if not counts and result["operation"] == "destroy":
@@ -69,7 +69,7 @@ def changes_text(result: Mapping[str, Any]) -> str:
 
 
 def _show(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> None:
-    """What was real, what was simulated, and what to do next."""
+    """Real parts, simulated parts, and next commands, for the end of a command."""
     table = Table.grid(padding=(0, 2))
     for name, text in _facts(prepared, placeholders, report):
         table.add_row(f"[dim]{name}[/]", escape(text))
@@ -114,7 +114,7 @@ def _show_programs(programs: Iterable[Program]) -> None:
 
 
 def substitution_text(choice: ReleaseChoice) -> str | None:
-    """What to say where another release stands in."""
+    """Notice that another release stands in for the stack's."""
     requested, used = choice.asked.name, choice.used.name
     if requested == used:
         return None
@@ -162,20 +162,20 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
 
 
 def scaling_text(time: ScalingTime) -> str:
-    """What scales servers, and how that differs from a real stack."""
+    """Notice about the scaling of servers and its differences from a real stack."""
     version = keda_parts().definitions.version
     return f"KEDA {version} and Kubernetes' own HPA controller, by the rehearsal's Prometheus; {time}"
 
 
 def _version_differences(prepared: Prepared) -> "Sequence[VersionDifference]":
-    """What of the stack's own programs is rehearsed in another version."""
+    """Programs of the stack that are rehearsed in another version, with the reasons."""
     from llmd_rehearsal.deployed_programs import version_differences  # noqa: PLC0415 - not for every command
 
     return version_differences(prepared.plan, prepared.inventory.release, prepared.inventory.programs)
 
 
 def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":
-    """What of the stack's own release is rehearsed otherwise."""
+    """Differences between the stack's release and the one that is rehearsed; empty where both are the same."""
     if prepared.inventory.release.asked.name == prepared.inventory.release.used.name:
         return ()
     from llmd_rehearsal.release_differences import release_differences  # noqa: PLC0415 - it loads Pulumi
@@ -192,10 +192,10 @@ def run_inside(
     measures: bool = True,
     interruptible: bool = False,
 ) -> int:
-    """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
+    """Run `llmd-oke COMMAND` in a stack's rehearsal, with the stack file as it is rehearsed, and return its exit code.
 
     A command that measures is told what is not real, `status` which versions of programs run, and one that asks
-    Prometheus where the rehearsal's own is: the API server passes on to pods alone. An interruptible one ends by itself
+    Prometheus where the rehearsal's is: the API server passes on to pods alone. An interruptible one ends by itself
     after Ctrl-C.
 
     Raises:
@@ -204,7 +204,7 @@ def run_inside(
     copy = rehearsal.rehearsal_folder(project, stack) / DEPLOYED
     if not copy.is_dir():
         raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: scripts/rehearse --stack {stack}")
-    own = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
+    options = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
     real = rehearsal.running_settings(project, stack).plugin is PluginChoice.REAL
     parts = (*SIMULATED, *([] if real else [SIMULATED_PLUGIN]))
     simulated = [word for part in parts for word in ("--simulated", part) if measures]
@@ -218,7 +218,7 @@ def run_inside(
         "-m",
         "llmd_oke",
         *command,
-        *own,
+        *options,
         *simulated,
         *(ran if command[0] == "status" else []),
         *prometheus,
@@ -228,12 +228,12 @@ def run_inside(
 
 
 class LocalRehearsals:
-    """What the kit's commands do on rehearsed stacks (`llmd_oke.cli.rehearsals.Rehearsals`)."""
+    """Rehearsed stacks for the kit's commands (`llmd_oke.cli.rehearsals.Rehearsals`)."""
 
     run_inside = staticmethod(run_inside)
 
     def drift(self, project: Path, stack: str, progress: Progress) -> Sequence[Drift]:
-        """What was changed by hand in a rehearsed stack.
+        """Changes by hand that a rehearsed stack has.
 
         Raises:
             KitError: its rehearsal is not up, or it can't be seen.
@@ -243,7 +243,7 @@ class LocalRehearsals:
         return [Drift(**change) for change in rehearsal.run_engine(prepared, "drift", progress)["drift"]]
 
     def preview(self, project: Path, stack: str, progress: Progress) -> Preview:
-        """What an update of a rehearsed stack would do; starts the rehearsal where it is not up.
+        """Changes that an update of a rehearsed stack would make; starts the rehearsal where it is not up.
 
         Raises:
             KitError: there is no preview; says why.
@@ -373,10 +373,10 @@ def rehearse(
         raise
     progress.step(changes_text(update))
     simulated = prepared.simulated(update["placeholders"])
-    began_s = time.time()
+    started_s = time.time()
     status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
     latest = project / "reports" / stack / "latest"
-    report = latest if latest.exists() and latest.lstat().st_mtime >= began_s else None
+    report = latest if latest.exists() and latest.lstat().st_mtime >= started_s else None
     if as_json:
         typer.echo(json.dumps(_document(prepared, update, report), indent=2))
     else:
@@ -458,7 +458,7 @@ def run(
 def programs(
     tests: Annotated[bool, typer.Option("--tests", help="What only the kit's own tests run, too.")] = False,
 ) -> None:
-    """Have all programs that rehearsals need at hand: found on PATH, in the cache, or built."""
+    """Find all programs that rehearsals need, on PATH or in the cache, and build those that are missing."""
     progress = console.progress()
     inventory = rehearsal.have_programs(progress)
     if text := substitution_text(inventory.release):
@@ -473,19 +473,19 @@ def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
         KitError: there are some; says where they belong.
     """
     group = cast("Any", context.command)
-    known = {name for parameter in group.commands[subcommand].params for name in parameter.opts}
+    allowed = {name for parameter in group.commands[subcommand].params for name in parameter.opts}
     options = {item.opts[0]: context.params[item.name] for item in group.params if _is_typed(context, item.name)}
     if options:
-        words = [name if value is True else f"{name} {value}" for name, value in options.items() if name in known]
-        unknown = ", ".join(name for name in options if name not in known)
+        behind = [name if value is True else f"{name} {value}" for name, value in options.items() if name in allowed]
+        unknown = ", ".join(name for name in options if name not in allowed)
         remedies = [f"`{subcommand}` has no {unknown}."] if unknown else []
-        remedies += [f"Put it behind: llmd-oke rehearse {subcommand} {' '.join(words)}"] if words else []
+        remedies += [f"Put it behind: llmd-oke rehearse {subcommand} {' '.join(behind)}"] if behind else []
         message = f"Options before `{subcommand}` count for nothing: {', '.join(options)}"
         raise KitError(message, " ".join(remedies))
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:
-    """Whether an option stands on the command line; the environment counts for sub-commands too."""
+    """Tell whether the command line has an option; an environment variable counts for sub-commands too."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -506,13 +506,13 @@ def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprot
 
 
 def _tell_release(prepared: Prepared, progress: Progress) -> None:
-    """Says which release stands in for the stack's own, if one does."""
+    """Print which release stands in for the stack's, if one does."""
     if text := substitution_text(prepared.inventory.release):
         progress.step(text)
 
 
 def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -> int:
-    """Runs `llmd-oke smoke` inside, or has it fetch what the benchmark in the cluster found."""
+    """Run `llmd-oke smoke` inside the rehearsal, or let it fetch the results of the cluster's benchmark."""
     if prepared.plan.smoke.where == "none":
         return 0
     if prepared.plan.smoke.where == "cluster":
@@ -524,9 +524,9 @@ def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -
     return _smoke(prepared, [*scale, *parts, *ran], as_json=as_json)
 
 
-def _smoke(prepared: Prepared, words: Sequence[str], *, as_json: bool) -> int:
-    own = ["--stack", prepared.stack, "--project", str(prepared.project), "--router", prepared.router]
-    argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *words]
+def _smoke(prepared: Prepared, arguments: Sequence[str], *, as_json: bool) -> int:
+    options = ["--stack", prepared.stack, "--project", str(prepared.project), "--router", prepared.router]
+    argv = [sys.executable, "-m", "llmd_oke", "smoke", *options, *arguments]
     environment = console.inherited_environment()
     output = sys.stderr if as_json else None
     return rehearsal.run_command(prepared.project, prepared.stack, argv, env=environment, output=output)

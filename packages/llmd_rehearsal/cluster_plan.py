@@ -1,4 +1,4 @@
-"""What the local cluster of a planned stack is made of: which of it is real, and by which processes."""
+"""Parts of a planned stack's local cluster: which of them are real, and the processes that run them."""
 
 import hashlib
 import sys
@@ -41,7 +41,7 @@ PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
 """The stand-in plug-ins by the names of their packages; that for Kubernetes runs where the real one doesn't."""
 
 OCI_FAULTS_FILE = "oci-faults.yaml"
-"""Which requests to OCI fail, in the local cluster's folder; nobody needs to write it."""
+"""File of the requests to OCI that fail, in the local cluster's folder; optional."""
 
 POD_NETWORK = f"{control_plane.NODE_ADDRESS}/16"
 
@@ -60,10 +60,10 @@ SYSTEM_NODE = NodeConfig(
     capacity={"cpu": "128", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"},
     labels={INSTANCE_TYPE_LABEL: "VM.Standard.E5.Flex"},
 )
-"""Stands for the pool of ordinary nodes that every cluster has for what needs no GPU."""
+"""Node of the pool without GPUs that every cluster has."""
 
 SIMULATED = ("nodes and their GPUs", "vLLM")
-"""What is not real in a rehearsal, whatever its stack."""
+"""Parts that no rehearsal has real, whatever its stack."""
 
 SIMULATED_PLUGIN = "Kubernetes plug-in of Pulumi"
 SIMULATED_OCI = "OCI and its plug-in of Pulumi"
@@ -152,7 +152,7 @@ def _agent_config(
     scales: tuple[float, float],
     pod_environment: Mapping[str, str],
 ) -> AgentConfig:
-    """`scales` are the time scale of servers and that of probes."""
+    """Configuration of the node agent. `scales` are two time scales, of servers and of probes."""
     return AgentConfig(
         kubeconfig=state / "kubeconfig.yaml",
         state_folder=state,
@@ -208,9 +208,9 @@ def _node(plan: Plan, node: Node) -> NodeConfig:
 
 
 def _shapes_digest(plan: Plan) -> str:
-    """Of the project's own entries that say what nodes have."""
-    own = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
-    return hashlib.sha256("".join(own).encode()).hexdigest()
+    """Digest of the project's entries that describe nodes."""
+    digests = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _simulator(project: Path, plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
@@ -262,7 +262,7 @@ def _plugins(
 
 
 def further_programs(plan: Plan) -> tuple[str, ...]:
-    """What this stack needs beside the programs of every rehearsal: those of a Gateway, Prometheus, and KEDA."""
+    """Programs that this stack needs beside those of every rehearsal: for a Gateway, Prometheus, and KEDA."""
     return (*programs_in_pods(plan)[len(IN_PODS) :], *(WATCHING if _has_prometheus(plan) else ()))
 
 
@@ -272,7 +272,7 @@ def programs_in_pods(plan: Plan) -> tuple[str, ...]:
 
 
 def _has_prometheus(plan: Plan) -> bool:
-    """Whether Prometheus runs: what is scaled needs one too."""
+    """Tell whether Prometheus runs; scaling needs one too."""
     return plan.monitoring is not None or is_scaled(plan)
 
 
@@ -326,7 +326,7 @@ def preinstalled_definitions(plan: Plan) -> tuple[Crds, ...]:
 def simulated(
     plan: Plan, plugin: KubernetesPlugin, placeholders: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """What is not real in a rehearsal of a plan with that plug-in, whose pods have these images without a program, with
+    """Parts of a plan's rehearsal with that plug-in that aren't real; its pods have these images without a program and
     their number.
     """
     from llmd_oke.planning.conditions import bound_models  # noqa: PLC0415 - other parts of a rehearsal do without
@@ -349,14 +349,14 @@ def simulated(
 def pod_environment(
     plan: Plan, programs: Mapping[str, Program], plugin: KubernetesPlugin, time_scale: float
 ) -> dict[str, str]:
-    """What programs in pods must know of the rehearsal: a benchmark reports it and measures in model time."""
+    """Environment variables that describe the rehearsal to programs in pods: benchmarks measure in model time."""
     from llmd_base.row import Basis  # noqa: PLC0415 - the same
     from llmd_bench.run_context import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
     from llmd_oke.planning.conditions import bound_models  # noqa: PLC0415 - the same
 
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
-    circumstances = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
-    variables = {VARIABLE: circumstances.to_text()}
+    context = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
+    variables = {VARIABLE: context.to_text()}
     for model in plan.models:
         if (file := model.model.vocabulary) is not None:
             variables[REHEARSED_VOCABULARY] = hashlib.sha256(vocabulary(file.file, file.bytes)).hexdigest()

@@ -15,15 +15,15 @@ from llmd_rehearsal.namespaces import ProcessIdentity
 Phase = Literal["starting", "ready", "stopping", "failed"]
 
 POLICIES_FILE = "network-policies"
-"""In the state folder: why NetworkPolicies are not enforced; empty where they are."""
+"""File in the state folder with the reason why NetworkPolicies are not enforced; empty where they are."""
 
 SELDOM_COLLECTED: Mapping[str, str] = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
-"""Has programs in Go collect garbage less often, below a limit. An API server took 2.0 CPU-seconds to start so, and 4.1
-by the defaults of Go.
+"""Variables that make programs in Go collect garbage less often, below a limit. With them an API server
+starts in 2.0 CPU-seconds, and in 4.1 by the defaults of Go.
 """
 
 _END_BYTES = 16_384
-"""Of a log, at most, for messages."""
+"""Longest end of a log that a message shows."""
 
 RESTARTS_WITHIN_S = 300.0
 """Wall seconds in which the restarts of a process are counted."""
@@ -45,7 +45,7 @@ class HttpReady:
 
 @dataclass(frozen=True)
 class TcpReady:
-    """Ready when a connection is accepted."""
+    """Readiness of a process by a TCP port that accepts connections."""
 
     port: int
     host: str = "127.0.0.1"
@@ -53,7 +53,7 @@ class TcpReady:
 
 @dataclass(frozen=True)
 class FileReady:
-    """Ready when the process has written this file; one left by an earlier run is removed before the start."""
+    """Readiness of a process by a file that it writes; one left by an earlier run is removed before the start."""
 
     path: str
 
@@ -136,7 +136,7 @@ class ClusterSpec:
         return ClusterSpec(processes=tuple(processes), **tree)
 
     def digest(self) -> str:
-        """Tells whether a running local cluster is the one that this spec describes."""
+        """Digest of the spec, by which a running local cluster is recognised."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
@@ -179,17 +179,17 @@ class StateFolder:
 
     @property
     def record_file(self) -> Path:
-        """Where the local cluster says how it is."""
+        """File in which the local cluster keeps its status."""
         return self.path / "cluster.json"
 
     @property
     def spec_file(self) -> Path:
-        """What the local cluster was asked to be."""
+        """File with the spec of the local cluster."""
         return self.path / "cluster-spec.json"
 
     @property
     def lock_file(self) -> Path:
-        """Held while the local cluster is started or stopped."""
+        """File that is locked while the local cluster is started or stopped."""
         return self.path / "cluster.lock"
 
     @property
@@ -207,7 +207,7 @@ class StateFolder:
         return self.logs / f"{process}.log"
 
     def write_record(self, record: ClusterRecord) -> None:
-        """Replace the record in one step, so that a reader never sees half of it."""
+        """Replace the record in one step, so that a reader never sees one that is written in part."""
         new = self.record_file.with_suffix(".json.new")
         new.write_text(json.dumps(asdict(record), indent=2))
         new.replace(self.record_file)
@@ -224,7 +224,7 @@ class StateFolder:
 
 
 def spec_differences(before: ClusterSpec, now: ClusterSpec) -> list[str]:
-    """Why a local cluster of one spec isn't one of the other, for people: facts that differ, or that something else
+    """Differences between two specs, for people: facts that differ, or that something else
     does.
     """
     changes = [

@@ -17,10 +17,10 @@ from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED, HttpReady, ProcessSpec
 from llmd_rehearsal.model_sources import source_hosts
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-"""What a control plane needs to be run."""
+"""Programs that run a control plane."""
 
 NODE_ADDRESS = "10.244.0.1"
-"""What all pods go through: the API server and everything else that pods must reach listens here."""
+"""Address at which all pods reach the API server and everything else that they need."""
 
 SERVICE_NETWORK = "10.96.0.0/16"
 
@@ -36,16 +36,16 @@ CONTROLLER_MANAGER_PORT = 10257
 SCHEDULER_PORT = 10259
 
 ETCD = f"http://127.0.0.1:{ETCD_PORT}"
-"""Where all objects of the cluster are."""
+"""Address of etcd, which has all objects of the cluster."""
 
 LOST_NODE_TOLERATION_S = 300.0
-"""How long pods stay on a node that doesn't answer before they are evicted (kube-apiserver's default)."""
+"""Seconds that pods stay on a node that doesn't answer before they are evicted (kube-apiserver's default)."""
 
 LOST_NODE_GRACE_S = 50
-"""How long a node may not answer before it counts as lost (kube-controller-manager's default)."""
+"""Seconds for which a node may not answer before it counts as lost (kube-controller-manager's default)."""
 
 _GRACE_S_PER_NODE = 0.5
-"""Where that is more: the heartbeats of 256 nodes on two busy processors were late by more than the default."""
+"""Seconds for each node, if more in all: heartbeats of 256 nodes on two busy processors were later than the default."""
 
 _RESTARTS = 5
 """A kubelet starts the static pods of a control plane again without end; here it shows what ends again and again."""
@@ -101,47 +101,47 @@ class Pki:
     folder: Path
 
     def pair(self, name: str) -> KeyPair:
-        """The certificate and key of that name."""
+        """Paths of the certificate and the key with that name."""
         return KeyPair(self.folder / f"{name}.crt", self.folder / f"{name}.key")
 
     @property
     def authority(self) -> KeyPair:
-        """What signs the others."""
+        """Authority that signs the other certificates."""
         return self.pair("ca")
 
     @property
     def api_server(self) -> KeyPair:
-        """What the API server shows."""
+        """Certificate that the API server shows."""
         return self.pair("kube-apiserver")
 
     @property
     def admin(self) -> KeyPair:
-        """May do everything."""
+        """Client certificate with all rights."""
         return self.pair("admin")
 
     @property
     def controller_manager(self) -> KeyPair:
-        """May do everything too, so that its controllers start without a service account each."""
+        """Client certificate with all rights too, so that controllers start without a service account each."""
         return self.pair("kube-controller-manager")
 
     @property
     def scheduler(self) -> KeyPair:
-        """May do what the scheduler's built-in role allows."""
+        """Client certificate with the rights of the scheduler's built-in role."""
         return self.pair("kube-scheduler")
 
     @property
     def front_proxy(self) -> KeyPair:
-        """What the API server shows to servers of further APIs, such as KEDA's of metrics."""
+        """Client certificate that the API server shows to servers of further APIs, such as KEDA's of metrics."""
         return self.pair("front-proxy")
 
     @property
     def outside(self) -> KeyPair:
-        """What stand-ins for hosts outside the cluster show."""
+        """Certificate that stand-ins for hosts outside the cluster show."""
         return self.pair("outside")
 
     @property
     def in_pods(self) -> KeyPair:
-        """What programs in pods show that would make a certificate of their own."""
+        """Certificate of programs in pods that would otherwise make one for themselves."""
         return self.pair("in-pods")
 
     @property

@@ -37,12 +37,12 @@ class VersionDifference:
 
 
 def deployed_versions() -> dict[str, dict[str, str]]:
-    """By program, the versions that stacks deploy by the kit's own records, each by where it stands."""
+    """Versions that stacks deploy, by program and by the kit's record that has them."""
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     followed = {"KEDA": scaling().definitions.version}
     watched = {"Prometheus": _prometheus()}
     return {
-        **{name: {release.name: _of_release(name, release) for release in releases} for name in IN_PODS},
+        **{name: {release.name: _release_version(name, release) for release in releases} for name in IN_PODS},
         **dict.fromkeys(WATCHING, watched),
         "promtool": watched,
         **dict.fromkeys(FOLLOWING, followed),
@@ -52,7 +52,7 @@ def deployed_versions() -> dict[str, dict[str, str]]:
 def version_differences(
     plan: Plan, choice: ReleaseChoice, programs: Mapping[str, Program]
 ) -> tuple[VersionDifference, ...]:
-    """What a rehearsal of a stack runs in another version than the stack would, with the reasons.
+    """Programs that a rehearsal runs in another version than the stack would, with the reasons.
 
     `choice` has the stack's own release with its overrides.
     """
@@ -60,7 +60,7 @@ def version_differences(
 
 
 def _differences(plan: Plan, choice: ReleaseChoice, programs: Iterable[Program]) -> Iterator[VersionDifference]:
-    versions = {name: _of_release(name, choice.asked) for name in IN_PODS}
+    versions = {name: _release_version(name, choice.asked) for name in IN_PODS}
     if plan.monitoring is not None and plan.monitoring.install:
         versions |= dict.fromkeys(WATCHING, _prometheus())
     versions |= dict.fromkeys(FOLLOWING, scaling().definitions.version)
@@ -79,7 +79,7 @@ def _differences(plan: Plan, choice: ReleaseChoice, programs: Iterable[Program])
             yield VersionDifference(program.name, program.version, deployed, because)
 
 
-def _of_release(program: str, release: Release) -> str:
+def _release_version(program: str, release: Release) -> str:
     if program == "envoy":
         return _version(release.proxy.image.tag)
     part = release.endpoint_picker if program == release.endpoint_picker.program.name else release.routing_sidecar

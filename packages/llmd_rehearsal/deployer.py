@@ -17,7 +17,7 @@ from llmd_rehearsal.time_scale import Demand, choose_time_scale, processors
 
 
 class RehearsedDeployer:
-    """Deploys in a local cluster of its own, with simulated nodes."""
+    """A local cluster that deployments run in, with simulated nodes."""
 
     def __init__(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
@@ -31,7 +31,7 @@ class RehearsedDeployer:
         self._prepared: Prepared | None = None
 
     def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
-        """Brings these models up with the real engine."""
+        """Deploy these models with the real engine."""
         base = config.load(self._project, self._stack)
         value = deployer.derive_rehearsed(base, self._stack, models, self._nodes)
         deployer.write(self._project, self._stack, value)
@@ -40,16 +40,16 @@ class RehearsedDeployer:
         return _deployed(self._prepared, rehearsal.run_engine(self._prepared, "up", progress))
 
     def run(self, argv: Sequence[str]) -> int:
-        """Runs a program inside the local cluster."""
+        """Run a program inside the local cluster."""
         return rehearsal.run_command(self._project, self._derived, argv, env=self._environment)
 
     def teardown(self, progress: Progress) -> None:
-        """Destroys with the real engine; the local cluster stays for the next deployment."""
+        """Destroy the stack with the real engine; the local cluster stays for the next deployment."""
         if self._prepared is not None:
             rehearsal.run_engine(self._prepared, "destroy", progress)
 
     def close(self, progress: Progress) -> None:
-        """Ends the local cluster."""
+        """End the local cluster."""
         progress.step("ending the rehearsal")
         rehearsal.down(self._project, self._derived)
         deployer.remove(self._project, self._stack)
@@ -61,15 +61,15 @@ class RehearsalBackend:
     def deployer(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
     ) -> RehearsedDeployer:
-        """Deploys models in a rehearsal of their own, with so many nodes of the stack's shape."""
+        """Deployer of models in a rehearsal of their own, whose cluster has `nodes` nodes of the stack's shape."""
         return RehearsedDeployer(project, stack, nodes, time_scale, environment)
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
-        """The scale at which this machine keeps up with so many programs and output tokens."""
+        """Wall seconds for a second of model time at which this machine keeps up with these programs and tokens."""
         return choose_time_scale(Demand(pickers, servers, tokens_per_s), processors()).scale
 
     def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:
-        """What is up in the rehearsal of a stack, and its time scale.
+        """Local cluster and time scale of a stack's rehearsal.
 
         Raises:
             KitError: nothing is, or it is not what the stack file has.
@@ -89,12 +89,12 @@ class RehearsalBackend:
         return rehearsal.running_settings(project, stack).time_scale or 1.0
 
     def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Runs a program inside the rehearsal of a stack; the answer is its exit code."""
+        """Run a program inside a stack's rehearsal and return its exit code."""
         return rehearsal.run_command(project, stack, argv, env=environment)
 
 
 def _deployed(prepared: Prepared, result: Mapping[str, Any]) -> Deployed:
-    """`result` is the engine's."""
+    """Return the deployment of a rehearsal by the engine's `result`."""
     programs = prepared.inventory.programs
     versions = {name: programs[name].version for name in programs_in_pods(prepared.plan)}
     return Deployed(prepared.router, prepared.simulated(result["placeholders"]), versions)

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """Kinds come and go with their definitions, which a watch can't follow; so the cluster is looked at."""
 
-MOST_SHARE = 0.1
+MAX_SHARE = 0.1
 
 LONGEST_PAUSE_S = 5.0
 """A look compares all nodes: no more than a share of the time goes into them, if they come often enough."""
@@ -78,7 +78,7 @@ class Provider(Entry):
 
 
 class DeviceRule(Entry):
-    """Who gives the devices that match a pattern."""
+    """Operator or plug-in that gives the devices that match a pattern."""
 
     device: str
     providers: tuple[Provider, ...]
@@ -93,7 +93,7 @@ class LabelRule(Entry):
 
 
 class DeviceRules(Entry):
-    """The whole of `values/rehearsal/devices.yaml`."""
+    """Rules of `values/rehearsal/devices.yaml`."""
 
     kinds: dict[str, CustomKind]
     labels: tuple[LabelRule, ...]
@@ -120,7 +120,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class ClusterObjects:
-    """What is in the cluster. `objects` are custom resources by kind."""
+    """Nodes, pods and objects of the cluster. `objects` are custom resources by kind."""
 
     pods: Sequence[Obj] = ()
     deployments: Sequence[Obj] = ()
@@ -138,7 +138,7 @@ class ClusterObjects:
 
 @dataclass(frozen=True)
 class NodeDevices:
-    """What a node shows: quantities of all its devices, 0 for those that nothing gives yet, and further labels."""
+    """Quantities of all a node's devices, 0 for those that nothing gives yet, and further labels."""
 
     devices: Mapping[str, str]
     labels: Mapping[str, str]
@@ -151,7 +151,7 @@ def device_rules() -> DeviceRules:
 
 
 def node_devices(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> NodeDevices:
-    """What a node shows at the moment."""
+    """Quantities and labels that a node shows at the moment."""
     labels = dict(_labels(node, objects, rules))
     labelled = NodeFacts(node.name, {**node.labels, **labels}, node.taints, node.devices)
     shown = {device for device in node.devices if _is_provided(device, labelled, objects, rules)}
@@ -198,7 +198,7 @@ def _selects(selector: Any, node: NodeFacts) -> bool:
 
 
 def tolerates(tolerations: Sequence[Obj], taints: Sequence[Obj]) -> bool:
-    """Whether a pod with these tolerations may come to a node with these taints."""
+    """Tell whether a pod with these tolerations may come to a node with these taints."""
     hard = [taint for taint in taints if taint["effect"] != "PreferNoSchedule"]
     return all(any(_covers(toleration, taint) for toleration in tolerations) for taint in hard)
 
@@ -217,8 +217,8 @@ def _has_condition(obj: Obj, type_: str) -> bool:
 
 
 def _is_one_of(pod: Pod, by_labels: Sequence[Mapping[str, str]]) -> bool:
-    own = texts(metadata(pod), "labels")
-    return any(labels.items() <= own.items() for labels in by_labels)
+    pod_labels = texts(metadata(pod), "labels")
+    return any(labels.items() <= pod_labels.items() for labels in by_labels)
 
 
 def _as_object(pod: Pod) -> Obj:
@@ -244,7 +244,7 @@ class DeviceNodes(Protocol):
     """The nodes of a fleet, as far as devices go."""
 
     def configs(self) -> Sequence[NodeConfig]:
-        """All nodes."""
+        """Return the configurations of all nodes."""
         ...
 
     async def show_devices(self, name: str, devices: Mapping[str, str]) -> None:
@@ -253,7 +253,7 @@ class DeviceNodes(Protocol):
 
 
 class DeviceProvider:
-    """Looks at the cluster again and again as long as there are nodes with devices that somebody has to give."""
+    """Giver of devices: looks at the cluster again and again as long as nodes lack devices that they should get."""
 
     def __init__(
         self, client: AsyncClient, nodes: DeviceNodes, pods: Iterable[Pod], rules: DeviceRules | None = None
@@ -271,15 +271,15 @@ class DeviceProvider:
         self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look at the cluster until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
-            began_s = clock()
+            started_s = clock()
             try:
                 await self.look()
             except (ApiError, httpx2.HTTPError) as error:
                 _log.warning("devices not looked at: %s", error or type(error).__name__)
-            await asyncio.sleep(min(max(LOOK_S, (clock() - began_s) / MOST_SHARE), LONGEST_PAUSE_S))
+            await asyncio.sleep(min(max(LOOK_S, (clock() - started_s) / MAX_SHARE), LONGEST_PAUSE_S))
 
     async def look(self) -> None:
         """Look once: bring NetworkAttachmentDefinitions into line, then each node whose devices or labels changed."""
@@ -312,7 +312,7 @@ class DeviceProvider:
         _log.info("node %s shows %s", name, dict(now.devices))
 
     async def _cluster_objects(self) -> ClusterObjects:
-        """What the rules name of the cluster: of a large one that is a small part."""
+        """Objects that the rules name, which are a small part of a large cluster."""
         needs = list(self._rules.needs())
         on_node = [need.pod_on_node for need in needs if need.pod_on_node is not None]
         deployments = [need.deployment for need in needs if need.deployment is not None]
@@ -339,7 +339,7 @@ class DeviceProvider:
             raise
 
     async def _attach(self, objects: ClusterObjects) -> None:
-        """As the SR-IOV operator does: a NetworkAttachmentDefinition for each SriovNetwork, where that wants it."""
+        """Create and delete NetworkAttachmentDefinitions as the SR-IOV operator does, one for each SriovNetwork."""
         attachments = map(_attachment, objects.objects.get("SriovNetwork", ()))
         desired = {_name_of(manifest): manifest for manifest in attachments}
         existing = {_name_of(manifest): manifest for manifest in objects.objects.get("NetworkAttachmentDefinition", ())}

@@ -49,7 +49,7 @@ PLUGIN_ANSWER_TIMEOUT_S = 5.0
 PARALLEL = 64
 
 BUSY_TIMEOUT_S = 600.0
-"""How long to wait for an engine whose command was killed and that goes on without it."""
+"""Seconds to wait for an engine whose command was killed and that goes on without it."""
 
 _OPERATIONS = ("destroy", "drift", "preview", "refresh", "replace", "up")
 
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What an operation did: resources by what happened to them, stack outputs, seconds.
+    """Result of an operation: resources by what happened to them, stack outputs, seconds.
 
     `placeholders` are the images without a program that pods have since, each with the number of its pods; `steps` are
     those of a preview, as `pulumi preview --json` lists them; `changed_by_hand` is what an update has taken back, and
@@ -88,7 +88,7 @@ class EngineResult:
 
 
 def require_plugins(ports: dict[str, int]) -> None:
-    """Makes sure that every stand-in answers: without it the engine would look for the real plug-in.
+    """Check that every stand-in answers: without it the engine would look for the real plug-in.
 
     Raises:
         KitError: one doesn't answer.
@@ -120,7 +120,7 @@ def run(
     parallel: int = PARALLEL,
     prelude: Callable[[], None] | None = None,
 ) -> EngineResult:
-    """Runs one operation (`up`, `preview`, `refresh`, `destroy`, `drift`, `replace`) to its end.
+    """Run one operation (`up`, `preview`, `refresh`, `destroy`, `drift`, `replace`) to its end.
 
     `modules` are those that the program will need; they are loaded while the engine starts. Without `unprotect`,
     `destroy` refuses what is protected. `replace` is that operation, which launches nodes
@@ -132,7 +132,7 @@ def run(
     """
     plugins = plugins_from_environment()
     require_plugins(plugins)
-    began = time.monotonic()
+    started_s = time.monotonic()
     loading = _start_loading(modules)
     reporter = EventReporter(progress, is_preview=operation == "preview")
     steps = StepRecorder(reporter.hear)
@@ -154,7 +154,7 @@ def run(
     except automation.CommandError as error:
         adopt_unanswered(handle, steps.log, journal_file(project.parent), progress)
         raise reporter.failure(operation, str(error)) from error
-    duration_s = time.monotonic() - began
+    duration_s = time.monotonic() - started_s
     preview_steps = steps.recorded if operation == "preview" else []
     return EngineResult(
         operation, steps.changes, outputs, duration_s, plugins, placeholder_images(), preview_steps, by_hand, drift_rows
@@ -162,28 +162,28 @@ def run(
 
 
 class Workspace(automation.LocalWorkspace):
-    """Starts the CLI for what is needed of it alone; a start takes a quarter of a second of processor."""
+    """Pulumi's CLI, started only for operations that need it: a start takes a quarter of a second of processor time."""
 
     def select_stack(self, stack_name: str) -> None:
-        """Nothing: each command names its stack."""
+        """Do nothing: each command names its stack."""
 
     def stack_outputs(self, stack_name: str) -> automation.OutputMap:
         """The outputs of a stack, by name; not asked for once more to know which are secret: all are treated so."""
-        words = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
-        output = self.pulumi_command.run(words, self.work_dir, self.env_vars)
+        argv = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
+        output = self.pulumi_command.run(argv, self.work_dir, self.env_vars)
         return {key: automation.OutputValue(value, secret=True) for key, value in json.loads(output.stdout).items()}
 
 
 class Stack(automation.Stack):
-    """Doesn't have the CLI read its history after each operation: the engine's events have said what changed."""
+    """Stack that leaves out the CLI's look into its history after operations: the engine's events say what changed."""
 
     def info(self, show_secrets: bool = True) -> automation.UpdateSummary:  # noqa: ARG002 - the SDK's
-        """Of an operation that has ended well; nothing reads it."""
+        """Result of an operation that has ended well; empty, because no caller reads it."""
         return automation.UpdateSummary("update", datetime.now(UTC), "", {}, {}, "succeeded")
 
 
 def _start_loading(modules: Sequence[str]) -> threading.Thread:
-    """Loads modules beside the engine's start: Pulumi's packages take a second, a third of it to collect nothing."""
+    """Import modules beside the engine's start: Pulumi's packages take a second, a third of it garbage collection."""
 
     def load() -> None:
         if modules:
@@ -206,7 +206,7 @@ def _program(project: Path, loading: threading.Thread, prelude: Callable[[], Non
 def _operation(
     name: str, targets: Sequence[str], reads_first: bool, drifted: list[dict[str, Any]], parallel: int
 ) -> Operation:
-    """What runs an operation; `up` and `preview` may have to read first what is there, `drift` tells what it found."""
+    """Function that runs an operation; `up` and `preview` may have to read the state first, `drift` fills `drifted`."""
     match name:
         case "drift":
             return partial(_drift, drifted=drifted)
@@ -221,7 +221,7 @@ def _operation(
 
 
 def _unlocked(stack: automation.Stack, run: Callable[[], T]) -> T:
-    """What an operation gives; a lock on the stack is one that a killed engine left, for no other runs beside this."""
+    """Result of an operation; a lock on the stack is one that a killed engine left, for no other runs beside this."""
     try:
         return run()
     except automation.ConcurrentUpdateError:
@@ -265,11 +265,11 @@ def _destroy(stack: automation.Stack, hear: EventHandler, targets: Sequence[str]
 
 
 def _drop(_: str) -> None:
-    """The engine's own text is not shown: its events are."""
+    """Drop a line of the engine's text, whose events are shown instead."""
 
 
 def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) -> list[str]:
-    """Reports each change by hand, and has the state say of these objects what they are; gives what was reported.
+    """Report each change by hand, record the objects' present values in the state, and return the reports.
 
     `checkpoint` is the engine's file of the stack; without objects in it there is nothing to look for.
     """
@@ -285,7 +285,7 @@ def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) ->
 
 
 def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[Change]:
-    """What a refresh of these resources, or of all, would find in OCI's stand-in and the cluster; the state stays."""
+    """Differences that a refresh of these resources, or of all, would find in OCI's stand-in and the cluster."""
     steps: list[dict[str, Any]] = []
 
     def hear(event: events.EngineEvent) -> None:
@@ -297,7 +297,7 @@ def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[C
 
 
 def unprotect_resources(stack: automation.Stack, progress: Progress, *, allowed: bool) -> None:
-    """Takes the protection of all resources away.
+    """Remove the protection of all resources.
 
     Raises:
         KitError: something is protected and that isn't allowed.
@@ -316,7 +316,7 @@ def unprotect_resources(stack: automation.Stack, progress: Progress, *, allowed:
 
 
 def adopt_pending(stack: automation.Stack, checkpoint: Path, journal: Path, progress: Progress) -> None:
-    """Takes up what a killed engine left half done, and reads what became of it.
+    """Resolve operations that a killed engine left half done, and read their results.
 
     `checkpoint` is the engine's file of the stack, `journal` that of the stand-in for OCI; neither need be there.
     """
@@ -328,7 +328,7 @@ def adopt_pending(stack: automation.Stack, checkpoint: Path, journal: Path, prog
 def adopt_unanswered(
     stack: automation.Stack, log: Iterable[Mapping[str, Any]], journal: Path, progress: Progress
 ) -> None:
-    """Takes up what was created by requests that got no answer; `log` has the events of the engine that sent them."""
+    """Import resources of requests that got no answer; `log` has the events of the engine that sent them."""
     if requests := unanswered_creations(log):
         progress.step("looking for what was created by a request that got no answer")
         _import_recovered(stack, requests, journal)
@@ -349,18 +349,18 @@ def _import_recovered(stack: automation.Stack, requests: Sequence[Mapping[str, A
 
 
 def needs_refresh(checkpoint: Path) -> bool:
-    """Whether the state has something that OCI's plug-in took back, so that an operation has to read first."""
+    """Tell whether OCI's plug-in took back something of the state, so that an operation has to read first."""
     return any(is_gone_after_failure(resource) for resource in latest(checkpoint).get("resources") or ())
 
 
 def journal_finder(journal: Path) -> Find:
-    """Finds what the stand-in for OCI has, by type and inputs."""
+    """Finder of the stand-in's resources by type and inputs."""
     resources = in_oci(journal)
 
-    def find(pending: Pending, known: Set[str]) -> str | None:
+    def find(pending: Pending, recorded_ids: Set[str]) -> str | None:
         inputs = without_defaults(dict(pending.inputs))
         ids = (id_ for id_, row in resources.items() if row["token"] == pending.type and row["inputs"] == inputs)
-        return next((id_ for id_ in ids if id_ not in known), None)
+        return next((id_ for id_ in ids if id_ not in recorded_ids), None)
 
     return find
 
@@ -388,7 +388,7 @@ def count_images(pods: Iterable[Pod]) -> dict[str, int]:
 
 
 def _prelude(arguments: argparse.Namespace) -> Callable[[], None] | None:
-    """What has the program declare ScaledObjects with the times of a rehearsal, where one says them."""
+    """Environment that makes the program declare ScaledObjects with a rehearsal's times, where they are given."""
     if arguments.scaling_speed is None:
         return None
 
@@ -419,20 +419,20 @@ class _Lines:
     """Progress as lines on standard output, for the process that runs this one."""
 
     def step(self, text: str) -> None:
-        """A line."""
+        """Print a line about a new step."""
         print(text, flush=True)
 
     def detail(self, text: str) -> None:
-        """A line, too."""
+        """Print a line about the step's progress."""
         print(text, flush=True)
 
 
 def _ignore_signal(_signal: int, _frame: object) -> None:
-    """The engine gets the signal too: it cancels, saves its state and ends, and this process has to outlive it."""
+    """Outlive a signal, which the engine gets too: it cancels, saves its state and ends."""
 
 
 def main() -> None:
-    """Runs the operation that the command line names and writes its result as JSON."""
+    """Run the operation that the command line names and write its result as JSON."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.engine")
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--stack", required=True)

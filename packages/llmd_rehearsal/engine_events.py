@@ -35,28 +35,28 @@ _PREVIEW_VERBS = {
     "import": "would import",
 }
 
-_MOST_DIFFERENCES = 4
+_MAX_DIFFERENCES = 4
 _LINES_OF_THE_ENGINE = 8
 
 _CONSEQUENCES = {"update failed", "Resource monitor has terminated, shutting down"}
-"""What engine and program say once more beside each error: the reason is in others, or in the engine's last words."""
+"""Messages of engine and program that only follow from other errors, which have the reason."""
 
 
 class EventReporter:
-    """Hears the engine's events; keeps errors for the end and says every few seconds what is still waited for."""
+    """Listener to the engine's events: keeps errors for the end, prints every few seconds what is waited for."""
 
     def __init__(self, progress: Progress, *, is_preview: bool = False) -> None:
         self._progress = progress
         self._verbs = _PREVIEW_VERBS if is_preview else _PAST_VERBS
         self._running: dict[str, float] = {}
         self._errors: list[str] = []
-        self._began_s = self._reported_s = time.monotonic()
+        self._started_s = self._reported_s = time.monotonic()
         self._lock = threading.Lock()
         self._heart = threading.Thread(target=self._beat, daemon=True)
         self._heart.start()
 
     def hear(self, event: events.EngineEvent) -> None:
-        """One event."""
+        """Take note of one event."""
         with self._lock:
             if event.resource_pre_event:
                 metadata = event.resource_pre_event.metadata
@@ -77,10 +77,10 @@ class EventReporter:
         return KitError(f"`pulumi {operation}` failed:\n{text}")
 
     def _end(self, metadata: Any) -> None:
-        began = self._running.pop(metadata.urn, None)
-        if began is None or "pulumi:" in metadata.type:
+        started_s = self._running.pop(metadata.urn, None)
+        if started_s is None or "pulumi:" in metadata.type:
             return
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started_s
         took = f" in {seconds:.0f} s" if seconds >= 1 else ""
         changed = differences(metadata) if self._verbs is _PREVIEW_VERBS else ""
         self._say(f"{self._verbs[_text(metadata.op)]} {short_name(metadata.urn)}{took}{changed}")
@@ -110,7 +110,7 @@ class EventReporter:
             urn for urn in self._running if "pulumi:pulumi:Stack" not in urn and "llmd-oke:index:" not in _type(urn)
         ]
         if not waiting:
-            return f"the engine ({time.monotonic() - self._began_s:.0f} s)"
+            return f"the engine ({time.monotonic() - self._started_s:.0f} s)"
         oldest = min(waiting, key=lambda urn: self._running[urn])
         seconds = time.monotonic() - self._running[oldest]
         more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
@@ -118,10 +118,10 @@ class EventReporter:
 
 
 def differences(metadata: events.StepEventMetadata) -> str:
-    """What a step would change, to be put behind the resource's name: `: spec.replicas changes from 8 to 6`."""
+    """Changes of a step, to be put behind the resource's name: `: spec.replicas changes from 8 to 6`."""
     (change,) = of_document({"steps": [step(metadata)]}).changes
     paths = change.replaced_by if change.operation == "replace" else change.changed
-    texts = [guards.difference(path, change) for path in paths[:_MOST_DIFFERENCES]]
+    texts = [guards.difference(path, change) for path in paths[:_MAX_DIFFERENCES]]
     more = [f"{len(paths) - len(texts)} more"] if len(paths) > len(texts) else []
     return f": {'; '.join([*texts, *more])}" if texts else ""
 
@@ -142,7 +142,7 @@ def _end_of(output: str) -> str:
 
 
 class StepRecorder:
-    """Hears the engine's events, keeps each resource's step, what went wrong and how many resources an operation did
+    """Listener to the engine's events that keeps each resource's step, errors, and how many resources an operation did
     what to, and hands the event on.
     """
 
@@ -153,7 +153,7 @@ class StepRecorder:
         self._hear = hear
 
     def hear(self, event: events.EngineEvent) -> None:
-        """One event."""
+        """Take note of one event."""
         if event.resource_pre_event:
             self.recorded.append(step(event.resource_pre_event.metadata))
         if event.summary_event:
@@ -164,7 +164,7 @@ class StepRecorder:
 
 
 def logged(event: events.EngineEvent) -> dict[str, Any]:
-    """What the CLI writes of an event to its event log, where a resource failed or the engine complains."""
+    """Line of the CLI's event log for an event, where a resource failed or the engine complains."""
     if event.diagnostic_event:
         diagnostic = event.diagnostic_event
         return {"diagnosticEvent": {"urn": diagnostic.urn, "message": diagnostic.message}}

@@ -43,13 +43,13 @@ def cli_of(stack: automation.Stack, project: Path, hear: Callable[[events.Engine
     """
 
     def run(argv: Sequence[str], capture: bool) -> CommandResult:
-        words = argv[argv.index("pulumi") + 1 :]
-        if words[0] == "preview":
+        arguments = argv[argv.index("pulumi") + 1 :]
+        if arguments[0] == "preview":
             steps = StepRecorder(hear)
             stack.preview(on_event=steps.hear, color="never")
             return CommandResult(0, json.dumps({"steps": steps.recorded}))
-        if words[0] == "up":
-            urns = [urn for option, urn in pairwise(words) if option == "--replace"]
+        if arguments[0] == "up":
+            urns = [urn for option, urn in pairwise(arguments) if option == "--replace"]
             stack.up(on_event=hear, replace=urns or None, suppress_outputs=True, color="never")
             return CommandResult(0)
         return run_cli(argv, capture=capture, aside=True)

@@ -30,7 +30,7 @@ REHEARSED_KEY = "llmd-oke:rehearsed"
 _FILES = ("Pulumi.yaml", "__main__.py")
 
 OCI_FOLDER = "oci"
-"""What the stand-in for OCI keeps."""
+"""Folder of the stand-in for OCI."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ProjectCopy:
     passphrase_file: Path
 
     def variables(self) -> dict[str, str]:
-        """What the engine is told by its environment."""
+        """Environment variables of the engine."""
         return {
             "PULUMI_BACKEND_URL": f"file://{self.backend}",
             "PULUMI_CONFIG_PASSPHRASE_FILE": str(self.passphrase_file),
@@ -57,7 +57,7 @@ class ProjectCopy:
 
 
 def copy_project(project: Path, stack: str, state: Path, router: str, kind: str = DEPLOYED) -> ProjectCopy:
-    """Brings the copy in the folder `kind` up to date with the project; `router` is the release whose router
+    """Bring the copy in the folder `kind` up to date with the project; `router` is the release whose router
     runs, where that is not the stack's own."""
     copy = ProjectCopy(state / kind, state / "backend", state / "pulumi", state / "passphrase")
     for folder in (copy.folder / "stacks", copy.backend, copy.pulumi_home):
@@ -79,7 +79,7 @@ def copy_project(project: Path, stack: str, state: Path, router: str, kind: str 
 
 
 def _copy_values(project: Path, copy: Path) -> None:
-    """Brings the entries of the project's own `values/` along, without those that are gone. Links are not followed out
+    """Copy the entries of the project's `values/` and remove those that are gone. Links are not followed out
     of the folder, and planning has refused what is no entry.
     """
     open_project(project)
@@ -92,7 +92,7 @@ def _copy_values(project: Path, copy: Path) -> None:
 
 
 def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path, state: Path) -> None:
-    """Writes a copy's stack file, with the encryption salt of the last update's."""
+    """Write a copy's stack file, with the encryption salt of the last update's."""
     document: dict[str, Any] = read(source).value
     stack: dict[str, Any] = front_door.rehearsed_front_door(
         front_door.rehearsed_gateway(document["config"][CONFIG_KEY])
@@ -102,20 +102,20 @@ def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path
         stack = {**stack, "override": {**override, "router": router}}
     deployed: dict[str, Any] = read(salt_source).value if salt_source.exists() else {}
     salt = {key: deployed[key] for key in ("encryptionsalt",) if key in deployed}
-    own = {SOURCE_URL_KEY: source_hosts().bucket_url, REHEARSED_KEY: True}
-    config = {CONFIG_KEY: stack, **own, **front_door.settings(stack, state)}
+    rehearsed = {SOURCE_URL_KEY: source_hosts().bucket_url, REHEARSED_KEY: True}
+    config = {CONFIG_KEY: stack, **rehearsed, **front_door.settings(stack, state)}
     target.write_text(text_of({**salt, "config": config}))
 
 
 def checkpoint_file(state: Path, stack: str) -> Path:
-    """What the engine knows of a stack. Nothing is there before a project was copied, whose name it lies under."""
+    """File of a stack's state. It is missing before a project was copied, whose name is a part of its path."""
     copies = (state / kind for kind in (DEPLOYED, PREVIEWED))
     name = next((project_name(copy) for copy in copies if (copy / "Pulumi.yaml").is_file()), "none")
     return state / "backend" / ".pulumi" / "stacks" / name / f"{stack}.json"
 
 
 def journal_file(state: Path) -> Path:
-    """What the stand-in for OCI has made, changed and deleted, line by line."""
+    """Journal of the stand-in for OCI: what it made, changed and deleted, line by line."""
     return state / OCI_FOLDER / "journal.jsonl"
 
 
@@ -135,7 +135,7 @@ def latest(checkpoint: Path) -> Mapping[str, Any]:
 
 
 def mend(checkpoint: Path) -> Path | None:
-    """Puts the newest whole copy in the place of a checkpoint that is not whole; that copy, None where it is whole.
+    """Replace a checkpoint that is not whole by its newest whole copy and return that copy; None where it is whole.
 
     On a full disk the engine leaves the half of a file that it could write (seen with Pulumi 3.250). It keeps the one
     before in a copy of the same name, and that of each update's end in its history.
@@ -164,7 +164,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def in_oci(journal: Path) -> dict[str, dict[str, Any]]:
-    """What the stand-in for OCI has, by id, as its journal tells it; nothing where there is no journal."""
+    """Resources of the stand-in for OCI by id, from its journal; empty where there is no journal."""
     resources: dict[str, dict[str, Any]] = {}
     for line in journal.read_text().splitlines() if journal.is_file() else ():
         record: dict[str, Any] = json.loads(line)

@@ -1,4 +1,4 @@
-"""What stands before the models of a rehearsed stack: its Gateway and its front door.
+"""Gateway and front door of a rehearsed stack's models.
 
 A rehearsal has neither OCI's load balancers nor cert-manager, nor anybody's certificate: both are for pods. Whichever
 provider the stack names, Envoy Gateway runs, without TLS. Keys, provider's keys and the certificate of a front door are
@@ -42,11 +42,11 @@ CLIENT = "rehearsal"
 _LIFE = timedelta(days=365)
 
 _KEPT = ("mode", "name", "namespace", "listener", "clusterListener")
-"""Of a Gateway in a stack file."""
+"""Keys of a stack file's Gateway that are kept."""
 
 
 class GatewayParts(Entry):
-    """What a rehearsal puts into its cluster."""
+    """Objects and programs that a rehearsal puts into its cluster."""
 
     title: str
     definitions: tuple[Crds, ...]
@@ -70,7 +70,7 @@ def rehearsed_gateway(stack: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
-    """What is in the cluster before a stack with a Gateway: Envoy Gateway, and the Gateway that is said to be there."""
+    """Objects that a cluster has before a stack with a Gateway: Envoy Gateway, and the Gateway that the stack names."""
     gateway = plan.gateway
     if gateway is None:
         return []
@@ -88,12 +88,12 @@ def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
         {**listener, "allowedRoutes": {"namespaces": {"from": "All"}}} for listener in made["spec"]["listeners"]
     ]
     namespace: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": gateway.namespace}}
-    own = [] if gateway.namespace == plan.namespace else [namespace]
-    return [*parts, *own, *map(dict, further), {**made, "spec": {**made["spec"], "listeners": everybody}}]
+    namespaces = [] if gateway.namespace == plan.namespace else [namespace]
+    return [*parts, *namespaces, *map(dict, further), {**made, "spec": {**made["spec"], "listeners": everybody}}]
 
 
 def simulated_gateway(plan: Plan) -> tuple[str, ...]:
-    """What of a stack's Gateway is not real in a rehearsal."""
+    """Parts of a stack's Gateway that are not real in a rehearsal."""
     gateway = plan.gateway
     if gateway is None:
         return ()
@@ -125,14 +125,14 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
     clients: list[str] = sorted({CLIENT, *(door.limits.clients if door.limits else ())})
     asked = {"clients": clients, "hosts": hosts}
     file = state / FOLDER / "secrets.json"
-    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    if known.get("asked") != asked or "frontDoorCacheSecret" not in known:
-        known = {"asked": asked, **_made(clients, hosts)}
+    settings_document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if settings_document.get("asked") != asked or "frontDoorCacheSecret" not in settings_document:
+        settings_document = {"asked": asked, **_made(clients, hosts)}
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch(mode=0o600)
-        file.write_text(json.dumps(known))
-        file.with_name("chain.pem").write_text(known["frontDoorCertificate"]["chain"])
-    return {f"llmd-oke:{key}": value for key, value in known.items() if key != "asked"}
+        file.write_text(json.dumps(settings_document))
+        file.with_name("chain.pem").write_text(settings_document["frontDoorCertificate"]["chain"])
+    return {f"llmd-oke:{key}": value for key, value in settings_document.items() if key != "asked"}
 
 
 def _made(clients: list[str], hosts: list[str]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def find_go(module: Path, packaged: Path | None, install: str) -> Path:
 
 
 def _refusal(go: Path, module: Path) -> str | None:
-    """Why this Go can't build the module, in its own words; None for one that can."""
+    """Reason why this Go can't build the module, in Go's words; None for one that can."""
     try:
         process = subprocess.run(
             [go, "env", "GOVERSION"],
@@ -81,12 +81,12 @@ def _required_version(module: Path) -> str:
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The user's own environment, for modules that stand alone and programs for this machine.
+    """The user's environment, for modules that stand alone and programs for this machine.
 
     Any Go uses its own root, and none fetches another version of itself: that of the Python package is there instead.
     """
-    own = {name: value for name, value in os.environ.items() if name not in {"GOOS", "GOARCH", "GOROOT"}}
-    return {"HOME": str(Path.home()), **own, "GOWORK": "off", "GOTOOLCHAIN": "local", **(settings or {})}
+    inherited = {name: value for name, value in os.environ.items() if name not in {"GOOS", "GOARCH", "GOROOT"}}
+    return {"HOME": str(Path.home()), **inherited, "GOWORK": "off", "GOTOOLCHAIN": "local", **(settings or {})}
 
 
 def build_arguments(variables: Mapping[str, str], packages: Sequence[str], output: Path) -> list[str]:
@@ -99,7 +99,7 @@ def build_arguments(variables: Mapping[str, str], packages: Sequence[str], outpu
 def download(
     go: Path, module: str, version: str, folder: Path, timeout_s: float = DOWNLOAD_TIMEOUT_S
 ) -> tuple[Path, str]:
-    """Has a module in Go's own cache; the result is its folder there and its checksum. `folder` is to run in.
+    """Download a module into Go's cache; return its folder there and its checksum. `folder` is to run in.
 
     Raises KitError when the download fails or takes longer than `timeout_s`.
     """
@@ -123,12 +123,12 @@ def download(
 
 
 def is_refusal(message: str) -> bool:
-    """Whether a failed download is a module proxy's answer, and not a network without one."""
+    """Tell whether a failed download is a module proxy's answer, and not a network without one."""
     return re.search(r"\b(403 Forbidden|404 Not Found|410 Gone)\b", message) is not None
 
 
 def version_satisfies(version: str, required: str, accepts: str) -> bool:
-    """Whether a version serves where another is required.
+    """Tell whether a version serves where another is required.
 
     `accepts` is `exact`, `patch` (same minor, not older), `minor` (same major, not older) or `later` (not older).
     """
@@ -146,7 +146,7 @@ def normal_version(version: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
-    """Major, minor and patch."""
+    """Major, minor and patch number of a version."""
     match = _NUMBERS.match(version)
     return tuple([*map(int, match[1].split(".")), 0, 0, 0][:3]) if match else None
 

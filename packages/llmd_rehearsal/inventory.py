@@ -1,4 +1,4 @@
-"""What a rehearsal has at hand: programs, charts and definitions, which decide on the release that it runs."""
+"""Programs, charts and definitions that a rehearsal has; they decide on the release that it runs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
 """Further ones in pods, for stacks with a Gateway."""
 
 WATCHING = ("prometheus",)
-"""For stacks with monitoring or scaling alone."""
+"""Programs that only stacks with monitoring or scaling need."""
 
 FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
 """Further ones in pods, for stacks with scaling."""
@@ -44,13 +44,13 @@ class ReleaseChoice:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Programs by name, all of them there, and the release whose router they make up."""
+    """Programs by name, and the release whose router they are."""
 
     release: ReleaseChoice
     programs: Mapping[str, Program]
 
     def paths(self) -> dict[str, Path]:
-        """Where each program is."""
+        """Paths of programs by name."""
         return {name: program.path for name, program in self.programs.items()}
 
     def link_engine(self, folder: Path) -> Path:
@@ -77,7 +77,7 @@ def take_inventory(release: Release, progress: Progress, further: Sequence[str] 
 
 
 def fetch_definitions(sources: Iterable[Crds], progress: Progress) -> None:
-    """Has definitions on this machine: a release's, or what a stack counts on.
+    """Fetch definitions: a release's, or those that a stack counts on.
 
     Raises:
         KitError: they can't be downloaded, or are not the pinned ones.
@@ -87,7 +87,7 @@ def fetch_definitions(sources: Iterable[Crds], progress: Progress) -> None:
 
 
 def fetch_charts(progress: Progress) -> None:
-    """Has the charts on this machine that a created cluster's operators and add-ons are installed from.
+    """Fetch the charts that a created cluster's operators and add-ons are installed from.
 
     Raises:
         KitError: they can't be downloaded, or are not the pinned ones.
@@ -97,7 +97,7 @@ def fetch_charts(progress: Progress) -> None:
 
 
 def _why_missing(program: catalogue_releases.Program) -> str | None:
-    """Why a release's program is neither on this machine nor can be built on it; None where it is or can."""
+    """Reason why a release's program is neither on this machine nor can be built on it; None where it is or can."""
     if locate(program.name, program.version) is not None:
         return None
     return why_unbuildable(program.name, program.version)

@@ -51,7 +51,7 @@ class LocalCluster:
         self.folder = StateFolder(state.resolve())
 
     def status(self) -> ClusterRecord | None:
-        """How the local cluster is; None when there is none.
+        """Status of the local cluster; None when there is none.
 
         A failed local cluster keeps its record, so that it can still be asked why. One that ended without a word (the
         machine was restarted, its first process was killed) is none.
@@ -94,7 +94,7 @@ class LocalCluster:
             return _Start(self.folder, listener, timeout_s).run()
 
     def stop(self, *, timeout_s: float = 30) -> None:
-        """End it and make sure that no process, mount or link of it is left; nothing happens when there is none.
+        """End the local cluster and check that no process, mount or link of it is left; do nothing where there is none.
 
         Its files stay. Raises KitError naming what would not end within the limit.
         """
@@ -178,7 +178,7 @@ class LocalCluster:
             path.mkdir(parents=True, exist_ok=True)
 
     def _spec(self) -> ClusterSpec | None:
-        """What the local cluster was asked to be; None where another version of the kit wrote that."""
+        """Spec of the local cluster; None where another version of the kit wrote it."""
         try:
             return ClusterSpec.from_json(self.folder.spec_file.read_text())
         except (OSError, ValueError, KeyError, TypeError):
@@ -288,12 +288,12 @@ class _Start:
 
 def _events(pipe: int, timeout_s: float, heartbeat: Callable[[float], None]) -> Iterator[dict[str, str]]:
     """The lines that the supervisor writes, until it ends; `heartbeat` is called while it says nothing."""
-    began = running_time.now()
+    started_s = running_time.now()
     rest = b""
-    while running_time.now() - began < timeout_s:
+    while running_time.now() - started_s < timeout_s:
         readable, _, _ = select.select([pipe], [], [], _HEARTBEAT_S)
         if not readable:
-            heartbeat(running_time.now() - began)
+            heartbeat(running_time.now() - started_s)
             continue
         received = os.read(pipe, 65_536)
         if not received:
@@ -324,7 +324,7 @@ def end_processes(record: ClusterRecord, timeout_s: float) -> None:
 
 
 def _members(record: ClusterRecord) -> list[ProcessIdentity]:
-    """Who is in the local cluster's namespaces now; never a process of the host's own, whatever the record says."""
+    """Processes in the local cluster's namespaces now; never one of the host's own, whatever the record says."""
     host = namespaces.namespaces_of(os.getpid())
     foreign = {kind: name for kind, name in record.namespaces.items() if host.get(kind) != name}
     members = map(namespaces.identity_of, namespaces.members_of(foreign))

@@ -21,10 +21,10 @@ from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
 
 
 class ModelSources:
-    """Answers for the repositories and vocabularies of models; everything else is not found, as in the real places."""
+    """HTTP handler for models' repositories and vocabularies; everything else is not found, as at the real hosts."""
 
     def __init__(self, hosts: SourceHosts, models: Callable[[], Sequence[Model]]) -> None:
-        """`models` are asked for anew with each request: an update may bring another one."""
+        """Take a function of the `models` to serve, called at each request: an update may bring another one."""
         self._hosts = hosts
         self._models = models
 
@@ -37,7 +37,7 @@ class ModelSources:
         return {model.vocabulary.file: model.vocabulary.bytes for model in self._models() if model.vocabulary}
 
     def application(self) -> web.Application:
-        """All routes."""
+        """Routes of the repositories and vocabularies."""
         application = web.Application()
         application.add_routes([
             web.get("/api/models/{owner}/{name}/revision/{revision}", self._revision),
@@ -99,7 +99,7 @@ def _models(project: Path | None) -> Sequence[Model]:
 
 
 async def serve(address: str, context: ssl.SSLContext, project: Path | None) -> None:
-    """Serves the repositories of the catalogue, with those of the project's own, until SIGTERM or SIGINT; OSError when
+    """Serve the repositories of the catalogue, with those of the project, until SIGTERM or SIGINT; OSError when
     the address can't be had.
     """
     stop = asyncio.Event()
@@ -114,7 +114,7 @@ async def serve(address: str, context: ssl.SSLContext, project: Path | None) -> 
 
 
 def main() -> None:
-    """Serves with the certificate that the command line names."""
+    """Serve with the certificate that the command line names."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.model_server", description=__doc__)
     parser.add_argument("--address", required=True, help="address that the hosts' names lead to")
     parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")

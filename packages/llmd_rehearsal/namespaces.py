@@ -13,7 +13,7 @@ from pathlib import Path
 from llmd_base.errors import KitError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where a local cluster looks programs up."""
+"""Folders in which a local cluster looks programs up."""
 
 _PASSED_VARIABLES = ("LANG", "LC_ALL", "PYTHONPATH", "TZ")
 _NAMESPACES = ("pid", "net", "mnt")
@@ -57,12 +57,12 @@ def set_up(address: str, nameserver: str, state: Path) -> None:
     _run("mount", "-t", "proc", "proc", "/proc")
     _run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run")
     Path("/run/netns").mkdir()
-    own_resolver = state / "resolv.conf"
-    own_resolver.write_text(f"nameserver {nameserver}\noptions timeout:2 attempts:2\n")
+    resolver_copy = state / "resolv.conf"
+    resolver_copy.write_text(f"nameserver {nameserver}\noptions timeout:2 attempts:2\n")
     if resolver.is_relative_to("/run"):
         resolver.parent.mkdir(parents=True, exist_ok=True)
         resolver.touch()
-    _run("mount", "--bind", str(own_resolver), str(resolver))
+    _run("mount", "--bind", str(resolver_copy), str(resolver))
     _run("ip", "link", "set", "lo", "up")
     _run("ip", "address", "add", address, "dev", "lo")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -88,7 +88,7 @@ class ProcessIdentity:
     boot_id: str
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Tell whether this very process still runs."""
         return _boot_id() == self.boot_id and start_ticks(self.pid) == self.start_ticks
 
 
@@ -99,7 +99,7 @@ def identity_of(pid: int, proc: Path = Path("/proc")) -> ProcessIdentity | None:
 
 
 def start_ticks(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """When the process started, in clock ticks since boot; None for one that has ended, zombies included."""
+    """Start of the process in clock ticks since boot; None for one that has ended, zombies included."""
     fields = stat_fields(pid, proc)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 

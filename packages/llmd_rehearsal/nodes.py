@@ -19,7 +19,7 @@ from lightkube.types import PatchType
 from llmd_base.errors import KitError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from llmd_rehearsal.agent_config import MOST_NODES, NodeConfig, node_address
+from llmd_rehearsal.agent_config import MAX_NODES, NodeConfig, node_address
 from llmd_rehearsal.running_time import of_process
 from llmd_rehearsal.watches import identity, timestamp
 
@@ -72,7 +72,7 @@ class Fleet:
         return name in self._configs
 
     def runs(self, name: str | None) -> bool:
-        """Whether that is one of the nodes, and not stopped."""
+        """Tell whether that is one of the nodes, and not stopped."""
         return name in self._configs and name not in self._stopped
 
     def index(self, name: str) -> int:
@@ -119,9 +119,9 @@ class Fleet:
         new = [config for config in configs if config.name not in self._configs]
         for config in new:
             used = set(self._indexes.values())
-            free = next((index for index in range(MOST_NODES) if index not in used), None)
+            free = next((index for index in range(MAX_NODES) if index not in used), None)
             if free is None:
-                raise KitError(f"the rehearsal's pod network has room for {MOST_NODES} nodes")
+                raise KitError(f"the rehearsal's pod network has room for {MAX_NODES} nodes")
             self._indexes[config.name] = free
             self._configs[config.name] = config
         await asyncio.gather(*(self._register(config) for config in new))
@@ -212,14 +212,14 @@ class Fleet:
     async def _clear_not_ready(self, config: NodeConfig, node: Node) -> None:
         """Take the taint that admission gives to new nodes at once; the controller manager would, seconds later."""
         spec = node.spec or NodeSpec()
-        own_taints = taints(config)
+        node_taints = taints(config)
         keys = {
             "node.kubernetes.io/not-ready",
             "node.kubernetes.io/unreachable",
-            *(taint["key"] for taint in own_taints),
+            *(taint["key"] for taint in node_taints),
         }
         other_taints: list[dict[str, Any]] = [taint.to_dict() for taint in spec.taints or [] if taint.key not in keys]
-        patch = {"metadata": {"resourceVersion": None}, "spec": {"taints": own_taints + other_taints}}
+        patch = {"metadata": {"resourceVersion": None}, "spec": {"taints": node_taints + other_taints}}
         await self._client.patch(Node, config.name, patch, patch_type=PatchType.MERGE)
 
     async def _create_lease(self, name: str, uid: str, now: datetime) -> None:
@@ -376,7 +376,7 @@ class NodeControl:
         self._changes = changes
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Routes of the node's API."""
         application = web.Application(client_max_size=4 * 2**20)
         application.add_routes([
             web.get("/healthz", self._healthz),
@@ -413,7 +413,7 @@ class NodeControl:
 
 
 async def serve_control(control: NodeControl, port: int) -> web.AppRunner:
-    """Serves on a port of 127.0.0.1 until the runner is cleaned up."""
+    """Serve on a port of 127.0.0.1 until the runner is cleaned up."""
     runner = web.AppRunner(control.application(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()

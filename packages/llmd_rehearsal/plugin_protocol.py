@@ -39,7 +39,7 @@ SECRET_SIGNATURE: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - mar
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 WORKERS: Final = 256
-"""As many waits can be under way at once; each holds a thread."""
+"""Threads for calls: each wait that is under way holds one."""
 MESSAGE_LIMIT_BYTES: Final = 400 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -54,13 +54,13 @@ class Server:
     _cancel: Callable[[], None]
 
     def stop(self) -> None:
-        """Stops to serve, and ends the waits that are under way."""
+        """Stop to serve, and end the waits that are under way."""
         self._cancel()
         self._grpc.stop(grace=0).wait()
 
 
 def serve(servicer: object, port: int, cancel: Callable[[], None]) -> Server:
-    """Serves on a port of 127.0.0.1; 0 for a free one."""
+    """Serve on a port of 127.0.0.1; 0 for a free one."""
     options = [
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -74,7 +74,7 @@ def serve(servicer: object, port: int, cancel: Callable[[], None]) -> Server:
 
 
 def serve_until_signal(start: Callable[[], Server]) -> None:
-    """Starts a plug-in that logs every call to standard error, and stops it at SIGINT or SIGTERM."""
+    """Start a plug-in that logs every call to standard error, and stop it at SIGINT or SIGTERM."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     ends = {signal.SIGINT, signal.SIGTERM}
@@ -85,7 +85,7 @@ def serve_until_signal(start: Callable[[], Server]) -> None:
 
 
 class _Failure(NamedTuple):
-    """What gRPC takes as the end of a failed call."""
+    """Signature that gRPC expects of the end of a failed call."""
 
     code: grpc.StatusCode
     details: str
@@ -93,11 +93,11 @@ class _Failure(NamedTuple):
 
 
 def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Logs a call, and gives the engine errors in the form that it expects."""
+    """Wrap a call's handler: log the call, and give the engine errors in the form that it expects."""
 
     @functools.wraps(method)
     def call(self: Any, request: Message, context: Message) -> Message:
-        began, outcome = time.monotonic(), "ok"
+        started_s, outcome = time.monotonic(), "ok"
         try:
             return method(self, request, context)
         except Exception as error:
@@ -107,17 +107,17 @@ def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
             context.abort_with_status(_failure(error))
         finally:
             name = getattr(request, "urn", "") or getattr(request, "tok", "")
-            _log.info("%s %s %.3f s %s", method.__name__, name, time.monotonic() - began, outcome)
+            _log.info("%s %s %.3f s %s", method.__name__, name, time.monotonic() - started_s, outcome)
 
     return call
 
 
 class PluginServicer(Servicer):
-    """What every stand-in answers alike: who it is, and that it takes any configuration."""
+    """Answers that all stand-ins have in common: their version, and that they take any configuration."""
 
     package: str
     version: str
-    """What the schema says; `engine_version` what the engine gets."""
+    """Version in the schema; `engine_version` is the version for the engine."""
 
     @property
     def engine_version(self) -> str:
@@ -158,18 +158,18 @@ def _failure(error: Exception) -> _Failure:
 
 
 def diff_changes(some: bool) -> Message:
-    """Whether a Diff says that there are changes."""
+    """Tell whether a Diff says that there are changes."""
     return provider.DiffResponse.DIFF_SOME if some else provider.DiffResponse.DIFF_NONE
 
 
 def property_diff(change: Change, *, replaces: bool, of_inputs: bool = False) -> Message:
-    """What a Diff says of one property; `of_inputs` where old and new inputs were compared, not state and inputs."""
+    """Diff of one property; `of_inputs` where old and new inputs were compared, not state and inputs."""
     kind = f"{change.name}_REPLACE" if replaces else change.name
     return provider.PropertyDiff(kind=provider.PropertyDiff.Kind.Value(kind), inputDiff=of_inputs)
 
 
 def naming_of(request: Message) -> Naming:
-    """How the engine wants a name made up in a Check."""
+    """Parts of the name that the engine wants made up in a Check."""
     allowed = request.autonaming.mode != provider.CheckRequest.AutonamingOptions.DISABLE
     return Naming(request.name, request.randomSeed, request.autonaming.proposed_name, allowed)
 

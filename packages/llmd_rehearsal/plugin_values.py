@@ -32,7 +32,7 @@ Tree: TypeAlias = "Scalar | Secret | Unknown | list[Tree] | dict[str, Tree]"
 
 @dataclass(frozen=True)
 class Naming:
-    """What a name is made of: the resource's name in the program, the engine's seed, and its own proposal.
+    """Parts of a generated name: the resource's name in the program, the engine's seed, and the engine's proposal.
 
     The same seed makes the same name.
     """
@@ -44,7 +44,7 @@ class Naming:
 
 
 class Change(enum.Enum):
-    """What happens to a property in an update; the names are the engine's."""
+    """Kinds of a property's change in an update; the names are the engine's."""
 
     ADD = enum.auto()
     UPDATE = enum.auto()
@@ -72,17 +72,17 @@ class InitFailed(Exception):
 
 
 def is_map(value: object) -> TypeGuard[JsonObject]:
-    """Whether it is an object, with names for its parts."""
+    """Tell whether it is an object, with names for its parts."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Whether it is a list."""
+    """Tell whether it is a list."""
     return isinstance(value, list)
 
 
 def dig(value: object, *path: str) -> Any:
-    """What lies at `path` below `value`, or None where the path breaks off."""
+    """Return the value at `path` below `value`, or None where the path breaks off."""
     for key in path:
         if not is_map(value):
             return None
@@ -101,12 +101,12 @@ def dig_map(value: object, *path: str) -> JsonObject:
 
 
 def has_unknowns(value: Tree) -> bool:
-    """Whether anything in the tree isn't known yet."""
+    """Tell whether anything in the tree is unknown as yet."""
     return any(node is UNKNOWN for node in _nodes(value))
 
 
 def has_secrets(value: Tree) -> bool:
-    """Whether anything in the tree is secret."""
+    """Tell whether anything in the tree is secret."""
     return any(isinstance(node, Secret) for node in _nodes(value))
 
 

@@ -16,11 +16,11 @@ from llmd_oke.sdk_modules import plugin_version
 
 EXECUTABLE: Final = "pulumi-resource-kubernetes"
 ANSWER_TIMEOUT_S: Final = 20.0
-"""How long a plug-in on PATH may take to start and to say its version; the real one takes a second."""
+"""Seconds that a plug-in on PATH may take to start and to say its version; the real one takes a second."""
 
 
 class PluginChoice(StrEnum):
-    """Which Kubernetes plug-in to use; `auto` is the real one where it is installed and can do all of the stack."""
+    """Choice of the Kubernetes plug-in; `auto` is the real one where it is installed and can do all of the stack."""
 
     AUTO = "auto"
     REAL = "real"
@@ -36,19 +36,19 @@ class KubernetesPlugin:
 
     @property
     def is_real(self) -> bool:
-        """Whether it is Pulumi's own."""
+        """Tell whether it is Pulumi's own."""
         return self.path is not None
 
     @property
     def choice(self) -> PluginChoice:
-        """What to ask for to have it again."""
+        """The choice that leads to this plug-in again."""
         return PluginChoice.REAL if self.is_real else PluginChoice.STAND_IN
 
     def __str__(self) -> str:
         return f"{self.choice} {self.version}"
 
     def install(self, pulumi_home: Path) -> None:
-        """Puts the real plug-in where an engine with that home looks for it, and takes it away for the stand-in."""
+        """Install the real plug-in where an engine with that home looks for it, and remove it for the stand-in."""
         folder = _folder(pulumi_home, self.version)
         shutil.rmtree(folder, ignore_errors=True)
         if self.path is not None:
@@ -84,7 +84,7 @@ def choose_plugin(choice: PluginChoice, plan: Plan) -> KubernetesPlugin:
 
 
 def installs_charts(plan: Plan) -> bool:
-    """Whether a stack installs operators, which are releases of charts."""
+    """Tell whether a stack installs operators, which are releases of charts."""
     creates = isinstance(plan.cluster, CreateCluster) and plan.layer != "serving"
     return creates and bool(plan.gpu_stack.components)
 
@@ -134,5 +134,5 @@ def _home() -> Path:
 
 
 def _folder(pulumi_home: Path, version: str) -> Path:
-    """Where Pulumi keeps a plug-in."""
+    """Folder in which Pulumi keeps a plug-in."""
     return pulumi_home / "plugins" / f"resource-kubernetes-v{version}"

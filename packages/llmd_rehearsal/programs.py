@@ -38,7 +38,7 @@ from llmd_rehearsal.golang import normal_version, version_satisfies
 from llmd_rehearsal.namespaces import PATH as SYSTEM_PATH
 
 OVERRIDE = "LLMD_OKE_PROGRAMS"
-"""Names a folder whose programs are taken before all others, whatever their version, unless one was asked for."""
+"""Variable with a folder whose programs come before all others, whatever their version, unless one was asked for."""
 
 _VERSION_TIMEOUT_S = 20
 _LOCK_PAUSE_S = 0.5
@@ -54,7 +54,7 @@ _ANY_GO_MODULE = "llm-d"
 
 
 class VersionQuery(Entry):
-    """How a program tells its version: by `arguments` and a pattern for the `answer`, or by a Go module in it.
+    """Way to ask a program for its version: by `arguments` and a pattern for the `answer`, or by a Go module in it.
 
     `go_modules` are the names that the module has had.
     """
@@ -74,7 +74,7 @@ class PythonSource(Entry):
 
 
 class Source(Entry):
-    """Where a program comes from when it isn't on PATH: a build, a Python distribution, or the operating system.
+    """Source of a program that isn't on PATH: a build, a Python distribution, or the operating system.
 
     `other_builds` make further versions, for releases that ask for them.
     """
@@ -100,14 +100,14 @@ class ProgramDefinition(Entry):
     not_deployed: str | None = None
 
     def satisfies(self, version: str, required: str) -> bool:
-        """Whether one version of the program serves where another is required."""
+        """Tell whether one version of the program serves where another is required."""
         return version_satisfies(version, required, self.accepts)
 
     @property
     def builds(self) -> dict[str, str]:
-        """What can be built here: the name of the build by the version that it makes."""
-        own = {} if self.source.build is None else {self.version: self.source.build}
-        return {**own, **self.source.other_builds}
+        """Builds of the program that are possible here: name of the build by the version that it makes."""
+        builds = {} if self.source.build is None else {self.version: self.source.build}
+        return {**builds, **self.source.other_builds}
 
     def build_of(self, required: str) -> tuple[str, str] | None:
         """The version that can be built where this one is required, with the name of its build; None without one."""
@@ -116,7 +116,7 @@ class ProgramDefinition(Entry):
 
 
 class Build(Entry):
-    """What one `go build` makes: `packages` by the program's name, `variables` set at link time.
+    """Programs that one `go build` makes: `packages` by the program's name, `variables` set at link time.
 
     `cgo` is Go's own default unless it is given. `minutes` is what a first build takes on two cores. `asks_for` is a
     Go module that not every module proxy has: it is asked for before anything counts on the build.
@@ -137,7 +137,7 @@ class GoTool(Entry):
 
 
 class Definitions(Entry):
-    """The whole of `programs.yaml`."""
+    """Definitions of `programs.yaml`."""
 
     programs: dict[str, ProgramDefinition]
     builds: dict[str, Build]
@@ -206,8 +206,8 @@ def ensure(names: Iterable[str], progress: Progress, versions: Mapping[str, str]
     if remedies:
         what = f"{', '.join(remedies)} can't be found in a version that will do"
         raise KitError(what, "\n".join(dict.fromkeys(remedies.values())))
-    needed = {name: version or program_definition(name).version for name, version in required.items()}
-    found = (program_definition(name).build_of(needed[name]) for name in missing)
+    resolved = {name: version or program_definition(name).version for name, version in required.items()}
+    found = (program_definition(name).build_of(resolved[name]) for name in missing)
     for build in dict.fromkeys(build for _, build in filter(None, found)):
         build_programs(build, definitions().builds[build], progress)
     for name in missing:
@@ -219,7 +219,7 @@ def ensure(names: Iterable[str], progress: Progress, versions: Mapping[str, str]
 
 
 def why_unbuildable(name: str, version: str) -> str | None:
-    """Why that version of a program can't be built here; None where it can.
+    """Reason why that version of a program can't be built here; None where it can.
 
     A build that depends on a Go module which not every module proxy has is asked for, within `ASKING_TIMEOUT_S`; what a
     proxy refuses is not asked for again for a day.
@@ -247,7 +247,7 @@ def why_unbuildable(name: str, version: str) -> str | None:
 
 
 def _remedy(name: str, version: str | None) -> str | None:
-    """What the user can do about a program that can't be built here; None for one that can."""
+    """Remedy for a program that can't be built here; None for one that can."""
     definition = program_definition(name)
     source, required = definition.source, version or definition.version
     if source.python is not None:
@@ -473,12 +473,12 @@ def cache_folder() -> Path:
 
 
 def program_file(name: str, version: str, build: Build) -> Path:
-    """Where the cache has, or would have, a program of this build."""
+    """File in the cache that a program of this build has, or would have."""
     return cache_folder() / "programs" / name / f"{version}-{fingerprint(build)}" / name
 
 
 def fingerprint(build: Build, more: str = "") -> str:
-    """Changes with anything that a build is made from: the files of its Go module and the settings, and `more`."""
+    """Digest of all that a build is made from: the files of its Go module, its settings, and `more`."""
     digest = hashlib.sha256(build.model_dump_json(exclude={"minutes", "asks_for"}).encode() + more.encode())
     module = tools_folder() / build.module
     for file in sorted(path for path in module.rglob("*") if path.is_file()):

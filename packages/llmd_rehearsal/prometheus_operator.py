@@ -40,7 +40,7 @@ PROMETHEUS_URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 CONFIG_FILE, RULES_FILE = "prometheus.yml", "rules.yml"
 
 INTERVAL_S = 1.0
-"""In place of the monitors' own, unless another is asked for: five scrapes in the window that most rules have."""
+"""Seconds between scrapes, unless a monitor asks for others: five scrapes in the window that most rules have."""
 
 _DURATION = re.compile(r"(?<=\[)(?P<number>[0-9]+)(?P<unit>[smh])(?=\])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600}
@@ -54,7 +54,7 @@ Tree = Mapping[str, Any]
 
 
 def scrape_configs(pod_monitors: Iterable[Tree], service_monitors: Iterable[Tree], kubeconfig: Path) -> list[Tree]:
-    """What Prometheus scrapes by monitors, with the labels that the operator gives targets."""
+    """Prometheus's scrape configs by monitors, with the labels that the operator gives targets."""
     return [
         *(job for monitor in pod_monitors for job in _pod_jobs(monitor, kubeconfig)),
         *(job for monitor in service_monitors for job in _service_jobs(monitor, kubeconfig)),
@@ -129,7 +129,7 @@ def _plain(key: str) -> str:
 
 
 def config(jobs: Sequence[Tree], folder: Path, interval_s: float) -> Tree:
-    """Prometheus' own file."""
+    """Configuration file of Prometheus; `interval_s` is the time between scrapes and between evaluations of rules."""
     interval = duration(interval_s)
     times = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
     return {"global": times, "rule_files": [str(folder / RULES_FILE)], "scrape_configs": list(jobs)}
@@ -147,13 +147,13 @@ def rule_file(rules: Iterable[Tree], interval_s: float = INTERVAL_S) -> Tree:
 
 
 def duration(seconds: float) -> str:
-    """As Prometheus writes it."""
+    """A duration in Prometheus's notation, such as `1500ms`."""
     return f"{round(seconds * 1000)}ms"
 
 
 def _scaled(rule: Tree) -> Tree:
-    own = {**rule, "expr": _DURATION.sub(lambda match: _scaled_duration(match[0]), rule["expr"])}
-    return {**own, "for": _scaled_duration(rule["for"])} if "for" in rule else own
+    scaled = {**rule, "expr": _DURATION.sub(lambda match: _scaled_duration(match[0]), rule["expr"])}
+    return {**scaled, "for": _scaled_duration(rule["for"])} if "for" in rule else scaled
 
 
 def _scaled_duration(text: str) -> str:
@@ -162,7 +162,7 @@ def _scaled_duration(text: str) -> str:
 
 @dataclass(frozen=True)
 class NodeState:
-    """What exporters know of a node: how many GPUs it has, keys of its taints, and a fault."""
+    """State of a node for its exporters: how many GPUs it has, keys of its taints, and a fault."""
 
     gpus: int
     taints: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class NodeState:
 
 
 def exposition(nodes: Mapping[str, NodeState], restarts: Iterable[tuple[str, str, str, int]], now_s: float) -> str:
-    """What exporters say at a moment, as Prometheus text.
+    """Metrics of the nodes' exporters at a moment, as Prometheus text.
 
     Args:
         nodes: those with GPUs, by name.
@@ -195,7 +195,7 @@ def exposition(nodes: Mapping[str, NodeState], restarts: Iterable[tuple[str, str
 
 
 def _changed(fault: Fault | None, now_s: float) -> Mapping[str, float]:
-    """What exporters say of the GPU or port that is faulty, in place of what a healthy one has."""
+    """Values of the GPU or port that is faulty, in place of a healthy one's."""
     match fault:
         case Fault.MEMORY_ERRORS:
             return {"gpu_ecc_uncorrect_total": 1}
@@ -248,7 +248,7 @@ def _restarts(pods: Iterable[Pod]) -> Iterator[tuple[str, str, str, int]]:
 
 
 class _Exporters(http.server.BaseHTTPRequestHandler):
-    """Answers every GET with the newest text."""
+    """HTTP handler that answers every GET with the newest text."""
 
     text = ""
 
@@ -261,7 +261,7 @@ class _Exporters(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """Says nothing."""
+        """Log no request."""
 
 
 def _objects(client: Client, kind: str) -> list[Tree]:

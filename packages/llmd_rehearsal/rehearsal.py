@@ -52,7 +52,7 @@ from llmd_rehearsal.time_scale import TimeScale
 ENGINE_END_TIMEOUT_S = 30.0
 COMMAND_END_TIMEOUT_S = 60.0
 ENGINE_FREE_TIMEOUT_S = 3600.0
-"""How long to wait for another program's operation on the same stack."""
+"""Seconds to wait for another program's operation on the same stack."""
 
 PASSED_ON = ("PULUMI_EXPERIMENTAL", "PULUMI_SKIP_CHECKPOINTS")
 """The user's variables that the engine of a rehearsal obeys. With both `true` it saves its state at the end only, which
@@ -60,17 +60,17 @@ large stacks need (docs/how-to/large-stacks.md), and an engine that is killed le
 """
 
 _ENDED_BY_SIGNAL = 128
-"""What shells add to the number of the signal that ended a command."""
+"""Number that shells add to the signal that ended a command."""
 
 FOLDER = ".rehearsal"
 
 _CLUSTER_FOLDERS = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
-"""What the control plane, the engine, the agent and OCI know of a local cluster; the next cluster starts without it."""
+"""Folders of a local cluster's state: control plane, engine, agent and OCI. The next cluster starts without them."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to rehearse. `time_scale` is wall seconds for a second of model time, `probe_time_scale` that of probes.
+    """Options of a rehearsal. `time_scale` is wall seconds for a second of model time, `probe_time_scale` of probes.
 
     `startup_s` is the wall time that each simulated server takes to start; None is about a second.
 
@@ -112,12 +112,12 @@ class Prepared:
         return self.cluster.folder.path
 
     def simulated(self, placeholders: Mapping[str, int]) -> tuple[str, ...]:
-        """What is not real in it; its pods have these images without a program, with their number."""
+        """Parts of the rehearsal that aren't real; its pods have these images without a program, with their number."""
         return (*cluster_plan.simulated(self.plan, self.plugin, placeholders), *unenforced_policies(self.state))
 
 
 def unenforced_policies(state: Path) -> tuple[str, ...]:
-    """That NetworkPolicies are not enforced in the local cluster of that folder, and why; nothing where they are."""
+    """Notice that NetworkPolicies are not enforced in that folder's local cluster, and why; empty where they are."""
     file = state / POLICIES_FILE
     why = file.read_text() if file.exists() else ""
     return (f"NetworkPolicies (declared; not enforced, as this machine can't filter packets: {why})",) if why else ()
@@ -128,7 +128,7 @@ _STACK_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
 
 
 def rehearsal_folder(project: Path, stack: str) -> Path:
-    """Where a stack's rehearsal keeps its files.
+    """Folder of a stack's rehearsal.
 
     Raises:
         KitError: that is no name of a stack. A path would lead out of the project, and `down` removes files.
@@ -150,13 +150,13 @@ def stacks_with_files(project: Path) -> list[str]:
 
 
 def phase(project: Path, stack: str) -> str:
-    """How a stack's cluster is: `ready`, `starting`, `stopping`, `failed`, or `gone` when it ended without a word."""
+    """Phase of a stack's cluster: `ready`, `starting`, `stopping`, `failed`, or `gone` when it ended without a word."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     return record.phase if record else "gone"
 
 
 def has_prometheus(project: Path, stack: str) -> bool:
-    """Whether a Prometheus runs in a stack's cluster."""
+    """Tell whether a Prometheus runs in a stack's cluster."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     return record is not None and "prometheus" in record.processes
 
@@ -170,7 +170,7 @@ def restarts(project: Path, stack: str) -> dict[str, int]:
 
 
 def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -> Prepared:
-    """Plans the stack, has its programs at hand and its cluster up. A local cluster that fits is left as it is.
+    """Plan the stack, provide its programs, and start its cluster. A local cluster that fits is left as it is.
 
     Raises:
         Refused: the stack file can't be deployed.
@@ -204,12 +204,12 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
 
 
 def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
-    """Makes the stand-in for OCI fail as these rules say, and no longer as rules before them said."""
+    """Make the stand-in for OCI fail by these rules, and no longer by earlier ones."""
     write_faults(prepared.state / OCI_FAULTS_FILE, faults)
 
 
 def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> TimeScale:
-    """The settings' own, else that of the local cluster that runs, else the one that suits."""
+    """Time scale of the settings, else of the local cluster that runs, else the one that suits stack and machine."""
     if settings.time_scale is not None:
         return TimeScale(settings.time_scale, "as asked for")
     suits = time_scale.choose_time_scale(time_scale.demand_of(plan), time_scale.processors())
@@ -221,7 +221,7 @@ def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> Ti
 
 
 def _scaling_time(project: Path, stack: str, plan: Plan, settings: Settings, time_scale: float) -> ScalingTime | None:
-    """The settings' own speed, else that of the local cluster that runs, else the usual one."""
+    """Scaling speed of the settings, else of the local cluster that runs, else the usual one; None without scaling."""
     if not is_scaled(plan):
         return None
     running = running_settings(project, stack).scaling_speed if phase(project, stack) == "ready" else None
@@ -247,7 +247,7 @@ def running_programs(project: Path, stack: str) -> tuple[str, ...]:
 
 
 def _start(prepared: Prepared, progress: Progress) -> None:
-    """Starts the local cluster unless it runs from the same spec already."""
+    """Start the local cluster unless it runs from the same spec already."""
     state, scale = prepared.state, prepared.time_scale.scale
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
@@ -277,7 +277,7 @@ def run_engine(
     unprotect: bool = False,
     more: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Runs an operation of the real engine inside: `up`, `preview`, `refresh`, `destroy`, `drift` or `replace`.
+    """Run an operation of the real engine inside: `up`, `preview`, `refresh`, `destroy`, `drift` or `replace`.
 
     `targets` are the URNs of what `destroy` is about, with all that depends on them, or the names of nodes for
     `replace`, whose options are in `more`; everything if left out. With `unprotect` it takes protected resources too.
@@ -298,7 +298,7 @@ def run_engine(
 
 
 def _is_upgrade(prepared: Prepared) -> bool:
-    """Whether clusters or pools get another version of Kubernetes: one after the other, as `llmd-oke up` does it."""
+    """Tell whether clusters or pools get another version of Kubernetes, one after the other as by `llmd-oke up`."""
     created = prepared.plan.created
     if created is None:
         return False
@@ -351,7 +351,7 @@ CREATED_CLUSTER_MODULES = (
     "pulumi_oci.core.network_security_group_security_rule",
     "pulumi_oci.core.vcn",
 )
-"""What every program loads that creates a cluster; the modules of OCI's package bring the types of all of it."""
+"""Modules of every program that creates a cluster; the modules of OCI's package bring the types of all of it."""
 
 
 def program_modules(plan: Plan) -> list[str]:
@@ -388,7 +388,7 @@ def run_command(
     output: TextIO | None = None,
     interruptible: bool = False,
 ) -> int:
-    """Runs a command inside a stack's cluster, its output where the caller's goes, and gives its exit code.
+    """Run a command inside a stack's cluster, its output where the caller's goes, and return its exit code.
 
     The programs beside this Python are on its PATH, `llmd-oke` among them.
 
@@ -412,7 +412,7 @@ def run_command(
 
 
 def down(project: Path, stack: str) -> bool:
-    """Ends a stack's cluster and removes its files, logs excepted. Says whether there was anything but logs."""
+    """End a stack's cluster and remove its files, logs excepted. Returns whether there was anything but logs."""
     cluster = LocalCluster(rehearsal_folder(project, stack))
     if not cluster.folder.path.is_dir():
         return False
@@ -438,7 +438,7 @@ def have_programs(progress: Progress) -> Inventory:
 
 
 def pre_scale_down(prepared: Prepared, progress: Progress) -> Displacement | None:
-    """Deletes servers that have to go before others can come, and says so; None where there are none.
+    """Delete servers that have to go before others can come, and return them; None where there are none.
 
     Without servers that leave the stack this costs nothing: only then is there a preview.
 

@@ -1,4 +1,4 @@
-"""Where a rehearsed router differs from the one that the stack's own release would have, object by object."""
+"""Differences between a rehearsed router and the one of the stack's release, object by object."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,19 +38,21 @@ class ObjectDifference:
         return f"{self.name}: {', '.join(paths[:3])}{more}"
 
 
-def release_differences(own: Plan, rehearsed: Plan) -> tuple[ObjectDifference, ...]:
-    """What differs for the first unit of each model; the other units are like it.
+def release_differences(deployed: Plan, rehearsed: Plan) -> tuple[ObjectDifference, ...]:
+    """Differences for the first unit of each model; the other units are like it.
 
     Units have the plan's names for them, without what marks their version.
     """
-    pairs = zip(own.models, rehearsed.models, strict=True)
-    return tuple(difference for pair in pairs for difference in _of_model(own, rehearsed, *pair))
+    pairs = zip(deployed.models, rehearsed.models, strict=True)
+    return tuple(difference for pair in pairs for difference in _model_differences(deployed, rehearsed, *pair))
 
 
-def _of_model(own: Plan, rehearsed: Plan, first: ModelPlan, second: ModelPlan) -> Iterator[ObjectDifference]:
+def _model_differences(
+    deployed: Plan, rehearsed: Plan, first: ModelPlan, second: ModelPlan
+) -> Iterator[ObjectDifference]:
     if first.router.mode == "none":
         return
-    before, after = _objects(own, first), _objects(rehearsed, second)
+    before, after = _objects(deployed, first), _objects(rehearsed, second)
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name, {}), after.get(name, {})
         paths = [path for path in dict.fromkeys([*old, *new]) if old.get(path) != new.get(path)]

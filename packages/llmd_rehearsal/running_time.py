@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 TICK_S = 0.25
-LEAST_S = 0.5
+MIN_S = 0.5
 """By so much a thread may be late that runs; so much of each standstill counts, and time never goes back."""
 
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ class RunningTime:
 
     def _stood_still_s(self, now_s: float) -> float:
         ticked_s, before_s = self._state
-        return before_s + max(0.0, now_s - ticked_s - TICK_S - LEAST_S)
+        return before_s + max(0.0, now_s - ticked_s - TICK_S - MIN_S)
 
 
 @cache
@@ -78,7 +78,7 @@ class RunningLoop(asyncio.SelectorEventLoop):
 
 
 class Starvation:
-    """How long threads of some processes were ready to run and got no processor, since this object was made."""
+    """Time for which threads of some processes were ready to run and got no processor, since this object was made."""
 
     def __init__(self, pids: Iterable[int], proc: Path = Path("/proc")) -> None:
         self._pids, self._proc = tuple(pids), proc
@@ -86,7 +86,7 @@ class Starvation:
 
     @property
     def seconds(self) -> float:
-        """Those of the thread that waited longest."""
+        """Seconds of the thread that waited longest."""
         waited = self._waited_ns()
         return max((waited[thread] - ns for thread, ns in self._before.items() if thread in waited), default=0) / 1e9
 
@@ -107,9 +107,9 @@ async def within(work: Awaitable[_T], limit_s: float, *pids: int) -> _T:
         TimeoutError: it took longer.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-    began_s, starvation = loop.time(), Starvation((os.getpid(), *pids) if pids else ())
+    started_s, starvation = loop.time(), Starvation((os.getpid(), *pids) if pids else ())
     try:
-        while (left_s := limit_s - (loop.time() - began_s) + starvation.seconds) > 0:
+        while (left_s := limit_s - (loop.time() - started_s) + starvation.seconds) > 0:
             if (await asyncio.wait({task}, timeout=left_s))[0]:
                 return task.result()
         raise TimeoutError

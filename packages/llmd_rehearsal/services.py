@@ -48,7 +48,7 @@ class Address:
 
 
 ConnectionFilter = Callable[[str, Address], bool]
-"""Whether a connection from an IPv4 address may be passed on to an endpoint."""
+"""Function that tells whether a connection from an IPv4 address may be passed on to an endpoint."""
 
 
 # Which addresses stand behind which Service.
@@ -120,7 +120,7 @@ class Pipe:
         self._loop.add_reader(source, self._read)
 
     def abandon(self) -> None:
-        """Stop moving."""
+        """Stop moving data."""
         if not self._ended:
             self._ended = True
             self._loop.remove_reader(self._source)
@@ -168,7 +168,7 @@ class Pipe:
 
 
 class Relay:
-    """Both directions between two connected, non-blocking sockets; closes them when both have ended."""
+    """Relay of both directions between two connected, non-blocking sockets; closes them when both have ended."""
 
     def __init__(self, client: socket.socket, server: socket.socket, done: Callable[["Relay"], None]) -> None:
         self._sockets = (client, server)
@@ -230,7 +230,7 @@ class Listener:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
-        """End everything."""
+        """Stop listening and close all relays."""
         self.close()
         for relay in tuple(self._relays):
             relay.close()
@@ -332,7 +332,7 @@ class NamedPort:
 
 @dataclass(frozen=True)
 class DnsName:
-    """What one name stands for: addresses, or another name outside the cluster."""
+    """Meaning of one name: addresses, or another name outside the cluster."""
 
     addresses: tuple[str, ...] = ()
     alias: str | None = None
@@ -355,8 +355,8 @@ def dns_names(services: Iterable[Service], slices: Iterable[EndpointSlice], doma
         if spec.type == "ExternalName":
             zone[full_name] = DnsName(alias=spec.externalName)
         elif spec.clusterIP == "None":
-            own_slices = by_service.get((namespace, name), [])
-            endpoints = [point for endpoint_slice in own_slices for point in ready_endpoints(endpoint_slice)]
+            service_slices = by_service.get((namespace, name), [])
+            endpoints = [point for endpoint_slice in service_slices for point in ready_endpoints(endpoint_slice)]
             addresses = {ip for point in endpoints for ip in point.addresses}
             zone[full_name] = DnsName(tuple(sorted(addresses)), ports=ports)
             for point in endpoints:
@@ -377,7 +377,7 @@ def lookup(zone: Mapping[str, DnsName], name: str, domain: str) -> DnsName | Non
     is_pod_address = key.endswith(f".pod.{domain}") and len(labels) == 2 and len(parts) == 4
     if is_pod_address and all(part.isdigit() for part in parts):
         return DnsName((".".join(parts),))
-    has_names_below = any(known.endswith(f".{key}") for known in zone)
+    has_names_below = any(other.endswith(f".{key}") for other in zone)
     return DnsName() if has_names_below else None
 
 
@@ -446,7 +446,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 class DnsServer:
-    """Serves, over UDP and TCP, the names that `zone()` gives at the moment of asking."""
+    """DNS server, over UDP and TCP, of the names that `zone()` returns at the moment of asking."""
 
     def __init__(self, zone: Callable[[], Mapping[str, DnsName]], domain: str) -> None:
         self._zone = zone

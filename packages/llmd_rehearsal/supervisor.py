@@ -62,7 +62,7 @@ class Child:
         self._process = process
 
     def describe_end(self) -> str:
-        """How it ended: `ended with status 1`, `was ended by SIGKILL`."""
+        """Description of a process's end: `ended with status 1`, `was ended by SIGKILL`."""
         if self.status is not None and self.status < 0:
             return f"was ended by {signal.Signals(-self.status).name}"
         return f"ended with status {self.status}"
@@ -132,7 +132,7 @@ class Children:
                 self._by_pid[pid].mark_ended(os.waitstatus_to_exitcode(status))
 
     async def stop(self) -> None:
-        """Stop all of them, each after those that were started on top of it."""
+        """Stop all processes, each after those that were started on top of it."""
         await asyncio.gather(*(self._stop_after_dependents(child) for child in self))
 
     async def _stop_after_dependents(self, child: Child) -> None:
@@ -143,13 +143,13 @@ class Children:
 
 
 class Reporter:
-    """Tells whoever started the local cluster how it goes, as lines of JSON on a pipe, and the supervisor's log too."""
+    """Reports of the local cluster's progress, as lines of JSON on its starter's pipe and in the supervisor's log."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def report(self, kind: str, text: str = "") -> None:
-        """`kind` is `detail`, `ready` or `failed`."""
+        """Report an event; `kind` is `detail`, `ready` or `failed`."""
         print(f"{kind}: {text}", flush=True)
         try:
             os.write(self._descriptor, json.dumps({"kind": kind, "text": text}).encode() + b"\n")
@@ -158,7 +158,7 @@ class Reporter:
 
 
 class Supervisor:
-    """Brings a local cluster up, watches it, and takes it down."""
+    """Supervisor that brings a local cluster up, watches it, and takes it down."""
 
     def __init__(self, folder: StateFolder, spec: ClusterSpec, record: ClusterRecord, reporter: Reporter) -> None:
         self._folder = folder
@@ -228,12 +228,12 @@ class Supervisor:
         Raises:
             ClusterFailedError: neither happens in time.
         """
-        began = time.monotonic()
+        started_s = time.monotonic()
         if child.spec.readiness is not None:
             await self._until_ready_or_ended(child, child.spec.readiness)
         if child.ended.is_set():
             return False
-        name, after_s = child.spec.name, round(time.monotonic() - began, 2)
+        name, after_s = child.spec.name, round(time.monotonic() - started_s, 2)
         record = dataclasses.replace(self._record.processes[name], ready_after_s=after_s)
         self._write(processes={**self._record.processes, name: record})
         self._reporter.report("detail", f"{name} ready after {after_s:.1f} s")
@@ -274,7 +274,7 @@ async def wait_until_ready(readiness: Readiness) -> None:
 
 
 def is_ready(readiness: Readiness) -> bool:
-    """Ask once."""
+    """Tell whether a process is ready, by one check."""
     match readiness:
         case HttpReady():
             return _answers(readiness)
@@ -319,7 +319,7 @@ def _tls(readiness: HttpReady) -> ssl.SSLContext:
 
 
 def first_record(spec: ClusterSpec) -> ClusterRecord:
-    """What is known before anything is started; /proc must still be the host's, so that the numbers are the host's."""
+    """Record of the cluster before anything is started; /proc must still be the host's, so that the numbers are too."""
     pid = int(Path("/proc/self").readlink().name)
     identity, fields = identity_of(pid), stat_fields(pid)
     if identity is None or fields is None:
@@ -369,7 +369,7 @@ def main() -> int:
 
 
 def _leave(_signal: int, _frame: object) -> None:
-    """For a first process, SIGTERM has no default: without this it could not be stopped while it makes the network."""
+    """End the process at SIGTERM, which does nothing to a first process without a handler."""
     sys.exit(0)
 
 

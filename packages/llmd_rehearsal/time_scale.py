@@ -1,4 +1,4 @@
-"""How fast model time passes in a rehearsal, where nobody says it: as fast as this machine can simulate the stack.
+"""Speed of model time in a rehearsal, unless it is given: as fast as this machine can simulate the stack.
 
 Chosen from what the stack is and how many processors there are, and not from how busy they are at the moment: the same
 stack has the same scale at each run on one machine.
@@ -50,13 +50,13 @@ class Figures(Entry):
 
 @cache
 def figures() -> Figures:
-    """What a rehearsal takes of a machine."""
+    """Figures of the processor time that a rehearsal takes."""
     return required_entry("rehearsal", "time_scale", Figures)
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a stack asks of the machine for each second of model time: endpoint pickers that read servers, and output
+    """Work for the machine in each second of a stack's model time: endpoint pickers that read servers, and output
     tokens of its benchmark. Both go with model time; pickers of a rehearsal read at intervals that are scaled too.
 
     Each server is read by `readers` pickers: one, or a leader and its standbys.
@@ -84,7 +84,7 @@ class Demand:
 
     @property
     def simulator(self) -> float:
-        """Share of one processor that the simulated vLLM's thread takes of that."""
+        """Share of one processor that the simulated vLLM's thread takes."""
         return self._scrapes_per_s * figures().scrape.simulator_s + self.tokens_per_s * figures().token.simulator_s
 
     @property
@@ -94,7 +94,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class TimeScale:
-    """Wall seconds for a second of model time, and why so many."""
+    """Wall seconds for a second of model time, and the reason for that number."""
 
     scale: float
     because: str
@@ -104,7 +104,7 @@ class TimeScale:
 
 
 def demand_of(plan: Plan) -> Demand:
-    """What a stack asks for; every model is loaded as its smoke benchmark does it, if it has one."""
+    """Demand of a stack; every model is loaded as its smoke benchmark does it, if it has one."""
     routed = [model for model in plan.models if model.routed]
     readers = max((model.router_replicas for model in routed), default=1)
     return Demand(
@@ -119,8 +119,8 @@ def choose_time_scale(demand: Demand, cores: float) -> TimeScale:
     """The least scale at which neither the processors nor the simulated vLLM's thread are too busy."""
     machine = figures()
     free_cores = max(machine.busy_share * cores - demand.at_rest, machine.least_share * cores)
-    needed = max(demand.cores / free_cores, demand.simulator / machine.busy_share)
-    scale = next((scale for scale in machine.scales if scale >= needed), SLOWEST)
+    least_scale = max(demand.cores / free_cores, demand.simulator / machine.busy_share)
+    scale = next((scale for scale in machine.scales if scale >= least_scale), SLOWEST)
     busy, free = demand.cores + demand.at_rest, 1 - machine.busy_share
     return TimeScale(
         scale,

@@ -1,4 +1,4 @@
-"""What the API server holds of one kind of object, kept current by a watch, for the node agent's parts."""
+"""Objects of one kind that the API server holds, kept current by a watch, for the node agent's parts."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ from llmd_oke.operations.objects import metadata
 _log = logging.getLogger(__name__)
 _RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _LOOKS = 4
-"""How many times as long as the last look changes are gathered at most: hundreds of objects change all the time."""
+"""Longest time of gathering changes, in durations of the last look: hundreds of objects change all the time."""
 
 Kind = TypeVar("Kind", bound=NamespacedResourceG | GlobalResource)
 
 
 @dataclass(frozen=True)
 class ObjectIdentity:
-    """Which object this is: a name can come back with another uid."""
+    """Identity of an object: a name can come back with another uid."""
 
     namespace: str
     name: str
@@ -135,10 +135,10 @@ class Store(Generic[Kind]):
 
 
 class Changes:
-    """That something changed in stores which are looked at as a whole, by one look for many changes."""
+    """Signal that something changed in stores which are looked at as a whole, by one look for many changes."""
 
     def __init__(self, gather_s: float) -> None:
-        """`gather_s` is for how long changes are gathered at least, in seconds."""
+        """Gather changes for at least `gather_s` seconds."""
         self._gather_s = gather_s
         self._noted = asyncio.Event()
 
@@ -150,9 +150,9 @@ class Changes:
         """Look now and after changes, until cancelled."""
         while True:
             self._noted.clear()
-            began_s = time.monotonic()
+            started_s = time.monotonic()
             await look()
-            took_s = time.monotonic() - began_s
+            took_s = time.monotonic() - started_s
             await self._noted.wait()
             await asyncio.sleep(max(self._gather_s, _LOOKS * took_s))
 

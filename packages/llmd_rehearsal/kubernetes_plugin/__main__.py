@@ -10,7 +10,7 @@ from llmd_rehearsal.plugin_protocol import Server, serve_until_signal
 
 
 def main() -> None:
-    """Serves on a port of 127.0.0.1, prints it, and logs every call to standard error."""
+    """Serve on a port of 127.0.0.1, print it, and log every call to standard error."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.kubernetes_plugin", description=__doc__)
     parser.add_argument("engine", nargs="?", help="the engine's address")
     parser.add_argument("--port", type=int, default=0, help="the port on 127.0.0.1; a free one if left out")

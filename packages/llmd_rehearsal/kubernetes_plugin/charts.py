@@ -15,7 +15,7 @@ from llmd_rehearsal.plugin_values import Refusal
 
 _OWN = "Chart.yaml"
 _TEMPLATE = "Chart.template.yaml"
-"""Of projects that write the version into their chart only when they publish it."""
+"""File of a chart in projects that write the version into it only when they publish the chart."""
 
 
 class ChartModule(Entry):
@@ -45,7 +45,7 @@ class ChartSource(Entry):
 
     @property
     def published(self) -> str:
-        """Its name behind the prefix of a private registry that has a copy."""
+        """The chart's name behind the prefix of a private registry that has a copy."""
         return (
             f"{self.repository.partition('://')[2]}/{self.reference}"
             if self.repository
@@ -108,8 +108,8 @@ def find(reference: str, repository: str, version: str) -> ChartSource:
         is_it = is_copy or (name, repository) == (source.reference, source.repository)
         if is_it and version in {source.version, ""}:
             return source
-    known = ", ".join(f"{source.reference} {source.version}" for source in sources())
-    raise Refusal(f"the chart {reference} {version} is not in this rehearsal; its Helm releases are of {known}")
+    available = ", ".join(f"{source.reference} {source.version}" for source in sources())
+    raise Refusal(f"the chart {reference} {version} is not in this rehearsal; its Helm releases are of {available}")
 
 
 def _source(reference: str, repository: str, version: str) -> ChartSource:
@@ -121,8 +121,8 @@ def _source(reference: str, repository: str, version: str) -> ChartSource:
 
 
 def _write_version(folder: Path, version: str) -> None:
-    own, template = folder / _OWN, folder / _TEMPLATE
-    facts: dict[str, Any] = yaml.safe_load((own if own.is_file() else template).read_text())
-    if not own.is_file():
+    chart_file, template = folder / _OWN, folder / _TEMPLATE
+    facts: dict[str, Any] = yaml.safe_load((chart_file if chart_file.is_file() else template).read_text())
+    if not chart_file.is_file():
         facts["appVersion"] = version
-    own.write_text(yaml.safe_dump({**facts, "version": version}))
+    chart_file.write_text(yaml.safe_dump({**facts, "version": version}))

@@ -57,17 +57,17 @@ class ApiError(Exception):
 
     @property
     def namespace_not_found(self) -> bool:
-        """The namespace to create in isn't there."""
+        """Tell whether the namespace to create in is missing."""
         return self.not_found and self.details_kind == "namespaces"
 
     @property
     def kind_not_found(self) -> bool:
-        """The path itself isn't served, as when a definition was removed: the server names no object."""
+        """Tell whether the path itself isn't served, as when a definition was removed: the server names no object."""
         return self.not_found and not self.details_kind
 
     @property
     def exists(self) -> bool:
-        """An object to create is there already."""
+        """Tell whether an object to create is there already."""
         return self.reason == "AlreadyExists"
 
     @property
@@ -95,7 +95,7 @@ class ApplyConflict(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """Which API server, and as whom: `cluster` and `user` are entries of a kubeconfig."""
+    """API server and user of a client: `cluster` and `user` are entries of a kubeconfig."""
 
     cluster: JsonObject
     user: JsonObject
@@ -107,7 +107,7 @@ class Access:
         return str(self.cluster["server"]).rstrip("/")
 
     def tls(self) -> ssl.SSLContext:
-        """What the client trusts and how it proves who it is."""
+        """TLS context with the client's authorities and its certificate."""
         authority = _text(self.cluster, "certificate-authority")
         context = ssl.create_default_context(cadata=authority)
         if self.cluster.get("insecure-skip-tls-verify"):
@@ -124,7 +124,7 @@ class Access:
         return context
 
     def headers(self) -> dict[str, str]:
-        """What the client sends with every request to prove who it is."""
+        """Headers that prove who the client is."""
         if "exec" in self.user:
             raise Refusal("the stand-in Kubernetes plug-in runs no credential programs: a kubeconfig with `exec`")
         token_file = self.user.get("tokenFile")
@@ -184,7 +184,7 @@ def _text(entry: JsonObject, field: str) -> str | None:
 
 @dataclass(frozen=True)
 class Resource:
-    """Where the API server keeps objects of a kind: `prefix` as `/apis/apps/v1`, `plural` as `deployments`."""
+    """Path of a kind's objects: `prefix` as `/apis/apps/v1`, `plural` as `deployments`."""
 
     prefix: str
     plural: str
@@ -213,15 +213,15 @@ class Cluster:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Close the connections."""
         self._http.close()
 
     def probe(self) -> None:
-        """Raises Unreachable where no API server answers."""
+        """Ask the API server for its version. Raises Unreachable where none answers."""
         self.get_path("/version")
 
     def resource(self, kind: Kind) -> Resource:
-        """Where objects of the kind lie. Raises NoMatch for a kind that isn't served (yet)."""
+        """Return the path of a kind's objects. Raises NoMatch for a kind that isn't served (yet)."""
         if kind.built_in:
             return Resource(_prefix(kind.api_version), kind.plural, kind.namespaced)
         key = (kind.api_version, kind.kind)
@@ -246,7 +246,7 @@ class Cluster:
         raise NoMatch(kind.api_version, kind.kind)
 
     def serves(self, kind: Kind) -> bool:
-        """Whether the API server knows the kind."""
+        """Tell whether the API server serves the kind."""
         try:
             self.resource(kind)
         except NoMatch:
@@ -254,28 +254,28 @@ class Cluster:
         return True
 
     def is_namespaced(self, kind: Kind) -> bool:
-        """Whether objects of the kind lie in namespaces; a kind that isn't there yet is taken to."""
+        """Tell whether objects of the kind lie in namespaces; a kind that isn't served yet is taken to."""
         try:
             return self.resource(kind).namespaced
         except (NoMatch, Unreachable):
             return True
 
     def get(self, kind: Kind, namespace: str, name: str) -> JsonObject:
-        """The live object."""
+        """Return the live object."""
         return self._on_object("GET", kind, namespace, name)
 
     def create(self, obj: JsonObject, *, dry_run: bool) -> JsonObject:
-        """Makes an object. The first writer's name is the same everywhere, so that the first update can take over."""
+        """Create an object. The first writer's name is the same everywhere, so that the first update can take over."""
         params = {"fieldManager": FIRST_WRITER, **_dry_run(dry_run)}
         return self._on_object("POST", kind_of_object(obj), namespace_of(obj), "", params, obj)
 
     def replace(self, obj: JsonObject, *, manager: str, dry_run: bool) -> JsonObject:
-        """Puts a whole object in the place of the live one."""
+        """Replace the live object by a whole one."""
         params = {"fieldManager": manager, **_dry_run(dry_run)}
         return self._on_object("PUT", kind_of_object(obj), namespace_of(obj), name_of(obj), params, obj)
 
     def apply(self, obj: JsonObject, *, manager: str, force: bool, dry_run: bool) -> JsonObject:
-        """Server-side apply."""
+        """Apply an object by server-side apply and return the result."""
         params = {"fieldManager": manager, "force": str(force).lower(), **_dry_run(dry_run)}
         kind, type_ = kind_of_object(obj), "application/apply-patch+yaml"
         return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), params, obj, type_)
@@ -286,12 +286,12 @@ class Cluster:
         return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), {}, operations, type_)
 
     def delete(self, kind: Kind, namespace: str, name: str, propagation: str) -> None:
-        """Asks for an object to be deleted; it may stay for a while."""
+        """Ask for an object to be deleted; it may stay for a while."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         self._on_object("DELETE", kind, namespace, name, {}, body)
 
     def on_latest(self, live: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
-        """What a change comes to that only this version of an object takes; with newer ones where others write too."""
+        """Apply a change that only this version of an object takes; apply it to newer ones where others write too."""
         for _ in range(CONFLICT_RETRIES):
             try:
                 return change(live)
@@ -302,7 +302,7 @@ class Cluster:
         return change(live)
 
     def get_path(self, path: str) -> Any:
-        """What the API server says at a path."""
+        """Return the API server's answer to a GET of a path."""
         return self._request("GET", path, {}, None, "application/json")
 
     def watch(self, resource: Resource, namespace: str, version: str, limit_s: int) -> Iterator[str]:

@@ -22,10 +22,10 @@ from llmd_rehearsal.kubernetes_plugin.sessions import Session
 from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, Refusal, Secret, Tree, without_secrets
 
 GRACE_S: Final = 30
-"""What a run may take beyond the time that Helm itself was given."""
+"""Seconds that a run may take beyond the time that Helm itself was given."""
 POLL_S: Final = 0.2
 READ_LIMIT_S: Final = 60
-"""For commands that only read."""
+"""Seconds for commands that only read."""
 
 
 class HelmError(Exception):
@@ -34,7 +34,7 @@ class HelmError(Exception):
 
 @dataclass(frozen=True)
 class Metadata:
-    """What Helm knows of a release."""
+    """Helm's record of a release."""
 
     name: str
     chart: str
@@ -54,20 +54,20 @@ class Helm:
     program: str = ""
 
     def install(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
-        """Makes a release. Raises HelmError."""
+        """Install a release. Raises HelmError."""
         self._apply("install", name, namespace, folder, values, flags)
 
     def upgrade(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
-        """Makes another revision of a release. Raises HelmError."""
+        """Upgrade a release to another revision. Raises HelmError."""
         self._apply("upgrade", name, namespace, folder, values, flags)
 
     def uninstall(self, name: str, namespace: str, timeout_s: int) -> None:
-        """Deletes a release, and waits until its objects are gone; none is no error. Raises HelmError."""
+        """Delete a release, and wait until its objects are gone; none is no error. Raises HelmError."""
         flags = ["--wait", "--no-hooks", "--ignore-not-found", f"--timeout={timeout_s}s"]
         self._run(["uninstall", name, "--namespace", namespace, *flags], timeout_s + GRACE_S)
 
     def metadata(self, name: str, namespace: str) -> Metadata | None:
-        """What Helm knows of a release, or None where there is none."""
+        """Helm's record of a release, or None where there is none."""
         try:
             text = self._run(["get", "metadata", name, "--namespace", namespace, "--output", "json"], READ_LIMIT_S)
         except HelmError as error:
@@ -99,8 +99,8 @@ class Helm:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             yaml.safe_dump(values, file)
             file.flush()
-            own = [verb, name, str(folder), "--namespace", namespace, "--values", file.name, "--no-hooks"]
-            self._run([*own, *flags], timeout_s + GRACE_S)
+            command = [verb, name, str(folder), "--namespace", namespace, "--values", file.name, "--no-hooks"]
+            self._run([*command, *flags], timeout_s + GRACE_S)
 
     def _run(self, arguments: Sequence[str], limit_s: float) -> str:
         program = self.program or shutil.which("helm")
@@ -128,7 +128,7 @@ class Helm:
 
 
 def _reason(errors: str) -> str:
-    """Helm's last word, without what it puts in front of it: `Error: UPGRADE FAILED: `."""
+    """Reason in Helm's error output, without the prefix, such as `Error: UPGRADE FAILED: `."""
     lines = [line for line in errors.strip().splitlines() if line.startswith("Error:")]
     if not lines:
         return errors.strip()
@@ -185,7 +185,7 @@ _REPLACED_BY: Final = ("name", "namespace")
 
 @dataclass(frozen=True)
 class Releases:
-    """What the plug-in does for Helm releases. `program` is Helm's path; from PATH if empty."""
+    """Helm releases of the plug-in. `program` is Helm's path; from PATH if empty."""
 
     program: str = ""
 
@@ -205,7 +205,7 @@ class Releases:
         return checked
 
     def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[Difference]:
-        """How inputs differ from those recorded."""
+        """Differences between inputs and those recorded."""
         old = _plain(state.get("__inputs") or {})
         return without_ignored(differences(old, _plain(news), _REPLACED_BY), ignored)
 
@@ -237,7 +237,7 @@ class Releases:
         return None if release.metadata() is None else {**state, **release.state(inputs)}
 
     def delete(self, session: Session, state: dict[str, Tree]) -> None:
-        """Deletes a release and waits until it is gone."""
+        """Delete a release and wait until it is gone."""
         release = _Release.of(session, {**state}, self.program)
         try:
             release.helm.uninstall(release.name, release.namespace, release.timeout_s)

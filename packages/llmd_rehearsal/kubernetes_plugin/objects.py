@@ -76,12 +76,12 @@ class Kind:
 
     @property
     def id(self) -> str:
-        """For example `apps/v1/Deployment`, the key of the table of waits."""
+        """Name of the kind in the table of waits, for example `apps/v1/Deployment`."""
         return f"{self.api_version}/{self.kind}"
 
     @property
     def built_in(self) -> bool:
-        """Whether the kind is one of Kubernetes itself."""
+        """Tell whether the kind is one of Kubernetes itself."""
         return bool(self.plural)
 
 
@@ -92,13 +92,13 @@ def kind_of(token: str) -> Kind:
     """
     _, group_version, name = token.split(":", 2)
     api_version = group_version.removeprefix("core/")
-    known, groups = _table()
-    kind = known.get((api_version, name))
+    kinds_by_name, groups = _table()
+    kind = kinds_by_name.get((api_version, name))
     if kind is not None:
         return kind
     group = api_version.rpartition("/")[0]
     if group in groups:
-        kinds = ", ".join(sorted(name for _, name in known))
+        kinds = ", ".join(sorted(name for _, name in kinds_by_name))
         served = f"{kinds}, Helm's Release and custom resources"
         raise Refusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in serves {served}")
     return Kind(api_version, name)
@@ -147,7 +147,7 @@ def namespace_of(obj: JsonObject) -> str:
 
 
 def is_named(obj: JsonObject) -> bool:
-    """Whether the program gave a name, known or not."""
+    """Tell whether the program gave a name, be its value available yet or not."""
     return dig(obj, "metadata", "name") is UNKNOWN or bool(name_of(obj))
 
 
@@ -163,7 +163,7 @@ def annotation(obj: JsonObject, name: str) -> str:
 
 
 def is_annotated_true(obj: JsonObject, name: str) -> bool:
-    """Whether an annotation is there and says `true`."""
+    """Tell whether an annotation is there and says `true`."""
     return annotation(obj, name).lower() == "true"
 
 
@@ -197,7 +197,7 @@ def without_read_only_metadata(obj: JsonObject) -> JsonObject:
 
 
 def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
-    """Whether the owner, by its uid, directly owns the object."""
+    """Tell whether the owner, by its uid, directly owns the object."""
     owners = dig_list(obj, "metadata", "ownerReferences")
     return any(dig(reference, "uid") == uid_of(owner) for reference in owners)
 

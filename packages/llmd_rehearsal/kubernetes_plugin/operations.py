@@ -131,7 +131,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Diff:
-    """What an update would do. `replaces` are the names of the changes that only a new object can make."""
+    """Changes that an update would make. `replaces` are the names of the changes that only a new object can make."""
 
     differences: Sequence[Difference]
     replaces: Sequence[str]
@@ -139,7 +139,7 @@ class Diff:
 
 
 def diff(session: Session, kind: Kind, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> Diff:
-    """Compares inputs with the recorded live state, as far as the program had a say in it."""
+    """Compare inputs with the recorded live state, as far as the program had a say in it."""
     recorded = Checkpoint.parse(state)
     new = normalized(to_object(news), session.schemas)
     old = prune(recorded.live, normalized(recorded.inputs, session.schemas))
@@ -151,8 +151,8 @@ def diff(session: Session, kind: Kind, state: dict[str, Tree], news: dict[str, T
     replaces = [difference.name for difference in changes if difference.replaces]
     if is_annotated_true(new, REPLACE_UNREADY) and kind.id == "batch/v1/Job" and _is_unready(session, kind, recorded):
         replaces.append(f'.metadata.annotations["{REPLACE_UNREADY}"]')
-    own_name = is_named(new) and not is_annotated_true(new, AUTONAMED)
-    same_name = own_name and id_of(new) == id_of(recorded.live)  # the old object stands in the way of the new one
+    given_name = is_named(new) and not is_annotated_true(new, AUTONAMED)
+    same_name = given_name and id_of(new) == id_of(recorded.live)  # the old object stands in the way of the new one
     return Diff(changes, replaces, delete_first=bool(replaces) and same_name)
 
 
@@ -222,7 +222,7 @@ def _walk(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, Change, Any]]:
 
 
 def _touches(pattern: Path, path: Path, value: object) -> bool:
-    """Whether the change at `path` reaches what the pattern names: at it, below it, or inside of a new value."""
+    """Tell whether the change at `path` reaches what the pattern names: at it, below it, or inside of a new value."""
     steps = zip(pattern, path, strict=False)
     matched = all(isinstance(part, int) if step == "*" else step == part for step, part in steps)
     return matched and (len(path) >= len(pattern) or _has(value, pattern[len(path) :]))
@@ -250,18 +250,18 @@ class WriteRequest:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What the engine records. At preview the id is empty, and the state may be no more than the inputs."""
+    """State for the engine to record. At preview the id is empty, and the state may be no more than the inputs."""
 
     id: str
     state: dict[str, Tree]
 
 
 class _UnpredictableError(Exception):
-    """Only the real write can tell what comes of it."""
+    """A result that only the real write can tell."""
 
 
 def create(session: Session, request: WriteRequest) -> WriteResult:
-    """Makes an object and waits until it is ready."""
+    """Create an object and wait until it is ready."""
     obj = to_object(request.inputs)
     if request.preview and (has_unknowns(obj) or not session.serves(request.kind)):
         return WriteResult("", request.inputs)
@@ -316,7 +316,7 @@ def _make(session: Session, request: WriteRequest, obj: JsonObject, manager: str
 
 
 def _with_retries(make: Callable[[], JsonObject], session: Session, request: WriteRequest) -> JsonObject:
-    """Tries again for about a minute while the kind or the namespace isn't there; at preview, not at all."""
+    """Create an object, trying for about a minute while its kind or namespace is missing; at preview, once."""
     ends_at = running_time.now() + (0 if request.preview else session.limits.missing_kind_s)
     while True:
         try:
@@ -329,7 +329,7 @@ def _with_retries(make: Callable[[], JsonObject], session: Session, request: Wri
 
 
 def update(session: Session, request: WriteRequest, state: dict[str, Tree], ignored: Sequence[str]) -> WriteResult:
-    """Changes an object and waits until it is ready; also one that was left unready and is unchanged."""
+    """Update an object and wait until it is ready; also one that was left unready and is unchanged."""
     if not request.preview:
         session.for_write()
     obj = normalized(to_object(request.inputs), session.schemas)
@@ -416,7 +416,7 @@ def _live_after(session: Session, request: WriteRequest, recorded: Checkpoint, f
 
 
 def delete(session: Session, kind: Kind, id_: str, state: dict[str, Tree], timeout_s: float) -> None:
-    """Deletes an object and waits until it is gone; one that is gone already is no error."""
+    """Delete an object and wait until it is gone; one that is gone already is no error."""
     if session.skips_unreachable:
         return
     cluster = session.for_delete()
@@ -453,7 +453,7 @@ def manager_name(inputs: JsonObject, recorded: str) -> str:
 
 
 def must_force(live: JsonObject, *, preview: bool) -> bool:
-    """Whether to overrule other field managers without being asked to.
+    """Tell whether to overrule other field managers without being asked to.
 
     At preview, as long as a first writer's fields weren't taken over; always where nobody kept account of fields.
     """
@@ -465,12 +465,12 @@ def must_force(live: JsonObject, *, preview: bool) -> bool:
 def take_over_fields(live: JsonObject, manager: str) -> list[JsonObject] | None:
     """The object's managed fields once `manager` took over; None where there is nothing to take."""
     entries = _managed_fields(live)
-    own = next((entry for entry in entries if entry["manager"] == manager and entry["operation"] == "Apply"), None)
-    taken = [entry for entry in entries if entry is not own and _is_taken_over(entry)]
+    recorded = next((entry for entry in entries if entry["manager"] == manager and entry["operation"] == "Apply"), None)
+    taken = [entry for entry in entries if entry is not recorded and _is_taken_over(entry)]
     if not taken:
         return None
-    others = [entry for entry in entries if entry is not own and entry not in taken]
-    merged = own or {**taken[0], "manager": manager, "operation": "Apply"}
+    others = [entry for entry in entries if entry is not recorded and entry not in taken]
+    merged = recorded or {**taken[0], "manager": manager, "operation": "Apply"}
     for entry in taken:
         merged = {**merged, "fieldsV1": _union(merged.get("fieldsV1") or {}, entry.get("fieldsV1") or {})}
     return [*others, merged]
@@ -559,8 +559,8 @@ def _as_inputs(live: JsonObject) -> JsonObject:
     annotations: dict[str, Any] | None = dig(obj, "metadata", "annotations")
     if not annotations:
         return obj
-    own = {key: value for key, value in annotations.items() if key not in _CLUSTERS_OWN_ANNOTATIONS}
-    return with_metadata(obj, annotations=own or None)
+    kept = {key: value for key, value in annotations.items() if key not in _CLUSTERS_OWN_ANNOTATIONS}
+    return with_metadata(obj, annotations=kept or None)
 
 
 def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:

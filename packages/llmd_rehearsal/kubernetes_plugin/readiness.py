@@ -1,4 +1,4 @@
-"""When an object of a kind counts as ready: a table of conditions, at the end.
+"""Readiness of objects: a table of conditions by kind, at the end.
 
 The conditions are those of pulumi-kubernetes 4.30.0, and so are the reasons for not being ready; its default of ten
 minutes too (https://github.com/pulumi/pulumi-kubernetes/tree/v4.30.0/provider/pkg/await).
@@ -26,7 +26,7 @@ _PULL_SUFFIX = ": manifest unknown"
 
 @dataclass(frozen=True)
 class Observation:
-    """What there is to judge an object by.
+    """Evidence by which an object is judged.
 
     `live` is the object as it is, `previous` as it was before an update; `related` are other objects by the plural
     name of their kind; `quiet_s` is how long nothing changed in a Service's endpoints, `settle_s` how long it must.
@@ -45,7 +45,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Readiness:
-    """Whether an object is ready.
+    """Verdict on an object's readiness.
 
     `failed`: it never will be. `passes_at_limit`: when the time is up it counts as ready all the same.
     `look_again_s`: it may become ready by that time without any change.
@@ -63,7 +63,7 @@ READY: Final = Readiness(ready=True)
 
 @dataclass(frozen=True)
 class Limits:
-    """How long things are waited for, in seconds, as the real plug-in does."""
+    """Limits of waits, in seconds, as the real plug-in has them."""
 
     ready_s: float = 600
     settle_s: float = 10
@@ -74,7 +74,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Wait:
-    """How a kind is waited for.
+    """Condition and limit of a kind's wait.
 
     `watched` are other collections whose changes matter; `evidence` those that explain a failure or a time-out.
     `fixed_limit` holds whatever limit the program asks for. `checked_on_read`: a refresh reports one that isn't ready.
@@ -88,7 +88,7 @@ class Wait:
 
 
 def deployment(observation: Observation) -> Readiness:
-    """The controller has seen the last change, the Deployment is available, and so is its newest ReplicaSet.
+    """Judge a Deployment: its controller has seen the last change, and it and its newest ReplicaSet are available.
 
     Between a change of `replicas` and the rollout of a change that came with it, the old ReplicaSet still is the
     newest: the count of updated replicas tells.
@@ -132,7 +132,7 @@ def _replicas_ready(replica_set: JsonObject | None) -> bool:
 
 
 def stateful_set(observation: Observation) -> Readiness:
-    """The controller has seen the last change, and all replicas are ready and of the newest revision."""
+    """Judge a StatefulSet: its controller has seen the last change, and all replicas are ready and newest."""
     live = observation.live
     generation, status = dig(live, "metadata", "generation"), dig_map(live, "status")
     observed = (status.get("observedGeneration") or 0) >= generation
@@ -155,7 +155,7 @@ def stateful_set(observation: Observation) -> Readiness:
 
 
 def daemon_set(observation: Observation) -> Readiness:
-    """The controller has seen the last change, and every node that should has a ready pod of the newest revision."""
+    """Judge a DaemonSet: its controller has seen the last change, and all nodes have a ready, newest pod."""
     status = dig_map(observation.live, "status")
     desired = status.get("desiredNumberScheduled")
     observed = status.get("observedGeneration") == dig(observation.live, "metadata", "generation")

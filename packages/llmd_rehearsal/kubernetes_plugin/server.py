@@ -32,7 +32,7 @@ VERSION: Final = "4.30.0"
 
 
 def start(port: int = 0, limits: Limits | None = None, helm: str = "") -> Server:
-    """Serves on a port of 127.0.0.1, by default a free one. `helm` is its path; from PATH if empty."""
+    """Serve on a port of 127.0.0.1, by default a free one. `helm` is its path; from PATH if empty."""
     sessions = Sessions(limits or Limits())
     return serve(KubernetesServicer(sessions, Releases(helm)), port, sessions.cancel_all)
 

@@ -21,7 +21,7 @@ from llmd_rehearsal.kubernetes_plugin.waits import Informers, Waiter
 from llmd_rehearsal.plugin_values import UNKNOWN, Refusal, Tree, without_secrets
 
 SESSIONS: Final = 64
-"""How many instances are kept; an engine seldom has more than a few, and each run has its own."""
+"""Instances that are kept; an engine seldom has more than a few, and each run has its own."""
 _WHICH_CLUSTER: Final = ("kubeconfig", "context", "cluster")
 _IDENTIFIER: Final = "clusterIdentifier"
 _DELETE_UNREACHABLE: Final = (
@@ -58,20 +58,20 @@ class Settings:
         )
 
     def access(self) -> Access | None:
-        """Which API server, and as whom; None where the kubeconfig names none. Refusal for a text that is none."""
+        """API server and user; None where the kubeconfig names none. Raises Refusal for a text that isn't one."""
         return find_access(load(self.kubeconfig), self.context, self.cluster)
 
 
 @dataclass(frozen=True)
 class SettingsChange:
-    """What an edit of the provider's options does."""
+    """Effect of an edit of the provider's options."""
 
     changed: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
 
 
 def compare(olds: dict[str, Tree], news: dict[str, Tree]) -> SettingsChange:
-    """What changed, and whether it means another cluster: then everything on it has to be made again.
+    """Compare options; the result says too whether they mean another cluster, on which everything has to be made again.
 
     The same `clusterIdentifier` on both sides says that it is the same cluster, whatever else changed.
     """
@@ -103,7 +103,7 @@ def _active_cluster(options: dict[str, Any]) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Connection:
-    """The way to one API server, with what was learned of it; shared by all instances that go there."""
+    """Connection to one API server, with its schemas and informers; shared by all instances that use the server."""
 
     cluster: Cluster
     schemas: Schemas
@@ -126,22 +126,22 @@ class Session:
 
     @property
     def schemas(self) -> Schemas | None:
-        """What there is to normalise inputs with."""
+        """Schemas to normalise inputs with."""
         return self.connection.schemas if self.connection else None
 
     @property
     def skips_unreachable(self) -> bool:
-        """Whether objects count as gone because no API server answers and the program said so."""
+        """Tell whether objects count as gone because no API server answers and the program said so."""
         return self.connection is None and "deleteUnreachable" in self.settings.flags
 
     def is_namespaced(self, kind: Kind) -> bool:
-        """Whether objects of the kind lie in namespaces."""
+        """Tell whether objects of the kind lie in namespaces."""
         if kind.built_in or self.connection is None:
             return kind.namespaced
         return self.connection.cluster.is_namespaced(kind)
 
     def serves(self, kind: Kind) -> bool:
-        """Whether an API server answers and knows the kind."""
+        """Tell whether an API server answers and serves the kind."""
         return self.connection is not None and self.connection.cluster.serves(kind)
 
     def for_write(self) -> Cluster:
@@ -158,7 +158,7 @@ class Session:
         return self._connected(advice).cluster
 
     def waiter(self) -> Waiter:
-        """Waits on this instance's behalf."""
+        """Waiter on this instance's behalf."""
         connection = self._connected(f"configured Kubernetes cluster is unreachable: {self.unreachable}")
         return Waiter(connection.cluster, connection.informers, self.limits, self.cancelled)
 
@@ -179,7 +179,7 @@ class Sessions:
         self._latest: Session | None = None
 
     def configure(self, peer: str, settings: Settings) -> None:
-        """Makes the instance behind a connection what its options say."""
+        """Configure the instance behind a connection by its options."""
         session = self._session(settings)
         with self._lock:
             self._sessions[peer] = self._latest = session
@@ -195,14 +195,14 @@ class Sessions:
         return session
 
     def cancel(self, peer: str) -> None:
-        """Ends all waits of the instance behind a connection."""
+        """End all waits of the instance behind a connection."""
         with self._lock:
             session = self._sessions.get(peer)
         if session is not None:
             session.cancelled.set()
 
     def cancel_all(self) -> None:
-        """Ends all waits."""
+        """End all waits of all instances."""
         with self._lock:
             for session in self._sessions.values():
                 session.cancelled.set()

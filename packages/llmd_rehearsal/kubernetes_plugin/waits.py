@@ -31,9 +31,9 @@ from llmd_rehearsal.kubernetes_plugin.readiness import WAITS, Limits, Observatio
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 POLL_S: Final = 1.0
-"""How often a wait looks whether it was cancelled."""
+"""Seconds between two looks whether a wait was cancelled."""
 WATCH_LIMIT_S: Final = 20
-"""How long one watch lasts; an informer without subscribers ends with its watch."""
+"""Seconds that one watch lasts; an informer without subscribers ends with its watch."""
 RETRY_S: Final = 0.5
 GATHER_S: Final = 0.005
 """For how long changes are gathered before a wait looks, for each wait of its collection: 64 waits that all looked at
@@ -71,39 +71,39 @@ class Informer:
         threading.Thread(target=self._run, name=f"informer {resource.plural}", daemon=True).start()
 
     def subscribe(self, changed: threading.Event) -> bool:
-        """Has `changed` set at every change from now on; False if the informer has ended."""
+        """Set `changed` at every change from now on; False if the informer has ended."""
         with self._lock:
             if not self._ended:
                 self._subscribers.add(changed)
             return not self._ended
 
     def unsubscribe(self, changed: threading.Event) -> None:
-        """Ends `subscribe`."""
+        """Stop setting `changed`, which `subscribe` began."""
         with self._lock:
             self._subscribers.discard(changed)
 
     def wait_listed(self, limit_s: float) -> None:
-        """Waits for the first answer of the API server."""
+        """Wait for the first answer of the API server."""
         self._listed.wait(limit_s)
 
     def gather(self, changed: threading.Event, limit_s: float) -> None:
-        """Returns some time after a change, or after the limit: the later the more others wait for changes too."""
+        """Return some time after a change, or after the limit: the later the more others wait for changes too."""
         if changed.wait(limit_s):
             time.sleep(GATHER_S * len(self._subscribers))
         changed.clear()
 
     def one(self, name: str) -> JsonObject | None:
-        """The object of that name, or None."""
+        """Return the object of that name, or None."""
         with self._lock:
             return self._objects.get(name)
 
     def all(self) -> list[JsonObject]:
-        """All objects."""
+        """Return all objects of the collection."""
         with self._lock:
             return list(self._objects.values())
 
     def changed_at(self, name: str) -> float | None:
-        """When the object last changed, in running time; None for one never seen."""
+        """Running time at which the object last changed; None for one never seen."""
         with self._lock:
             return self._changed_at.get(name)
 
@@ -136,7 +136,7 @@ class Informer:
         return response["metadata"]["resourceVersion"]
 
     def _watch(self, version: str) -> str:
-        """Follows one watch to its end; gives the version to go on from, empty to list again."""
+        """Follow one watch to its end and return the version to go on from, empty to list again."""
         for line in self._cluster.watch(self._resource, self._namespace, version, WATCH_LIMIT_S):
             event: Any = json.loads(line)
             if event["type"] == "ERROR":
@@ -206,15 +206,15 @@ class _PendingWait:
         return max(0.0, self.since + self.limit_s - running_time.now())
 
     def quiet_s(self, informers: Sequence[Informer]) -> float | None:
-        """How long the object's namesakes in the collections are as they are, as far as this wait saw."""
+        """Seconds since the object's namesakes in the collections last changed, as far as this wait saw."""
         changes = [informer.changed_at(name_of(self.obj)) for informer in informers]
-        known = [change for change in changes if change is not None]
-        return running_time.now() - max(*known, self.since) if known else None
+        moments = [change for change in changes if change is not None]
+        return running_time.now() - max(*moments, self.since) if moments else None
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """Waits for objects of one cluster; `cancelled` ends all of its waits."""
+    """Waiter for objects of one cluster; `cancelled` ends all of its waits."""
 
     cluster: Cluster
     informers: Informers
@@ -238,7 +238,7 @@ class Waiter:
         return self._ready(_PendingWait(obj, previous, wait, running_time.now(), limit_s))
 
     def check(self, live: JsonObject) -> None:
-        """Raises NotReady where a wait for the object wouldn't end now."""
+        """Raise NotReady where a wait for the object wouldn't end now."""
         wait = WAITS.get(kind_of_object(live).id)
         if wait is None or not wait.checked_on_read or is_annotated_true(live, SKIP_AWAIT):
             return
@@ -249,7 +249,7 @@ class Waiter:
             raise NotReady(live, f"Resource '{name_of(live)}' was created but failed to initialize", reasons)
 
     def until_gone(self, obj: JsonObject, inputs: JsonObject, timeout_s: float) -> None:
-        """Returns once the object is gone. Raises NotReady."""
+        """Return once the object is gone. Raises NotReady."""
         kind, name = kind_of_object(obj), name_of(obj)
         if kind.id in _DELETE_OBEYS_SKIP and is_annotated_true(inputs, SKIP_AWAIT):
             return
@@ -283,8 +283,8 @@ class Waiter:
 
     def _ready(self, pending: _PendingWait) -> JsonObject:
         obj, wait, changed = pending.obj, pending.wait, threading.Event()
-        own = self.cluster.resource(kind_of_object(obj))
-        with self.informers.subscribed((own, *wait.watched), namespace_of(obj), changed) as informers:
+        resource = self.cluster.resource(kind_of_object(obj))
+        with self.informers.subscribed((resource, *wait.watched), namespace_of(obj), changed) as informers:
             while True:
                 observation = self._observation(pending, informers)
                 readiness = wait.condition(observation) if observation else Readiness()
@@ -302,10 +302,10 @@ class Waiter:
                 informers[0].gather(changed, min(POLL_S, pending.left_s, readiness.look_again_s or POLL_S))
 
     def _observation(self, pending: _PendingWait, informers: Sequence[Informer]) -> Observation | None:
-        """What there is to judge by; None as long as the informer hasn't seen the last write."""
-        own, *others = informers
+        """Evidence to judge an object by; None as long as the informer hasn't seen the last write."""
+        informer, *others = informers
         obj = pending.obj
-        live = own.one(name_of(obj))
+        live = informer.one(name_of(obj))
         if live is None or uid_of(live) != uid_of(obj) or _version(live) < _version(obj):
             return None
         watched = zip(pending.wait.watched, others, strict=True)

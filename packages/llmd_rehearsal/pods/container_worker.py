@@ -1,4 +1,4 @@
-"""Runs one container of a pod: start, probes, restarts with back-off, end."""
+"""One container of a pod: start, probes, restarts with back-off, end."""
 
 import asyncio
 import logging
@@ -81,13 +81,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class ContainerOptions:
-    """How a container is run."""
+    """Options of a container's runs."""
 
     make: Callable[[], Container]
     restarts: Callable[[int], bool]
-    """Whether it's started again after that exit code."""
+    """Function that tells whether the container is started again after an exit code."""
     termination_message: Callable[[int], str | None]
-    """What it has to say when it has ended with that exit code."""
+    """Function that returns the termination message after an exit code."""
     changed: Callable[[], None]
     """Called after each change of its record."""
     warn: Callable[[str, str], None]
@@ -109,7 +109,7 @@ def pre_stop_sleep_s(seconds: float, time_scale: float) -> float:
 
 
 class ContainerWorker:
-    """Keeps the record of one container true; `started` is set when its startup probe has passed."""
+    """Keeper of one container's record; `started` is set when its startup probe has passed."""
 
     def __init__(self, model: ContainerModel, record: ContainerRecord, options: ContainerOptions) -> None:
         self.record = record
@@ -130,14 +130,14 @@ class ContainerWorker:
         """Run until the container is over."""
         recent = 0
         while not self._stopping.is_set():
-            began = datetime.now(UTC)
+            started = datetime.now(UTC)
             code = await self._run_once()
             if self._stopping.is_set() or (code is not None and not self._options.restarts(code)):
                 break
             if code is None:
                 await self._pause(_RETRY_START_S)
                 continue
-            if (datetime.now(UTC) - began).total_seconds() > _RESET_AFTER_S:
+            if (datetime.now(UTC) - started).total_seconds() > _RESET_AFTER_S:
                 recent = 0
             await self._back_off(self._options.back_off.delay_s(recent))
             recent += 1
@@ -226,10 +226,10 @@ class ContainerWorker:
             await asyncio.wait_for(self._stopping.wait(), delay_s)
 
     async def _end(self, container: Container, grace_s: float) -> None:
-        began = asyncio.get_running_loop().time()
+        started_s = asyncio.get_running_loop().time()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._before_stop(container, grace_s), grace_s)
-        left_s = grace_s - (asyncio.get_running_loop().time() - began)
+        left_s = grace_s - (asyncio.get_running_loop().time() - started_s)
         await container.stop(max(left_s, 0.0))
 
     async def _before_stop(self, container: Container, grace_s: float) -> None:
@@ -293,11 +293,11 @@ class ContainerWorker:
         message = f"Container {self.record.name} failed {kind} probe, will be restarted"
         _log.info("%s", message)
         self._options.warn("Killing", message)
-        own_grace_s = probe.terminationGracePeriodSeconds
-        grace_s = self._options.grace_s if own_grace_s is None else own_grace_s
+        probe_grace_s = probe.terminationGracePeriodSeconds
+        grace_s = self._options.grace_s if probe_grace_s is None else probe_grace_s
         self._ending = start_task(self._end(container, grace_s), f"end of container {self.record.name}")
 
 
 def _answers(model: ContainerModel) -> bool:
-    """Whether there is a first good answer to wait for."""
+    """Tell whether a probe of the container can answer, so that there is a first good answer to wait for."""
     return bool(model.startupProbe or model.readinessProbe or model.livenessProbe)

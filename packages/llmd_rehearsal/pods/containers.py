@@ -1,4 +1,4 @@
-"""What runs for a container: a process in a bubblewrap sandbox, a server of the simulated vLLM, or nothing."""
+"""Processes of containers: programs in a bubblewrap sandbox, servers of the simulated vLLM, or placeholders."""
 
 import asyncio
 import os
@@ -47,12 +47,12 @@ class Container(Protocol):
 
     @property
     def probed(self) -> bool:
-        """Whether there is something to probe; otherwise it counts as started and ready."""
+        """Tell whether there is something to probe; otherwise it counts as started and ready."""
         ...
 
     @property
     def own_program(self) -> bool:
-        """Whether a program of its own is started for it."""
+        """Tell whether a process is started for this container alone."""
         ...
 
     @property
@@ -104,7 +104,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Where a container's program runs."""
+    """Network, files and working folder of a container's program."""
 
     network: Path
     host_name: str
@@ -113,7 +113,7 @@ class Sandbox:
 
 
 class PlaceholderContainer:
-    """Nothing runs; `completes` is true for containers that are expected to end, such as a Job's."""
+    """Container without a process; `completes` is true for containers that are expected to end, such as a Job's."""
 
     probed = False
     own_program = False
@@ -126,7 +126,7 @@ class PlaceholderContainer:
         self.identity = f"simulated://{uuid4().hex}"
 
     def processes(self) -> Sequence[int]:
-        """None."""
+        """Return no process."""
         return ()
 
     async def start(self) -> None:
@@ -138,14 +138,14 @@ class PlaceholderContainer:
         return 0
 
     async def stop(self, grace_s: float) -> None:  # noqa: ARG002
-        """End it."""
+        """End the placeholder, which has no process."""
         self._end_event.set()
 
     async def finish_work(self, limit_s: float) -> None:
-        """Do nothing."""
+        """Do nothing: a placeholder has no work."""
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:  # noqa: ARG002
-        """Do nothing, successfully."""
+        """Do nothing and return exit code 0 without output."""
         return 0, ""
 
 
@@ -162,7 +162,7 @@ class ProcessContainerSpec:
 
 
 class ProcessContainer:
-    """Runs a program by bubblewrap; its output goes straight to its log file."""
+    """Container whose program runs by bubblewrap; its output goes straight to its log file."""
 
     probed = True
     own_program = True
@@ -175,7 +175,7 @@ class ProcessContainer:
         self.identity = f"process://{uuid4().hex}"
 
     def processes(self) -> Sequence[int]:
-        """Those of the sandbox, as far as each has started one other."""
+        """Processes of the sandbox, as far as each has started one other."""
         chain: list[int] = []
         children = [] if self._process is None else self._process.children()
         while len(children) == 1:
@@ -431,19 +431,19 @@ def _mount_options(mounts: Sequence[Mount]) -> list[str]:
 
 
 def empty_file(path: Path) -> Path:
-    """Makes the file that a container's run may write its last words to."""
+    """Create the empty file of a container's termination message and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"")
     return path
 
 
 def mount(model: ContainerModel, file: Path) -> Mount:
-    """Shows the file where the container expects it."""
+    """Mount of the file at the path where the container expects it."""
     return Mount(file, model.terminationMessagePath or DEFAULT_PATH)
 
 
 def termination_message(model: ContainerModel, code: int, file: Path, log: Path) -> str | None:
-    """What the container wrote there or, where it failed without and asks for that, the end of its log."""
+    """The container's termination message; the end of its log if it failed without one and asks for that."""
     message = _end(file, LONGEST_BYTES)
     if not message and code and model.terminationMessagePolicy == "FallbackToLogsOnError":
         message = "".join(_end(log, LONGEST_LOG_BYTES).splitlines(keepends=True)[-LONGEST_LOG_LINES:])

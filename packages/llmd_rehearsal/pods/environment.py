@@ -44,7 +44,7 @@ class MissingSourceError(Exception):
 
 
 class Sources(Protocol):
-    """Where ConfigMaps and Secrets are read from."""
+    """Readers of ConfigMaps and Secrets."""
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
         """Give its data and binary data, None if there is no such ConfigMap."""
@@ -241,8 +241,8 @@ def resolve_argv(
     environment: Mapping[str, str],
 ) -> list[str]:
     """Give the argv: a command replaces the image's entry point and its arguments, arguments only the latter."""
-    words = [*command, *(arguments or ())] if command else [*entrypoint, *(arguments or image_arguments)]
-    return [expand(word, environment) for word in words]
+    argv = [*command, *(arguments or ())] if command else [*entrypoint, *(arguments or image_arguments)]
+    return [expand(word, environment) for word in argv]
 
 
 def decoded(data: Mapping[str, str]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""What a pod finds of its node's GPUs and RDMA ports: the kernel's folders, amd-smi, PyTorch and NIXL, all simulated.
+"""Simulated GPUs and RDMA ports of a pod's node: the kernel's folders, amd-smi, PyTorch and NIXL.
 
 Only Python programs of images that have them find it, in containers that ask for all of a node's GPUs. Faults of a node
 are rules of the rehearsal's fault file (`resource: Node`).
@@ -27,20 +27,20 @@ ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": f"{FOLDER}/site"}
 FAULTY_PORT = 2
 FAULTY_GPU = 5
 USUAL_MEMORY_SHARE, USUAL_MATRIX_SHARE, USUAL_DISK_GB_PER_S = 0.8, 0.5, 12.0
-"""Of a GPU's peaks: 4.2 TB/s is what AMD's own acceptance asks of an MI300X; the others are assumed."""
+"""Shares of a GPU's peaks: 4.2 TB/s is what AMD's own acceptance asks of an MI300X; the others are assumed."""
 
 SLOW_SHARE = 0.25
-"""Of a slow link's line rate."""
+"""Share of the line rate that a slow link has."""
 
 USUAL_SHARE = 0.89
-"""Of the line rate: 356 GB/s over eight ports of 50, the published all-reduce (oci-hpc-oke, manifests/rccl-tests)."""
+"""Share of the line rate: 356 of 400 GB/s over eight ports, as published (oci-hpc-oke, manifests/rccl-tests)."""
 
 _GID = "0000:0000:0000:0000:0000:ffff:c0a8:{:04x}"
 _SOCKETS = 2
 
 
 def takes_node(container: Container, node: NodeConfig) -> bool:
-    """Whether a container asks for all GPUs of its node."""
+    """Tell whether a container asks for all GPUs of its node."""
     shape = shape_of(node)
     return shape is not None and texts(container.resources, "limits").get(shape.gpu.resource) == str(shape.gpus)
 
@@ -52,7 +52,7 @@ def shape_of(node: NodeConfig) -> Shape | None:
 
 
 def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults) -> list[Mount]:
-    """Writes what the container finds into `folder`, and shows it where it is looked for."""
+    """Write the files of a container's hardware into `folder` and return their mounts."""
     shape = shape_of(node)
     if shape is None:
         return []

@@ -1,4 +1,4 @@
-"""What runs for a container image: a program, Python, the simulator or nothing, by `values/rehearsal/images.yaml`."""
+"""Programs of container images: a program, Python, the simulator or nothing, by `values/rehearsal/images.yaml`."""
 
 import shutil
 import sys
@@ -38,7 +38,7 @@ _CERTIFICATE_FOLDER = "/etc/llmd-oke-rehearsal"
 
 
 class ImageEntry(BaseModel):
-    """One row: images and what runs instead of them."""
+    """One row of the image table: image names and the program that runs for them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -84,13 +84,13 @@ class ImageEntry(BaseModel):
     """How far the program stands back for what simulates servers."""
 
     def with_flags(self, argv: Sequence[str]) -> list[str]:
-        """The program's words, with the values of `flags` for the flags that are there, `--flag value`, and `adds`."""
+        """The program's arguments, with the values of `flags` for flags in `--flag value`, and with `adds`."""
         before = ("", *argv)
-        words = [self.flags.get(flag, word) for flag, word in zip(before, argv, strict=False)]
-        return [*words, *(part for flag in _absent(self.adds, argv) for part in (flag, self.adds[flag]))]
+        renamed = [self.flags.get(flag, word) for flag, word in zip(before, argv, strict=False)]
+        return [*renamed, *(part for flag in _absent(self.adds, argv) for part in (flag, self.adds[flag]))]
 
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
-        """These flags as the program needs them where its servers are slower than in real time; what a manifest gives
+        """Flags that the program needs where its servers are slower than in real time; a flag of the manifest
         stays as it is.
         """
         if time_scale <= 1:
@@ -155,12 +155,12 @@ def repository(image: str) -> str:
 
 
 def _is_named(name: str, pattern: str) -> bool:
-    """Whether a repository, or what it is a copy of in a private registry, matches a pattern."""
+    """Tell whether a repository, or the original of its copy in a private registry, matches a pattern."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
 
 
 def _absent(flags: Iterable[str], argv: Sequence[str]) -> list[str]:
-    """Those of the flags that a command line doesn't give, neither as `--flag value` nor as `--flag=value`."""
+    """Flags that a command line doesn't give, neither as `--flag value` nor as `--flag=value`."""
     present = {word.partition("=")[0] for word in argv}
     return [flag for flag in flags if flag not in present]
 
@@ -170,11 +170,15 @@ def _is_for(entry: ImageEntry, command: Sequence[str] | None, arguments: Sequenc
         return True
     if not (command or entry.entrypoint or entry.arguments):
         return False
-    words = resolve_argv(command, arguments, entry.entrypoint, entry.arguments, {})
-    program = PurePosixPath(words[0]).name
+    command_line = resolve_argv(command, arguments, entry.entrypoint, entry.arguments, {})
+    program = PurePosixPath(command_line[0]).name
     is_named = any(fnmatchcase(program, pattern) for pattern in entry.commands)
-    has_word = not entry.words or not set(entry.words).isdisjoint(words)
-    return is_named and has_word and not any(fnmatchcase(word, pattern) for word in words for pattern in entry.unless)
+    has_word = not entry.words or not set(entry.words).isdisjoint(command_line)
+    return (
+        is_named
+        and has_word
+        and not any(fnmatchcase(word, pattern) for word in command_line for pattern in entry.unless)
+    )
 
 
 @dataclass(frozen=True)
@@ -184,9 +188,9 @@ class Python:
     folder: Path
     environment: Mapping[str, str]
 
-    def argv(self, words: Sequence[str]) -> list[str]:
+    def argv(self, command: Sequence[str]) -> list[str]:
         """The command line with this interpreter for the container's own, wherever its image has that."""
-        return [EXECUTABLE, *words[1:]]
+        return [EXECUTABLE, *command[1:]]
 
     def variables(self, values: Mapping[str, str]) -> dict[str, str]:
         """A container's variables, which win, with those of the interpreter: `python` is found on PATH."""
@@ -194,7 +198,7 @@ class Python:
         return {**merged, "PATH": f"{FOLDER}/bin:{merged.get('PATH', '')}"}
 
     def mounts(self, *, packages: bool) -> list[Mount]:
-        """What the interpreter needs in the container; `packages` are those that the kit runs with."""
+        """Mounts of the interpreter in a container; `packages` are those that the kit runs with."""
         mounts = [Mount(self.folder, FOLDER, read_only=True)]
         if sys.base_prefix != _BOUND_ALREADY:
             mounts.append(Mount(Path(sys.base_prefix), sys.base_prefix, read_only=True))
@@ -205,7 +209,7 @@ class Python:
 
 
 def prepare(state_folder: Path, authority: Path | None, environment: Mapping[str, str] | None = None) -> Python:
-    """Makes the interpreter's folder, without packages; OSError when it can't be written.
+    """Create the interpreter's folder, without packages; OSError when it can't be written.
 
     Programs trust the certificates that `authority`, a PEM file, has signed, and are told what `environment` says.
     """
@@ -219,7 +223,7 @@ def prepare(state_folder: Path, authority: Path | None, environment: Mapping[str
 
 @dataclass(frozen=True)
 class ContainerContext:
-    """What a container finds around it when it starts."""
+    """Surroundings of a container when it starts."""
 
     network: Path
     host_name: str
@@ -233,7 +237,7 @@ class ContainerContext:
 
 
 class ContainerFactory:
-    """Makes containers by the image table; `programs` are paths by name, `certificate` is one with its key.
+    """Factory of containers by the image table; `programs` are paths by name, `certificate` is one with its key.
 
     With a `time_scale` above 1, programs whose intervals are the simulated servers' are told longer ones.
     """
@@ -259,8 +263,8 @@ class ContainerFactory:
         entry = self._entry(model)
         if entry is None:
             return True
-        words = (*(model.command or entry.entrypoint), *(model.args or []))
-        starts_vllm = any("vllm" in word for word in words)
+        argv = (*(model.command or entry.entrypoint), *(model.args or []))
+        starts_vllm = any("vllm" in word for word in argv)
         return entry.simulator is not None and (self._simulator is None or not starts_vllm)
 
     def needs_process(self, model: ContainerModel) -> bool:
@@ -293,8 +297,8 @@ class ContainerFactory:
         mounts = [self._program(model, entry)]
         if self._certificate is not None and entry.certificate_flag and _absent((entry.certificate_flag,), argv):
             argv += [entry.certificate_flag, _CERTIFICATE_FOLDER]
-            places = (f"{_CERTIFICATE_FOLDER}/tls.crt", f"{_CERTIFICATE_FOLDER}/tls.key")
-            mounts += [Mount(*pair, read_only=True) for pair in zip(self._certificate, places, strict=True)]
+            paths = (f"{_CERTIFICATE_FOLDER}/tls.crt", f"{_CERTIFICATE_FOLDER}/tls.key")
+            mounts += [Mount(*pair, read_only=True) for pair in zip(self._certificate, paths, strict=True)]
         return _process(model, context, mounts, argv, shared, entry.niceness)
 
     def _entry(self, model: ContainerModel) -> ImageEntry | None:

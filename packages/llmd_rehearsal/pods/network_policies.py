@@ -16,14 +16,14 @@ from llmd_base.errors import KitError
 from llmd_oke.operations.objects import metadata, texts
 
 from llmd_rehearsal.pods.networks import Networks, node_network
-from llmd_rehearsal.pods.packet_filters import EVERYWHERE, MOST_PORT, Opening, PodOpenings, admit
+from llmd_rehearsal.pods.packet_filters import EVERYWHERE, MAX_PORT, Opening, PodOpenings, admit
 from llmd_rehearsal.services import Address
 from llmd_rehearsal.watches import Changes, Store, identity
 
 _log = logging.getLogger(__name__)
 _GATHER_S = 0.02
 _ENDED = {"Succeeded", "Failed"}
-_EVERY_PORT = (1, MOST_PORT)
+_EVERY_PORT = (1, MAX_PORT)
 
 Openings = Mapping[str, PodOpenings]
 """By address of a pod that some policy chooses; all others are open."""
@@ -43,12 +43,12 @@ class _PodAddress:
 class _Pods:
     """Pods with addresses, which selectors find by their labels without a look at all of them."""
 
-    def __init__(self, pods: Iterable[Pod], known: Mapping[str, str], network: IPv4Network | None) -> None:
+    def __init__(self, pods: Iterable[Pod], addresses: Mapping[str, str], network: IPv4Network | None) -> None:
         self.network = network
         self._all = [
             _PodAddress(pod, address, IPv4Network(address), meta.namespace or "", texts(meta, "labels"))
             for pod in pods
-            if (address := address_of(pod, known)) and (meta := metadata(pod))
+            if (address := address_of(pod, addresses)) and (meta := metadata(pod))
         ]
         self._by_label: dict[tuple[str, str | None], list[_PodAddress]] = {}
         for pod in self._all:
@@ -69,17 +69,17 @@ def openings(
     pods: Iterable[Pod],
     policies: Iterable[NetworkPolicy],
     namespaces: Iterable[Namespace],
-    known: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
     network: IPv4Network | None = None,
 ) -> Openings:
     """Give who may connect to the pods that policies choose, and whom these may connect to.
 
-    `known` has addresses by uid that no status has yet. All pods have addresses of `network`, which stands for the pods
-    of all namespaces: each by itself would be too many.
+    `addresses` has addresses by uid that no status has yet. All pods have addresses of `network`, which stands for the
+    pods of all namespaces: each by itself would be too many.
 
     Pods on their node's own network are left out, as Kubernetes leaves it open what policies do with them.
     """
-    addressed = _Pods(pods, known or {}, network)
+    addressed = _Pods(pods, addresses or {}, network)
     labels = {metadata(item).name or "": texts(metadata(item), "labels") for item in namespaces}
     incoming: dict[str, set[Opening]] = {}
     outgoing: dict[str, set[Opening]] = {}
@@ -132,10 +132,10 @@ def _peers(
     """Give whom a rule names; everybody if it names nobody."""
     if not peers:
         return [_Peer(EVERYWHERE)]
-    return [item for peer in peers for item in _of_peer(peer, namespace, pods, labels)]
+    return [item for peer in peers for item in _resolved_peers(peer, namespace, pods, labels)]
 
 
-def _of_peer(
+def _resolved_peers(
     peer: NetworkPolicyPeer, namespace: str | None, pods: _Pods, labels: Mapping[str, Mapping[str, str]]
 ) -> Iterable[_Peer]:
     if peer.ipBlock is not None:
@@ -193,7 +193,7 @@ def _named(pod: Pod, name: str, protocol: str) -> Iterable[int]:
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether a selector chooses what has these labels; an empty one chooses all."""
+    """Tell whether a selector selects objects with these labels; an empty one selects all."""
     if not texts(selector, "matchLabels").items() <= labels.items():
         return False
     for rule in selector.matchExpressions or []:
@@ -208,16 +208,16 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     return True
 
 
-def address_of(pod: Pod, known: Mapping[str, str]) -> str:
+def address_of(pod: Pod, addresses: Mapping[str, str]) -> str:
     """The pod's own address; empty where it has none, or no longer."""
     status = pod.status or PodStatus()
     if (pod.spec and pod.spec.hostNetwork) or status.phase in _ENDED:
         return ""
-    return known.get(identity(pod).uid) or status.podIP or ""
+    return addresses.get(identity(pod).uid) or status.podIP or ""
 
 
 class NetworkPolicyFilter:
-    """Follows pods, namespaces and policies. What comes from nodes is let in everywhere, the API server's requests and
+    """Filter of connections by pods, namespaces and policies. Connections from nodes are allowed, the API server's and
     probes among it, as Kubernetes has it for a pod's own node. Every pod reaches nodes, the API server among them, and
     the addresses of Services, whose proxy asks here on behalf of the pod.
     """
@@ -245,7 +245,7 @@ class NetworkPolicyFilter:
         namespaces.subscribe(self._changes.note)
 
     def allows(self, source: str, target: Address) -> bool:
-        """Whether a connection from one address to another may be made on behalf of a pod."""
+        """Tell whether a connection from one address to another may be made on behalf of a pod."""
         if source == target.ip:
             return True
         outgoing = self._openings.get(source, PodOpenings()).outgoing

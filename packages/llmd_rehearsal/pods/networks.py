@@ -21,7 +21,7 @@ from llmd_rehearsal.pods.processes import run, run_checked
 NAMESPACES = Path("/run/netns")
 _PREFIX = "pod-"
 _MAC, _GATEWAY_MAC = "02:00:00:00:00:02", "02:00:00:00:00:01"
-"""Of the two ends of each link, which nothing else is on."""
+"""Addresses of the two ends of each link, which has no others."""
 
 _NODES_PREFIX, _PODS_PREFIX = 22, 25
 """The network of all nodes, and that of the pods of one: 110 pods are the most that a node of OKE may have."""
@@ -48,17 +48,17 @@ class AddressPool:
         return free
 
     def give_back(self, address: str) -> None:
-        """Free an address."""
+        """Release an address."""
         self._used.discard(address)
 
 
 def node_network(pod_network: IPv4Interface) -> IPv4Network:
-    """Where the addresses of nodes are, and the local cluster's own: the first /22 of the pod network."""
+    """Network of the nodes' addresses and the local cluster's own: the first /22 of the pod network."""
     return IPv4Network((pod_network.network.network_address, _NODES_PREFIX))
 
 
 class Networks:
-    """Makes and removes network namespaces by `ip`; names are the caller's, kept short by it."""
+    """Network namespaces, made and removed by `ip`; names are the caller's, kept short by it."""
 
     def __init__(self, pod_network: IPv4Interface) -> None:
         self._gateway = pod_network.ip
@@ -189,7 +189,7 @@ def in_namespace(make: Callable[[], socket.socket], network_namespace: str | Non
 
 
 def network_of(network_namespace: str | None) -> str | None:
-    """What tells one network namespace from another: device and inode of its file."""
+    """Identity of a network namespace: device and inode of its file."""
     if network_namespace is None:
         return None
     status = Path(network_namespace).stat()

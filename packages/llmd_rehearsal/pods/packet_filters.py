@@ -19,7 +19,7 @@ from llmd_rehearsal.pods.networks import in_namespace
 
 EVERYWHERE = IPv4Network("0.0.0.0/0")
 LOOPBACK = IPv4Network("127.0.0.0/8")
-MOST_PORT = 65535
+MAX_PORT = 65535
 
 _NETLINK_NETFILTER = 12
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
@@ -64,10 +64,10 @@ class Opening:
     excepted: tuple[IPv4Network, ...] = ()
     protocol: str = ""
     first_port: int = 1
-    last_port: int = MOST_PORT
+    last_port: int = MAX_PORT
 
     def allows(self, address: str, port: int) -> bool:
-        """Whether it allows a TCP connection with an address, to a port."""
+        """Tell whether it allows a TCP connection with an address, to a port."""
         ip = IPv4Address(address)
         named = ip in self.peer and not any(ip in network for network in self.excepted)
         return named and self.protocol in {"", "TCP"} and self.first_port <= port <= self.last_port
@@ -75,14 +75,14 @@ class Opening:
 
 @dataclass(frozen=True)
 class PodOpenings:
-    """What a pod may have of each direction; everything where that is None."""
+    """Connections allowed to a pod by direction; a direction that is None is unrestricted."""
 
     incoming: frozenset[Opening] | None = None
     outgoing: frozenset[Opening] | None = None
 
 
 def unsupported() -> str | None:
-    """Why this kernel can't filter for the caller; None where it can. Nothing is left of the trial."""
+    """Reason why this kernel can't filter for the caller; None where it can. The trial leaves no trace."""
     try:
         trial = _chain(_INCOMING, [LOOPBACK], [Opening(LOOPBACK, (), "TCP", 1, 2)], _ACCEPT)
         _ask(None, [_table_message(_NEW_TABLE), *trial, _table_message(_DELETE_TABLE)])
@@ -97,7 +97,7 @@ def admit(
     always_in: Sequence[IPv4Network] = (),
     always_out: Sequence[IPv4Network] = (),
 ) -> None:
-    """Let only these connections into a network namespace and out of it, and answers.
+    """Restrict a network namespace to these connections and answers to them.
 
     The kernel follows connections from the first call on: answers to those that are older would be kept out later.
 
@@ -214,7 +214,7 @@ def _framed(kind: int, flags: int, family: int, resource: int, body: bytes) -> b
 
 
 def _ask(namespace: Path | None, messages: Sequence[bytes]) -> None:
-    """Have messages done at once, or none of them; the kernel has answered when they are sent."""
+    """Send messages that the kernel executes at once, or none of them; return when the kernel has answered."""
     begin, end = (_framed(kind, 0, 0, _NF_TABLES, b"") for kind in (_BATCH_BEGIN, _BATCH_END))
     with in_namespace(_netlink, None if namespace is None else str(namespace)) as connection:
         connection.sendto(b"".join([begin, *messages, end]), (0, 0))

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 _NO_NETWORK = NAMESPACES / "none"
-"""Of pods of which nothing runs, such as those of the DaemonSets of operators: most pods of a large cluster."""
+"""Network of pods without processes, such as of operators' DaemonSets: most pods of a large cluster."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class AgentContext:
 
 @dataclass(frozen=True)
 class PodFolders:
-    """Where a pod's files and logs lie in the state folder."""
+    """Folders of a pod's files and logs in the state folder."""
 
     state_folder: Path
     pod: ObjectIdentity
@@ -110,7 +110,7 @@ class PodFolders:
 
     @property
     def etc(self) -> Path:
-        """Its files of /etc."""
+        """The pod's files of /etc."""
         return self.root / "etc"
 
     def files_volume(self, name: str) -> Path:
@@ -192,7 +192,7 @@ class PodFiles:
 
 
 class PodSandbox:
-    """What one pod's containers run in; `facts` is None until it has its network."""
+    """Sandbox of one pod's containers; `facts` is None until it has its network."""
 
     def __init__(self, context: AgentContext, pod: Pod) -> None:
         self._context = context
@@ -269,7 +269,7 @@ class PodSandbox:
         )
 
     def termination_message(self, container: Container, code: int) -> str | None:
-        """What a container that ended with this exit code has to say."""
+        """Message of a container that ended with this exit code."""
         folders, name = self._folders, container.name
         return termination_message(container, code, folders.termination_log(name), folders.log(name))
 
@@ -310,7 +310,7 @@ class PodSandbox:
         return await asyncio.shield(self._attaching)
 
     def _network_names(self) -> tuple[str, str]:
-        """Of the network namespace and of its link."""
+        """Names of the network namespace and of its link."""
         pod = self._folders.pod
         return f"{pod.name[:63]}-{pod.uid[:8]}", f"veth{pod.uid.replace('-', '')[:11]}"
 

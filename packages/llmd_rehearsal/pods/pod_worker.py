@@ -34,7 +34,7 @@ from llmd_rehearsal.pods.volumes import source_names
 from llmd_rehearsal.watches import Store, identity, is_ready, spec_of
 
 _log = logging.getLogger(__name__)
-_LEAST_SIDECAR_GRACE_S = 2.0
+_MIN_SIDECAR_GRACE_S = 2.0
 _LOST_GRACE_S = 5.0
 _SANDBOX_S = 0.5
 """A sandbox that is made more quickly, as most are, needs no status of its own before."""
@@ -112,7 +112,7 @@ class PodWorker:
     """One pod. `run` goes on until its containers are over; `terminate` ends it earlier."""
 
     def __init__(self, context: AgentContext, pod: Pod, pods: Callable[[], int]) -> None:
-        """Take a pod; `pods` counts those of the machine."""
+        """Prepare a worker of one pod; `pods` counts the pods of the machine."""
         self.pod = pod
         self.identity = identity(pod)
         self.sources = source_names(pod)
@@ -179,7 +179,7 @@ class PodWorker:
             if await self._initialise():
                 mains = [self._begin(model, Role.MAIN) for model in spec_of(self.pod).containers]
                 await asyncio.wait(mains)  # which, other than gather, leaves them running when this is cancelled
-            await self._stop(reversed(self._of_role(Role.SIDECAR)), self.grace_s)
+            await self._stop(reversed(self._names_with_role(Role.SIDECAR)), self.grace_s)
         except KitError as error:
             self._warn("FailedCreatePodSandBox", str(error))
             return
@@ -228,10 +228,10 @@ class PodWorker:
         self._living.cancel()
         deadline = asyncio.get_running_loop().time() + grace_s
         await asyncio.gather(self._living, return_exceptions=True)
-        await self._stop([*self._of_role(Role.MAIN), *self._of_role(Role.INIT)], grace_s)
-        for name in reversed(self._of_role(Role.SIDECAR)):
+        await self._stop([*self._names_with_role(Role.MAIN), *self._names_with_role(Role.INIT)], grace_s)
+        for name in reversed(self._names_with_role(Role.SIDECAR)):
             left_s = deadline - asyncio.get_running_loop().time()
-            await self._stop([name], max(left_s, min(_LEAST_SIDECAR_GRACE_S, grace_s)))
+            await self._stop([name], max(left_s, min(_MIN_SIDECAR_GRACE_S, grace_s)))
         self._writing.cancel()
         if delete:
             await _log_failure(self._writer.send())
@@ -245,7 +245,7 @@ class PodWorker:
         await asyncio.gather(*(self._workers[name].stop(grace_s) for name in started))
         await asyncio.gather(*(self._running[name] for name in started))
 
-    def _of_role(self, role: Role) -> list[str]:
+    def _names_with_role(self, role: Role) -> list[str]:
         return [name for name, record in self._records.items() if record.role is role]
 
     def _status(self) -> dict[str, Any]:

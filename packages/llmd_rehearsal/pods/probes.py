@@ -20,19 +20,19 @@ SETTLED_PER_S = 40.0
 """Questions in a second, of all probes whose answer is yes: a thousand of them each second kept half a core busy."""
 
 LONGEST_SETTLED_S = 10.0
-"""Between two questions while the answer is yes, on a machine with many probes; Kubernetes' own default."""
+"""Seconds between two questions while the answer is yes, on a machine with many probes; Kubernetes' default."""
 
 ANSWERS_PER_S = 100.0
 """Answers in a second to count on while programs start, of all probes: with a thousand of them an answer has 10 s."""
 
-LEAST_TIMEOUT_S = 5.0
+MIN_TIMEOUT_S = 5.0
 """A machine that does other work too keeps a program waiting for longer than the second that most probes give: an
 endpoint picker under a benchmark was killed for it. What refuses connections fails at once all the same."""
 
 _AGENT = "kube-probe/rehearsal"
 _METHOD = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"
-_MOST_BYTES = 127
+_MAX_BYTES = 127
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
 
 
@@ -43,14 +43,14 @@ class Schedule:
     initial_delay_s: float
     period_s: float
     settled_period_s: float
-    """Between two questions while the answer is yes: shorter times than this gain nothing but load."""
+    """Seconds between two questions while the answer is yes: shorter times than this gain nothing but load."""
     doubtful_period_s: float
-    """Between two questions when the answer was yes before: the probe's own, so that load alone turns no verdict."""
+    """Seconds between two questions while a yes is in doubt: the probe's, so that load alone turns no verdict."""
     timeout_s: float
 
     def timeout_of(self, probes: int) -> float:
         """Give the seconds that an answer may take, with so many `probes` on this machine, which is nobody's alone."""
-        return max(self.timeout_s, LEAST_TIMEOUT_S, probes / ANSWERS_PER_S)
+        return max(self.timeout_s, MIN_TIMEOUT_S, probes / ANSWERS_PER_S)
 
     def period_of(self, tally: "Tally", probes: int = 0) -> float:
         """Give the seconds until the next question, with so many `probes` on this machine."""
@@ -83,7 +83,7 @@ class ProbeCount:
 
     @contextmanager
     def counted(self, probes: int) -> Generator[None]:
-        """Within it these are among them."""
+        """Count so many probes as running within the block."""
         self.running += probes
         try:
             yield
@@ -92,7 +92,7 @@ class ProbeCount:
 
 
 class Tally:
-    """Counts answers in a row and says when the thresholds turn the verdict."""
+    """Count of equal answers in a row, and the verdict that the thresholds give."""
 
     def __init__(self, probe: Probe, *, verdict: bool | None = None) -> None:
         self._needed = {True: probe.successThreshold or 1, False: probe.failureThreshold or 3}
@@ -102,17 +102,17 @@ class Tally:
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing has been counted yet."""
+        """Tell whether no answer has been counted yet."""
         return self._last is None
 
     @property
     def doubtful(self) -> bool:
-        """Whether the verdict is yes and the last answer was not."""
+        """Tell whether the verdict is yes and the last answer was not."""
         return bool(self._verdict) and self._last is False
 
     @property
     def settled(self) -> bool:
-        """Whether all is well: the verdict is yes and the last answer was too."""
+        """Tell whether all is well: the verdict is yes and the last answer was too."""
         return bool(self._verdict) and self._last is not False
 
     def record(self, *, passed: bool) -> bool | None:
@@ -198,8 +198,8 @@ def request(service: str) -> bytes:
     say.
     """
     name = service.encode()
-    if len(name) > _MOST_BYTES:
-        raise ValueError(f"service name of {len(name)} bytes: at most {_MOST_BYTES} are supported")
+    if len(name) > _MAX_BYTES:
+        raise ValueError(f"service name of {len(name)} bytes: at most {_MAX_BYTES} are supported")
     return b"\x0a" + bytes([len(name)]) + name if name else b""
 
 

@@ -1,4 +1,4 @@
-"""What the node agent runs in the background: child processes without a thread for each, and tasks of its loop."""
+"""Background work of the node agent: child processes without a thread for each, and tasks of its loop."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ class ChildProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it hasn't ended."""
+        """Tell whether it hasn't ended."""
         return not self._ended.done()
 
     def signal(self, number: signal.Signals) -> None:

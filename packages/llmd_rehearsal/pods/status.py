@@ -31,7 +31,7 @@ _SOURCE = "rehearsal-node-agent"
 
 
 class Role(Enum):
-    """What a container is to its pod."""
+    """Roles that a container has in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -48,14 +48,14 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Running:
-    """Running since then."""
+    """State of a container that runs since `since`."""
 
     since: datetime
 
 
 @dataclass(frozen=True)
 class Terminated:
-    """Ended."""
+    """State of a container that has ended."""
 
     exit_code: int
     reason: str
@@ -67,7 +67,7 @@ class Terminated:
 
 @dataclass
 class ContainerRecord:
-    """One container's history.
+    """History of one container.
 
     `started` is true once its startup probe (if any) has passed, `ready` while it may get traffic, `over` when it
     won't run again in this pod.
@@ -86,12 +86,12 @@ class ContainerRecord:
 
     @property
     def succeeded(self) -> bool:
-        """Whether its last run ended with exit code 0 and it's over."""
+        """Tell whether its last run ended with exit code 0 and it's over."""
         return self.over and isinstance(self.state, Terminated) and self.state.exit_code == 0
 
     @property
     def failed(self) -> bool:
-        """Whether its last run ended with another exit code and it's over."""
+        """Tell whether its last run ended with another exit code and it's over."""
         return self.over and not self.succeeded
 
 
@@ -159,7 +159,7 @@ def container_status(record: ContainerRecord) -> dict[str, Any]:
 
 def _conditions(pod: Pod, facts: PodFacts | None, records: Sequence[ContainerRecord]) -> list[Condition]:
     containers = _containers_ready(records)
-    statuses = {condition.type: condition.status for condition in _known_conditions(pod)}
+    statuses = {condition.type: condition.status for condition in _present_conditions(pod)}
     gates = [gate.conditionType for gate in spec_of(pod).readinessGates or []]
     gated = containers.true and any(statuses.get(gate) != "True" for gate in gates)
     ready = Condition("", true=False, reason="ReadinessGatesNotReady") if gated else containers
@@ -196,7 +196,7 @@ def _containers_ready(records: Sequence[ContainerRecord]) -> Condition:
 
 
 def _merged(pod: Pod, conditions: Iterable[Condition], now: datetime) -> list[dict[str, Any]]:
-    previous = {condition.type: condition for condition in _known_conditions(pod)}
+    previous = {condition.type: condition for condition in _present_conditions(pod)}
     foreign: list[dict[str, Any]] = [
         condition.to_dict() for name, condition in previous.items() if name not in _OWN_CONDITIONS
     ]
@@ -216,7 +216,7 @@ def _condition_entry(condition: Condition, previous: PodCondition | None, now: d
     return entry | {key: text for key, text in optional.items() if text is not None}
 
 
-def _known_conditions(pod: Pod) -> list[PodCondition]:
+def _present_conditions(pod: Pod) -> list[PodCondition]:
     return (pod.status.conditions if pod.status else None) or []
 
 
@@ -374,7 +374,7 @@ def _without_times(status: dict[str, Any]) -> dict[str, Any]:
 
 
 class EventRecorder:
-    """Writes events in the background; one that can't be written is only logged."""
+    """Recorder of events, which are written in the background; one that can't be written is only logged."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

@@ -50,7 +50,7 @@ class TokenRequest:
 
 @dataclass(frozen=True)
 class VolumeSources:
-    """Where the files of volumes come from."""
+    """Sources of a volume's files: the pod, ConfigMaps and Secrets, and tokens."""
 
     facts: PodFacts
     sources: Sources

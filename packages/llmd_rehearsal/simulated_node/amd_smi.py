@@ -9,7 +9,7 @@ NODE = Path("/opt/simulated-node/node.json")
 
 
 def main(arguments: list[str]) -> int:
-    """Prints what is asked."""
+    """Print the information that the command line asks for."""
     gpus: list[str] = json.loads(NODE.read_text())["gpus"]
     if arguments == ["list", "--json"]:
         print(json.dumps([_entry(index, address) for index, address in enumerate(gpus)]))

@@ -1,4 +1,4 @@
-"""What the API answers: one JSON object, or server-sent events that go straight to the transport.
+"""Answers of the API: one JSON object, or server-sent events that go straight to the transport.
 
 Fields are those of vLLM v0.26.0 (entrypoints/openai/completion and chat_completion: protocol.py, serving.py), fields
 and order of events of `/v1/responses` too (entrypoints/openai/responses: protocol.py, serving.py, streaming_events.py).
@@ -37,7 +37,7 @@ _STATUS = {Finish.LENGTH: "incomplete", Finish.ABORT: "cancelled"}
 
 
 class Answer:
-    """What one choice of a request gets. `done` is set when its sequence ended."""
+    """Answer to one choice of a request. `done` is set when its sequence ended."""
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,23 +49,23 @@ class Answer:
 
     @property
     def choice(self) -> Choice:
-        """What the request wants of it."""
+        """Settings of the choice in the request."""
         return self.generation.choices[self.index]
 
     def emit(self, sequence: Sequence) -> None:
-        """The engine has a new token, or the end."""
+        """Take note of the engine's new token, or of the end."""
         if sequence.finish is not None and not self.done.done():
             self.done.set_result(None)
 
     def text(self, sequence: Sequence) -> str:
-        """Its text as far as it was generated."""
+        """Text of the answer as far as it was generated."""
         text = self.choice.text
         if text is None:
             return "".join(WORDS[index % len(WORDS)] for index in range(sequence.generated))
         return (corrupt_answer(text) if sequence.corrupted else text)[: sequence.generated * CHARACTERS_PER_TOKEN]
 
     def frame(self, kind: str) -> dict[str, Any]:
-        """What every answer and every event begins with."""
+        """Fields that every answer and every event begins with."""
         return {"id": self.response_id, "object": kind, "created": self.created, "model": self.generation.model}
 
 
@@ -84,14 +84,14 @@ def body(
     refuse_failed(sequences)
     first, chat = answers[0] if answers else None, bool(answers) and answers[0].generation.chat
     choices = [_choice(answer, sequence, chat=chat) for answer, sequence in zip(answers, sequences, strict=True)]
-    own = {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None} if chat else {}
+    prompt_fields = {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None} if chat else {}
     return {
         **({} if first is None else first.frame("chat.completion" if chat else "text_completion")),
         "choices": choices,
         "service_tier": None,
         "system_fingerprint": None if first is None else first.fingerprint,
         "usage": usage(sequences, cached=cached),
-        **own,
+        **prompt_fields,
         "kv_transfer_params": transfer,
         "ec_transfer_params": None,
         "metrics": None,
@@ -126,7 +126,7 @@ class Stream(Answer):
         self._chunk_head, self._chunk_tail = f"{size:x}\r\n".encode() + self._head, self._tail + b"\r\n"
 
     def emit(self, sequence: Sequence) -> None:
-        """The engine has a new token, or the end."""
+        """Send the engine's new token, or the end."""
         word = ENCODED_WORDS[sequence.generated % len(WORDS) - 1]
         if self._transport is None:
             self._pending.append(self.events(sequence, word))
@@ -146,7 +146,7 @@ class Stream(Answer):
         return events
 
     def attach(self, transport: asyncio.WriteTransport) -> None:
-        """From now on events go to this transport, each as a chunk of a chunked body."""
+        """Send all further events to this transport, each as a chunk of a chunked body."""
         self._transport = transport
 
     def chunk(self, word: bytes) -> bytes:
@@ -211,7 +211,7 @@ def refuse_failed(sequences: list[Sequence]) -> None:
 
 
 def failure() -> ApiError:
-    """What vLLM answers where the engine gave up on a request."""
+    """Error that vLLM answers where the engine gave up on a request."""
     return ApiError(500, "InternalServerError", "Internal server error")
 
 
@@ -231,7 +231,7 @@ def usage(sequences: list[Sequence], *, cached: bool) -> dict[str, Any]:
 
 
 def data(value: Mapping[str, Any]) -> bytes:
-    """A server-sent event."""
+    """Bytes of a server-sent event."""
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -265,10 +265,10 @@ class ResponsesStream(Stream):
         super().__init__(generation, index, response_id, fingerprint)
 
     def prepare_frame(self) -> None:
-        """Nothing but the number and the word changes, but the number does so in length."""
+        """Do nothing: the frames' length changes with the number of the event, so that no frame can be prepared."""
 
     def opening(self) -> bytes:
-        """What is sent as soon as the request is taken."""
+        """Events that are sent as soon as the request is taken."""
         response: dict[str, Any] = {**_frame(self), "output": [], "status": "in_progress"}
         kinds = ("response.created", "response.in_progress")
         return b"".join(self._numbered(kind, response=response) for kind in kinds)

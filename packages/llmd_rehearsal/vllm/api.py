@@ -119,7 +119,7 @@ class Api:
         return await self._generate(request, generation)
 
     def _fails_prefill(self) -> bool:
-        """Whether this prompt is one of those that the rehearsal's fault is for: spread evenly."""
+        """Tell whether the rehearsal's fault hits this prompt; the share of prompts that it hits is spread evenly."""
         transfer = self._settings.transfer
         self._prefills += 1
         share = transfer.failed_prefill_percent / 100 if transfer else 0.0
@@ -175,7 +175,7 @@ class Api:
         return response
 
     def _closing(self, streams: list[Stream], sequences: list[Sequence]) -> bytes:
-        """What a stream ends with; nothing where vLLM has no event for it and breaks the connection."""
+        """Last bytes of a stream; empty where vLLM has no event for its end and breaks the connection."""
         first = streams[0]
         if not isinstance(first, ResponsesStream):
             return answers.closing(streams, sequences, cached=self._cached)
@@ -243,7 +243,7 @@ async def _begin(request: web.BaseRequest) -> web.StreamResponse:
 
 
 def _response_id(request: web.BaseRequest, generation: Generation) -> str:
-    """By the client's header, but for responses, or else by the request's body."""
+    """Id of a response: by the client's header, but for responses, or else by the request's body."""
     if generation.responses is not None:
         return generation.request_id or f"resp_{uuid.uuid4().hex}"
     request_id = request.headers.get("X-Request-Id") or generation.request_id or uuid.uuid4().hex
@@ -258,7 +258,7 @@ def _fingerprint(settings: Settings, version: str) -> str:
 
 
 def _permission(created: int) -> dict[str, Any]:
-    """What `/v1/models` says of everybody's rights."""
+    """Permissions that `/v1/models` lists for everybody."""
     return {
         "id": f"modelperm-{uuid.uuid4().hex}",
         "object": "model_permission",

@@ -17,7 +17,7 @@ TokenIds = list[Annotated[int, Field(ge=0)]]
 
 
 class RequestValueError(ValueError):
-    """What vLLM calls VLLMValidationError: its text ends with the parameter and the value that are wrong."""
+    """vLLM's VLLMValidationError: its text ends with the parameter and the value that are wrong."""
 
     def __init__(self, message: str, parameter: str | None = None, value: object = None) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ def bad_request(error: ValueError, *, late: bool = False) -> ApiError:
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside its tokens."""
+    """Further events of a stream that a request may ask for."""
 
     include_usage: bool | None = False
 
@@ -92,7 +92,7 @@ class _Body(BaseModel):
 
 
 class SamplingBody(_Body):
-    """What completions and chats have in common."""
+    """Sampling parameters that completions and chats have in common."""
 
     frequency_penalty: float | None = 0.0
     presence_penalty: float | None = 0.0
@@ -126,7 +126,7 @@ class SamplingBody(_Body):
 
 
 class CompletionBody(SamplingBody):
-    """`/v1/completions`."""
+    """Body of a request to `/v1/completions`."""
 
     prompt: TokenIds | list[TokenIds] | str | list[str] | None = None
     n: int = 1
@@ -160,7 +160,7 @@ class CompletionBody(SamplingBody):
 
 
 class ChatBody(SamplingBody):
-    """`/v1/chat/completions`."""
+    """Body of a request to `/v1/chat/completions`."""
 
     messages: list[Message]
     n: int | None = 1
@@ -205,7 +205,7 @@ class ChatBody(SamplingBody):
 
 
 class ResponsesBody(_Body):
-    """`/v1/responses`."""
+    """Body of a request to `/v1/responses`."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -280,9 +280,9 @@ def _invalid_body(error: ValidationError) -> ApiError:
     details = error.errors(include_url=False)
     messages = [repr({**detail, "loc": ("body", *detail["loc"])}) for detail in details]
     causes = [detail.get("ctx", {}).get("error") for detail in details]
-    own = next((cause for cause in causes if isinstance(cause, RequestValueError)), None)
-    if own is not None and own.parameter:
-        return malformed(messages, own.parameter)
+    refusal = next((cause for cause in causes if isinstance(cause, RequestValueError)), None)
+    if refusal is not None and refusal.parameter:
+        return malformed(messages, refusal.parameter)
     # The way to the field, without what pydantic puts in for the members of a union.
     parts = [str(part) for part in ("body", *details[0]["loc"])]
     path = [part for part in parts if not set(part) & set("[](){}") and part.lower() not in _UNION_MEMBERS]
@@ -290,7 +290,7 @@ def _invalid_body(error: ValidationError) -> ApiError:
 
 
 def malformed(messages: Sequence[str], parameter: str | None) -> ApiError:
-    """What vLLM's handler of FastAPI's validation errors answers; it is not of type BadRequestError."""
+    """Answer of vLLM's handler of FastAPI's validation errors; it is not of type BadRequestError."""
     count = f"{len(messages)} validation error{'s' if len(messages) > 1 else ''}"
     text = "\n".join([f"{count}:", *(f"  {message}" for message in messages)])
     return ApiError(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase, text, parameter)

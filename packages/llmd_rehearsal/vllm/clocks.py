@@ -11,15 +11,15 @@ _WINDOW_S = 5.0
 
 
 class Handle(Protocol):
-    """A planned call."""
+    """Handle of a call that is planned."""
 
     def cancel(self) -> None:
-        """Make it not happen."""
+        """Cancel the call."""
         ...
 
 
 class Clock(Protocol):
-    """Model time in seconds."""
+    """Clock of model time, in seconds."""
 
     def now(self) -> float:
         """Model seconds since the clock's start."""
@@ -39,7 +39,7 @@ class Clock(Protocol):
 
 @dataclass
 class Lag:
-    """How late steps end, in wall seconds: whether the machine keeps up with the simulation.
+    """Delay of steps in wall seconds, which shows whether the machine keeps up with the simulation.
 
     `steps`, `late_steps` (more than 10 ms late) and `slipped_s` (time given up on, after lags over 1 s) only grow.
     """

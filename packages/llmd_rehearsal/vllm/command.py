@@ -1,4 +1,4 @@
-"""From a container's command to the settings of a simulated server, or to the refusal that vLLM would give.
+"""Settings of a simulated server by a container's command, and the refusals that vLLM would give.
 
 The command line is that of `vllm serve` as argparse sees it, made from the table of engine settings and, for all other
 flags, `values/vllm/flags.yaml`.
@@ -73,23 +73,23 @@ class KeyValueTransfer:
 
     @property
     def nixl(self) -> bool:
-        """KV caches are pulled from other servers."""
+        """Tell whether KV caches are pulled from other servers by NIXL."""
         return self.connector in NIXL_CONNECTORS
 
     @property
     def lease_extension_s(self) -> float:
-        """What a heartbeat extends a lease by, in model seconds (vLLM 0.26, `nixl/base_worker.py`)."""
+        """Model seconds by which a heartbeat extends a lease (vLLM 0.26, `nixl/base_worker.py`)."""
         return self.lease_s * 2 // 3
 
     @property
     def decode_bench(self) -> bool:
-        """Prompts are filled with dummy KV caches, for decode-only benchmarks."""
+        """Tell whether prompts are filled with dummy KV caches, for decode-only benchmarks."""
         return self.connector == DECODE_BENCH_CONNECTOR
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command and environment of a container ask for. `max_model_len` is None for the model's own length.
+    """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
     `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
     """
@@ -119,11 +119,11 @@ class Settings:
     transfer: KeyValueTransfer | None
     offloads: bool
     hybrid: bool | None
-    """Whether vLLM's hybrid KV cache manager is on; None leaves it to vLLM."""
+    """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
 
     @property
     def kv_connector(self) -> bool:
-        """Whether vLLM has a KV connector: that of a transfer, or the one that keeps KV cache in host memory."""
+        """Tell whether vLLM has a KV connector: a transfer's, or the one that keeps KV cache in host memory."""
         return self.transfer is not None or self.offloads
 
 
@@ -201,14 +201,14 @@ def _max_model_len(text: str | None) -> int | None:
 def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
     """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
     level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
-    known = quantization(level)
-    if known is None:
+    method = quantization(level)
+    if method is None:
         raise Refusal(
             1,
             f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "
             f"Valid options: {list(QUANTIZATIONS)}.",
         )
-    return known
+    return method
 
 
 def _attention_backend(namespace: argparse.Namespace) -> str | None:
@@ -313,7 +313,7 @@ def _parser(program: str) -> _Parser:
 
 
 def _options(name: str, flag: Flag) -> dict[str, Any]:
-    """What `add_argument` needs for a flag."""
+    """Arguments of `add_argument` for a flag."""
     match flag.kind:
         case "boolean":
             return {"action": argparse.BooleanOptionalAction, "default": flag.default}
@@ -362,23 +362,23 @@ class _Merge(argparse.Action):
 
 def _normalised(argv: Sequence[str]) -> list[str]:
     """vLLM takes underscores for dashes in a flag's name, and `--flag.key value` for a key of a JSON object."""
-    words: list[str] = []
+    expanded: list[str] = []
     rest = iter(argv)
     for word in rest:
         name, equals, value = word.partition("=")
         if not _FLAG.match(name):
-            words.append(word)
+            expanded.append(word)
             continue
         flag, dot, path = name.partition(".")
         flag = flag.replace("_", "-")
         if not dot:
-            words.append(flag + equals + value)
+            expanded.append(flag + equals + value)
             continue
-        words.append(flag)
+        expanded.append(flag)
         following = value if equals else next(rest, None)
         if following is not None:
-            words.append(_nested(path, following))
-    return words
+            expanded.append(_nested(path, following))
+    return expanded
 
 
 def _nested(path: str, text: str) -> str:

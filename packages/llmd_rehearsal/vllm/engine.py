@@ -51,7 +51,7 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, waits or is received."""
+        """Tell whether no request runs, waits or is received."""
         return not (self._scheduler.running or self._scheduler.waiting or self._arriving or self._receiving)
 
     @property
@@ -81,21 +81,21 @@ class Engine:
             self.abort(sequence)
 
     def holds(self, request_id: str) -> bool:
-        """The KV cache of that finished prefill waits to be pulled."""
+        """Tell whether the KV cache of that finished prefill waits to be pulled."""
         return self._handover is not None and self._handover.holds(request_id)
 
     def claim(self, request_id: str, engine_id: str) -> None:
-        """A decode server has a request for that KV cache: it doesn't expire while it has."""
+        """Renew the lease of a KV cache for a decode server that has a request for it; it doesn't expire until then."""
         if self._handover is not None:
             self._handover.renew(request_id, engine_id)
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """That decode server has ended its request without pulling the KV cache."""
+        """Take note that a decode server has ended its request without pulling the KV cache."""
         if self._handover is not None:
             self._handover.abandon(request_id, engine_id)
 
     def abandon_all(self, engine_id: str) -> None:
-        """That decode server is gone."""
+        """Take note that a decode server is gone."""
         if self._handover is not None:
             self._handover.abandon_all(engine_id)
 

@@ -119,7 +119,7 @@ class ServerMetrics:
         self._connector_template, self._lag_template = _template(_CONNECTOR, labels), _template(_LAG, labels)
 
     def text(self) -> str:
-        """Everything in Prometheus text."""
+        """Text of all metrics in Prometheus's format."""
         parts = [self._head % (*_values(self, _ENGINE), *self.finished.values())]
         parts += [histogram.text() for histogram in self._always]
         if self._connector:

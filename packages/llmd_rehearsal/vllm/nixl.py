@@ -18,7 +18,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Identity:
-    """What must agree, or be known, between two servers that hand over KV caches (vLLM's handshake compatibility).
+    """Properties in which two servers that hand over KV caches must agree, and its address (vLLM's handshake).
 
     `splits_by_heads` says whether another tensor parallel size can take its part of a KV cache; vLLM doesn't ask.
     """
@@ -40,7 +40,7 @@ class Identity:
 
     @property
     def version(self) -> str:
-        """What two servers that hand over KV caches must have in common, in words."""
+        """Text of the properties that two servers must have in common to hand over KV caches."""
         backend = self.attention_backend or "the backend that vLLM chooses"
         return f"{self.model}, {self.image}, {backend}, KV cache {self.kv_cache_dtype}, blocks of {self.block_size}"
 
@@ -49,23 +49,23 @@ class Holder(Protocol):
     """A server that keeps KV caches for others."""
 
     def holds(self, request_id: str) -> bool:
-        """The KV cache of that request is still there."""
+        """Tell whether the KV cache of that request is still there."""
         ...
 
     def claim(self, request_id: str, engine_id: str) -> None:
-        """A decode server has a request for that KV cache, and renews the lease."""
+        """Renew the lease of that KV cache for a decode server with a request for it."""
         ...
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """That decode server does not renew the lease any more, and has not said that it pulled the KV cache."""
+        """Take note that a decode server no longer renews the lease, and has not said that it pulled the KV cache."""
         ...
 
     def abandon_all(self, engine_id: str) -> None:
-        """That decode server renews no lease any more: it is gone."""
+        """Take note that a decode server no longer renews any lease: it is gone."""
         ...
 
     def release(self, request_id: str) -> None:
-        """The KV cache of that request was pulled, or nobody wants it any more."""
+        """Free the KV cache of that request, which was pulled, or which nobody wants any more."""
         ...
 
 
@@ -137,7 +137,7 @@ class Network:
             peer.holder.abandon(remote.request_id, local_id)
 
     def knows(self, remote: RemoteBlocks) -> bool:
-        """Whether the engine that holds that KV cache is there."""
+        """Tell whether the engine that holds that KV cache is there."""
         return remote.engine_id in self._peers
 
     def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
@@ -171,7 +171,7 @@ class Network:
 
 
 def _handshake_failure(local: Identity, peer: Peer | None, remote: RemoteBlocks) -> str | None:
-    """Why the handshake with a holder fails, or None."""
+    """Reason why the handshake with a holder fails, or None."""
     if peer is None:
         return f"NIXL handshake failed: no engine {remote.engine_id} at {remote.host}:{remote.port}"
     other = peer.identity
@@ -187,7 +187,7 @@ def _handshake_failure(local: Identity, peer: Peer | None, remote: RemoteBlocks)
 
 
 def _split_failure(local: Identity, other: Identity) -> str | None:
-    """Why heads can't be split between ranks. The layout's errors are as newer vLLM gives them
+    """Reason why heads can't be split between ranks. The layout's errors are as newer vLLM gives them
     (`_validate_remote_agent_handshake`); older ones hand over garbage.
     """
     if local.tensor_parallel_size % other.tensor_parallel_size:
@@ -268,7 +268,7 @@ class Handover:
         held.timer = self._clock.call_at(held.lease_end_s, expire)
 
     def holds(self, request_id: str) -> bool:
-        """The KV cache of that finished prefill waits to be pulled."""
+        """Tell whether the KV cache of that finished prefill waits to be pulled."""
         return request_id in self._held
 
     @property
@@ -289,7 +289,7 @@ class Handover:
             held.stop_expiry()
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """A decode server has ended a request without saying that it pulled the KV cache: the lease goes on for as long
+        """End a decode server's heartbeats for a request whose KV cache it didn't pull: the lease goes on for as long
         as its last heartbeat extended it.
         """
         held = self._held.get(request_id)
@@ -299,7 +299,7 @@ class Handover:
             self._let_expire(held)
 
     def abandon_all(self, engine_id: str) -> None:
-        """A decode server is gone, and its heartbeats with it."""
+        """End all heartbeats of a decode server, which is gone."""
         for request_id in list(self._held):
             self.abandon(request_id, engine_id)
 

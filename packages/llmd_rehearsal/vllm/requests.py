@@ -39,7 +39,7 @@ _CORRUPTED = str.maketrans("0123456789abcdefghijklmnopqrstuvwxyz", "5678901234no
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server accepts. `harmony` says that the model speaks OpenAI's Harmony format, as gpt-oss does."""
+    """Limits of the requests to a server. `harmony`: the model speaks OpenAI's Harmony format, as gpt-oss does."""
 
     model_names: tuple[str, ...]
     max_model_len: int
@@ -201,7 +201,7 @@ def _check_responses(body: ResponsesBody, limits: Limits) -> None:
 
 
 def no_response(response_id: str) -> ApiError:
-    """Nothing is stored: vLLM keeps responses only where VLLM_ENABLE_RESPONSES_API_STORE says so."""
+    """Error for a response that isn't stored: vLLM keeps some only where VLLM_ENABLE_RESPONSES_API_STORE says so."""
     return ApiError(404, "invalid_request_error", f"Response with id '{response_id}' not found.", "response_id")
 
 
@@ -233,7 +233,7 @@ def _generation(
 def _choice(
     body: ChatBody | ResponsesBody, limits: Limits, prompt: Prompt, max_tokens: int | None, min_tokens: int
 ) -> Choice:
-    """How many tokens an answer has, and how it ends; without a limit it ends by itself."""
+    """Number of an answer's tokens, and its end; without a limit it ends by itself."""
     room = limits.max_model_len - prompt.tokens
     quiet = bool(body.stream) or body.ignore_eos
     if max_tokens is not None or body.ignore_eos:
@@ -246,7 +246,7 @@ def _choice(
 
 
 def _limited(prompt: Prompt, max_tokens: int, *, quiet: bool, end: Finish = Finish.LENGTH) -> Choice:
-    """An answer of that length, or a shorter one that says something unless it is `quiet`.
+    """Choice of an answer with that length, or of a shorter one that says something unless it is `quiet`.
 
     Streams and answers of a fixed length are for load, where nobody reads.
     """
@@ -296,7 +296,7 @@ def _check(
 
 
 def _check_length(limits: Limits, tokens: int, max_tokens: int | None, parameter: str, *, is_text: bool) -> None:
-    """Whether prompt and answer fit. `max_tokens` is None where the request sets no limit, whose name is `parameter`;
+    """Check that prompt and answer fit. `max_tokens` is None where the request sets no limit; its name is `parameter`;
     `is_text` says that the prompt has to be tokenized.
 
     Raises:

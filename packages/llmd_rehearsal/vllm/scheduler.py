@@ -1,4 +1,4 @@
-"""What vLLM's scheduler decides: which sequences get KV blocks for the next step.
+"""vLLM's scheduler, which decides which sequences get KV blocks for the next step.
 
 Running sequences come first, then the queue in order of arrival; a step takes at most `max_num_batched_tokens`.
 """
@@ -38,7 +38,7 @@ class BlockPool:
         return len(self._users) / self.size
 
     def allocate(self, count: int) -> list[int] | None:
-        """That many blocks for one user, or None where there aren't enough; evicts cached content as needed."""
+        """Allocate `count` blocks to one user; None where there aren't enough. Evicts cached content as needed."""
         if count > self.available:
             return None
         return [self._take() for _ in range(count)]
@@ -94,7 +94,7 @@ class BlockPool:
 
 @dataclass(slots=True)
 class Step:
-    """What the GPU does next: one token for each of `decodes`, and a chunk of the prompt for each of `prefills`.
+    """Work of the GPU's next step: one token for each of `decodes`, and a chunk of the prompt for each of `prefills`.
 
     `pulls` are sequences that got their blocks and now wait aside for the KV cache of a prefill server.
     """
@@ -107,7 +107,7 @@ class Step:
 
     @property
     def empty(self) -> bool:
-        """There is nothing to compute."""
+        """Tell whether there is no token to compute."""
         return not (self.decodes or self.prefills)
 
     def add(self, sequence: Sequence, tokens: int) -> None:

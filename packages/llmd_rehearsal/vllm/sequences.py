@@ -19,7 +19,7 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
-        """Its length; four characters of text, or what is left of them, are a token."""
+        """Number of the prompt's tokens: four characters of text, or a rest of fewer, are a token."""
         return -(-len(self.content) // CHARACTERS_PER_TOKEN) if isinstance(self.content, str) else len(self.content)
 
     def block_hashes(self, block_size: int) -> list[int]:
@@ -73,7 +73,7 @@ def _text(content: object) -> str:
 
 
 class Finish(StrEnum):
-    """Why a sequence ended, in vLLM's words."""
+    """Reasons for a sequence's end, by vLLM's names."""
 
     LENGTH = "length"
     STOP = "stop"
@@ -124,5 +124,5 @@ class Sequence:
 
     @property
     def tokens(self) -> int:
-        """Prompt and generated tokens."""
+        """Number of prompt and generated tokens."""
         return self.prompt_tokens + self.generated

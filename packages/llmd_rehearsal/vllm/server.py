@@ -59,7 +59,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class State(StrEnum):
-    """Where a server is in its life."""
+    """States of a server."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -68,7 +68,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Container:
-    """What the pod runner is to run. `gpus` is None where it doesn't say how many the container has; `mounts` are
+    """Container that the pod runner is to run. `gpus` is None where it doesn't say how many there are; `mounts` are
     folders of this machine by the paths that they have in the container.
     """
 
@@ -83,7 +83,7 @@ class Container:
 
 @dataclass
 class Simulation:
-    """What all servers share. `startup_s` is the wall time that each takes to start, in place of its loading time.
+    """Settings that all servers share. `startup_s` is the wall time of each one's start, in place of its loading time.
     `project` is the project whose own `values/` each server reads as it starts.
     """
 
@@ -106,7 +106,7 @@ class _Parts:
 
 
 class SimulatedServer:
-    """One vLLM container."""
+    """A simulated vLLM server for one container."""
 
     def __init__(self, container: Container, simulation: Simulation) -> None:
         self.container = container
@@ -123,16 +123,16 @@ class SimulatedServer:
 
     @property
     def log(self) -> str:
-        """Everything that it wrote, or the last of it."""
+        """Log of the server, or the end of a long one."""
         return "".join(f"{line}\n" for line in self._log)
 
     @property
     def at_rest(self) -> bool:
-        """Whether it has no request, and no KV cache that another server may fetch."""
+        """Tell whether it has no request, and no KV cache that another server may fetch."""
         return self.state is not State.RUNNING or self._parts is None or self._parts.engine.at_rest
 
     def start(self) -> None:
-        """Begin to load."""
+        """Begin to load the model."""
         self._starting = asyncio.create_task(self._start(), name=f"vllm {self.container.id}")
 
     async def stop(self, grace_s: float) -> None:
@@ -165,7 +165,7 @@ class SimulatedServer:
         self._exit(exit_code)
 
     def _crash(self) -> None:
-        """A worker is dead, so that the engine is, and with it the server once its watchdog looks."""
+        """Let a worker die, and so the engine, and the server once its watchdog looks."""
         self._write("ERROR EngineCore encountered a fatal error.\nvllm.v1.engine.exceptions.EngineDeadError")
         self._crashing = asyncio.create_task(self._end_without_engine(), name=f"crash of vllm {self.container.id}")
 
@@ -209,7 +209,7 @@ class SimulatedServer:
             self._exit(1)
 
     def _prepare(self) -> _Parts:
-        """Everything but the listening.
+        """Check the container and load all parts of the server but its listener.
 
         Raises:
             Refusal: vLLM would not start.
@@ -318,7 +318,7 @@ class Control:
         self._servers: dict[str, SimulatedServer] = {}
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Routes of the API."""
         application = web.Application(client_max_size=4 * 2**20)
         application.add_routes([
             web.get("/healthz", self._healthz),

@@ -1,4 +1,4 @@
-"""What a starting vLLM checks before it serves: model files, memory of the GPUs, attention backend.
+"""Checks that vLLM makes before it serves: model files, memory of the GPUs, attention backend.
 
 An offline server reads a model's folder in Hugging Face's cache and asks nothing of anybody. In the order of vLLM:
 `snapshot_download` finds the folder without a network, then come the model's config, its tokenizer, the index of its
@@ -39,7 +39,7 @@ def catalogue_model(name: str) -> Model:
         Refusal: there is none.
     """
     folder = name.rstrip("/").rpartition("/")[2]
-    models = [model for known in model_names() if (model := model_of_name(known))]
+    models = [model for entry in model_names() if (model := model_of_name(entry))]
     named = (model for model in models if name in {model.repository, model.name})
     called_so = (model for model in models if folder in {model.repository.rpartition("/")[2], model.name})
     if (model := next(chain(named, called_so), None)) is not None:
@@ -66,7 +66,7 @@ class CacheSize:
 
     @property
     def tokens(self) -> int:
-        """All tokens that fit."""
+        """Number of tokens for which the KV cache has room."""
         return self.blocks * self.block_size
 
 
@@ -159,7 +159,7 @@ def _available_gib(settings: Settings, model: Model, shape: Shape) -> float:
 
 
 def check_backend(settings: Settings, image: str) -> None:
-    """Whether the image's vLLM starts with that backend and that KV connector.
+    """Check that the image's vLLM starts with that backend and that KV connector.
 
     Raises:
         Refusal: it doesn't; an image of no release refuses nothing.
@@ -177,8 +177,8 @@ def check_backend(settings: Settings, image: str) -> None:
 
 
 def splits_by_heads(settings: Settings, image: str) -> bool:
-    """Whether servers of other tensor parallel sizes can read their part of a KV cache; so it is where nothing is known
-    of the image, or the backend is vLLM's choice.
+    """Tell whether servers of other tensor parallel sizes can read their part of a KV cache; true for unknown images
+    and where the backend is vLLM's choice.
     """
     release, backend = release_of_vllm(image), settings.attention_backend
     return release is None or backend is None or backend in release.vllm.attention_backend.split_by_heads
@@ -194,11 +194,11 @@ class ContainerFiles:
     mounts: Mapping[str, str]
 
     def place(self, path: str) -> Path | None:
-        """Where a path of the container lies on this machine, or None where nothing is mounted."""
-        own = PurePosixPath(path)
+        """Path on this machine for a path of the container, or None where it isn't mounted."""
+        container_path = PurePosixPath(path)
         for target in sorted(map(PurePosixPath, self.mounts), key=lambda mount: -len(mount.parts)):
-            if own.is_relative_to(target):
-                return Path(self.mounts[str(target)]) / own.relative_to(target)
+            if container_path.is_relative_to(target):
+                return Path(self.mounts[str(target)]) / container_path.relative_to(target)
         return None
 
     def read(self, path: str) -> bytes:
@@ -207,15 +207,15 @@ class ContainerFiles:
         Raises:
             Refusal: it can't be read.
         """
-        place = self.place(path)
+        file = self.place(path)
         try:
-            return (place or Path("/nonexistent")).read_bytes()
+            return (file or Path("/nonexistent")).read_bytes()
         except OSError as error:
             raise Refusal(1, f"OSError: [Errno {error.errno}] {error.strerror}: {path!r}") from None
 
 
 def read_model(model: Model, environment: Mapping[str, str], files: ContainerFiles, revision: str | None = None) -> str:
-    """Reads all of it, at a commit or at what the cache says is the head of `main`, and says where it was.
+    """Read all files, at a commit or at the cache's head of `main`, and return where they were.
 
     Raises:
         Refusal: vLLM would not start: something is missing, or is another model's.
@@ -228,8 +228,8 @@ def read_model(model: Model, environment: Mapping[str, str], files: ContainerFil
     except Refusal:
         raise Refusal(1, _NO_SNAPSHOT) from None
     folder = f"{repository}/snapshots/{commit}"
-    place = files.place(folder)
-    if place is None or not place.is_dir():
+    local_folder = files.place(folder)
+    if local_folder is None or not local_folder.is_dir():
         raise Refusal(1, _NO_SNAPSHOT)
     config = _object(files, f"{folder}/config.json")
     sizes = {"num_hidden_layers": model.architecture.layers, "hidden_size": model.architecture.hidden_size}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_rehearsal.running_time import LEAST_S, TICK_S, RunningLoop, RunningTime, Starvation, within
+from llmd_rehearsal.running_time import MIN_S, TICK_S, RunningLoop, RunningTime, Starvation, within
 from virtual_clock import VirtualClock
 
-COUNTED_S = TICK_S + LEAST_S
+COUNTED_S = TICK_S + MIN_S
 """What of a standstill counts at most."""
 
 

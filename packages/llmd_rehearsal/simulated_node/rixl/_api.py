@@ -13,7 +13,7 @@ Piece = tuple[int, int, int]
 
 
 class nixl_agent_config:  # noqa: N801 - NIXL's name
-    """How an agent is made."""
+    """Configuration of an agent."""
 
     def __init__(self, backends: Sequence[str] = ("UCX",)) -> None:
         self.backends = list(backends)
@@ -36,46 +36,46 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         self._peers: dict[str, dict[str, list[float]]] = {}
 
     def get_plugin_list(self) -> list[str]:
-        """Its transports."""
+        """Names of the agent's transports."""
         return ["UCX"]
 
     def register_memory(self, regions: Sequence[tuple[int, int, int, str]], *, mem_type: str) -> Sequence[object]:
-        """Takes buffers."""
+        """Register buffers, given as address, length, device and name."""
         del mem_type
         self._buffers += [torch.Tensor.by_address[address] for address, *_ in regions]
         return regions
 
     def deregister_memory(self, regions: Sequence[object]) -> None:
-        """Gives them back."""
+        """Deregister buffers; the simulation keeps them."""
 
     def get_agent_metadata(self) -> bytes:
-        """What another agent needs: fill and rate of each buffer."""
+        """Metadata for another agent, as JSON: fill and rate of each buffer."""
         rates = torch.port_rates()
         buffers = {str(item.data_ptr()): [item.fill, rates[item.get_device()]] for item in self._buffers}
         return json.dumps({"name": self._name, "buffers": buffers}).encode()
 
     def add_remote_agent(self, metadata: bytes) -> bytes:
-        """Takes another agent's."""
+        """Add another agent by its metadata and return its name."""
         other = json.loads(metadata)
         self._peers[other["name"]] = other["buffers"]
         return other["name"].encode()
 
     def get_xfer_descs(self, pieces: Sequence[Piece], *, mem_type: str) -> Sequence[Piece]:
-        """Pieces of memory."""
+        """Return descriptors of the pieces of memory, which are the pieces."""
         del mem_type
         return pieces
 
-    def initialize_xfer(self, operation: str, own: Sequence[Piece], remote: Sequence[Piece], peer: str) -> Transfer:
-        """Prepares a read."""
+    def initialize_xfer(self, operation: str, local: Sequence[Piece], remote: Sequence[Piece], peer: str) -> Transfer:
+        """Prepare a read; its duration is in seconds of model time."""
         del operation
         fill, rate = self._peers[peer][str(remote[0][0])]
-        target = torch.Tensor.by_address[own[0][0]]
-        length_bytes = sum(length for _, length, _ in own)
+        target = torch.Tensor.by_address[local[0][0]]
+        length_bytes = sum(length for _, length, _ in local)
         slower = min(rate, torch.port_rates()[target.get_device()])
         return Transfer(target, int(fill), length_bytes, length_bytes / (slower * 1e9))
 
     def transfer(self, handle: Transfer) -> str:
-        """Does it."""
+        """Read at once: fill the target and let the transfer's model time pass."""
         torch.model_time.now_s += handle.seconds
         handle.target.fill = handle.fill
         counter = PORTS / f"mlx5_{handle.target.get_device()}/ports/1/counters/port_rcv_data"
@@ -83,9 +83,9 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         return "DONE"
 
     def check_xfer_state(self, handle: Transfer) -> str:
-        """It is done at once."""
+        """State of a transfer, which is always done."""
         del handle
         return "DONE"
 
     def release_xfer_handle(self, handle: Transfer) -> None:
-        """Nothing is left of it."""
+        """Release a transfer, which holds nothing in the simulation."""

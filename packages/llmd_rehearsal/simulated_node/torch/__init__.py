@@ -22,7 +22,7 @@ class ModelTime:
         self.now_s = 0.0
 
     def __call__(self) -> float:
-        """The seconds so far."""
+        """Model seconds so far."""
         return self.now_s
 
 
@@ -43,22 +43,22 @@ class Tensor:
         self.by_address[self._address] = self
 
     def data_ptr(self) -> int:
-        """Its address."""
+        """Address of the tensor's memory."""
         return self._address
 
     def numel(self) -> int:
-        """Its elements."""
+        """Number of the tensor's elements."""
         return self._count
 
     def get_device(self) -> int:
-        """Its GPU."""
+        """Number of the tensor's GPU."""
         return self._gpu
 
     def __getitem__(self, index: int) -> int:
         return self.fill
 
     def copy_(self, source: "Tensor") -> "Tensor":
-        """Takes the model time of reading and writing that much of the GPU's memory."""
+        """Let the model time of reading and writing that much of the GPU's memory pass."""
         model_time.now_s += (source.nbytes + self.nbytes) / (_node()["memory_gb_per_s"][self._gpu] * 1e9)
         return self
 
@@ -69,12 +69,12 @@ def full(size: tuple[int, ...], fill_value: int, *, dtype: str, device: str) -> 
 
 
 def ones(count: int, *, dtype: str, device: str) -> Tensor:
-    """A buffer of ones."""
+    """Return a buffer of ones."""
     return Tensor(count, 1, dtype, device)
 
 
 def mm(first: Tensor, second: Tensor, *, out: Tensor) -> Tensor:
-    """Takes the model time of a product of two square matrices."""
+    """Let the model time of a product of two square matrices pass."""
     del second
     rows = math.isqrt(first.numel())
     model_time.now_s += 2 * rows**3 / (_node()["matrix_tflops"][first.get_device()] * 1e12)

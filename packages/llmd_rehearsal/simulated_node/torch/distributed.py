@@ -15,20 +15,20 @@ _group = {"ranks": 1, "gb_per_s": ALONE_GB_PER_S}
 
 
 def init_process_group(backend: str, *, init_method: str, rank: int, world_size: int, timeout: timedelta) -> None:
-    """Waits for all ranks, as the real one does."""
+    """Wait for all ranks, as the real one does."""
     del backend
     rates = torch.port_rates()
     slowest = min(rates, default=0.0)
     limit_s = timeout.total_seconds()
     address = urlsplit(init_method)
-    place = (str(address.hostname), int(address.port or 0))
-    slowest = _lead(place, world_size, slowest, limit_s) if rank == 0 else _follow(place, slowest, limit_s)
+    leader = (str(address.hostname), int(address.port or 0))
+    slowest = _lead(leader, world_size, slowest, limit_s) if rank == 0 else _follow(leader, slowest, limit_s)
     alone = world_size <= len(rates) or not rates
     _group.update(ranks=world_size, gb_per_s=ALONE_GB_PER_S if alone else slowest * len(rates))
 
 
-def _lead(place: tuple[str, int], ranks: int, slowest: float, limit_s: float) -> float:
-    with socket.create_server(place) as server:
+def _lead(address: tuple[str, int], ranks: int, slowest: float, limit_s: float) -> float:
+    with socket.create_server(address) as server:
         server.settimeout(limit_s)
         others = [server.accept()[0] for _ in range(ranks - 1)]
         rates = [json.loads(other.makefile().readline()) for other in others]
@@ -38,11 +38,11 @@ def _lead(place: tuple[str, int], ranks: int, slowest: float, limit_s: float) ->
         return min([slowest, *rates])
 
 
-def _follow(place: tuple[str, int], slowest: float, limit_s: float) -> float:
+def _follow(address: tuple[str, int], slowest: float, limit_s: float) -> float:
     until_s = time.monotonic() + limit_s
     while True:
         try:
-            with socket.create_connection(place, timeout=limit_s) as leader:
+            with socket.create_connection(address, timeout=limit_s) as leader:
                 leader.sendall(f"{slowest}\n".encode())
                 return float(leader.makefile().readline())
         except ConnectionRefusedError:
@@ -52,10 +52,10 @@ def _follow(place: tuple[str, int], slowest: float, limit_s: float) -> float:
 
 
 def all_reduce(buffer: torch.Tensor) -> None:
-    """Takes the model time of an all-reduce."""
+    """Let the model time of an all-reduce pass."""
     ranks = _group["ranks"]
     torch.model_time.now_s += buffer.nbytes / (_group["gb_per_s"] * 1e9) * 2 * (ranks - 1) / ranks
 
 
 def destroy_process_group() -> None:
-    """Nothing is left of it."""
+    """Leave the process group; the simulation keeps none."""

@@ -1,0 +1,509 @@
+"""Counts of the code, from its syntax trees: what a reader has to carry, before and after a change.
+
+- Helper with one use: a function or method of at most 8 lines that is named exactly once. Private names are looked for
+  in their own module, public ones in the whole tree, tests included; an import is no use.
+- Transcribed pair: `"x": y.x` in a dict display, unpacked or not, where the value reads attribute `x` as it is, through
+  one call (`list(y.x)`, `y.x()`) or in a branch of a conditional; also `getattr(y, "x")`, each name of a listed
+  `getattr(y, name)`, and keywords `x=y.x` of `dict` and of argument types (`…Args`). Beside the pairs: items
+  (`"x": y["x"]`) and keywords of all other calls (`x=y.x`, `x=y["x"]`).
+- Docstring finding: a beginning that is neither an imperative verb nor a noun phrase that stands alone (`FINDINGS`).
+  Each docstring has one at most; all but questions and verbs are telegrams.
+- Walk: the modules entered by following the calls that can be resolved without types. A climb is a call to another
+  module from which imports lead back to the caller's.
+"""
+
+import argparse
+import ast
+import json
+import re
+import sys
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median, quantiles
+from typing import TypeAlias
+
+PROJECT = Path(__file__).resolve().parents[1]
+TESTS = "tests"
+HELPER_LINES = 8
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+VERBS = """
+Acts Adds Asks Audits Begins Brings Builds Closes Collects Compares Creates Cuts Declares Deletes Deploys Destroys
+Detaches Does Doesn't Downloads Drains Ends Evicts Fails Fills Finds Follows Gets Gives Goes Has Hears Holds Installs Is
+Keeps Kills Lays Leads Leaves Lets Listens Looks Makes Opens Prepares Prints Publishes Puts Raises Reads Refuses
+Registers Rehearses Remembers Removes Replaces Returns Says Sees Selects Sends Serves Settles Shows Simulates Stands
+Stops Takes Tells Tries Trusts Turns Uncordons Uses Waits Writes
+"""
+NOUNS_TOO = """
+Answers Attacks Benchmarks Bounds Calls Changes Checks Copies Counts Launches Loads Logs Measures Names Passes Plans
+Quotes Records Reports Requests Runs Scores Sets Signs Starts Stores Tests Updates Watches
+"""
+"""Verbs where an object follows, nouns otherwise."""
+OBJECT = "an? the all its? their one each every no this those these what until whether"
+FINDINGS = {
+    "question": "(What|Whatever|Which|Who|Whom|Whose|How|Whether|Where|When|Why)\\b",
+    "verb": rf"({'|'.join(VERBS.split())})\b(?! of\b)"
+    rf"|({'|'.join(NOUNS_TOO.split())}) (`|({'|'.join(OBJECT.split())})\b)",
+    "pronoun": "(That|Those|This|These|It|Its|They|Them|Their|There|Both|Some|So|Such|Same)\\b"
+    "|(All|Each|Any|One|None|Most) of (it|them|these|those)\\b",
+    "preposition": "(As|Of|For|From|By|At|In|On|With|Without|To|Into|Than)\\b"
+    "|(If|Until|While|After|Before|Over|Between|Per)\\b",
+    "statement": r"`[^`]+` (is|are|has|have)\b|[A-Z]\w+s (are|have)\b"
+    r"|(The|An?|Every) ((?!that|which|who|where)\S+ ){1,2}(is|are|has|have)\b",
+    "absence": "(Nothing|None|Nobody|May|Only)\\b",
+    "dangling": r"(\S+ ){0,5}((of|for|by|with|to|from|than) (it|them|those|that)|(would|does|did|do) again)\.?$",
+}
+"""Regular expressions of a docstring's beginning by what is wrong with it; the first that matches counts."""
+TELEGRAMS = ("pronoun", "preposition", "statement", "absence", "dangling")
+LATE_IMPORT = re.compile(r"# noqa:[^#\n]*PLC0415")
+WALKS = (("llmd_oke.planning", "plan"), ("llmd_oke.program.models", "declare_units"), ("llmd_oke.program", "deploy"))
+"""From a stack file to its plan, from a model's plan to its Deployments, and from the plan to all that is declared."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module's text and syntax tree; `file` is its path in the checkout, `name` what imports call it."""
+
+    package: str
+    file: str
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def lines(self) -> int:
+        """Number of lines."""
+        return self.text.count("\n")
+
+
+@dataclass(frozen=True)
+class PackageCounts:
+    """Size of a package, in lines; helpers with one use, for each thousand of its lines."""
+
+    package: str
+    modules: int
+    lines: int
+    functions: int
+    function_median: float
+    function_p90: float
+    function_max: int
+    one_use_private: int
+    one_use_public: int
+    one_use_per_kloc: float
+    pairs: int
+    items: int
+    keywords: int
+    docstrings: int
+    telegrams: int
+    findings: dict[str, int]
+    any_dicts: int
+    late_imports: int
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Modules entered by calls from a function, and the calls that climb, as `caller -> callee`."""
+
+    start: str
+    modules: list[str]
+    climbs: list[str]
+
+
+@dataclass(frozen=True)
+class DocstringFinding:
+    """A docstring that doesn't open with an imperative verb or a noun phrase."""
+
+    file: str
+    line: int
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}  {self.kind:11}  {self.text}"
+
+
+@dataclass(frozen=True)
+class House:
+    """All counts of a tree; `repeated_classes`: places of public class names, outside tests, that are used twice."""
+
+    packages: list[PackageCounts]
+    total: PackageCounts
+    pairs_by_file: dict[str, int]
+    repeated_classes: dict[str, list[str]]
+    walks: list[Walk]
+    telegrams: list[str]
+
+
+def read_tree(root: Path) -> list[Module]:
+    """All modules of a checkout: the kit, each package, `dev` (or `benchmarks`, its former name) and tests."""
+    folders = [("components", item) for item in sorted((root / "components").glob("*/"))]
+    folders += [("packages", item) for item in sorted((root / "packages").glob("*/"))]
+    folders += [("", root / name) for name in ("dev", "benchmarks", TESTS)]
+    modules: list[Module] = []
+    for base, folder in folders:
+        package = {"benchmarks": "dev"}.get(folder.name, folder.name)
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(root / base).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            text = path.read_text()
+            modules.append(Module(package, str(path.relative_to(root)), name, text, ast.parse(text)))
+    return modules
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    """All functions and methods, nested ones included."""
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def length(function: Function) -> int:
+    """Lines from `def` to the end, docstring included, decorators not."""
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def uses(tree: ast.AST) -> Counter[str]:
+    """How often each name is read, as a variable or as an attribute."""
+    return Counter(
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute)
+    )
+
+
+def one_use_helpers(modules: Iterable[Module]) -> list[tuple[Module, Function]]:
+    """Functions of at most `HELPER_LINES` lines outside tests that are named exactly once."""
+    by_module = {module.file: uses(module.tree) for module in modules}
+    everywhere = sum(by_module.values(), Counter[str]())
+    return [
+        (module, function)
+        for module in modules
+        if module.package != TESTS
+        for function in functions(module.tree)
+        if not function.name.startswith("__") and length(function) <= HELPER_LINES
+        if (by_module[module.file] if function.name.startswith("_") else everywhere)[function.name] == 1
+    ]
+
+
+def reads_attribute(value: ast.expr, name: str) -> bool:
+    """Whether a value is the attribute of that name, as it is, through one call, or in a branch of a conditional."""
+    match value:
+        case ast.Attribute(attr=attribute):
+            return attribute == name
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=attribute), *_]):
+            return attribute == name
+        case ast.Call(func=ast.Attribute(attr=attribute), args=[], keywords=[]) if attribute == name:
+            return True
+        case ast.Call(args=[argument], keywords=[]):
+            return reads_attribute(argument, name)
+        case ast.IfExp(body=body, orelse=orelse):
+            return reads_attribute(body, name) or reads_attribute(orelse, name)
+        case _:
+            return False
+
+
+def reads_item(value: ast.expr, name: str) -> bool:
+    """Whether a value is `y["name"]`."""
+    return isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant) and value.slice.value == name
+
+
+def transcribed(tree: ast.AST) -> tuple[int, int, int]:
+    """Transcribed pairs of a module, its items beside them, and keywords of calls."""
+    pairs = items = keywords = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            named = [
+                (key.value, value)
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            ]
+            pairs += sum(reads_attribute(value, name) for name, value in named)
+            items += sum(reads_item(value, name) for name, value in named)
+        elif isinstance(node, ast.DictComp):
+            pairs += listed_getattr(node)
+        elif isinstance(node, ast.Call):
+            named = [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
+            found = sum(reads_attribute(value, name) for name, value in named)
+            if makes_arguments(node.func):
+                pairs += found
+            else:
+                keywords += found + sum(reads_item(value, name) for name, value in named)
+    return pairs, items, keywords
+
+
+def listed_getattr(comprehension: ast.DictComp) -> int:
+    """Number of names in `{name: getattr(y, name) for name in ("x", "z")}`; 0 for other comprehensions."""
+    source = comprehension.generators[0].iter
+    calls = [node for node in ast.walk(comprehension.value) if isinstance(node, ast.Call)]
+    reads = any(isinstance(call.func, ast.Name) and call.func.id == "getattr" for call in calls)
+    return len(source.elts) if reads and isinstance(source, ast.Tuple | ast.List | ast.Set) else 0
+
+
+def makes_arguments(function: ast.expr) -> bool:
+    """Whether a call of it makes a dict: `dict`, or a type of a component's arguments."""
+    return isinstance(function, ast.Name) and (function.id == "dict" or function.id.endswith("Args"))
+
+
+def docstrings(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, Documented) and (text := ast.get_docstring(node)):
+            yield node.body[0].lineno, text
+
+
+def kind_of_finding(docstring: str) -> str | None:
+    """The first of `FINDINGS` that a docstring's first paragraph has; None where it has none."""
+    opening = " ".join(docstring.split("\n\n", maxsplit=1)[0].split())
+    return next((kind for kind, pattern in FINDINGS.items() if re.match(pattern, opening)), None)
+
+
+def docstring_findings(modules: Iterable[Module]) -> list[DocstringFinding]:
+    """All findings outside tests, in the order of files and lines."""
+    return [
+        DocstringFinding(module.file, line, kind, text.split("\n")[0])
+        for module in modules
+        if module.package != TESTS
+        for line, text in sorted(docstrings(module))
+        if (kind := kind_of_finding(text))
+    ]
+
+
+def repeated_classes(modules: Iterable[Module]) -> dict[str, list[str]]:
+    """Places, as `file:line`, of each public class name outside tests that occurs more than once."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and module.package != TESTS:
+                places[node.name].append(f"{module.file}:{node.lineno}")
+    repeated = ((name, found) for name, found in places.items() if len(found) > 1)
+    return dict(sorted(repeated, key=lambda item: (-len(item[1]), item[0])))
+
+
+def package_counts(package: str, modules: list[Module], helpers: list[tuple[Module, Function]]) -> PackageCounts:
+    """Counts of some modules together; `helpers` are those with one use, of any module."""
+    files = {module.file for module in modules}
+    mine = [function.name.startswith("_") for module, function in helpers if module.file in files]
+    lengths = sorted(length(function) for module in modules for function in functions(module.tree)) or [0]
+    lines = sum(module.lines for module in modules)
+    copied = [transcribed(module.tree) for module in modules]
+    texts = [text for module in modules for _, text in docstrings(module)]
+    findings = Counter(kind for text in texts if (kind := kind_of_finding(text)))
+    nodes = [node for module in modules for node in ast.walk(module.tree)]
+    return PackageCounts(
+        package=package,
+        modules=len(modules),
+        lines=lines,
+        functions=sum(1 for module in modules for _ in functions(module.tree)),
+        function_median=median(lengths),
+        function_p90=quantiles(lengths, n=10)[-1] if len(lengths) > 1 else lengths[0],
+        function_max=lengths[-1],
+        one_use_private=sum(mine),
+        one_use_public=len(mine) - sum(mine),
+        one_use_per_kloc=round(1000 * len(mine) / lines, 1) if lines else 0.0,
+        pairs=sum(pairs for pairs, _, _ in copied),
+        items=sum(items for _, items, _ in copied),
+        keywords=sum(keywords for _, _, keywords in copied),
+        docstrings=len(texts),
+        telegrams=sum(findings[kind] for kind in TELEGRAMS),
+        findings=dict(findings),
+        any_dicts=sum(isinstance(node, ast.Subscript) and ast.unparse(node) == "dict[str, Any]" for node in nodes),
+        late_imports=sum(len(LATE_IMPORT.findall(module.text)) for module in modules),
+    )
+
+
+class CallGraph:
+    """Calls between functions of a tree, as far as imports and names tell them. Of a class that is called, its
+    construction is followed (`__init__`, `__post_init__`), and from there what is called of `self`."""
+
+    def __init__(self, modules: Iterable[Module]) -> None:
+        self.trees = {module.name: module.tree for module in modules if module.package not in {TESTS, "dev"}}
+        self.imported = {name: imports(tree) for name, tree in self.trees.items()}
+
+    def walk(self, module: str, name: str) -> Walk:
+        """Follow all calls from a function or class."""
+        first = self.find(module, name)
+        if first is None:
+            return Walk(f"{module}:{name}", [], [])
+        waiting, seen, climbs = deque([first]), {first}, set[str]()
+        while waiting:
+            place = waiting.popleft()
+            for called in self.called(place):
+                if called.module != place.module and place.module in self.reachable(called.module):
+                    climbs.add(f"{place.module} -> {called.module}")
+                if called not in seen:
+                    seen.add(called)
+                    waiting.append(called)
+        return Walk(f"{module}:{name}", sorted({place.module for place in seen}), sorted(climbs))
+
+    def called(self, place: "Definition") -> Iterator["Definition"]:
+        """Functions and classes that a function calls; of a class, the methods that its construction runs."""
+        if isinstance(place.node, ast.ClassDef):
+            yield from place.methods("__init__", "__post_init__")
+            return
+        for node in ast.walk(place.node):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                    yield from place.methods(name)
+                case ast.Call(func=function) if isinstance(found := self.resolve(place.module, function), Definition):
+                    yield found
+                case _:
+                    pass
+
+    def resolve(self, module: str, expression: ast.expr) -> "Definition | str | None":
+        """The definition that an expression names, or the module."""
+        match expression:
+            case ast.Name(id=name):
+                return self.find(module, name) or self.module(*self.imported[module].get(name, (module, name)))
+            case ast.Attribute(value=value, attr=name):
+                owner = self.resolve(module, value)
+                return self.find(owner, name) or self.module(owner, name) if isinstance(owner, str) else None
+            case _:
+                return None
+
+    def module(self, package: str, name: str) -> str | None:
+        """The module of that name in a package, where there is one."""
+        return f"{package}.{name}" if f"{package}.{name}" in self.trees else None
+
+    def find(self, module: str, name: str) -> "Definition | None":
+        """The function or class that a name of a module stands for, where it is defined."""
+        if module not in self.trees:
+            return None
+        for node in self.trees[module].body:
+            if isinstance(node, Function | ast.ClassDef) and node.name == name:
+                return Definition(module, node, node if isinstance(node, ast.ClassDef) else None)
+        origin = self.imported[module].get(name)
+        return self.find(*origin) if origin and origin != (module, name) else None
+
+    @cache  # noqa: B019 - one graph for each process
+    def reachable(self, module: str) -> set[str]:
+        """All modules of the tree that a module's imports lead to, late ones included."""
+        found, waiting = set[str](), [module]
+        while waiting:
+            for package, name in self.imported[waiting.pop()].values():
+                target = self.module(package, name) or package
+                if target in self.trees and target not in found:
+                    found.add(target)
+                    waiting.append(target)
+        return found
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function or class of a module; `owner` is the class that a method belongs to, or the class itself."""
+
+    module: str
+    node: Function | ast.ClassDef
+    owner: ast.ClassDef | None
+
+    def methods(self, *names: str) -> Iterator["Definition"]:
+        """Methods of those names of the owner, without those it inherits."""
+        for node in self.owner.body if self.owner else []:
+            if isinstance(node, Function) and node.name in names:
+                yield Definition(self.module, node, self.owner)
+
+
+def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """Names that a module imports, late imports included: module and name there by the name here."""
+    return {
+        item.asname or item.name: (node.module, item.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for item in node.names
+    }
+
+
+def count(root: Path) -> House:
+    """All counts of a checkout. `total` is that of all packages but tests."""
+    modules = read_tree(root)
+    helpers = one_use_helpers(modules)
+    graph = CallGraph(modules)
+    outside = [module for module in modules if module.package != TESTS]
+    packages = dict.fromkeys(module.package for module in modules)
+    pairs = {module.file: transcribed(module.tree)[0] for module in outside}
+    return House(
+        packages=[
+            package_counts(package, [module for module in modules if module.package == package], helpers)
+            for package in packages
+        ],
+        total=package_counts("outside tests", outside, helpers),
+        pairs_by_file=dict(
+            sorted(((file, number) for file, number in pairs.items() if number), key=lambda item: -item[1])
+        ),
+        repeated_classes=repeated_classes(modules),
+        walks=[graph.walk(module, name) for module, name in WALKS],
+        telegrams=[str(finding) for finding in docstring_findings(modules) if finding.kind in TELEGRAMS],
+    )
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows as text, the first column to the left and the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def report(house: House) -> str:
+    """The counts for a terminal: packages, then what is repeated, then the walks."""
+    counted = [*house.packages, house.total]
+    sizes = [["", "modules", "lines", "functions", "median", "p90", "max"]]
+    helpers = [["one use, at most 8 lines", "private", "public", "per 1,000 lines"]]
+    copied = [["transcribed", "pairs", "items", "keywords", "dict[str, Any]", "late imports"]]
+    texts = [["docstrings", "all", "telegrams", *FINDINGS]]
+    for item in counted:
+        median_, p90 = f"{item.function_median:.0f}", f"{item.function_p90:.0f}"
+        size = [f"{item.modules:,}", f"{item.lines:,}", f"{item.functions:,}"]
+        sizes.append([item.package, *size, median_, p90, f"{item.function_max}"])
+        uses_ = [f"{item.one_use_private}", f"{item.one_use_public}", f"{item.one_use_per_kloc}"]
+        helpers.append([item.package, *uses_])
+        pairs = [item.pairs, item.items, item.keywords, item.any_dicts, item.late_imports]
+        copied.append([item.package, *(f"{number}" for number in pairs)])
+        found = [item.docstrings, item.telegrams, *(item.findings.get(kind, 0) for kind in FINDINGS)]
+        texts.append([item.package, *(f"{number:,}" for number in found)])
+    most = ", ".join(f"{file} {number}" for file, number in list(house.pairs_by_file.items())[:5])
+    classes = ", ".join(f"{name} {len(places)}" for name, places in list(house.repeated_classes.items())[:10])
+    walks = "\n".join(
+        f"walk from {walk.start}: {len(walk.modules)} files, {len(walk.climbs)} climbs" for walk in house.walks
+    )
+    return "\n\n".join(
+        [
+            table(sizes),
+            table(helpers),
+            f"{table(copied)}\nmost pairs: {most}",
+            table(texts),
+            f"public class names that occur more than once: {len(house.repeated_classes)}\nmost often: {classes}",
+            walks,
+        ]
+    )
+
+
+def main() -> int:
+    """Print the counts, or with `--docstrings` the findings. Exit code 1 with `--check` where there is a finding."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--tree", type=Path, default=PROJECT, help="another checkout of the project")
+    parser.add_argument("--json", action="store_true", help="all counts with their places, as JSON")
+    parser.add_argument(
+        "--docstrings", action="store_true", help="list docstrings that don't open as a sentence that stands alone"
+    )
+    parser.add_argument("--check", action="store_true", help="end with 1 where --docstrings lists any")
+    parser.add_argument("folders", nargs="*", help="only docstrings of files below these, such as packages/llmd_pods")
+    arguments = parser.parse_args()
+    root: Path = arguments.tree
+    if arguments.docstrings:
+        below = tuple(arguments.folders) or ("",)
+        findings = [item for item in docstring_findings(read_tree(root)) if item.file.startswith(below)]
+        print(json.dumps([asdict(item) for item in findings]) if arguments.json else "\n".join(map(str, findings)))
+        return int(bool(findings) and arguments.check)
+    house = count(root)
+    print(json.dumps(asdict(house), indent=1) if arguments.json else report(house))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

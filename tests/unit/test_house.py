@@ -1,0 +1,164 @@
+"""Counts of the code, on trees of a few lines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
+
+from house import DocstringFinding, House, count, docstring_findings, kind_of_finding, read_tree
+
+PROGRAM = Path(__file__).parents[2] / "dev" / "house.py"
+
+
+def tree(root: Path, **files: str) -> Path:
+    """A checkout with modules of the kit; `_in_` in a name stands before its folder."""
+    for name, text in files.items():
+        file = (root / "components" / "llmd_oke").joinpath(*reversed(name.split("_in_"))).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def counted(root: Path, text: str) -> House:
+    return count(tree(root, module=text))
+
+
+def test_a_short_function_that_is_named_once_has_one_use(tmp_path):
+    house = counted(tmp_path, "def _once(): return 1\ndef _twice(): return 2\nx = _once()\ny = _twice() + _twice()\n")
+    assert (house.total.one_use_private, house.total.one_use_per_kloc) == (1, 250.0)
+
+
+def test_a_function_of_nine_lines_is_no_helper(tmp_path):
+    lines = "\n".join(f"    x = {number}" for number in range(8))
+    assert counted(tmp_path, f"def _long():\n{lines}\n_long()\n").total.one_use_private == 0
+
+
+def test_a_private_name_is_looked_for_in_its_own_module_only(tmp_path):
+    module = "def _once(): return 1\nx = _once()\n"
+    assert count(tree(tmp_path, one=module, two=module)).total.one_use_private == 2
+
+
+def test_a_public_function_that_a_test_names_has_two_uses(tmp_path):
+    tree(tmp_path, one="def once(): return 1\nx = once()\n")
+    assert count(tmp_path).total.one_use_public == 1
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text("from llmd_oke.one import once\nassert once() == 1\n")
+    assert count(tmp_path).total.one_use_public == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"x": y.x}',
+        '{"x": list(y.x)}',
+        '{"x": y.x()}',
+        '{"x": None if y is None else y.x}',
+        '{"x": getattr(y, "x")}',
+        'f(**{"x": y.x})',
+        '{**{"x": y.z.x}}',
+        "dict(x=y.x)",
+        "PoolArgs(x=y.x)",
+        '{name: getattr(y, name) for name in ("x",)}',
+    ],
+)
+def test_an_attribute_copied_under_its_name_is_a_transcribed_pair(tmp_path, text):
+    assert counted(tmp_path, f"value = {text}\n").total.pairs == 1
+
+
+@pytest.mark.parametrize("text", ['{"x": y.z}', '{"x": f(y.x, 2)}', '{"x": x}', "{name: y.x for name in names}"])
+def test_what_is_computed_or_renamed_is_no_transcribed_pair(tmp_path, text):
+    assert counted(tmp_path, f"value = {text}\n").total.pairs == 0
+
+
+def test_items_and_keywords_of_calls_are_counted_beside_the_pairs(tmp_path):
+    total = counted(tmp_path, 'a = {"x": y["x"]}\nb = Record(x=y.x, z=y["z"], w=1)\n').total
+    assert (total.pairs, total.items, total.keywords) == (0, 1, 2)
+
+
+def test_public_class_names_that_occur_twice_are_listed_with_their_places(tmp_path):
+    house = count(
+        tree(tmp_path, one="class Limits: ...\nclass _Own: ...\n", two="\nclass Limits: ...\nclass _Own: ...\n")
+    )
+    places = [f"components/llmd_oke/{place}" for place in ("one.py:1", "two.py:2")]
+    assert house.repeated_classes == {"Limits": places}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "kind"),
+    [
+        ("Whether the node is ready.", "question"),
+        ("Runs the program.", "verb"),
+        ("Runs of the program.", None),
+        ("Requests the token.", "verb"),
+        ("Requests that a server takes.", None),
+        ("Those of a model's servers.", "pronoun"),
+        ("All of them.", "pronoun"),
+        ("As Rich asks for it.", "preposition"),
+        ("Nothing is left.", "absence"),
+        ("Names of it.", "dangling"),
+        ("`number` is the server's.", "statement"),
+        ("The cluster is up.", "statement"),
+        ("The cluster that is up.", None),
+        ("Servers that are up.", None),
+        ("The node that would again.", "dangling"),
+        ("Return True where the node is ready.", None),
+        ("The node's name, and the pods that were given to it.", None),
+        ("A node of the cluster, and how many pods may run there with it: 110.", None),
+    ],
+)
+def test_docstrings_open_with_an_imperative_verb_or_a_noun_phrase(docstring, kind):
+    assert kind_of_finding(docstring) == kind
+
+
+def test_findings_name_file_and_line_and_leave_tests_out(tmp_path):
+    tree(tmp_path, one='"""A module."""\n\ndef f():\n    """Gives a number.\n\n    More."""\n')
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text('"""What it does."""\n')
+    found = docstring_findings(read_tree(tmp_path))
+    assert found == [DocstringFinding("components/llmd_oke/one.py", 4, "verb", "Gives a number.")]
+
+
+def test_a_walk_enters_the_modules_whose_functions_are_called(tmp_path):
+    house = count(
+        tree(
+            tmp_path,
+            __init___in_planning="from llmd_oke.planning.planner import plan\n",
+            planner_in_planning=(
+                "from llmd_oke import config\nfrom llmd_oke.pools import Pool\nfrom llmd_oke.unused import never\n"
+                "def plan():\n    return Pool(config.read())\n"
+            ),
+            pools=(
+                "from llmd_oke.shapes import shape\nclass Pool:\n    def __init__(self): self._size()\n"
+                "    def _size(self): return shape()\n    def other(self): from llmd_oke.unused import never; never()\n"
+            ),
+            shapes="def shape():\n    from llmd_oke.pools import Pool\n    Pool()\n",
+            config="def read(): ...\n",
+            unused="def never(): ...\n",
+        )
+    )
+    names = [f"llmd_oke.{name}" for name in ("config", "planning.planner", "pools", "shapes")]
+    assert house.walks[0].modules == names
+    assert house.walks[0].climbs == ["llmd_oke.pools -> llmd_oke.shapes", "llmd_oke.shapes -> llmd_oke.pools"]
+
+
+def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), f"--tree={root}", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_check_of_docstrings_fails_while_one_is_found(tmp_path):
+    tree(tmp_path, one='"""Gives a number."""\n', three_in_two='"""A module."""\n')
+    found = run(tmp_path, "--docstrings", "--check")
+    assert (found.returncode, found.stdout.split()[:2]) == (1, ["components/llmd_oke/one.py:1", "verb"])
+    assert run(tmp_path, "--docstrings").returncode == 0
+    assert run(tmp_path, "--docstrings", "--check", "components/llmd_oke/two").returncode == 0
+
+
+def test_counts_are_a_table_or_json(tmp_path):
+    tree(tmp_path, one='"""A module."""\nfrom typing import Any\nx: dict[str, Any] = {}\n')
+    assert "public class names that occur more than once: 0" in run(tmp_path).stdout
+    assert json.loads(run(tmp_path, "--json").stdout)["total"]["any_dicts"] == 1
