@@ -149,12 +149,12 @@ def kubelet_arguments(boot: Boot) -> str:
 
 @dataclass(frozen=True)
 class SelfManaged:
-    """What a node that joins by itself must know. `cluster_ca` is base64 of the authority's PEM text, as in
+    """What a node that joins by itself must know. `ca_certificate` is base64 of the authority's PEM text, as in
     kubeconfigs; `pod_subnet_id` is None with flannel.
     """
 
     api_server_host: str
-    cluster_ca: str
+    ca_certificate: str
     tenancy_id: str
     kubernetes_version: str
     labels: Mapping[str, str]
@@ -169,7 +169,7 @@ def self_managed(node: SelfManaged) -> dict[str, str]:
     """
     keys = {
         "apiserver_host": node.api_server_host,
-        "cluster_ca_cert": node.cluster_ca,
+        "cluster_ca_cert": node.ca_certificate,
         "oke-k8version": node.kubernetes_version,
         "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode,
         "oke-tenancy-id": node.tenancy_id,
