@@ -191,18 +191,11 @@ def _script(name: str, boot: Boot) -> str:
     facts = cloud_init()
     version = boot.kubernetes_version.removeprefix("v")
     return _template(name).render(
-        bootstrap=facts.bootstrap,
-        packages=facts.packages,
+        {**dict(facts), **vars(boot)},
         blocked_modules=[module for fault in facts.kernel_faults for module in fault.modules],
-        rdma_namespaces=facts.rdma_namespaces,
-        node_checks=facts.node_checks,
-        gpus=boot.gpus,
-        raid=facts.raid,
         raid_level={"raid-0": 0, "raid-10": 10}.get(boot.nvme, 0),
         huge_pages=boot.huge_pages_gib * 1024 // 2,
         kubelet_arguments=kubelet_arguments(boot),
-        self_managed=boot.self_managed,
-        file_storage=boot.file_storage,
         version=version,
         minor_version=".".join(version.split(".")[:2]),
         crio_short_names=int(version.split(".")[1]) >= SHORT_NAMES_REFUSED_FROM,

@@ -144,18 +144,19 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
 
 
 def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
-    policy, flannel = cluster.image_policy, cluster.cni == "flannel"
+    policy, network = cluster.image_policy, planned_network(config, cluster)
+    public, flannel = network.choices.public_endpoint, network.choices.flannel
     return record(
         ClusterPlan,
         cluster,
         cluster.lookup_results,
         cluster_name=cluster.name,
-        public_api=cluster.api_endpoint.access == "public",
+        public_api=public,
         flannel=flannel,
         pods_cidr=cluster.pods_cidr if flannel else None,
         image_policy_key_ids=None if policy is None else policy.kms_key_ids,
         tags=planned_tags(config),
-        network=planned_network(config, cluster),
+        network=network,
         iam=planned_iam(config, cluster),
         gpu_pools=tuple(planned_gpu_pool(config, cluster, pool) for pool in config.gpu_pools),
         cpu_pools=tuple(planned_cpu_pool(cluster, pool) for pool in (config.system_pool, *config.cpu_pools)),
