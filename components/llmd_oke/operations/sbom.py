@@ -168,6 +168,8 @@ def _of_cluster(plan: Plan) -> Iterator[Part]:
     yield Part("platform", "Oracle Kubernetes Engine", version, f"oke:{version}")
     for pool in plan.created.pools:
         imported, of = pool.image_import, "GPU nodes" if isinstance(pool, GpuPoolPlan) else "nodes without GPUs"
+        if isinstance(pool, GpuPoolPlan) and pool.pool_id is not None:
+            continue  # nobody knows the image of nodes that are there already
         if imported is not None:
             sha256 = imported.checksum.removeprefix("sha256:") if imported.checksum.startswith("sha256:") else None
             facts = {"used-by": of, "checksum": imported.checksum}

@@ -358,15 +358,15 @@ class ModelCachePlan:
 @dataclass(frozen=True)
 class StoragePlan:
     """A file system that is created for the model cache. Nodes that mount it are `anywhere` in the VCN where pools are
-    there already.
+    there already. File Storage has an `export_path`, Lustre a capacity in GB and a tier.
     """
 
     kind: Literal["file-storage", "lustre"]
     availability_domain: str
     anywhere: bool
-    export_path: str | None
-    capacity_gb: int | None
-    performance_tier: str | None
+    export_path: str | None = None
+    capacity_gb: int | None = None
+    performance_tier: str | None = None
 
 
 @dataclass(frozen=True)
