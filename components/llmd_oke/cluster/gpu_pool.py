@@ -24,11 +24,10 @@ from llmd_oke.cluster.pools import (
     pool_inputs,
 )
 from llmd_oke.cluster.provider import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL, TagArgs, foreign_tags, tag_args
+from llmd_oke.config.pools import GPU_BOOT_VOLUME_GIB, GPU_MAX_PODS
 from llmd_oke.objects import ShapeRef, given, outputs, present, resolve_shape
+from llmd_oke.planning.pools import MANAGED_LAUNCHES
 from llmd_oke.records import record
-
-DEFAULT_BOOT_VOLUME_GIB = 512
-DEFAULT_MAX_PODS = 64
 
 
 class Launch(StrEnum):
@@ -38,9 +37,6 @@ class Launch(StrEnum):
     CLUSTER_NETWORK = "cluster-network"
     COMPUTE_CLUSTER_INSTANCES = "compute-cluster-instances"
     PLAIN = "plain"
-
-
-_NODE_POOLS = (Launch.MANAGED_COMPUTE_CLUSTER, Launch.PLAIN)
 
 
 class GpuPoolArgs(TagArgs):
@@ -131,7 +127,7 @@ class GpuPool(pulumi.ComponentResource):
         size: pulumi.Input[int] = args["size"]
         if pool_id is not None:
             self.pool_id = pulumi.Output.from_input(pool_id)
-        elif nodes.launch in _NODE_POOLS:
+        elif nodes.launch in MANAGED_LAUNCHES:
             pool = nodes.node_pool()
             self.pool_id, size = pool.id, pool.node_config_details.apply(lambda details: details.size)
         elif nodes.launch == Launch.CLUSTER_NETWORK:
@@ -154,14 +150,14 @@ class _GpuNodes:
     def __init__(self, component: pulumi.Resource, name: str, args: GpuPoolArgs) -> None:
         self.component, self.name, self.args = component, name, args
         self.launch = Launch(args.get("launch") or Launch.MANAGED_COMPUTE_CLUSTER)
-        if args.get("autoscaled") and self.launch not in _NODE_POOLS:
+        if args.get("autoscaled") and self.launch not in MANAGED_LAUNCHES:
             message = f"The cluster autoscaler can't change {name!r}: {self.launch} makes no node pool of OKE."
-            raise KitError(message, f"Launch it as {' or '.join(_NODE_POOLS)}, or leave `autoscaled` out.")
+            raise KitError(message, f"Launch it as {' or '.join(MANAGED_LAUNCHES)}, or leave `autoscaled` out.")
         self.pool_name = args.get("pool_name") or name
         self.cluster, self.network = joined_cluster(args["cluster"]), node_network(args["network"])
         self.compartment_id = args.get("compartment_id") or self.cluster["compartment_id"]
         self.shape = resolve_shape(args["shape"])
-        self.max_pods = args.get("max_pods") or DEFAULT_MAX_PODS
+        self.max_pods = args.get("max_pods") or GPU_MAX_PODS
         of_shape = {key: value for key, value in self.shape.node.labels.items() if key != INSTANCE_TYPE_LABEL}
         self.labels = {**of_shape, **(args.get("labels") or {}), POOL_LABEL: self.pool_name}
 
@@ -185,7 +181,7 @@ class _GpuNodes:
             NodePoolSpec,
             self,
             present(args),
-            {"boot_volume_gib": DEFAULT_BOOT_VOLUME_GIB, "eviction_grace_minutes": usual_minutes},
+            {"boot_volume_gib": GPU_BOOT_VOLUME_GIB, "eviction_grace_minutes": usual_minutes},
             shape=self.shape.name,
             boot=self._boot(),
             node_config=node_config,
@@ -326,7 +322,7 @@ class _GpuNodes:
     def _boot_volume(self) -> dict[str, Any]:
         vpus = self.args.get("boot_volume_vpus_per_gb")
         volume: dict[str, Any] = {
-            "boot_volume_size_in_gbs": str(self.args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB),
+            "boot_volume_size_in_gbs": str(self.args.get("boot_volume_gib") or GPU_BOOT_VOLUME_GIB),
             "boot_volume_vpus_per_gb": None if vpus is None else str(vpus),
             "kms_key_id": self.args.get("boot_volume_kms_key_id"),
         }

@@ -13,13 +13,12 @@ from llmd_oke.cluster.instance_metadata import Boot, metadata
 from llmd_oke.cluster.network import Network, NodeNetworkArgs
 from llmd_oke.cluster.oke_cluster import NodeClusterArgs, OkeCluster
 from llmd_oke.cluster.provider import CPU_POOL, IMAGE, TagArgs, foreign_tags, invoke, tag_args
+from llmd_oke.config.pools import CPU_BOOT_VOLUME_GIB
 from llmd_oke.objects import given, inputs, outputs, present
 from llmd_oke.planning.network import carried_pods
 from llmd_oke.planning.pools import newest_oke_image
 from llmd_oke.planning.tags import CHECKSUM_TAG
 from llmd_oke.records import record
-
-DEFAULT_BOOT_VOLUME_GIB = 128
 
 _CYCLE_MODES = {"replace-node": "INSTANCE_REPLACE", "replace-boot-volume": "BOOT_VOLUME_REPLACE"}
 
@@ -227,7 +226,7 @@ def _cpu_node_pool(
     spec = record(
         NodePoolSpec,
         present(args),
-        {"boot_volume_gib": DEFAULT_BOOT_VOLUME_GIB},
+        {"boot_volume_gib": CPU_BOOT_VOLUME_GIB},
         pool_name=pool_name,
         cluster=cluster,
         compartment_id=compartment_id,

@@ -14,10 +14,8 @@ from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Direction, GroupRole, GrowingSubnet, Outside, Protocol, RuleEntry, SubnetRole
 from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig, SystemPool
 from llmd_oke.config.base import Part
+from llmd_oke.config.pools import MOST_PODS
 from llmd_oke.records import record
-
-MOST_PODS = 110
-"""Kubernetes' own limit for the pods of a node."""
 
 SURGE = 0.25
 """Nodes that an update may add to a pool beside its size: OKE's own default of 25 % (oci-hpc-oke)."""
