@@ -174,6 +174,17 @@ def present(arguments: Mapping[str, Value | None]) -> dict[str, Value]:
     return {key: value for key, value in arguments.items() if value is not None}
 
 
+def given(arguments: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Copy the arguments of these names, without those that are left out."""
+    return {name: arguments[name] for name in names if arguments.get(name) is not None}
+
+
+def outputs(component: pulumi.ComponentResource) -> dict[str, Any]:
+    """Give the outputs that a component's class declares, by name, without those that the component doesn't have."""
+    declared = [name for name in type(component).__annotations__ if not name.startswith("_")]
+    return given(vars(component), *declared)
+
+
 def resolve_release(ref: ReleaseRef, override: OverrideArgs | None = None) -> catalogue.Release:
     """The release of that name, or that record, with what the user put in place of its parts.
 

@@ -302,7 +302,7 @@ def _is_upgrade(prepared: Prepared) -> bool:
     created = prepared.plan.created
     if created is None:
         return False
-    after = {created.config.kubernetes_version, *(pool.kubernetes_version for pool in created.gpu_pools)}
+    after = {created.kubernetes_version, *(pool.kubernetes_version for pool in created.gpu_pools)}
     resources = latest(checkpoint_file(prepared.state, prepared.stack)).get("resources") or ()
     before = {resource.get("inputs", {}).get("kubernetesVersion") for resource in resources}
     return bool(before - after - {None})

@@ -10,7 +10,7 @@ import pulumi
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
-from llmd_oke.objects import KubernetesObject, Manifest, inputs, present, when_declared
+from llmd_oke.objects import KubernetesObject, Manifest, inputs, outputs, present, when_declared
 
 NAMESPACE = "kube-system"
 FOLDER = "/opt/llmd-oke"
@@ -82,7 +82,7 @@ class NodeGate(pulumi.ComponentResource):
         )
         job = KubernetesObject(f"{name}-job", _job(args, object_name, config_map), job_opts)
         self.passed = pulumi.Output.all(args["pool_id"], job.id).apply(lambda both: str(both[0]))
-        self.register_outputs({"passed": self.passed})
+        self.register_outputs(outputs(self))
 
 
 def _rights(name: str, object_name: str, child: pulumi.ResourceOptions, *, states: bool) -> list[KubernetesObject]:

@@ -24,10 +24,10 @@ from llmd_oke.cluster.pools import (
     pool_inputs,
 )
 from llmd_oke.cluster.provider import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL, TagArgs, foreign_tags, tag_args
-from llmd_oke.objects import ShapeRef, present, resolve_shape
-
-DEFAULT_BOOT_VOLUME_GIB = 512
-DEFAULT_MAX_PODS = 64
+from llmd_oke.config.pools import GPU_BOOT_VOLUME_GIB, GPU_MAX_PODS
+from llmd_oke.objects import ShapeRef, given, outputs, present, resolve_shape
+from llmd_oke.planning.pools import MANAGED_LAUNCHES
+from llmd_oke.records import record
 
 
 class Launch(StrEnum):
@@ -37,9 +37,6 @@ class Launch(StrEnum):
     CLUSTER_NETWORK = "cluster-network"
     COMPUTE_CLUSTER_INSTANCES = "compute-cluster-instances"
     PLAIN = "plain"
-
-
-_NODE_POOLS = (Launch.MANAGED_COMPUTE_CLUSTER, Launch.PLAIN)
 
 
 class GpuPoolArgs(TagArgs):
@@ -130,7 +127,7 @@ class GpuPool(pulumi.ComponentResource):
         size: pulumi.Input[int] = args["size"]
         if pool_id is not None:
             self.pool_id = pulumi.Output.from_input(pool_id)
-        elif nodes.launch in _NODE_POOLS:
+        elif nodes.launch in MANAGED_LAUNCHES:
             pool = nodes.node_pool()
             self.pool_id, size = pool.id, pool.node_config_details.apply(lambda details: details.size)
         elif nodes.launch == Launch.CLUSTER_NETWORK:
@@ -140,7 +137,7 @@ class GpuPool(pulumi.ComponentResource):
         self.size = pulumi.Output.from_input(size)
         label = f"{POOL_LABEL}={nodes.pool_name}"
         self.node_label = self.pool_id.apply(lambda _: label)
-        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label, "size": self.size})
+        self.register_outputs(outputs(self))
 
 
 class _GpuNodes:
@@ -153,14 +150,14 @@ class _GpuNodes:
     def __init__(self, component: pulumi.Resource, name: str, args: GpuPoolArgs) -> None:
         self.component, self.name, self.args = component, name, args
         self.launch = Launch(args.get("launch") or Launch.MANAGED_COMPUTE_CLUSTER)
-        if args.get("autoscaled") and self.launch not in _NODE_POOLS:
+        if args.get("autoscaled") and self.launch not in MANAGED_LAUNCHES:
             message = f"The cluster autoscaler can't change {name!r}: {self.launch} makes no node pool of OKE."
-            raise KitError(message, f"Launch it as {' or '.join(_NODE_POOLS)}, or leave `autoscaled` out.")
+            raise KitError(message, f"Launch it as {' or '.join(MANAGED_LAUNCHES)}, or leave `autoscaled` out.")
         self.pool_name = args.get("pool_name") or name
         self.cluster, self.network = joined_cluster(args["cluster"]), node_network(args["network"])
         self.compartment_id = args.get("compartment_id") or self.cluster["compartment_id"]
         self.shape = resolve_shape(args["shape"])
-        self.max_pods = args.get("max_pods") or DEFAULT_MAX_PODS
+        self.max_pods = args.get("max_pods") or GPU_MAX_PODS
         of_shape = {key: value for key, value in self.shape.node.labels.items() if key != INSTANCE_TYPE_LABEL}
         self.labels = {**of_shape, **(args.get("labels") or {}), POOL_LABEL: self.pool_name}
 
@@ -168,81 +165,73 @@ class _GpuNodes:
         """A node pool of OKE: in a compute cluster, or, launched plainly, without RDMA network."""
         args = self.args
         placement = {
-            "availability_domain": args["availability_domain"],
+            **given(args, "availability_domain", "fault_domains", "capacity_reservation_id", "host_group_id"),
             "subnet_id": self.network["worker_subnet_id"],
-            "fault_domains": args.get("fault_domains"),
-            "capacity_reservation_id": args.get("capacity_reservation_id"),
-            "host_group_id": args.get("host_group_id"),
         }
         node_config = {
-            "size": args["size"],
-            "placement_configs": [present(placement)],
+            **given(args, "size"),
+            "placement_configs": [placement],
             "compute_cluster_id": None if self.launch == Launch.PLAIN else self._compute_cluster(),
             "nsg_ids": self.network.get("worker_nsg_ids"),
             "kms_key_id": args.get("boot_volume_kms_key_id"),
             "node_pool_pod_network_option_details": pod_network(self.network, self.max_pods),
         }
-        cycling, grace_minutes = args.get("cycling"), args.get("eviction_grace_minutes")
-        spec = NodePoolSpec(
-            pool_name=self.pool_name,
-            cluster=self.cluster,
-            compartment_id=self.compartment_id,
-            kubernetes_version=args["kubernetes_version"],
+        usual_minutes = eviction().minutes(None, cycling=bool(args.get("cycling")))
+        spec = record(
+            NodePoolSpec,
+            self,
+            present(args),
+            {"boot_volume_gib": GPU_BOOT_VOLUME_GIB, "eviction_grace_minutes": usual_minutes},
             shape=self.shape.name,
-            labels=self.labels,
             boot=self._boot(),
             node_config=node_config,
-            tags=tag_args(self.args),
-            image_id=args["image_id"],
-            boot_volume_gib=args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB,
-            eviction_grace_minutes=eviction().minutes(grace_minutes, cycling=bool(cycling)),
-            cycling=cycling,
-            ssh_public_key=args.get("ssh_public_key"),
-            autoscaled=args.get("autoscaled") or False,
+            tags=tag_args(args),
         )
         return node_pool(self.name, spec, self._options(GPU_POOL))
 
     def cluster_network(self) -> pulumi.Output[str]:
         """An instance configuration, and a cluster network of such instances, which join by themselves."""
+        args, tags = self.args, tag_args(self.args)
         details = {
-            "availability_domain": self.args["availability_domain"],
-            "compartment_id": self.compartment_id,
+            **given(args, "availability_domain", "capacity_reservation_id"),
+            **given(vars(self), "compartment_id"),
             "shape": self.shape.name,
-            "capacity_reservation_id": self.args.get("capacity_reservation_id"),
             "agent_config": agent_config(),
             "create_vnic_details": self._vnic(assign_public_ip=False),
             "instance_options": {"are_legacy_imds_endpoints_disabled": True},
             "metadata": self._metadata(),
-            "source_details": {"source_type": "image", "image_id": self.args["image_id"], **self._boot_volume()},
-            **tag_args(self.args),
+            "source_details": {"source_type": "image", **given(args, "image_id"), **self._boot_volume()},
+            **tags,
         }
-        launch_details: Any = present(details)
+        launch_details: Any = details
         configuration = oci.core.InstanceConfiguration(
             f"{self.name}-instance-configuration",
-            compartment_id=self.compartment_id,
-            display_name=self.pool_name,
             instance_details={"instance_type": "compute", "launch_details": launch_details},
-            **tag_args(self.args),
-            opts=pulumi.ResourceOptions(parent=self.component, ignore_changes=foreign_tags(self.args)),
+            **self._named,
+            opts=pulumi.ResourceOptions(parent=self.component, ignore_changes=foreign_tags(args)),
         )
         instance_pool: Any = {
+            **given(args, "size"),
             "instance_configuration_id": configuration.id,
-            "size": self.args["size"],
             "display_name": self.pool_name,
-            **tag_args(self.args),
+            **tags,
+        }
+        placement: Any = {
+            **given(args, "availability_domain"),
+            "primary_subnet_id": self.network["worker_subnet_id"],
         }
         return oci.core.ClusterNetwork(
             f"{self.name}-cluster-network",
-            compartment_id=self.compartment_id,
-            display_name=self.pool_name,
             instance_pools=[instance_pool],
-            placement_configuration={
-                "availability_domain": self.args["availability_domain"],
-                "primary_subnet_id": self.network["worker_subnet_id"],
-            },
-            **tag_args(self.args),
+            placement_configuration=placement,
+            **self._named,
             opts=self._options(GPU_POOL),
         ).id
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        """Where OCI has what the pool consists of, its name for people, and its tags."""
+        return {"compartment_id": self.compartment_id, "display_name": self.pool_name, **tag_args(self.args)}
 
     def instances(self) -> pulumi.Output[str]:
         """A compute cluster and one instance for each node, which join by themselves."""
@@ -267,21 +256,19 @@ class _GpuNodes:
         vnic: Any = self._vnic(assign_public_ip="false")
         source: Any = launch.output.apply(lambda values: values["source"])
         replacing = pulumi.ResourceOptions(replace_on_changes=["metadata", "sourceDetails"])
+        place = given(self.args, "availability_domain", "capacity_reservation_id")
         return oci.core.Instance(
             f"{self.name}-instance-{index}",
-            display_name=f"{self.pool_name}-{index}",
-            availability_domain=self.args["availability_domain"],
-            compartment_id=self.compartment_id,
+            **{**self._named, "display_name": f"{self.pool_name}-{index}"},
+            **place,
             compute_cluster_id=compute_cluster_id,
             shape=self.shape.name,
             fault_domain=fault_domains[index % len(fault_domains)] if fault_domains else None,
-            capacity_reservation_id=self.args.get("capacity_reservation_id"),
             agent_config=agent,
             create_vnic_details=vnic,
             instance_options={"are_legacy_imds_endpoints_disabled": True},
             metadata=launch.output.apply(lambda values: values["metadata"]),
             source_details=source,
-            **tag_args(self.args),
             opts=pulumi.ResourceOptions.merge(self._options(GPU_INSTANCE), replacing),
         )
 
@@ -291,10 +278,8 @@ class _GpuNodes:
             return pulumi.Output.from_input(compute_cluster_id)
         return oci.core.ComputeCluster(
             f"{self.name}-compute-cluster",
-            availability_domain=self.args["availability_domain"],
-            compartment_id=self.compartment_id,
-            display_name=self.pool_name,
-            **tag_args(self.args),
+            **given(self.args, "availability_domain"),
+            **self._named,
             opts=self._options(COMPUTE_CLUSTER),
         ).id
 
@@ -313,24 +298,19 @@ class _GpuNodes:
         device plug-ins of both tell the kubelet where they are.
         """
         args = self.args
-        of_shape: list[TaintArgs] = [
-            {"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in self.shape.node.taints
-        ]
+        of_shape = [TaintArgs(**taint.model_dump()) for taint in self.shape.node.taints]
         policy, scope = args.get("topology_manager_policy"), args.get("topology_manager_scope") or "container"
         topology = [f"--topology-manager-policy={policy}", f"--topology-manager-scope={scope}"]
         flannel = self.network.get("pod_subnet_id") is None
-        return Boot(
+        return record(
+            Boot,
+            {"nvme": "raid-10", **present(args)},
             kind="gpu",
-            kubernetes_version=args["kubernetes_version"],
             taints=kubelet_taints([*of_shape, *(args.get("taints") or [])]),
             max_pods=self.max_pods if flannel else None,
-            nvme=args.get("nvme") or "raid-10",
-            huge_pages_gib=args.get("huge_pages_gib") or 0,
             kubelet_arguments=topology if policy not in {None, "none"} else [],
             self_managed=self_managed,
-            file_storage=args.get("file_storage") or False,
             gpus=self.shape.gpus,
-            rdma_in_pods=args.get("rdma_in_pods") or False,
         )
 
     def _vnic(self, *, assign_public_ip: bool | str) -> dict[str, Any]:
@@ -342,7 +322,7 @@ class _GpuNodes:
     def _boot_volume(self) -> dict[str, Any]:
         vpus = self.args.get("boot_volume_vpus_per_gb")
         volume: dict[str, Any] = {
-            "boot_volume_size_in_gbs": str(self.args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB),
+            "boot_volume_size_in_gbs": str(self.args.get("boot_volume_gib") or GPU_BOOT_VOLUME_GIB),
             "boot_volume_vpus_per_gb": None if vpus is None else str(vpus),
             "kms_key_id": self.args.get("boot_volume_kms_key_id"),
         }
@@ -351,26 +331,17 @@ class _GpuNodes:
     def _metadata(self) -> pulumi.Output[dict[str, str]]:
         """The metadata of nodes that join by themselves."""
         known: dict[str, Any] = {
-            "host": self.cluster["api_server_host"],
-            "ca": self.cluster.get("ca_certificate") or "",
-            "tenancy": self.cluster.get("tenancy_id") or "",
-            "pods": self.network.get("pod_subnet_id"),
-            "nsgs": self.network.get("pod_nsg_ids") or [],
-            "key": self.args.get("ssh_public_key"),
+            **given(self.cluster, "api_server_host"),
+            "ca_certificate": self.cluster.get("ca_certificate") or "",
+            "tenancy_id": self.cluster.get("tenancy_id") or "",
+            "pod_subnet_id": self.network.get("pod_subnet_id"),
+            "pod_nsg_ids": self.network.get("pod_nsg_ids") or [],
+            "ssh_public_key": self.args.get("ssh_public_key"),
         }
 
         def rendered(values: dict[str, Any]) -> dict[str, str]:
-            node = SelfManaged(
-                api_server_host=values["host"],
-                cluster_ca=values["ca"],
-                tenancy_id=values["tenancy"],
-                kubernetes_version=self.args["kubernetes_version"],
-                labels=self.labels,
-                max_pods=self.max_pods,
-                pod_subnet_id=values["pods"],
-                pod_nsg_ids=values["nsgs"],
-            )
-            key = {"ssh_authorized_keys": values["key"]} if values["key"] else {}
+            node = record(SelfManaged, values, self, self.args)
+            key = {"ssh_authorized_keys": values["ssh_public_key"]} if values["ssh_public_key"] else {}
             return metadata(self._boot(self_managed=True), {**self_managed(node), **key})
 
         return pulumi.Output.all(**known).apply(rendered)

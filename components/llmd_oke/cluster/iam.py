@@ -12,7 +12,7 @@ from llmd_base.errors import KitError
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Group, Need, Scope
 from llmd_oke.cluster.provider import TagArgs, foreign_tags, home_provider, invoke, tag_args
-from llmd_oke.objects import inputs, present
+from llmd_oke.objects import inputs, outputs, present
 from llmd_oke.planning.iam import Variables, groups_of, matching_rule, statements
 
 SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"
@@ -173,7 +173,7 @@ class Iam(pulumi.ComponentResource):
         ]
         self.policy_ids = pulumi.Output.all(*(policy.id for policy in policies)).apply(list)
         self.statements = texts.apply(lambda by_scope: [text for scoped in by_scope.values() for text in scoped])
-        self.register_outputs({"policy_ids": self.policy_ids, "statements": self.statements})
+        self.register_outputs(outputs(self))
 
 
 def _has_tags(args: IamArgs) -> bool:

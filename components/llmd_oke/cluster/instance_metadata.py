@@ -149,12 +149,12 @@ def kubelet_arguments(boot: Boot) -> str:
 
 @dataclass(frozen=True)
 class SelfManaged:
-    """What a node that joins by itself must know. `cluster_ca` is base64 of the authority's PEM text, as in
+    """What a node that joins by itself must know. `ca_certificate` is base64 of the authority's PEM text, as in
     kubeconfigs; `pod_subnet_id` is None with flannel.
     """
 
     api_server_host: str
-    cluster_ca: str
+    ca_certificate: str
     tenancy_id: str
     kubernetes_version: str
     labels: Mapping[str, str]
@@ -169,7 +169,7 @@ def self_managed(node: SelfManaged) -> dict[str, str]:
     """
     keys = {
         "apiserver_host": node.api_server_host,
-        "cluster_ca_cert": node.cluster_ca,
+        "cluster_ca_cert": node.ca_certificate,
         "oke-k8version": node.kubernetes_version,
         "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode,
         "oke-tenancy-id": node.tenancy_id,
@@ -191,18 +191,11 @@ def _script(name: str, boot: Boot) -> str:
     facts = cloud_init()
     version = boot.kubernetes_version.removeprefix("v")
     return _template(name).render(
-        bootstrap=facts.bootstrap,
-        packages=facts.packages,
+        {**dict(facts), **vars(boot)},
         blocked_modules=[module for fault in facts.kernel_faults for module in fault.modules],
-        rdma_namespaces=facts.rdma_namespaces,
-        node_checks=facts.node_checks,
-        gpus=boot.gpus,
-        raid=facts.raid,
         raid_level={"raid-0": 0, "raid-10": 10}.get(boot.nvme, 0),
         huge_pages=boot.huge_pages_gib * 1024 // 2,
         kubelet_arguments=kubelet_arguments(boot),
-        self_managed=boot.self_managed,
-        file_storage=boot.file_storage,
         version=version,
         minor_version=".".join(version.split(".")[:2]),
         crio_short_names=int(version.split(".")[1]) >= SHORT_NAMES_REFUSED_FROM,

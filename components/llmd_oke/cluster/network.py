@@ -12,7 +12,7 @@ from llmd_base.errors import KitError
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import GroupRole, SubnetRole
 from llmd_oke.cluster.provider import TagArgs, foreign_tags, invoke, tag_args
-from llmd_oke.objects import inputs, present
+from llmd_oke.objects import inputs, outputs, present
 from llmd_oke.planning.network import (
     ANYWHERE,
     PATH_DISCOVERY,
@@ -25,6 +25,7 @@ from llmd_oke.planning.network import (
     layout,
     security_rules,
 )
+from llmd_oke.records import record
 
 ALL_SERVICES = "All .* Services In Oracle Services Network"
 """Name of the service that stands for all of a region (terraform-oci-oke, modules/network/gateways)."""
@@ -224,8 +225,7 @@ class Network(pulumi.ComponentResource):
         self.operator_nsg_id = groups.get("operator")
         self.storage_nsg_id = groups.get("storage")
         self.lustre_nsg_id = groups.get("lustre")
-        outputs = {key: value for key, value in vars(self).items() if key in Network.__annotations__}
-        self.register_outputs(present(outputs))
+        self.register_outputs(outputs(self))
 
     @property
     def for_nodes(self) -> NodeNetworkArgs:
@@ -291,13 +291,12 @@ class _NetworkSpec:
 
     def of_vcn(self, vcn_id: pulumi.Output[str], part: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
         """The arguments that all parts of the VCN have alike."""
-        return {
-            "compartment_id": self.compartment_id,
-            "vcn_id": vcn_id,
-            "display_name": f"{self.display_name}-{part}",
-            **self.tags,
-            "opts": self.options(ignore=ignore),
-        }
+        return {"vcn_id": vcn_id, **self.named(part), "opts": self.options(ignore=ignore)}
+
+    def named(self, part: str) -> dict[str, Any]:
+        """Where a part is, its name for people, and its tags."""
+        label = f"{self.display_name}-{part}"
+        return {"compartment_id": self.compartment_id, "display_name": label, **self.tags}
 
 
 def _network_spec(component: pulumi.Resource, name: str, args: NetworkArgs) -> _NetworkSpec:
@@ -317,14 +316,14 @@ def _network_spec(component: pulumi.Resource, name: str, args: NetworkArgs) -> _
     public_clients = args.get("public_load_balancer_cidrs")
     bastion_cidr = args.get("bastion_subnet_cidr") or str(created.get("bastion", cidr))
     services_gateway_id, services_gateway_cidr = _all_services(component, args)
-    return _NetworkSpec(
+    return record(
+        _NetworkSpec,
+        present(args),
+        {"display_name": name, "protect": False, "vcn_id": None, "route_table_ids": {}},
         component=component,
         name=name,
-        display_name=args.get("display_name") or name,
-        compartment_id=args["compartment_id"],
         tags=tag_args(args),
         foreign_tags=foreign_tags(args),
-        protect=args.get("protect") or False,
         choices=choices,
         cidr=cidr,
         created=created,
@@ -335,27 +334,11 @@ def _network_spec(component: pulumi.Resource, name: str, args: NetworkArgs) -> _
             "public-load-balancer-cidrs": [ANYWHERE] if public_clients is None else public_clients,
             "bastion-subnet": [bastion_cidr] if choices.bastion else [],
         },
-        vcn_id=vcn_id,
         subnet_ids=subnet_ids,
         nsg_ids=nsg_ids,
-        route_table_ids=args.get("route_table_ids") or {},
         services_gateway_id=services_gateway_id,
         services_gateway_cidr=services_gateway_cidr,
     )
-
-
-def choice_args(choices: NetworkChoices) -> NetworkChoiceArgs:
-    """The choices of a plan as arguments; a public endpoint and a bastion host follow from other arguments."""
-    return {
-        "cni": choices.cni,
-        "public_load_balancers": choices.public_load_balancers,
-        "bastion": choices.bastion,
-        "operator": choices.operator,
-        "file_storage": choices.file_storage,
-        "lustre": choices.lustre,
-        "worker_internet": choices.worker_internet,
-        "pod_internet": choices.pod_internet,
-    }
 
 
 def _choices(args: NetworkArgs) -> NetworkChoices:
@@ -366,19 +349,8 @@ def _choices(args: NetworkArgs) -> NetworkChoices:
     for cidr in [*allowed, *(args.get("bastion_client_cidrs") or []), *bastion_hosts]:
         if IPv4Network(cidr).prefixlen == 0:
             raise KitError(f"{cidr} would open the cluster to the whole internet.", "Name smaller ranges.")
-    existing = {*(args.get("subnet_ids") or {}), *(args.get("nsg_ids") or {})}
-    return NetworkChoices(
-        cni=args.get("cni") or "vcn-native",
-        public_endpoint=public,
-        public_load_balancers=args.get("public_load_balancers") or "public_load_balancers" in existing,
-        bastion=args.get("bastion") is not False or "bastion" in existing,
-        bastion_host=bool(bastion_hosts) or "bastion_host" in existing,
-        operator=args.get("operator") or "operator" in existing,
-        file_storage=args.get("file_storage") or "storage" in existing,
-        lustre=args.get("lustre") or "lustre" in existing,
-        worker_internet=args.get("worker_internet") is not False,
-        pod_internet=args.get("pod_internet") is not False,
-    )
+    chosen = record(NetworkChoices, present(args), public_endpoint=public, bastion_host=bool(bastion_hosts))
+    return chosen.with_existing({*(args.get("subnet_ids") or {}), *(args.get("nsg_ids") or {})})
 
 
 def _created_subnets(
@@ -422,11 +394,9 @@ def _vcn(spec: _NetworkSpec) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
         return vcn_id, oci.core.SecurityList(f"{spec.name}-locked-security-list", **spec.of_vcn(vcn_id, "locked")).id
     vcn = oci.core.Vcn(
         f"{spec.name}-vcn",
-        compartment_id=spec.compartment_id,
         cidr_blocks=[str(spec.cidr)],
-        display_name=f"{spec.display_name}-vcn",
         dns_label=_dns_label(spec.display_name),
-        **spec.tags,
+        **spec.named("vcn"),
         opts=spec.options(protect=True, ignore=["dnsLabel"]),
     )
     security_list = oci.core.DefaultSecurityList(
@@ -497,15 +467,13 @@ def _subnets(
         label, is_public = role.replace("_", "-"), role in public
         ids[role] = oci.core.Subnet(
             f"{spec.name}-{label}-subnet",
-            compartment_id=spec.compartment_id,
             vcn_id=vcn_id,
             cidr_block=str(cidr),
-            display_name=f"{spec.display_name}-{label}",
             dns_label=facts.subnets().dns_label(role) if spec.vcn_id is None else None,
             prohibit_public_ip_on_vnic=not is_public,
             route_table_id=routes[is_public],
             security_list_ids=[_security_list(spec, vcn_id, role, locked_list_id)],
-            **spec.tags,
+            **spec.named(label),
             # Its range and its name are in use until the old one is gone, so that goes first.
             opts=spec.options(protect=True, delete_before_replace=True),
         ).id

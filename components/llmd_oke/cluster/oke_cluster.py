@@ -5,7 +5,7 @@ import base64
 import json
 import ssl
 import time
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 import pulumi
 import pulumi_oci as oci
@@ -16,7 +16,7 @@ from llmd_oke.access.sign_in import SignIn
 from llmd_oke.cluster.network import ClusterNetworkArgs, Network
 from llmd_oke.cluster.provider import ADD_ON, CLUSTER, TagArgs, foreign_tags, invoke, sign_in, tag_args
 from llmd_oke.config.cluster import KubeconfigAccess, read_kubeconfig
-from llmd_oke.objects import inputs, is_update, present
+from llmd_oke.objects import given, inputs, is_update, outputs, present
 
 EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
 
@@ -147,23 +147,10 @@ class OkeCluster(pulumi.ComponentResource):
         self.api_server_host = private.apply(lambda access: access.host)
         self.ca_certificate = private.apply(lambda access: access.certificate_authority)
         self.kubeconfig = pulumi.Output.secret(pulumi.Output.all(outer, self.cluster_id).apply(_assembled(args)))
-        self._for_nodes = {
-            "cluster_id": self.cluster_id,
-            "compartment_id": args["compartment_id"],
-            "api_server_host": self.api_server_host,
-            "ca_certificate": self.ca_certificate,
-            "tenancy_id": args.get("tenancy_id"),
-        }
-        self.register_outputs(
-            {
-                "cluster_id": self.cluster_id,
-                "kubeconfig": self.kubeconfig,
-                "endpoint": self.endpoint,
-                "api_server_host": self.api_server_host,
-                "ca_certificate": self.ca_certificate,
-                "kubernetes_version": self.kubernetes_version,
-            }
-        )
+        own = outputs(self)
+        known = given({**args, **own}, *NodeClusterArgs.__annotations__)
+        self._for_nodes = cast("NodeClusterArgs", known)
+        self.register_outputs(own)
 
     @property
     def created(self) -> pulumi.Resource | None:
@@ -183,7 +170,7 @@ class OkeCluster(pulumi.ComponentResource):
             "is_public_ip_enabled": args.get("public_api") or False,
             "nsg_ids": network.get("api_nsg_ids"),
         }
-        ranges = present({"services_cidr": args.get("services_cidr"), "pods_cidr": args.get("pods_cidr")})
+        ranges = given(args, "services_cidr", "pods_cidr")
         options: dict[str, Any] = {
             "kubernetes_network_config": ranges or None,
             "service_lb_config": tag_args(args),
@@ -200,10 +187,8 @@ class OkeCluster(pulumi.ComponentResource):
             f"{name}-cluster",
             name=args.get("cluster_name") or name,
             type="ENHANCED_CLUSTER",
-            compartment_id=args["compartment_id"],
-            kubernetes_version=args["kubernetes_version"],
-            vcn_id=network["vcn_id"],
-            kms_key_id=args.get("kms_key_id"),
+            **given(args, "compartment_id", "kubernetes_version", "kms_key_id"),
+            **given(network, "vcn_id"),
             cluster_pod_network_options=[
                 {"cni_type": "FLANNEL_OVERLAY" if args.get("flannel") else "OCI_VCN_IP_NATIVE"}
             ],
@@ -389,8 +374,8 @@ class AddOns(pulumi.ComponentResource):
             resource = oci.containerengine.Addon(
                 f"{name}-{add_on['name'].lower()}",
                 addon_name=add_on["name"],
-                cluster_id=args["cluster_id"],
-                version=add_on.get("version"),
+                **given(args, "cluster_id"),
+                **given(add_on, "version"),
                 configurations=settings or None,
                 override_existing=True,
                 remove_addon_resources_on_delete=True,
@@ -398,4 +383,4 @@ class AddOns(pulumi.ComponentResource):
             )
             add_ons.append(resource)
         self.names = pulumi.Output.all(*(add_on.addon_name for add_on in add_ons)).apply(list)
-        self.register_outputs({"names": self.names})
+        self.register_outputs(outputs(self))

@@ -13,17 +13,12 @@ from llmd_oke.cluster.instance_metadata import Boot, metadata
 from llmd_oke.cluster.network import Network, NodeNetworkArgs
 from llmd_oke.cluster.oke_cluster import NodeClusterArgs, OkeCluster
 from llmd_oke.cluster.provider import CPU_POOL, IMAGE, TagArgs, foreign_tags, invoke, tag_args
-from llmd_oke.objects import inputs, present
+from llmd_oke.config.pools import CPU_BOOT_VOLUME_GIB
+from llmd_oke.objects import given, inputs, outputs, present
+from llmd_oke.planning.network import carried_pods
 from llmd_oke.planning.pools import newest_oke_image
 from llmd_oke.planning.tags import CHECKSUM_TAG
-
-DEFAULT_BOOT_VOLUME_GIB = 128
-
-PODS_PER_VNIC = 31
-MOST_PODS = 110
-"""With a VCN-native network each secondary VNIC carries 31 pods, and there is one for each OCPU but the first, at least
-one (oci-hpc-oke).
-"""
+from llmd_oke.records import record
 
 _CYCLE_MODES = {"replace-node": "INSTANCE_REPLACE", "replace-boot-volume": "BOOT_VOLUME_REPLACE"}
 
@@ -118,7 +113,7 @@ class CpuPool(pulumi.ComponentResource):
         self.pool_id = _cpu_node_pool(self, name, args, autoscaled=args.get("autoscaled") or False)
         label = f"{POOL_LABEL}={args.get('pool_name') or name}"
         self.node_label = self.pool_id.apply(lambda _: label)
-        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
+        self.register_outputs(outputs(self))
 
 
 class SystemPoolArgs(CpuNodesArgs):
@@ -140,7 +135,7 @@ class SystemPool(pulumi.ComponentResource):
         self.pool_id = _cpu_node_pool(self, name, args, autoscaled=False)
         label = f"{POOL_LABEL}={args.get('pool_name') or name}"
         self.node_label = self.pool_id.apply(lambda _: label)
-        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
+        self.register_outputs(outputs(self))
 
 
 class NodeImageArgs(TagArgs):
@@ -172,7 +167,7 @@ class NodeImage(pulumi.ComponentResource):
         digest = args["checksum"].partition(":")[2][:8]
         image = oci.core.Image(
             f"{name}-image-{digest}",
-            compartment_id=args["compartment_id"],
+            **given(args, "compartment_id"),
             display_name=f"{args['display_name']}-{digest}",
             image_source_details={"source_type": "objectStorageUri", "source_uri": pulumi.Output.secret(args["uri"])},
             **tag_args(args, {CHECKSUM_TAG: args["checksum"]}),
@@ -184,7 +179,7 @@ class NodeImage(pulumi.ComponentResource):
             ),
         )
         self.image_id = image.id
-        self.register_outputs({"image_id": self.image_id})
+        self.register_outputs(outputs(self))
 
 
 def joined_cluster(cluster: JoinedCluster) -> NodeClusterArgs:
@@ -213,37 +208,35 @@ def _cpu_node_pool(
     """The OCID of a node pool without GPUs."""
     cluster, network = joined_cluster(args["cluster"]), node_network(args["network"])
     pool_name, compartment_id = args.get("pool_name") or name, args.get("compartment_id") or cluster["compartment_id"]
-    flexible, version = args["shape"].endswith(".Flex"), args["kubernetes_version"]
-    ocpus = args.get("ocpus") or 4
+    version, ocpus = args["kubernetes_version"], args.get("ocpus") or 4
 
     def placements(domains: list[str]) -> list[dict[str, Any]]:
         subnet_id = network["worker_subnet_id"]
         return [{"availability_domain": domain, "subnet_id": subnet_id} for domain in domains]
 
-    max_pods = args.get("max_pods") or most_pods(ocpus if flexible else MOST_PODS)
+    max_pods = args.get("max_pods") or carried_pods(args["shape"], ocpus)
     node_config = {
-        "size": args["size"],
+        **given(args, "size"),
         "placement_configs": pulumi.Output.from_input(args["availability_domains"]).apply(placements),
         "node_pool_pod_network_option_details": pod_network(network, max_pods),
         "nsg_ids": network.get("worker_nsg_ids"),
     }
     image_id = args.get("image_id")
-    spec = NodePoolSpec(
+    size = {"ocpus": ocpus, "memory_in_gbs": args.get("memory_gib") or 16}
+    spec = record(
+        NodePoolSpec,
+        present(args),
+        {"boot_volume_gib": CPU_BOOT_VOLUME_GIB},
         pool_name=pool_name,
         cluster=cluster,
         compartment_id=compartment_id,
-        kubernetes_version=version,
-        shape=args["shape"],
         labels={**(args.get("labels") or {}), POOL_LABEL: pool_name},
         boot=Boot("cpu", version, kubelet_taints(args.get("taints") or [])),
         node_config=node_config,
         tags=tag_args(args),
         image_id=_newest_image(component, name, compartment_id, version) if image_id is None else image_id,
-        boot_volume_gib=args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB,
         eviction_grace_minutes=eviction().grace_minutes,
-        shape_config={"ocpus": ocpus, "memory_in_gbs": args.get("memory_gib") or 16} if flexible else None,
-        cycling=args.get("cycling"),
-        ssh_public_key=args.get("ssh_public_key"),
+        shape_config=size if args["shape"].endswith(".Flex") else None,
         autoscaled=autoscaled,
     )
     opts = pulumi.ResourceOptions(
@@ -253,11 +246,6 @@ def _cpu_node_pool(
         ignore_changes=foreign_tags(args),
     )
     return node_pool(name, spec, opts).id
-
-
-def most_pods(ocpus: float) -> int:
-    """The pods of a node with that many OCPUs and a VCN-native network."""
-    return min(MOST_PODS, max(1, int(ocpus) - 1) * PODS_PER_VNIC)
 
 
 def _newest_image(
@@ -327,8 +315,7 @@ def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oc
         f"{name}-node-pool",
         name=spec.pool_name,
         cluster_id=spec.cluster["cluster_id"],
-        compartment_id=spec.compartment_id,
-        kubernetes_version=spec.kubernetes_version,
+        **given(vars(spec), "compartment_id", "kubernetes_version", "ssh_public_key"),
         node_shape=spec.shape,
         node_shape_config=spec.shape_config,
         initial_node_labels=labels,
@@ -348,7 +335,6 @@ def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oc
             "is_force_delete_after_grace_duration": True,
         },
         node_pool_cycling_details=cycling,
-        ssh_public_key=spec.ssh_public_key,
         opts=pulumi.ResourceOptions.merge(opts, own_size) if spec.autoscaled else opts,
     )
 
@@ -378,8 +364,8 @@ def pod_network(network: NodeNetworkArgs, max_pods: int) -> dict[str, Any]:
     subnet_id = network.get("pod_subnet_id")
     if subnet_id is None:
         return {"cni_type": "FLANNEL_OVERLAY"}
-    native = {"pod_subnet_ids": [subnet_id], "pod_nsg_ids": network.get("pod_nsg_ids"), "max_pods_per_node": max_pods}
-    return {"cni_type": "OCI_VCN_IP_NATIVE", **present(native)}
+    native = {"pod_subnet_ids": [subnet_id], "max_pods_per_node": max_pods, **given(network, "pod_nsg_ids")}
+    return {"cni_type": "OCI_VCN_IP_NATIVE", **native}
 
 
 def kubelet_taints(taints: Sequence[TaintArgs]) -> list[str]:

@@ -7,7 +7,7 @@ import pulumi_oci as oci
 from llmd_base.errors import KitError
 
 from llmd_oke.cluster.provider import TagArgs, tag_args
-from llmd_oke.objects import inputs
+from llmd_oke.objects import given, inputs, outputs
 
 CREATE_TIMEOUT = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
 """A Lustre file system takes half an hour and more."""
@@ -63,7 +63,7 @@ class Storage(pulumi.ComponentResource):
             self.volume_handle = self._lustre(name, args)
         else:
             raise KitError(f"{args['kind']!r} is no kind of shared file system.", "Known: file-storage, lustre.")
-        self.register_outputs({"volume_handle": self.volume_handle, "file_system_id": self.file_system_id})
+        self.register_outputs(outputs(self))
 
     def _file_storage(self, name: str, args: StorageArgs) -> pulumi.Output[str]:
         """Nodes alone mount it, from ports that only root may take: with flannel, pods come with addresses of nodes.
@@ -76,23 +76,14 @@ class Storage(pulumi.ComponentResource):
         """
         _require(args, "compartment_id", "availability_domain", "subnet_id", "client_cidr")
         child = pulumi.ResourceOptions(parent=self)
-        compartment_id, availability_domain = args.get("compartment_id") or "", args.get("availability_domain") or ""
-        file_system = oci.filestorage.FileSystem(
-            f"{name}-file-system",
-            compartment_id=compartment_id,
-            availability_domain=availability_domain,
-            display_name=name,
-            **tag_args(args),
-            opts=child,
-        )
+        place = {**given(args, "compartment_id", "availability_domain"), **tag_args(args)}
+        file_system = oci.filestorage.FileSystem(f"{name}-file-system", display_name=name, **place, opts=child)
         target = oci.filestorage.MountTarget(
             f"{name}-mount-target",
-            compartment_id=compartment_id,
-            availability_domain=availability_domain,
-            subnet_id=args.get("subnet_id") or "",
-            nsg_ids=args.get("nsg_ids") or [],
             display_name=name,
-            **tag_args(args),
+            nsg_ids=args.get("nsg_ids") or [],
+            **given(args, "subnet_id"),
+            **place,
             opts=child,
         )
         export = oci.filestorage.Export(
@@ -120,9 +111,7 @@ class Storage(pulumi.ComponentResource):
         _require(args, "compartment_id", "availability_domain", "subnet_id")
         file_system = oci.lustre.FileStorageLustreFileSystem(
             f"{name}-file-system",
-            compartment_id=args.get("compartment_id") or "",
-            availability_domain=args.get("availability_domain") or "",
-            subnet_id=args.get("subnet_id") or "",
+            **given(args, "compartment_id", "availability_domain", "subnet_id"),
             nsg_ids=args.get("nsg_ids") or [],
             display_name=name,
             file_system_name=args.get("file_system_name") or "models",

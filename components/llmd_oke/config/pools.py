@@ -21,6 +21,15 @@ from llmd_oke.config.base import (
 
 PercentOrCount = Annotated[str, matching(r"^[0-9]+%?$", "a number of nodes or a percentage, such as 1 or 25%")]
 Size = Annotated[int, Field(ge=1, le=1000)]
+
+MOST_PODS = 110
+"""Kubernetes' own limit for the pods of a node."""
+
+CPU_BOOT_VOLUME_GIB = 128
+GPU_BOOT_VOLUME_GIB = 512
+GPU_MAX_PODS = 64
+"""What pools have that say nothing else: in stack files, and as components of other programs."""
+
 Launch = Literal["managed-compute-cluster", "cluster-network", "compute-cluster-instances", "plain"]
 
 
@@ -151,13 +160,13 @@ class SystemPool(Part):
     image: Image | None = None
     """Image of the nodes; the newest OKE image of the version if left out, which asks OCI at preview."""
 
-    boot_volume_gib: Annotated[int, Field(ge=50, le=32768)] = 128
+    boot_volume_gib: Annotated[int, Field(ge=50, le=32768)] = CPU_BOOT_VOLUME_GIB
     """Size of the boot volume in GiB."""
 
     kubernetes_version: KubernetesVersion | None = None
     """Version of the nodes; the cluster's if left out."""
 
-    max_pods: Annotated[int, Field(ge=1, le=110)] | None = None
+    max_pods: Annotated[int, Field(ge=1, le=MOST_PODS)] | None = None
     """Pods of a node with a VCN-native network; what the shape's VNICs carry if left out."""
 
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict[str, str])
@@ -239,7 +248,7 @@ class GpuPool(Part):
     image: Image | None = None
     """Image of the nodes, with GPU driver and RDMA software. Needed to create."""
 
-    boot_volume_gib: Annotated[int, Field(ge=50, le=32768)] = 512
+    boot_volume_gib: Annotated[int, Field(ge=50, le=32768)] = GPU_BOOT_VOLUME_GIB
     """Size of the boot volume in GiB."""
 
     boot_volume_vpus_per_gb: Annotated[int, Field(ge=0, le=120)] | None = None
@@ -251,7 +260,7 @@ class GpuPool(Part):
     kubernetes_version: KubernetesVersion | None = None
     """Version of the nodes; the cluster's if left out."""
 
-    max_pods: Annotated[int, Field(ge=1, le=110)] = 64
+    max_pods: Annotated[int, Field(ge=1, le=MOST_PODS)] = GPU_MAX_PODS
     """Pods of a node."""
 
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict[str, str])

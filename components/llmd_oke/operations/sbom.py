@@ -12,9 +12,9 @@ from uuid import NAMESPACE_URL, uuid5
 
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.operators import HelmChart, operator
-from llmd_oke.config.pools import GpuPool
 from llmd_oke.planning import Plan
 from llmd_oke.planning.container_images import images_of, images_of_operator, operators_of
+from llmd_oke.planning.plan import GpuPoolPlan
 from llmd_oke.program.models import model_cache_mount
 from llmd_oke.sdk_modules import plugin_version
 from llmd_oke.serving.vllm import pinned_revision
@@ -164,20 +164,20 @@ def _models(plan: Plan) -> Iterator[Part]:
 def _of_cluster(plan: Plan) -> Iterator[Part]:
     """Node images, Kubernetes and OKE's add-ons."""
     assert plan.created is not None  # noqa: S101 - the caller has looked
-    version = plan.created.config.kubernetes_version
+    version = plan.created.kubernetes_version
     yield Part("platform", "Oracle Kubernetes Engine", version, f"oke:{version}")
-    pools = [*(item.config for item in plan.created.gpu_pools), *(item.config for item in plan.created.cpu_pools)]
-    for pool in pools:
-        image, of = pool.image, "GPU nodes" if isinstance(pool, GpuPool) else "nodes without GPUs"
-        if image is None:
+    for pool in plan.created.pools:
+        imported, of = pool.image_import, "GPU nodes" if isinstance(pool, GpuPoolPlan) else "nodes without GPUs"
+        if isinstance(pool, GpuPoolPlan) and pool.pool_id is not None:
+            continue  # nobody knows the image of nodes that are there already
+        if imported is not None:
+            sha256 = imported.checksum.removeprefix("sha256:") if imported.checksum.startswith("sha256:") else None
+            facts = {"used-by": of, "checksum": imported.checksum}
+            yield Part("operating-system", imported.name, None, f"image:{imported.name}", sha256=sha256, facts=facts)
+        elif pool.image_id is not None:
+            yield Part("operating-system", pool.image_id, None, f"image:{pool.image_id}", facts={"used-by": of})
+        else:
             yield Part("operating-system", "OKE node image", None, f"image:oke:{of}", facts={"used-by": of})
-        elif image.import_ is not None:
-            name, checksum = image.import_.name, image.import_.checksum
-            sha256 = checksum.removeprefix("sha256:") if checksum.startswith("sha256:") else None
-            facts = {"used-by": of, "checksum": checksum}
-            yield Part("operating-system", name, None, f"image:{name}", sha256=sha256, facts=facts)
-        elif image.ocid is not None:
-            yield Part("operating-system", image.ocid, None, f"image:{image.ocid}", facts={"used-by": of})
     for add_on in (*plan.gpu_stack.add_ons, *plan.created.add_ons):
         yield Part("application", add_on.name, add_on.version, f"oke-add-on:{add_on.name}")
 

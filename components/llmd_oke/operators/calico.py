@@ -10,7 +10,7 @@ from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.container_images import locked_image
 from llmd_oke.catalogue.downloads import pinned_file
 from llmd_oke.catalogue.operators import PolicyEngine
-from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, inputs, when_declared
+from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, inputs, outputs, when_declared
 from llmd_oke.values import cache_folder, read_yaml_documents
 
 _DEFINITION = "CustomResourceDefinition"
@@ -49,7 +49,7 @@ class Calico(pulumi.ComponentResource):
         self.version = pulumi.Output.all(*(when_declared(item, "") for item in workloads)).apply(
             lambda _: facts.version
         )
-        self.register_outputs({"version": self.version})
+        self.register_outputs(outputs(self))
 
 
 def published(facts: PolicyEngine) -> Path:

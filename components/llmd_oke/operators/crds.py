@@ -15,7 +15,7 @@ import yaml
 from llmd_base.errors import KitError, causes
 
 from llmd_oke.catalogue.releases import crd_manifests
-from llmd_oke.objects import KubernetesObject, ReleaseRef, inputs, is_update, resolve_release, when_declared
+from llmd_oke.objects import KubernetesObject, ReleaseRef, inputs, is_update, outputs, resolve_release, when_declared
 
 if TYPE_CHECKING:  # previews don't look, and these are slow to import
     import httpx2
@@ -68,7 +68,7 @@ class Crds(pulumi.ComponentResource):
             )
             names.append(when_declared(definition, metadata["name"]))
         self.names = pulumi.Output.all(*names)
-        self.register_outputs({"names": self.names})
+        self.register_outputs(outputs(self))
 
 
 def when_established(

@@ -15,6 +15,7 @@ from llmd_oke.objects import (
     KubernetesObject,
     RegistryMirrorArgs,
     inputs,
+    outputs,
     registry_mirror,
     when_declared,
 )
@@ -83,7 +84,7 @@ class CertManager(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:CertManager", name, inputs(self, args), opts)
         facts = operator("cert-manager").taken_from(registry_mirror(args))
         self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
-        self.register_outputs({"namespace": self.namespace})
+        self.register_outputs(outputs(self))
 
 
 class NodeFeatureDiscovery(pulumi.ComponentResource):
@@ -96,7 +97,7 @@ class NodeFeatureDiscovery(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:NodeFeatureDiscovery", name, inputs(self, args), opts)
         facts = operator("node-feature-discovery").taken_from(registry_mirror(args))
         self.namespace = namespace_of(declare_release(self, name, facts, _manifests(args.get("tolerations"))), facts)
-        self.register_outputs({"namespace": self.namespace})
+        self.register_outputs(outputs(self))
 
 
 class AmdGpuOperator(pulumi.ComponentResource):
@@ -123,7 +124,7 @@ class AmdGpuOperator(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self, depends_on=[release], custom_timeouts=DEVICE_CONFIG_TIMEOUT)
         resource = KubernetesObject(f"{name}-device-config", manifest, child)
         self.device_config = when_declared(resource, manifest["metadata"]["name"])
-        self.register_outputs({"namespace": self.namespace, "device_config": self.device_config})
+        self.register_outputs(outputs(self))
 
 
 def _with_rule(facts: Operator, selector: Mapping[str, str] | None) -> Operator:
@@ -255,4 +256,4 @@ class PrometheusStack(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:PrometheusStack", name, inputs(self, args), opts)
         facts = operator("kube-prometheus-stack").taken_from(registry_mirror(args))
         self.namespace = namespace_of(declare_release(self, name, facts, []), facts)
-        self.register_outputs({"namespace": self.namespace})
+        self.register_outputs(outputs(self))

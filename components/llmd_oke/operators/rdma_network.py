@@ -9,7 +9,7 @@ from llmd_base.errors import KitError
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.catalogue.operators import RdmaByFunctions
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, ShapeRef, inputs, resolve_shape
+from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, ShapeRef, inputs, outputs, resolve_shape
 from llmd_oke.operators.crds import when_established
 
 TIMEOUT = pulumi.CustomTimeouts(create="300s", update="300s", delete="600s")
@@ -57,9 +57,7 @@ class RdmaNetwork(pulumi.ComponentResource):
         self.namespace = served.apply(lambda _: facts.namespace)
         self.resources = declared.apply(lambda _: [shape.rdma.resource for shape in shapes])
         self.networks = declared.apply(lambda _: [f"{item.namespace}/{item.name}" for item in attachments])
-        self.register_outputs(
-            {"namespace": self.namespace, "resources": self.resources, "networks": self.networks},
-        )
+        self.register_outputs(outputs(self))
 
     def _declare(
         self, name: str, manifests: list[Manifest], served: pulumi.Output[bool], needed: list[pulumi.Resource]

@@ -12,6 +12,7 @@ from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.config import StackConfig
 from llmd_oke.config.stack import Acceptance
 from llmd_oke.planning.plan import Node, Pool, PoolAcceptance
+from llmd_oke.records import record
 
 GID_VARIABLE = "UCX_IB_GID_INDEX"
 TESTED_GPUS = "amd.com/gpu"
@@ -25,11 +26,12 @@ def pool_acceptance(config: StackConfig, pools: Sequence[Pool], nodes: Sequence[
     settings = config.acceptance or Acceptance()
     created = config.created_cluster is not None and settings.when == "new-nodes"
     return tuple(
-        PoolAcceptance(
+        record(
+            PoolAcceptance,
+            settings,
             pool=pool,
             in_update=created and not pool.autoscaled,
             needed=max(1, sum(node.pool == pool.name and bool(node.servers) for node in nodes)),
-            on_failure=settings.on_failure,
             checks=_checks(settings, pool.shape, rdma=config.rdma != "none"),
             limits=_limits(settings, pool.shape, rdma=config.rdma != "none"),
             limit_s=settings.limit_minutes * 60,
@@ -60,15 +62,16 @@ def _all_reduce(settings: Acceptance, shape: Shape) -> float | None:
 def _limits(settings: Acceptance, shape: Shape, *, rdma: bool) -> Limits:
     known, figures, given = facts(), facts().shapes.get(shape.name), settings.thresholds
     all_reduce = _all_reduce(settings, shape) or 0.0
-    return Limits(
-        gpus=shape.gpus,
+    return record(
+        Limits,
+        known,
+        shape,
         virtual_functions=shape.rdma.virtual_functions if rdma else 0,
         gid_index=int(shape.rdma.environment.get(GID_VARIABLE, "3")),
         mtu_bytes=figures.mtu_bytes if figures else 0,
         link_gb_per_s=given.min_link_gb_per_s or known.least_link_share * line_rate_gb_per_s(shape),
         all_reduce_gb_per_s=all_reduce,
         all_reduce_alone_gb_per_s=(figures.all_reduce_alone_gb_per_s if figures else None) or 0.0,
-        least_carried_share=known.least_carried_share,
         memory_gb_per_s=given.min_memory_gb_per_s or known.least_memory_share * shape.gpu.memory_bandwidth_gb_per_s,
         matrix_tflops=given.min_matrix_tflops or known.least_matrix_share * shape.gpu.dense_tflops.bf16,
         disks=shape.disks.count if shape.disks else 0,

@@ -140,8 +140,8 @@ def _nodes_by_tag(plan: Plan) -> Iterator[Advice]:
 def _kernels(plan: Plan) -> Iterator[Advice]:
     """Imported images with faults of the kernel that later ones don't have."""
     for i, pool in enumerate(plan.created.gpu_pools if plan.created else ()):
-        image = pool.config.image
-        for fault in kernel_faults(image.import_.name) if image and image.import_ else ():
+        image = pool.image_import
+        for fault in kernel_faults(image.name) if image else ():
             text = (
                 f"the image has {fault.name}; nodes block {', '.join(fault.modules)}, images of {fault.fixed} are fixed"
             )
@@ -154,7 +154,7 @@ def _cycling(plan: Plan) -> Iterator[Advice]:
         cycling = pool.cycling
         if cycling is not None and cycling.mode == "replace-node" and cycling.shrinks:
             text = (
-                f"OKE may return a {pool.config.shape} before it has another one, which somebody else may get;"
+                f"OKE may return a {pool.shape} before it has another one, which somebody else may get;"
                 " replace-boot-volume keeps the machines, maxSurge without maxUnavailable takes another one first"
             )
             yield Advice(f"gpuPools[{i}].cycling.maxUnavailable", text)

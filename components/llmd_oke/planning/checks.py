@@ -39,6 +39,7 @@ from llmd_oke.planning.pools import availability_domain_problems, node_scaling_p
 from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.storage import pod_disk_gib, pod_disk_problems, storage_problems
 from llmd_oke.planning.tags import tag_problems
+from llmd_oke.records import record
 
 
 def problems(config: StackConfig) -> list[Problem]:
@@ -135,13 +136,10 @@ def pools(config: StackConfig) -> tuple[Pool, ...]:
     shapes = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
     owner = virtual_functions_owner(config)
     return tuple(
-        Pool(
-            name=pool.name,
+        record(
+            Pool,
+            pool,
             shape=operators.with_function_names(shape, owner),
-            size=pool.size,
-            limits=pool.limits,
-            autoscaled=pool.autoscaled,
-            taints=pool.taints,
             pod_disk_gib=pod_disk_gib(pool),
             exists=pool.pool_id is not None,
             ready_timeout_s=pool.ready_timeout_minutes * 60,

@@ -111,7 +111,7 @@ def registry_advice(plan: Plan) -> Iterator[Advice]:
     for text in not_mirrored(plan):
         yield Advice("registryMirror", text)
     is_oracles, created = mirror.registry.endswith(OCI_REGISTRY), plan.created
-    if is_oracles and created is not None and not (mirror.pull_secret or "ocir" in created.config.iam.grants):
+    if is_oracles and created is not None and not (mirror.pull_secret or "ocir" in created.iam.cluster):
         text = (
             "nodes sign in to private repositories of OCI's registry with cluster.iam.grants: [ocir], or by pullSecret"
         )
@@ -129,7 +129,7 @@ def _pull_limit_advice(plan: Plan) -> Iterator[Advice]:
     """Nodes behind one address that pull everything anew. A bound: each node, each image."""
     nodes = sum(pool.limits.most for pool in plan.pools)
     if plan.created is not None:
-        nodes += sum(pool.config.size for pool in plan.created.cpu_pools)
+        nodes += sum(pool.size for pool in plan.created.cpu_pools)
     for registry, limit in registries().pull_limits.items():
         images = [used for used in images_of(plan) if used.image.registry == registry]
         if len(images) * nodes > limit.pulls:

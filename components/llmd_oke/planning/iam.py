@@ -11,9 +11,11 @@ from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Group, Need, Phase, Scope, Statement
 from llmd_oke.config import CreateCluster, Lustre, StackConfig
 from llmd_oke.config.gateway import CreatedGateway
-from llmd_oke.planning.plan import IamNeeds
+from llmd_oke.planning.network import ocids
+from llmd_oke.planning.plan import IamNeeds, IamPlan, NodeTag
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, autoscaled_pools
-from llmd_oke.planning.tags import planned_tags
+from llmd_oke.planning.tags import planned_tags, unique_name
+from llmd_oke.records import record
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,22 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
     }
     repeated = {name: tuple(dict.fromkeys(ocid for ocid in values if ocid)) for name, values in ocids.items()}
     return IamNeeds(phases["cluster"], phases["nodes"], {name: values for name, values in repeated.items() if values})
+
+
+def planned_iam(config: StackConfig, cluster: CreateCluster) -> IamPlan:
+    """The groups and policies of the cluster that a stack creates."""
+    tags, node_tag = planned_tags(config), cluster.iam.node_tag
+    return record(
+        IamPlan,
+        iam_needs(config, cluster),
+        cluster.iam,
+        unique_name=unique_name(cluster),
+        dynamic_group_ids=ocids(cluster.iam.dynamic_groups),
+        node_tag=None if node_tag is None else NodeTag(node_tag, tags.defined[node_tag]),
+        ignored_tags=tags.ignored,
+        tag_namespace_compartment_id=tags.namespace_compartment_id,
+        network_compartment_id=cluster.network.compartment_id,
+    )
 
 
 def _has_load_balancer(config: StackConfig) -> bool:

@@ -1,22 +1,21 @@
 """The network of a created cluster: its parts, its subnets, its security rules, and what is wrong with it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 from itertools import combinations, product
 from math import ceil
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
 from llmd_base.errors import Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Direction, GroupRole, GrowingSubnet, Outside, Protocol, RuleEntry, SubnetRole
-from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig
+from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig, SystemPool
 from llmd_oke.config.base import Part
-
-MOST_PODS = 110
-"""Kubernetes' own limit for the pods of a node."""
+from llmd_oke.config.pools import MOST_PODS
+from llmd_oke.records import record
 
 SURGE = 0.25
 """Nodes that an update may add to a pool beside its size: OKE's own default of 25 % (oci-hpc-oke)."""
@@ -34,10 +33,21 @@ ANYWHERE = "0.0.0.0/0"
 _PATH = "cluster.network"
 
 
+_CHOICES_OF_ROLES: Mapping[str, str] = {
+    "public_load_balancers": "public_load_balancers",
+    "bastion": "bastion",
+    "bastion_host": "bastion_host",
+    "operator": "operator",
+    "storage": "file_storage",
+    "lustre": "lustre",
+}
+"""The choices that subnets and groups are there by, by their roles; the others are always there, or by the CNI."""
+
+
 @dataclass(frozen=True)
 class NetworkChoices:
     """What decides which subnets, gateways, groups and rules a network has. Rows of the table of rules name its fields
-    (`needs`).
+    (`needs`), and arguments of the component `Network` have the same names.
     """
 
     cni: str = "vcn-native"
@@ -51,22 +61,24 @@ class NetworkChoices:
     worker_internet: bool = True
     pod_internet: bool = True
 
+    def with_existing(self, roles: Collection[str]) -> "NetworkChoices":
+        """The choices of a network where subnets or groups of these roles are there already."""
+        return replace(self, **{choice: True for role, choice in _CHOICES_OF_ROLES.items() if role in roles})
+
+    @property
+    def flannel(self) -> bool:
+        """Whether pods are in an overlay instead of the VCN."""
+        return self.cni == "flannel"
+
     @property
     def subnet_roles(self) -> tuple[SubnetRole, ...]:
         """The subnets that the network has."""
-        roles: dict[SubnetRole, bool] = {
-            "api": True,
-            "workers": True,
-            "pods": self.cni == "vcn-native",
-            "load_balancers": True,
-            "public_load_balancers": self.public_load_balancers,
-            "bastion": self.bastion,
-            "bastion_host": self.bastion_host,
-            "operator": self.operator,
-            "storage": self.file_storage,
-            "lustre": self.lustre,
-        }
-        return tuple(role for role, present in roles.items() if present)
+        return tuple(role for role in get_args(SubnetRole) if self._has(role))
+
+    def _has(self, role: SubnetRole) -> bool:
+        if role == "pods":
+            return not self.flannel
+        return role not in _CHOICES_OF_ROLES or bool(getattr(self, _CHOICES_OF_ROLES[role]))
 
     @property
     def group_roles(self) -> tuple[GroupRole, ...]:
@@ -86,7 +98,7 @@ class NetworkChoices:
     @property
     def nat(self) -> bool:
         """Whether anything in a private subnet may open connections to the internet."""
-        return self.worker_internet or self.operator or (self.cni == "vcn-native" and self.pod_internet)
+        return self.worker_internet or self.operator or (self.pod_internet and not self.flannel)
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,36 @@ class PoolSize:
 
     nodes: int
     max_pods: int
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """The network of a created cluster: its parts, the pools that its subnets have room for, and the OCIDs of what is
+    there already, by role.
+
+    The range of a VCN that is created is the catalogue's where `cidr` is None. The bastion is that of `bastion_id`, or
+    is made for `bastion_client_cidrs`.
+    """
+
+    choices: NetworkChoices
+    pools: tuple[PoolSize, ...]
+    compartment_id: str
+    cidr: str | None
+    vcn_id: str | None
+    subnet_ids: Mapping[str, str]
+    nsg_ids: Mapping[str, str]
+    route_table_ids: Mapping[str, str]
+    api_access: Literal["private", "public"]
+    api_allowed_cidrs: tuple[str, ...]
+    public_load_balancer_cidrs: tuple[str, ...]
+    bastion_client_cidrs: tuple[str, ...]
+    bastion_id: str | None
+    bastion_subnet_cidr: str | None
+    bastion_host_cidrs: tuple[str, ...]
+    services_gateway_id: str | None
+    services_gateway_cidr: str | None
+    display_name: str
+    protect: bool
 
 
 @dataclass(frozen=True)
@@ -159,22 +201,42 @@ class SecurityRule:
         return "-".join([self.direction, self.protocol, *ports, *source_ports, peer])
 
 
+def planned_network(config: StackConfig, cluster: CreateCluster) -> NetworkPlan:
+    """The network of the cluster that a stack creates."""
+    network, bastion = cluster.network, cluster.network.bastion_service
+    return record(
+        NetworkPlan,
+        network,
+        cluster.lookup_results,
+        choices=network_choices(config, cluster),
+        pools=tuple(network_pools(config)),
+        compartment_id=network.compartment_id or cluster.compartment_id,
+        subnet_ids=ocids(network.subnets),
+        nsg_ids=ocids(network.security_groups),
+        route_table_ids=ocids(network.route_tables),
+        api_access=cluster.api_endpoint.access,
+        api_allowed_cidrs=cluster.api_endpoint.allowed_cidrs,
+        bastion_client_cidrs=bastion.client_cidrs,
+        bastion_id=bastion.ocid,
+        bastion_subnet_cidr=bastion.subnet_cidr,
+        display_name=cluster.name,
+        protect=cluster.protect if network.protect is None else network.protect,
+    )
+
+
 def network_choices(config: StackConfig, cluster: CreateCluster) -> NetworkChoices:
     """The choices of a stack. What is there already, by its OCID, is part of the network whatever else is chosen."""
     network, cache = cluster.network, config.storage.model_cache
-    named = _roles_with_ocids(network.subnets) | _roles_with_ocids(network.security_groups)
-    return NetworkChoices(
-        cni=cluster.cni,
+    chosen = record(
+        NetworkChoices,
+        network,
+        cluster,
         public_endpoint=cluster.api_endpoint.access == "public",
-        public_load_balancers=network.public_load_balancers or "public_load_balancers" in named,
-        bastion=network.bastion or "bastion" in named,
-        bastion_host=bool(network.bastion_host_cidrs) or "bastion_host" in named,
-        operator=network.operator or "operator" in named,
-        file_storage=isinstance(cache, FileStorage) or "storage" in named,
-        lustre=isinstance(cache, Lustre) or "lustre" in named,
-        worker_internet=network.worker_internet,
-        pod_internet=network.pod_internet,
+        bastion_host=bool(network.bastion_host_cidrs),
+        file_storage=isinstance(cache, FileStorage),
+        lustre=isinstance(cache, Lustre),
     )
+    return chosen.with_existing({*ocids(network.subnets), *ocids(network.security_groups)})
 
 
 def control_plane_cidrs(config: StackConfig) -> list[str] | None:
@@ -197,17 +259,29 @@ def control_plane_cidrs(config: StackConfig) -> list[str] | None:
 def network_pools(config: StackConfig) -> list[PoolSize]:
     """The pools whose nodes need addresses of the network; not those that are there already."""
     gpu_pools = [PoolSize(pool.limits.most, pool.max_pods) for pool in config.gpu_pools if pool.pool_id is None]
-    cpu_pools: list[PoolSize] = []
-    for pool in (config.system_pool, *config.cpu_pools):
-        # The VNICs of a flexible shape: one for each OCPU, at least two, one of them the node's own.
-        carried = min(MOST_PODS, 31 * max(1, int(pool.ocpus) - 1))
-        cpu_pools.append(PoolSize(pool.limits.most, pool.max_pods or carried))
-    return [*gpu_pools, *cpu_pools]
+    cpu_pools = (config.system_pool, *config.cpu_pools)
+    return [*gpu_pools, *(PoolSize(pool.limits.most, max_pods_of(pool)) for pool in cpu_pools)]
 
 
-def _roles_with_ocids(part: Part) -> set[str]:
-    """The roles that an OCID is given for."""
-    return {role for role, ocid in part.model_dump().items() if ocid is not None}
+def max_pods_of(pool: SystemPool) -> int:
+    """The most pods of a node without GPUs: what the stack file says, or what the nodes' VNICs carry."""
+    return pool.max_pods or carried_pods(pool.shape, pool.ocpus)
+
+
+def carried_pods(shape: str, ocpus: float) -> int:
+    """The pods that the VNICs of a node carry in a VCN-native network, at most Kubernetes' own limit.
+
+    A flexible shape has a VNIC for each OCPU, at least two, one of them the node's own (oci-hpc-oke); others have
+    enough for the limit, and have OCPUs of their own, whatever `ocpus` says.
+    """
+    if not shape.endswith(".Flex"):
+        return MOST_PODS
+    return min(MOST_PODS, max(1, int(ocpus) - 1) * facts.subnets().pods_per_vnic)
+
+
+def ocids(part: Part) -> dict[str, str]:
+    """The OCIDs that are given of a part of the stack file, by role."""
+    return part.model_dump(exclude_none=True)
 
 
 def addresses(network: IPv4Network) -> int:

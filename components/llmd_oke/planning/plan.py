@@ -15,11 +15,8 @@ from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.catalogue.serving import GatewayProvider
 from llmd_oke.config import (
     Cluster,
-    CpuPool,
-    CreateCluster,
     Engine,
     ExistingCluster,
-    GpuPool,
     Layer,
     Role,
     Router,
@@ -29,18 +26,17 @@ from llmd_oke.config import (
     Slo,
     Smoke,
     StackConfig,
-    SystemPool,
     Topology,
     Workload,
 )
-from llmd_oke.config.cluster import AddOn
+from llmd_oke.config.cluster import AddOn, Oidc
 from llmd_oke.config.front_door import Authentication, CacheIsolation, Exposure, LoadBalancer, Tls
 from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.config.network_policies import NetworkPolicies
-from llmd_oke.config.pools import CycleMode, Taint
+from llmd_oke.config.pools import CycleMode, ImageImport, Taint
 from llmd_oke.config.stack import GpuStack, Override
-from llmd_oke.planning.network import NetworkChoices, PoolSize
+from llmd_oke.planning.network import NetworkPlan
 
 
 @dataclass(frozen=True)
@@ -303,6 +299,37 @@ class IamNeeds:
 
 
 @dataclass(frozen=True)
+class NodeTag:
+    """The defined tag that nodes are known by, `Namespace.Key`, and its value."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class IamPlan(IamNeeds):
+    """The dynamic groups and policies of a created cluster, in the tenancy's home region.
+
+    Compartments are the cluster's where they are None. `unique_name` is the beginning of all names: clusters of other
+    regions and compartments have groups and policies in the same region.
+    """
+
+    unique_name: str
+    style: Literal["identity-domain", "classic"]
+    domain: str
+    domain_url: str | None
+    home_region: str | None
+    dynamic_group_ids: Mapping[str, str]
+    node_tag: NodeTag | None
+    ignored_tags: tuple[str, ...]
+    tag_namespace_compartment_id: str | None
+    network_compartment_id: str | None
+    image_compartment_id: str | None
+    key_compartment_id: str | None
+    reservation_compartment_id: str | None
+
+
+@dataclass(frozen=True)
 class PrewarmPlan:
     """How weights get into the model cache before servers start; `revisions` are commits by the models' names."""
 
@@ -331,15 +358,15 @@ class ModelCachePlan:
 @dataclass(frozen=True)
 class StoragePlan:
     """A file system that is created for the model cache. Nodes that mount it are `anywhere` in the VCN where pools are
-    there already.
+    there already. File Storage has an `export_path`, Lustre a capacity in GB and a tier.
     """
 
     kind: Literal["file-storage", "lustre"]
     availability_domain: str
     anywhere: bool
-    export_path: str | None
-    capacity_gb: int | None
-    performance_tier: str | None
+    export_path: str | None = None
+    capacity_gb: int | None = None
+    performance_tier: str | None = None
 
 
 @dataclass(frozen=True)
@@ -375,55 +402,113 @@ class CyclingPlan:
 
 
 @dataclass(frozen=True)
-class GpuPoolPlan:
-    """A GPU pool of a created cluster: what the stack file says of it (`config`), and what it leaves to planning.
+class NodesPlan:
+    """The nodes of a pool of a created cluster, with GPUs or without: `size` of them at first, and as few and as many
+    as `limits` says later, where the cluster autoscaler decides (`autoscaled`).
 
-    `file_storage` says that nodes mount the file system of the model cache over NFS, `rdma_in_pods` that pods have RDMA
-    devices of their own.
-    """
-
-    config: GpuPool
-    kubernetes_version: str
-    labels: Mapping[str, str]
-    topology_manager_policy: str | None
-    file_storage: bool
-    rdma_in_pods: bool
-    cycling: CyclingPlan | None
-
-
-@dataclass(frozen=True)
-class CpuPoolPlan:
-    """A pool without GPUs of a created cluster: what the stack file says of it (`config`), and what it leaves to
-    planning. OCI is asked for `availability_domains` where there are none.
+    `image_id` is an image that is there, `image_import` the one that is imported instead; with neither, OCI is asked
+    for OKE's newest. `options` are what a node pool takes as the stack file says it, by the component's arguments:
+    nothing of it depends on anything else.
     """
 
     name: str
-    config: SystemPool | CpuPool
+    shape: str
+    size: int
+    limits: SizeLimits
+    autoscaled: bool
     kubernetes_version: str
-    availability_domains: tuple[str, ...]
+    image_id: str | None
+    image_import: ImageImport | None
+    max_pods: int
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
     cycling: CyclingPlan | None
+    ssh_public_key: str | None
+    protect: bool
+    options: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class GpuPoolPlan(NodesPlan):
+    """A GPU pool of a created cluster; one that is there already (`pool_id`) has no image and may have no availability
+    domain.
+
+    `file_storage` says that nodes mount the file system of the model cache over NFS, `rdma_in_pods` that pods have RDMA
+    devices of their own. Nodes are in any of the fault domains where those are None. Before a node goes it is drained
+    for `drain_minutes` at most.
+    """
+
+    pool_id: str | None
+    availability_domain: str
+    fault_domains: tuple[str, ...] | None
+    topology_manager_policy: str | None
+    file_storage: bool
+    rdma_in_pods: bool
+    drain_minutes: int
+
+
+@dataclass(frozen=True)
+class CpuPoolPlan(NodesPlan):
+    """A pool without GPUs of a created cluster. OCI is asked for `availability_domains` where there are none."""
+
+    availability_domains: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
     """What a stack creates beside models: network, rights, pools, add-ons, storage, and who changes pools' sizes.
 
-    The first of `cpu_pools` is the system pool. `storage` is None where no file system is created. `autoscaled`
-    are the pools whose number of nodes is the cluster autoscaler's, which is the add-on `autoscaler`, None where there
-    are none.
+    The first of `cpu_pools` is the system pool. `cluster_id` is that of a cluster that is there already, which OCI is
+    asked for the `kubeconfig` of where that is None; pods have addresses of the VCN where `pods_cidr` is None.
+    `storage` is None where no file system is created; `autoscaler` is the add-on that changes the size of pools, None
+    where it changes none, and `node_repair` says whether OKE repairs a GPU node that somebody labels.
     """
 
-    config: CreateCluster
+    cluster_name: str
+    region: str
+    compartment_id: str
+    tenancy_id: str
+    kubernetes_version: str
+    cluster_id: str | None
+    public_api: bool
+    flannel: bool
+    pods_cidr: str | None
+    services_cidr: str
+    kms_key_id: str | None
+    image_policy_key_ids: tuple[str, ...] | None
+    oidc: Oidc | None
+    oidc_discovery: bool
+    protect: bool
+    kubeconfig: str | None
     tags: TagsPlan
-    network: NetworkChoices
-    network_pools: tuple[PoolSize, ...]
-    iam: IamNeeds
+    network: NetworkPlan
+    iam: IamPlan
     gpu_pools: tuple[GpuPoolPlan, ...]
     cpu_pools: tuple[CpuPoolPlan, ...]
     add_ons: tuple[AddOn, ...]
     storage: StoragePlan | None
-    autoscaled: tuple[GpuPool | CpuPool, ...]
     autoscaler: AddOn | None
+    node_repair: Literal["none", "on-request"]
+
+    @property
+    def pools(self) -> tuple[GpuPoolPlan | CpuPoolPlan, ...]:
+        """All pools, those with GPUs first."""
+        return (*self.gpu_pools, *self.cpu_pools)
+
+    @property
+    def autoscaled(self) -> tuple[GpuPoolPlan | CpuPoolPlan, ...]:
+        """The pools whose number of nodes is the cluster autoscaler's."""
+        return tuple(pool for pool in self.pools if pool.autoscaled)
+
+    def without_protection(self) -> "ClusterPlan":
+        """The same where an update may delete and replace cluster, network and pools."""
+        return replace(
+            self,
+            protect=False,
+            network=replace(self.network, protect=False),
+            gpu_pools=tuple(replace(pool, protect=False) for pool in self.gpu_pools),
+            cpu_pools=tuple(replace(pool, protect=False) for pool in self.cpu_pools),
+        )
 
 
 @dataclass(frozen=True)

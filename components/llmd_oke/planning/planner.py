@@ -19,10 +19,7 @@ from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import GPUS, SHAPES
 from llmd_oke.config import (
-    CpuPool,
     CreateCluster,
-    FileStorage,
-    GpuPool,
     Model,
     Role,
     StackConfig,
@@ -35,19 +32,18 @@ from llmd_oke.planning import checks, placement
 from llmd_oke.planning.acceptance import pool_acceptance
 from llmd_oke.planning.advice import advice
 from llmd_oke.planning.container_images import images_of
+from llmd_oke.planning.created_pools import planned_cpu_pool, planned_gpu_pool
 from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
-from llmd_oke.planning.iam import iam_needs
+from llmd_oke.planning.iam import planned_iam
 from llmd_oke.planning.models import ModelContext, answer_changes, kv_cache_settings, memory
 from llmd_oke.planning.monitoring import monitoring, tracing
-from llmd_oke.planning.network import control_plane_cidrs, network_choices, network_pools
+from llmd_oke.planning.network import control_plane_cidrs, planned_network
 from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import (
     ClusterPlan,
-    CpuPoolPlan,
-    GpuPoolPlan,
     ModelPlan,
     Node,
     Plan,
@@ -56,7 +52,7 @@ from llmd_oke.planning.plan import (
     UnitPlan,
     UpdateWay,
 )
-from llmd_oke.planning.pools import SYSTEM_POOL, autoscaled_pools, autoscaler_add_on, planned_cycling
+from llmd_oke.planning.pools import autoscaled_pools, autoscaler_add_on
 from llmd_oke.planning.releases import (
     pull_problems,
     router_of,
@@ -68,6 +64,7 @@ from llmd_oke.planning.releases import (
 )
 from llmd_oke.planning.storage import created_storage, download_limit_s, model_cache
 from llmd_oke.planning.tags import planned_tags
+from llmd_oke.records import record
 
 
 def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
@@ -147,41 +144,25 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
 
 
 def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
-    autoscaled = autoscaled_pools(config)
-    return ClusterPlan(
-        config=cluster,
+    policy, network = cluster.image_policy, planned_network(config, cluster)
+    public, flannel = network.choices.public_endpoint, network.choices.flannel
+    return record(
+        ClusterPlan,
+        cluster,
+        cluster.lookup_results,
+        cluster_name=cluster.name,
+        public_api=public,
+        flannel=flannel,
+        pods_cidr=cluster.pods_cidr if flannel else None,
+        image_policy_key_ids=None if policy is None else policy.kms_key_ids,
         tags=planned_tags(config),
-        network=network_choices(config, cluster),
-        network_pools=tuple(network_pools(config)),
-        iam=iam_needs(config, cluster),
-        gpu_pools=tuple(_gpu_pool(config, cluster, pool) for pool in config.gpu_pools),
-        cpu_pools=tuple(
-            CpuPoolPlan(
-                name=pool.name if isinstance(pool, CpuPool) else SYSTEM_POOL,
-                config=pool,
-                kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
-                availability_domains=pool.availability_domains or cluster.lookup_results.availability_domains,
-                cycling=planned_cycling(pool),
-            )
-            for pool in (config.system_pool, *config.cpu_pools)
-        ),
+        network=network,
+        iam=planned_iam(config, cluster),
+        gpu_pools=tuple(planned_gpu_pool(config, cluster, pool) for pool in config.gpu_pools),
+        cpu_pools=tuple(planned_cpu_pool(cluster, pool) for pool in (config.system_pool, *config.cpu_pools)),
         add_ons=tuple(add_ons(config, cluster)),
         storage=created_storage(config),
-        autoscaled=tuple(autoscaled),
-        autoscaler=autoscaler_add_on(config) if autoscaled else None,
-    )
-
-
-def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool) -> GpuPoolPlan:
-    """With RDMA the kubelet gives a pod GPUs and network devices of one socket where it can."""
-    return GpuPoolPlan(
-        config=pool,
-        kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
-        labels={**dict(gpu_stack(config).node_labels), **pool.labels},
-        topology_manager_policy=pool.topology_manager_policy or ("best-effort" if config.rdma == "sriov-vf" else None),
-        file_storage=isinstance(config.storage.model_cache, FileStorage),
-        rdma_in_pods=config.rdma == "sriov-vf",
-        cycling=planned_cycling(pool),
+        autoscaler=autoscaler_add_on(config) if autoscaled_pools(config) else None,
     )
 
 

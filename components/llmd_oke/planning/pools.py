@@ -28,7 +28,7 @@ from llmd_oke.config import (
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.pools import CycleMode
 from llmd_oke.planning.placement import place_at_first
-from llmd_oke.planning.plan import CyclingPlan, Plan
+from llmd_oke.planning.plan import CyclingPlan, NodesPlan, Plan
 
 SYSTEM_POOL = "system"
 """Name of the pool that controllers and the cluster autoscaler run on."""
@@ -351,7 +351,7 @@ def autoscaler_add_on(config: StackConfig) -> AddOn:
     return AddOn(name=facts.name, version=own.version if own else None, configurations=settings)
 
 
-def autoscaler_nodes(pools: Iterable[GpuPool | CpuPool], pool_ids: Mapping[str, str]) -> str:
+def autoscaler_nodes(pools: Iterable[NodesPlan], pool_ids: Mapping[str, str]) -> str:
     """The add-on's setting `nodes`: limits and OCID of each pool; `pool_ids` are the OCIDs by the pools' names."""
     return ", ".join(f"{pool.limits.least}:{pool.limits.most}:{pool_ids[pool.name]}" for pool in pools)
 

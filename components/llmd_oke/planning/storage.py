@@ -15,6 +15,7 @@ from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, Model, 
 from llmd_oke.config.engine import flag_of
 from llmd_oke.planning.placement import unit_names
 from llmd_oke.planning.plan import Advice, ModelCachePlan, Node, Plan, PrewarmPlan, StoragePlan
+from llmd_oke.records import record
 
 PATH = "storage.modelCache"
 
@@ -238,13 +239,14 @@ def model_cache(config: StackConfig) -> ModelCachePlan | None:
         return None
     filled = None
     if prewarm.source != "none":
-        filled = PrewarmPlan(prewarm.source, prewarm.connections, prewarm.revisions)
-    return ModelCachePlan(
-        kind=cache.kind,
+        filled = record(PrewarmPlan, prewarm)
+    return record(
+        ModelCachePlan,
+        cache,
+        prewarm,
         path=cache.path if isinstance(cache, NodeDisk) else None,
         capacity_gib=int(cache.capacity_gb * GIB_PER_GB) if isinstance(cache, Lustre) else None,
         handle=_existing_handle(cache),
-        timeout_s=prewarm.timeout_s,
         prewarm=filled,
     )
 
@@ -265,14 +267,11 @@ def created_storage(config: StackConfig) -> StoragePlan | None:
     if not isinstance(cache, FileStorage | Lustre) or cache.existing is not None:
         return None
     domains = [pool.availability_domain for pool in config.gpu_pools if pool.availability_domain]
-    shared, lustre = (cache, None) if isinstance(cache, FileStorage) else (None, cache)
-    return StoragePlan(
-        kind=cache.kind,
+    return record(
+        StoragePlan,
+        cache,
         availability_domain=cache.availability_domain or domains[0],
         anywhere=any(pool.pool_id for pool in config.gpu_pools),
-        export_path=shared and shared.export_path,
-        capacity_gb=lustre and lustre.capacity_gb,
-        performance_tier=lustre and lustre.performance_tier,
     )
 
 

@@ -14,6 +14,7 @@ from llmd_oke.config.pools import Taint
 from llmd_oke.objects import RegistryMirrorArgs, pulls_from
 from llmd_oke.operators.crds import when_established
 from llmd_oke.planning import Plan
+from llmd_oke.program.arguments import arguments
 
 PoolOutputs = Mapping[str, Mapping[str, Any]]
 """What the stack of the cluster layer says of its GPU pools, by their names."""
@@ -98,8 +99,7 @@ class ClusterAccess:
 
 def mirror_args(plan: Plan) -> RegistryMirrorArgs | None:
     """The stack's private registry as an argument of components; None where it has none."""
-    mirror = plan.registry_mirror
-    return None if mirror is None else {"prefix": mirror.prefix, "pull_secret": mirror.pull_secret}
+    return None if plan.registry_mirror is None else arguments(RegistryMirrorArgs, plan.registry_mirror)
 
 
 def existing_cluster(plan: Plan) -> ClusterAccess:

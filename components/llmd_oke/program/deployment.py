@@ -63,9 +63,8 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     """
     outputs: dict[str, Any] = {}
     if plan.created is not None:
-        protected = plan.created.config.protect and not settings.get_bool("allowReplace")
-        config = plan.created.config.model_copy(update={"protect": protected})
-        access, outputs = _create(plan, replace(plan.created, config=config), settings)
+        created = plan.created.without_protection() if settings.get_bool("allowReplace") else plan.created
+        access, outputs = _create(plan, created, settings)
     else:
         access = existing_cluster(plan)
     crds = None
@@ -98,7 +97,7 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
     gates = declare_operators(plan, cluster, cluster.inside)
     declare_autoscaler(plan, cluster, gates)
     access = replace(cluster.access, ready=(*cluster.nodes, *engines, *gates))
-    return access, cluster.outputs(plan, created.config.region)
+    return access, {**cluster.outputs(plan, created.region)}
 
 
 def image_links(settings: pulumi.Config) -> dict[str, str]:

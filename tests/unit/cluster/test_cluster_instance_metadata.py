@@ -220,7 +220,7 @@ def test_metadata_above_the_limit_is_refused():
 
 SELF_MANAGED = SelfManaged(
     api_server_host="10.140.0.5",
-    cluster_ca="Q0E=",
+    ca_certificate="Q0E=",
     tenancy_id="ocid1.tenancy.oc1..t",
     kubernetes_version="v1.34.2",
     labels={"b": "2", "a": "1"},

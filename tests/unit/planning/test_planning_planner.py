@@ -61,11 +61,11 @@ def test_a_plan_says_what_the_creation_of_a_cluster_consists_of():
     pool = created_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 12}, taints=[taint])
     plan = planning.plan_object(created(pool, network={"bastion": False}))
     assert plan.created is not None
-    assert "bastion" not in plan.created.network.subnet_roles
+    assert "bastion" not in plan.created.network.choices.subnet_roles
     assert "cluster-autoscaler" in plan.created.iam.nodes
     assert [pool.name for pool in plan.created.autoscaled] == ["mi300x"]
     assert plan.created.autoscaler is not None
-    assert plan.created.network_pools[0].nodes == 12
+    assert plan.created.network.pools[0].nodes == 12
     assert [item.key for item in plan.taints] == ["team"]
     assert plan.gpu_stack.kind == "helm-operator"
     assert plan.control_plane_cidrs is not None

@@ -463,7 +463,9 @@ def test_a_stack_that_does_not_create_its_pools_leaves_the_autoscaler_to_others(
 def test_the_add_on_knows_each_pool_with_its_limits():
     more = {"name": "more", "size": 1, "scaling": {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 3}}
     config = validated(pool(), stack_changes={"cpuPools": [more, {"name": "fixed", "size": 1}]})
-    assert autoscaler_nodes(autoscaled_pools(config), {"mi300x": "A", "more": "B"}) == "2:9:A, 1:3:B"
+    cluster = planning.plan(config).created
+    assert cluster is not None
+    assert autoscaler_nodes(cluster.autoscaled, {"mi300x": "A", "more": "B"}) == "2:9:A, 1:3:B"
 
 
 def test_the_autoscaler_waits_as_long_as_the_gate_and_runs_on_the_system_pool():

@@ -1,0 +1,60 @@
+"""The pools of a created cluster with everything that the stack file leaves out decided."""
+
+from llmd_oke.catalogue.cluster import eviction
+from llmd_oke.config import CreateCluster, FileStorage, GpuPool, StackConfig, SystemPool
+from llmd_oke.planning.gpu_stack import gpu_stack
+from llmd_oke.planning.network import max_pods_of
+from llmd_oke.planning.plan import CpuPoolPlan, GpuPoolPlan, NodesPlan
+from llmd_oke.planning.pools import SYSTEM_POOL, planned_cycling
+from llmd_oke.records import record
+
+DECIDED = frozenset({"image", "scaling", "ready_timeout_minutes"})
+"""What the stack file says of a pool that components know under other names: which image, who decides its size, and how
+long its gate waits."""
+
+
+def planned_gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool) -> GpuPoolPlan:
+    """A GPU pool. With RDMA the kubelet gives a pod GPUs and network devices of one socket where it can."""
+    rdma = config.rdma == "sriov-vf"
+    image, cycling = None if pool.pool_id else pool.image, planned_cycling(pool)
+    return record(
+        GpuPoolPlan,
+        pool,
+        cluster,
+        kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
+        availability_domain=pool.availability_domain or "",
+        fault_domains=pool.fault_domains or None,
+        image_id=image and image.ocid,
+        image_import=image and image.import_,
+        labels={**dict(gpu_stack(config).node_labels), **pool.labels},
+        topology_manager_policy=pool.topology_manager_policy or ("best-effort" if rdma else None),
+        file_storage=isinstance(config.storage.model_cache, FileStorage),
+        rdma_in_pods=rdma,
+        cycling=cycling,
+        drain_minutes=eviction().minutes(pool.eviction_grace_minutes, cycling=cycling is not None),
+        options=_options(pool, GpuPoolPlan),
+    )
+
+
+def planned_cpu_pool(cluster: CreateCluster, pool: SystemPool) -> CpuPoolPlan:
+    """The system pool, which never changes its size and has no taints, or another pool without GPUs."""
+    image = pool.image
+    return record(
+        CpuPoolPlan,
+        pool,
+        {"name": SYSTEM_POOL, "taints": (), "autoscaled": False},
+        cluster,
+        kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
+        availability_domains=pool.availability_domains or cluster.lookup_results.availability_domains,
+        image_id=image.ocid if image else cluster.lookup_results.system_image_id,
+        image_import=image and image.import_,
+        max_pods=max_pods_of(pool),
+        cycling=planned_cycling(pool),
+        options=_options(pool, CpuPoolPlan),
+    )
+
+
+def _options(pool: GpuPool | SystemPool, kind: type[NodesPlan]) -> dict[str, object]:
+    """What a pool's component takes as the stack file says it."""
+    decided = DECIDED | kind.__dataclass_fields__.keys()
+    return {name: getattr(pool, name) for name in type(pool).model_fields if name not in decided}

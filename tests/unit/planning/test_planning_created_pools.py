@@ -1,0 +1,50 @@
+"""The pools of a created cluster with everything decided."""
+
+from llmd_oke import planning
+from llmd_oke.cluster.gpu_pool import GpuPoolArgs
+from llmd_oke.cluster.pools import CpuPoolArgs, SystemPoolArgs
+from llmd_oke.planning.plan import ClusterPlan
+from stack_files import created_pool, created_stack, ocid
+
+
+def planned(**changes: object) -> ClusterPlan:
+    created = planning.plan_object(created_stack(**changes)).created
+    assert created is not None
+    return created
+
+
+def test_what_a_pool_takes_as_the_stack_file_says_it_are_arguments_of_its_component():
+    cluster = planned(cpuPools=[{"name": "more"}])
+    system, more = cluster.cpu_pools
+    assert cluster.gpu_pools[0].options.keys() < GpuPoolArgs.__annotations__.keys()
+    assert system.options.keys() < SystemPoolArgs.__annotations__.keys()
+    assert more.options.keys() < CpuPoolArgs.__annotations__.keys()
+
+
+def test_the_network_has_addresses_for_the_pods_that_pools_are_told():
+    bare = {"shape": "BM.Standard.E5.192", "ocpus": 2, "memoryGib": 16}
+    cluster = planned(systemPool=bare, cpuPools=[{"name": "small", "ocpus": 2, "memoryGib": 16}, {"name": "large"}])
+    told = [pool.max_pods for pool in cluster.pools]
+    assert told == [64, 110, 31, 110]
+    assert [pool.max_pods for pool in cluster.network.pools] == told
+
+
+def test_pools_have_the_image_that_is_looked_up_where_they_name_none():
+    looked_up = planned(cluster={"lookupResults": {"systemImageId": ocid("image", "oke")}})
+    assert looked_up.cpu_pools[0].image_id == ocid("image", "oke")
+    assert planned().cpu_pools[0].image_id is None
+    assert planned().gpu_pools[0].image_id == ocid("image")
+
+
+def test_a_pool_that_is_there_has_no_image():
+    there = created_pool(poolId=ocid("nodepool"))
+    network = {"vcnId": ocid("vcn"), "cidr": "10.0.0.0/16"}
+    cluster = planned(gpuPools=[there], cluster={"network": network})
+    assert (cluster.gpu_pools[0].pool_id, cluster.gpu_pools[0].image_id) == (ocid("nodepool"), None)
+
+
+def test_without_protection_cluster_network_and_pools_may_be_replaced():
+    cluster = planned(cluster={"network": {"protect": True}})
+    parts = lambda of: {of.protect, of.network.protect, *(pool.protect for pool in of.pools)}  # noqa: E731
+    assert parts(cluster) == {True}
+    assert parts(cluster.without_protection()) == {False}
