@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
+from llmd_oke.catalogue.server_settings import quantization
 from llmd_oke.config.stack import QuickReduceFormat
-from llmd_oke.planning.conditions import Conditions, quantization
+from llmd_oke.planning.conditions import Conditions
 from llmd_oke.values import Entry, required_entry
 from llmd_pods.row import Row
 

@@ -12,6 +12,7 @@ from llmd_oke.catalogue.cluster import Need
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.entries import ProjectEntry
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import GatewayProvider
 from llmd_oke.config import (
     Cluster,
@@ -80,21 +81,39 @@ before the new ones come, `one by one` of several units or else with an `outage`
 
 @dataclass(frozen=True)
 class RolePlan:
-    """The servers of one role in one unit. Timeouts in seconds; `virtual_functions` are those of each server.
+    """The servers of one role in one unit, each started with `settings`. Timeouts in seconds.
 
     With `scaling`, `replicas` is what is started with.
     """
 
-    role: Role
+    settings: ServerSettings
     replicas: int
-    tensor_parallel_size: int
     memory: Memory
     rollout: Rollout
     startup_budget_s: int
     create_timeout_s: int
     update_timeout_s: int
-    virtual_functions: int = 0
     scaling: ServersScaling | None = None
+
+    @property
+    def role(self) -> Role:
+        """What the servers do."""
+        return self.settings.role
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """GPUs of each server."""
+        return self.settings.tensor_parallel_size
+
+    @property
+    def virtual_functions(self) -> int:
+        """Virtual functions of each server."""
+        return self.settings.virtual_functions
+
+    @property
+    def autoscaled(self) -> bool:
+        """Whether the number of servers follows the load."""
+        return self.scaling is not None
 
     @property
     def most_replicas(self) -> int:
@@ -135,7 +154,8 @@ class AnswerChange:
 @dataclass(frozen=True)
 class ModelPlan:
     """A model with all its units. `profile` is what its routers choose servers by, `router_replicas` how many pods each
-    of them has.
+    of them has. `engine` is what the stack file asks for, from which other stack files are made: `RolePlan.settings` is
+    what servers are started with.
 
     `min_accuracy` is the share of the kit's own questions (`values/evals/builtin.yaml`) that the benchmark of each
     update must find answered right; None where it asks none. It always asks where something changes answers.
@@ -150,8 +170,6 @@ class ModelPlan:
     workload: Workload
     slo: Slo | None
     engine: Engine
-    max_model_len: int
-    block_size: int
     units: tuple[UnitPlan, ...]
     update_way: UpdateWay
     scaling: Scaling | None = None
@@ -162,6 +180,21 @@ class ModelPlan:
     def gpus(self) -> int:
         """GPUs of all units."""
         return sum(unit.gpus for unit in self.units)
+
+    @property
+    def settings(self) -> ServerSettings:
+        """Those of the servers of its first role; what isn't a matter of roles is the same for all."""
+        return self.units[0].roles[0].settings
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that one sequence may have."""
+        return self.settings.max_model_len
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block of KV cache."""
+        return self.settings.block_size
 
     @property
     def routed(self) -> bool:

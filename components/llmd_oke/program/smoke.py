@@ -15,8 +15,9 @@ from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
-from llmd_oke.planning.conditions import deployed_conditions
+from llmd_oke.planning.conditions import planned_conditions
 from llmd_oke.planning.releases import override_words
+from llmd_oke.program.arguments import arguments
 from llmd_oke.program.models import (
     engine_args,
     model_cache_mount,
@@ -104,16 +105,8 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
 
 def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
     """What rows say of a model's deployment, beside its topology."""
-    started = deployed_conditions(plan.release, model.model, model.engine)
-    own = started.handing_over if model.topology.disaggregated else started.aggregated
-    return {
-        "image": plan.release.vllm.image.reference,
-        "release": plan.release.name,
-        "attention_backend": own.attention_backend,
-        "quick_reduce": own.quick_reduce,
-        "block_size": model.block_size,
-        "router_profile": model.profile if model.routed else "none",
-    }
+    profile = model.profile if model.routed else "none"
+    return arguments(ConditionFacts, planned_conditions(plan, model), router_profile=profile)
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:

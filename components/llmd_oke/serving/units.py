@@ -13,6 +13,7 @@ from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.operators import with_function_names
 from llmd_oke.catalogue.serving import Pace, scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.config import Role
 from llmd_oke.objects import (
     PART_OF,
     Manifest,
@@ -144,7 +145,7 @@ class ModelScaling(pulumi.ComponentResource):
 
 
 def model_servers(
-    parent: pulumi.Resource, unit: str, role: str, args: UnitArgs, servers: ServersArgs
+    parent: pulumi.Resource, unit: str, role: Role, args: UnitArgs, servers: ServersArgs
 ) -> pulumi.Output[str]:
     """Declares the servers of one role of a unit; the answer is the name of their Deployment, `<unit>-<role>`.
 
@@ -163,7 +164,7 @@ def model_servers(
     return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
 
 
-def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerSpec:
+def server_spec(args: UnitArgs, role: Role, tensor_parallel_size: int) -> ServerSpec:
     """What a server of the unit is.
 
     Raises:
@@ -254,7 +255,7 @@ def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) ->
         custom_timeouts=timeouts(_create_timeout_s(servers, budget_s), servers.get("update_timeout_s") or update_s),
         replace_on_changes=[
             f'metadata.labels["{label}"]'
-            for label in (labels.TENSOR_PARALLEL_SIZE, *([labels.VERSION] if spec.transfers_cache else []))
+            for label in (labels.TENSOR_PARALLEL_SIZE, *([labels.VERSION] if spec.settings.hands_over else []))
         ],
         delete_before_replace=True,
         ignore_changes=["spec.replicas"] if servers.get("autoscaled") else None,
@@ -272,7 +273,7 @@ def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
         "metadata": {
             "labels": {**labels.model_server(args.get("model_label") or unit, unit, spec.role), **own},
             **(
-                {"annotations": network_annotations(spec.shape, spec.tensor_parallel_size)}
+                {"annotations": network_annotations(spec.shape, spec.settings.virtual_functions)}
                 if spec.on_rdma_network
                 else {}
             ),
@@ -368,11 +369,12 @@ def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
     return [role(metadata, rules), role_binding(metadata, args["service_account"])]
 
 
-def network_annotations(shape: Shape, gpus: int) -> dict[str, str]:
+def network_annotations(shape: Shape, virtual_functions: int) -> dict[str, str]:
     """One RDMA virtual function for each GPU (llm-d guides, amd/vllm/oci overlay)."""
     attachment = shape.rdma.network_attachment
     networks = [
-        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"} for i in range(gpus)
+        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"}
+        for i in range(virtual_functions)
     ]
     return {"k8s.v1.cni.cncf.io/networks": json.dumps(networks)}
 

@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn, cast
 
+from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, quantization
 from llmd_oke.config.engine import Flag, engine_settings
 from llmd_oke.config.stack import QuickReduceFormat
-from llmd_oke.planning.conditions import QUANTIZATIONS, quantization
 from llmd_oke.values import Entry, required_entry
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
@@ -201,13 +201,12 @@ def _max_model_len(text: str | None) -> int | None:
 
 def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
     """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
-    level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
+    level = environment.get(QUICK_REDUCE_VARIABLE, "NONE")
     known = quantization(level)
     if known is None:
         raise Refusal(
             1,
-            f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "
-            f"Valid options: {list(QUANTIZATIONS)}.",
+            f"ValueError: Invalid value {level!r} for {QUICK_REDUCE_VARIABLE}. Valid options: {list(QUANTIZATIONS)}.",
         )
     return known
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from llmd_oke.planning import Plan
-from llmd_oke.planning.conditions import deployed_conditions
+from llmd_oke.planning.conditions import planned_conditions
 from llmd_pods.errors import Problem
 
 from llmd_tuner.figures import latency_figures, project_problems
@@ -14,9 +14,8 @@ def differences(plan: Plan) -> Mapping[str, Sequence[str]]:
     by_model: dict[str, list[str]] = {}
     for model in plan.models:
         figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None
-        started = deployed_conditions(plan.release, model.model, model.engine)
         if figures is not None:
-            by_model[model.name] = figures.differences(started.of(str(model.topology)))
+            by_model[model.name] = figures.differences(planned_conditions(plan, model))
     return {name: texts for name, texts in by_model.items() if texts}
 
 

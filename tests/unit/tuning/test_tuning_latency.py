@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke.catalogue import model, model_names, shape
-from llmd_oke.planning.conditions import QUANTIZATIONS, UNKNOWN_CONDITIONS, Conditions
+from llmd_oke.catalogue.server_settings import QUANTIZATIONS
+from llmd_oke.planning.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_pods.row import Basis
 from llmd_tuner.conditions import all_reduce_shares, quick_reduce_times
 from llmd_tuner.figures import known_figures, latency_figures, latency_model, latency_model_of
