@@ -70,10 +70,11 @@ def planned_conditions(plan: Plan, model: ModelPlan) -> Conditions:
 
 def _conditions(release: Release, roles: Sequence[ServerSettings]) -> Conditions:
     """The conditions of servers that work together; of quantized all-reduce, as soon as those of one role use it."""
+    used = [role.quick_reduce for role in roles if role.quick_reduce]
     return Conditions(
         image=release.vllm.image.reference,
         release=release.name,
         attention_backend=roles[0].attention_backend,
-        quick_reduce=next((role.quick_reduce for role in roles if role.quick_reduce), "NONE"),
+        quick_reduce=used[0] if used else "NONE",
         block_size=roles[0].block_size,
     )

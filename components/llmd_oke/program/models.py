@@ -84,25 +84,26 @@ def declare_address(
     if not model.routed or door is not None:
         return ModelEndpoint(
             f"{model.name}-{ADDRESSES['ModelEndpoint']}",
-            {
-                "namespace": plan.namespace,
-                "model": model.name,
-                "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
-                "front_door": {"version": door.version, "port": FIRST_MODEL_PORT + plan.models.index(model)}
+            arguments(
+                ModelEndpointArgs,
+                plan,
+                model=model.name,
+                ready_timeout_s=max(role.create_timeout_s for role in model.units[0].roles),
+                front_door={"version": door.version, "port": FIRST_MODEL_PORT + plan.models.index(model)}
                 if model.routed and door is not None
                 else None,
-            },
+            ),
             pulumi.ResourceOptions.merge(opts, taking_over(model, "ModelEndpoint")),
         )
     return FrontDoor(
         f"{model.name}-{ADDRESSES['FrontDoor']}",
-        {
-            "namespace": plan.namespace,
-            "release": plan.release.name,
-            "override": override_args(plan),
-            "model": model.name,
-            "routers": [service_name(unit_name(plan, model, unit)) for unit in model.units],
-        },
+        arguments(
+            FrontDoorArgs,
+            plan,
+            **release_args(plan),
+            model=model.name,
+            routers=[service_name(unit_name(plan, model, unit)) for unit in model.units],
+        ),
         pulumi.ResourceOptions.merge(after(opts, *units), taking_over(model, "FrontDoor")),
     )
 

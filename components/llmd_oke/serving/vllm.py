@@ -151,7 +151,7 @@ def engine_of(args: EngineArgs) -> Engine:
         except ValueError as error:
             raise KitError(f"vLLM's setting {name!r} can't be {text!r}.", f"It is of kind {row.kind}.") from error
     named = {key: value for key, value in present(args).items() if key != "settings"}
-    return Engine.model_construct(**{**named, **further})
+    return Engine.model_construct(None, **{**named, **further})
 
 
 def pinned_revision(model: Model, cache: ModelCacheMountArgs) -> str | None:

@@ -5,7 +5,8 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 import pytest
-from llmd_oke.program.arguments import MissingSourceError, UnknownArgumentError, arguments
+from llmd_oke.program.arguments import arguments
+from llmd_oke.records import MissingSourceError, UnknownFieldError
 from pydantic import BaseModel
 
 
@@ -57,5 +58,5 @@ def test_an_optional_key_without_a_source_is_refused_by_name():
 
 
 def test_a_value_for_a_key_that_is_not_there_is_refused_by_name():
-    with pytest.raises(UnknownArgumentError, match=r"_PoolArgs has no colour\."):
+    with pytest.raises(UnknownFieldError, match=r"_PoolArgs has no colour\."):
         arguments(_PoolArgs, _Pool("mi300x", 2), colour="red")

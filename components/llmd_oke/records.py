@@ -1,0 +1,104 @@
+"""Records made of other records: fields of the same name are copied, and one without a source is an error at once."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel
+
+from llmd_oke.values import Entry
+
+Record = TypeVar("Record")
+
+
+class UnknownFieldError(TypeError):
+    """A value was given for a field that the record doesn't have."""
+
+
+class MissingSourceError(TypeError):
+    """Nothing that was given has a value for a field."""
+
+
+def record(kind: type[Record], *sources: object, **values: object) -> Record:
+    """Make a dataclass: each field from `values`, else from the first source with a field of its name.
+
+    A field without a source has its default, if it has one.
+
+    Args:
+        kind: the dataclass.
+        sources: dataclass instances, pydantic models and mappings.
+        values: what is computed, by field.
+
+    Raises:
+        UnknownFieldError: `kind` has no field of that name.
+        MissingSourceError: a field has neither a source nor a default.
+    """
+    known = cast("Mapping[str, Field[object]]", kind.__dict__["__dataclass_fields__"])
+    optional = (key for key, item in known.items() if item.default is not MISSING or item.default_factory is not MISSING)
+    return kind(**collected(kind.__name__, known, sources, values, optional))
+
+
+def collected(
+    name: str, keys: Iterable[str], sources: Iterable[object], values: Mapping[str, Any], optional: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Give the value of each key: from `values`, else from the first source with a field of its name.
+
+    Keys that are `optional` are left out where they have no source.
+
+    Args:
+        name: what is made, for errors.
+        keys: its fields.
+        sources: dataclass instances, pydantic models and mappings.
+        values: what goes before the sources, by key.
+        optional: keys that need no source.
+
+    Raises:
+        UnknownFieldError: there is a value for a key that isn't among them.
+        MissingSourceError: a key has no source.
+    """
+    own, sources, optional = tuple(keys), tuple(sources), tuple(optional)
+    if unknown := sorted(values.keys() - own):
+        raise UnknownFieldError(f"{name} has no {', '.join(unknown)}.")
+    found: dict[str, Any] = {}
+    missing: list[str] = []
+    for key in own:
+        if key in values:
+            found[key] = values[key]
+        elif (source := next((item for item in sources if _has(item, key)), None)) is not None:
+            found[key] = _field(source, key)
+        else:
+            missing.append(key)
+    if needed := [key for key in missing if key not in optional]:
+        raise MissingSourceError(f"{name}: nothing given has {', '.join(needed)}.")
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Convert a record to a dictionary without the fields that are None, and a tuple to a list; keep all other values.
+
+    Such other values, inside of collections too, are outputs and resources of Pulumi, and entries of the catalogue,
+    which components take as they are.
+    """
+    if isinstance(value, BaseModel):
+        if isinstance(value, Entry):
+            return value
+        return _present({name: getattr(value, name) for name in type(value).model_fields})
+    if is_dataclass(value) and not isinstance(value, type):
+        return _present({item.name: getattr(value, item.name) for item in fields(value)})
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _present(items: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: plain(item) for key, item in items.items() if item is not None}
+
+
+def _has(source: object, key: str) -> bool:
+    return key in source if isinstance(source, Mapping) else hasattr(source, key)
+
+
+def _field(source: object, key: str) -> Any:
+    return cast("Mapping[str, Any]", source)[key] if isinstance(source, Mapping) else getattr(source, key)
