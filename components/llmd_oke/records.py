@@ -19,7 +19,7 @@ class MissingSourceError(TypeError):
     """Nothing that was given has a value for a field."""
 
 
-def record(kind: type[Record], *sources: object, **values: object) -> Record:
+def record(kind: type[Record], /, *sources: object, **values: object) -> Record:
     """Make a dataclass: each field from `values`, else from the first source with a field of its name.
 
     A field without a source has its default, if it has one.
@@ -34,7 +34,7 @@ def record(kind: type[Record], *sources: object, **values: object) -> Record:
         MissingSourceError: a field has neither a source nor a default.
     """
     known = cast("Mapping[str, Field[object]]", kind.__dict__["__dataclass_fields__"])
-    optional = (key for key, item in known.items() if item.default is not MISSING or item.default_factory is not MISSING)
+    optional = [key for key, item in known.items() if (item.default, item.default_factory) != (MISSING, MISSING)]
     return kind(**collected(kind.__name__, known, sources, values, optional))
 
 

@@ -70,7 +70,7 @@ def planned_conditions(plan: Plan, model: ModelPlan) -> Conditions:
 
 def _conditions(release: Release, roles: Sequence[ServerSettings]) -> Conditions:
     """The conditions of servers that work together; of quantized all-reduce, as soon as those of one role use it."""
-    used = [role.quick_reduce for role in roles if role.quick_reduce]
+    used: list[QuickReduceFormat] = [role.quick_reduce for role in roles if role.quick_reduce]
     return Conditions(
         image=release.vllm.image.reference,
         release=release.name,

@@ -337,28 +337,29 @@ class IamNeeds:
 
 @dataclass(frozen=True)
 class PrewarmPlan:
-    """How weights get into the model cache before servers start; `revisions` are commits by the models' names."""
+    """How weights get into the model cache before servers start."""
 
     source: Literal["hugging-face", "object-storage"]
     connections: int
-    revisions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class ModelCachePlan:
     """Where the weights of all models are kept.
 
-    `path` is a folder on nodes' own disks, `capacity_gib` the size of a Lustre file system, `handle` what the storage
-    driver knows a file system by that is there already. The first server downloads what it needs where nothing
-    pre-warms the cache; `timeout_s` is the limit for one model.
+    `path` is a folder on nodes' own disks, `capacity_gib` the size of a Lustre file system, `volume_handle` what the
+    storage driver knows a file system by that is there already. The first server downloads what it needs where nothing
+    pre-warms the cache; where something does, `revisions` are commits by the models' names. `timeout_s` is the limit
+    for one model.
     """
 
     kind: Literal["node-disk", "file-storage", "lustre"]
     path: str | None
     capacity_gib: int | None
-    handle: str | None
+    volume_handle: str | None
     timeout_s: int
     prewarm: PrewarmPlan | None
+    revisions: Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -571,9 +572,9 @@ class MonitoringPlan:
 
     install: bool
     url: str
-    labels: Mapping[str, str]
+    labels: Mapping[str, str] | None
     disaggregated: bool
-    slo_ttft_s: Mapping[str, float]
+    slo_ttft_s: Mapping[str, float] | None
     usd_per_gpu_hour: float | None = None
 
 
@@ -653,6 +654,11 @@ class Plan:
         text = self.config.model_dump_json(by_alias=True, exclude=left_out)
         text += "".join(f"\n{entry.file} {entry.sha256}" for entry in self.project_entries if entry.is_deployed)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def signed_in(self) -> bool:
+        """Whether clients sign in at the front door."""
+        return self.front_door is not None and self.front_door.authentication is not None
 
     @property
     def taints(self) -> tuple[Taint, ...]:

@@ -69,6 +69,7 @@ from llmd_oke.planning.releases import (
 )
 from llmd_oke.planning.storage import created_storage, download_limit_s, model_cache
 from llmd_oke.planning.tags import planned_tags
+from llmd_oke.records import record
 
 
 def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
@@ -223,19 +224,15 @@ class _Room:
 def _model(context: ModelContext, room: _Room, release: catalogue.Release) -> ModelPlan:
     model, facts = context.model, context.facts
     roles = tuple(_role(role, context, room, release) for role in model.topology.servers())
-    return ModelPlan(
+    return record(
+        ModelPlan,
+        model,
         name=model.object_name,
         model=facts,
-        topology=model.topology,
-        router=model.router,
         profile=router_profile(model, release.endpoint_picker.dialect),
         router_replicas=router_replicas(model, release),
-        workload=model.workload,
-        slo=model.slo,
-        engine=model.engine,
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
         update_way=room.update_way(model),
-        scaling=model.scaling,
         answer_changes=tuple(answer_changes(context)),
         min_accuracy=checks.min_accuracy(context),
     )

@@ -15,6 +15,7 @@ from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, Model, 
 from llmd_oke.config.engine import flag_of
 from llmd_oke.planning.placement import unit_names
 from llmd_oke.planning.plan import Advice, ModelCachePlan, Node, Plan, PrewarmPlan, StoragePlan
+from llmd_oke.records import record
 
 PATH = "storage.modelCache"
 
@@ -230,16 +231,16 @@ def model_cache(config: StackConfig) -> ModelCachePlan | None:
     cache, prewarm = config.storage.model_cache, config.storage.prewarm
     if isinstance(cache, NoModelCache):
         return None
-    filled = None
-    if prewarm.source != "none":
-        filled = PrewarmPlan(prewarm.source, prewarm.connections, prewarm.revisions)
-    return ModelCachePlan(
-        kind=cache.kind,
+    filled = None if prewarm.source == "none" else PrewarmPlan(prewarm.source, prewarm.connections)
+    return record(
+        ModelCachePlan,
+        cache,
+        prewarm,
         path=cache.path if isinstance(cache, NodeDisk) else None,
         capacity_gib=int(cache.capacity_gb * GIB_PER_GB) if isinstance(cache, Lustre) else None,
-        handle=_existing_handle(cache),
-        timeout_s=prewarm.timeout_s,
+        volume_handle=_existing_handle(cache),
         prewarm=filled,
+        revisions=filled and prewarm.revisions,
     )
 
 

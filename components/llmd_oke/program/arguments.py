@@ -7,7 +7,7 @@ from llmd_oke.records import collected, plain
 Arguments = TypeVar("Arguments")
 
 
-def arguments(kind: type[Arguments], *records: object, **values: Any) -> Arguments:
+def arguments(kind: type[Arguments], /, *records: object, **values: Any) -> Arguments:
     """Make the arguments of a component: each key from `values`, else from the first record with a field of its name.
 
     Every key needs a source, optional ones too, so that a new argument of a component can't be forgotten where stacks

@@ -17,7 +17,7 @@ from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType, PatchType
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.planning import Plan
-from llmd_oke.program.models import node_taints
+from llmd_oke.program.common import node_taints
 from llmd_oke.serving.jobs import STARTING_S, JobSettings
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
