@@ -15,10 +15,10 @@ from llmd_oke.catalogue.serving import Pace, scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import Role
 from llmd_oke.objects import (
-    PART_OF,
     Manifest,
     inputs,
     mapped,
+    register_outputs,
     resolve_model,
     resolve_release,
     resolve_shape,
@@ -32,6 +32,7 @@ from llmd_oke.serving.manifests import (
     api_access_mount,
     api_access_volume,
     declare,
+    object_metadata,
     role,
     role_binding,
     timeouts,
@@ -103,7 +104,7 @@ class AggregatedUnit(pulumi.ComponentResource):
     def __init__(self, name: str, args: AggregatedUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:AggregatedUnit", name, inputs(self, args), opts)
         self.deployment = model_servers(self, name, "aggregated", args, args["servers"])
-        self.register_outputs({"deployment": self.deployment})
+        register_outputs(self)
 
 
 class PrefillDecodeUnit(pulumi.ComponentResource):
@@ -118,9 +119,7 @@ class PrefillDecodeUnit(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:PrefillDecodeUnit", name, inputs(self, args), opts)
         self.prefill_deployment = model_servers(self, name, "prefill", args, args["prefill"])
         self.decode_deployment = model_servers(self, name, "decode", args, args["decode"])
-        self.register_outputs(
-            {"prefill_deployment": self.prefill_deployment, "decode_deployment": self.decode_deployment}
-        )
+        register_outputs(self)
 
 
 class ModelScaling(pulumi.ComponentResource):
@@ -141,7 +140,7 @@ class ModelScaling(pulumi.ComponentResource):
             for role, manifest in zip(args["servers"], manifests, strict=True)
         ]
         self.scaled_objects = pulumi.Output.all(*declared)
-        self.register_outputs({"scaled_objects": self.scaled_objects})
+        register_outputs(self)
 
 
 def model_servers(
@@ -213,7 +212,7 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "namespace": args["namespace"], "labels": PART_OF},
+        "metadata": object_metadata(name, args["namespace"]),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels.role_selector(unit, role)}},
     }
 
@@ -221,7 +220,7 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
 def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: ServerSpec) -> Manifest:
     """Who may reach the servers of a role, and whom they may reach."""
     routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
-    metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    metadata = object_metadata(name, args["namespace"])
     sources = network_policies.servers_rules(
         unit, role, routed, control_plane, args.get("gateway"), signed_in=bool(args.get("signed_in"))
     )
@@ -359,7 +358,7 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
 
 def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
     """The rights that the routing sidecars of a unit need to look up the pods of their pool."""
-    metadata = {"name": f"{unit}-routing-sidecar", "namespace": args["namespace"], "labels": PART_OF}
+    metadata = object_metadata(f"{unit}-routing-sidecar", args["namespace"])
     read = ["get", "list", "watch"]
     pools = {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": read}
     rules = [
@@ -395,7 +394,7 @@ def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
-        "metadata": {"name": deployment, "namespace": args["namespace"], "labels": PART_OF},
+        "metadata": object_metadata(deployment, args["namespace"]),
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment},
             "minReplicaCount": servers["min_replicas"],
