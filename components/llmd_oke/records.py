@@ -1,7 +1,8 @@
 """Records made of other records: fields of the same name are copied, and one without a source is an error at once."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
@@ -9,6 +10,9 @@ from pydantic import BaseModel
 from llmd_oke.values import Entry
 
 Record = TypeVar("Record")
+
+_ABSENT = object()
+_SIMPLE = (str, int, float)
 
 
 class UnknownFieldError(TypeError):
@@ -34,12 +38,12 @@ def record(kind: type[Record], /, *sources: object, **values: object) -> Record:
         MissingSourceError: a field has neither a source nor a default.
     """
     known = cast("Mapping[str, Field[object]]", kind.__dict__["__dataclass_fields__"])
-    optional = [key for key, item in known.items() if (item.default, item.default_factory) != (MISSING, MISSING)]
+    optional = {key for key, item in known.items() if (item.default, item.default_factory) != (MISSING, MISSING)}
     return kind(**collected(kind.__name__, known, sources, values, optional))
 
 
 def collected(
-    name: str, keys: Iterable[str], sources: Iterable[object], values: Mapping[str, Any], optional: Iterable[str] = ()
+    name: str, keys: Iterable[str], sources: Iterable[object], values: Mapping[str, Any], optional: Container[str] = ()
 ) -> dict[str, Any]:
     """Give the value of each key: from `values`, else from the first source with a field of its name.
 
@@ -56,21 +60,13 @@ def collected(
         UnknownFieldError: there is a value for a key that isn't among them.
         MissingSourceError: a key has no source.
     """
-    own, sources, optional = tuple(keys), tuple(sources), tuple(optional)
+    own, readers = tuple(keys), [_reader(source) for source in sources]
     if unknown := sorted(values.keys() - own):
         raise UnknownFieldError(f"{name} has no {', '.join(unknown)}.")
-    found: dict[str, Any] = {}
-    missing: list[str] = []
-    for key in own:
-        if key in values:
-            found[key] = values[key]
-        elif (source := next((item for item in sources if _has(item, key)), None)) is not None:
-            found[key] = _field(source, key)
-        else:
-            missing.append(key)
-    if needed := [key for key in missing if key not in optional]:
-        raise MissingSourceError(f"{name}: nothing given has {', '.join(needed)}.")
-    return found
+    found = {key: values[key] if key in values else _first(readers, key) for key in own}
+    if missing := [key for key, value in found.items() if value is _ABSENT and key not in optional]:
+        raise MissingSourceError(f"{name}: nothing given has {', '.join(missing)}.")
+    return {key: value for key, value in found.items() if value is not _ABSENT}
 
 
 def plain(value: Any) -> Any:
@@ -79,6 +75,8 @@ def plain(value: Any) -> Any:
     Such other values, inside of collections too, are outputs and resources of Pulumi, and entries of the catalogue,
     which components take as they are.
     """
+    if value is None or isinstance(value, _SIMPLE):
+        return value
     if isinstance(value, BaseModel):
         if isinstance(value, Entry):
             return value
@@ -96,9 +94,10 @@ def _present(items: Mapping[str, Any]) -> dict[str, Any]:
     return {key: plain(item) for key, item in items.items() if item is not None}
 
 
-def _has(source: object, key: str) -> bool:
-    return key in source if isinstance(source, Mapping) else hasattr(source, key)
+def _reader(source: object) -> Callable[[str, object], object]:
+    """Give the function of a key and a default that reads a field of the source."""
+    return cast("Mapping[str, object]", source).get if isinstance(source, Mapping) else partial(getattr, source)
 
 
-def _field(source: object, key: str) -> Any:
-    return cast("Mapping[str, Any]", source)[key] if isinstance(source, Mapping) else getattr(source, key)
+def _first(readers: Iterable[Callable[[str, object], object]], key: str) -> object:
+    return next((value for read in readers if (value := read(key, _ABSENT)) is not _ABSENT), _ABSENT)

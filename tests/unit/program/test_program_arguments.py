@@ -1,10 +1,12 @@
 """Components' arguments made from the records of a plan."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 import pulumi
 import pytest
+from llmd_oke import catalogue
 from llmd_oke.program.arguments import arguments
 from llmd_oke.records import MissingSourceError, UnknownFieldError
 from pydantic import BaseModel
@@ -48,8 +50,11 @@ def test_records_inside_records_become_dictionaries_without_what_is_none():
 
 
 def test_outputs_are_passed_on_as_they_are():
-    size = pulumi.Output.from_input(3)
-    assert arguments(_PoolArgs, _Pool("mi300x", 2), size=size)["size"] is size
+    async def made() -> None:
+        size = pulumi.Output.from_input(3)
+        assert arguments(_PoolArgs, _Pool("mi300x", 2), size=size)["size"] is size
+
+    asyncio.run(made())
 
 
 def test_an_optional_key_without_a_source_is_refused_by_name():
@@ -60,3 +65,13 @@ def test_an_optional_key_without_a_source_is_refused_by_name():
 def test_a_value_for_a_key_that_is_not_there_is_refused_by_name():
     with pytest.raises(UnknownFieldError, match=r"_PoolArgs has no colour\."):
         arguments(_PoolArgs, _Pool("mi300x", 2), colour="red")
+
+
+def test_entries_of_the_catalogue_are_passed_on_as_they_are():
+    shape = catalogue.shape("BM.GPU.MI300X.8")
+    assert shape is not None
+    assert arguments(_ShapeArgs, shape=shape)["shape"] is shape
+
+
+class _ShapeArgs(TypedDict):
+    shape: catalogue.Shape
