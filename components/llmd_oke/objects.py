@@ -164,6 +164,11 @@ def _by_name(value: Any) -> Any:
     return cast("Any", value).name if isinstance(value, BaseModel) else value
 
 
+def register_outputs(component: pulumi.ComponentResource) -> None:
+    """Tell the engine the outputs of a component: the attributes that its class declares."""
+    component.register_outputs({name: getattr(component, name) for name in type(component).__annotations__})
+
+
 def mapped(value: pulumi.Input[str], function: Callable[[str], str]) -> Any:
     """A function of a text, at once where the text is known: equal arguments make equal manifests then."""
     return function(value) if isinstance(value, str) else pulumi.Output.from_input(value).apply(function)

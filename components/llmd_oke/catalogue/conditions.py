@@ -2,22 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import get_args
 
 from llmd_base.row import Row
 
+from llmd_oke.catalogue.server_settings import quantization
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.values import Entry, required_entry
-
-QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
-
-
-_QUANTIZATIONS: dict[str, QuickReduceFormat] = {str(each): each for each in QUANTIZATIONS}
-
-
-def quantization(text: str) -> QuickReduceFormat | None:
-    """The quantization of that name, or None."""
-    return _QUANTIZATIONS.get(text)
 
 
 class Conditions(Entry):

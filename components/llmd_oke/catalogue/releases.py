@@ -14,7 +14,7 @@ from llmd_oke.catalogue.downloads import pinned_file
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.entries import Kind
 from llmd_oke.catalogue.models import Model
-from llmd_oke.config.engine import argument_of, flag_of
+from llmd_oke.config.engine import Engine, argument_of, flag_of
 from llmd_oke.config.model import Role
 from llmd_oke.config.stack import Override, QuickReduceFormat
 from llmd_oke.values import Entry, cache_folder, follows_project, module_folder, read_yaml
@@ -247,18 +247,16 @@ class Vllm(Entry):
     quick_reduce: QuickReduceFormat | None = None
     traces: bool = False
 
-    def kv_cache_settings(
-        self, model: Model, arguments: Sequence[str], block_size: int | None = None, *, hands_over: bool
-    ) -> KvCacheSettings:
-        """What a model's servers are started with, whether or not they hand KV cache over; plan, pods and conditions
-        of figures go by it. `arguments` are the user's further ones, `block_size` the user's own.
+    def kv_cache_settings(self, model: Model, engine: Engine, *, hands_over: bool) -> KvCacheSettings:
+        """Decide what a model's servers are started with for their KV cache, whether or not they hand it over: as
+        `engine` asks, else as this vLLM has it.
         """
-        connected = hands_over or bool(self.kv_connector.given(arguments))
-        named = argument_of(arguments, "--attention-backend")
+        connected = hands_over or bool(self.kv_connector.given(engine.extra_args))
+        named = engine.argument("--attention-backend")
         backend = named[1].upper() if named else self.attention_backend.chosen(model, kv_connector=connected)
         sizes = self.block_size
         usual = sizes.kv_connector if connected else sizes.preferred.get(backend, sizes.default)
-        return KvCacheSettings(connected, backend, block_size or usual)
+        return KvCacheSettings(connected, backend, engine.block_size or usual)
 
     def runs(self, reference: str) -> bool:
         """Whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""

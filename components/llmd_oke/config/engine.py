@@ -67,12 +67,19 @@ class EngineSetting(Entry):
             return "true" if value else "false"
         return f"{value:g}" if isinstance(value, float) else str(value)
 
+    def read(self, text: str) -> SettingValue:
+        """The value that a text says, as `written` writes it.
+
+        Raises:
+            ValueError: it is no number where the setting's value is one.
+        """
+        return text == "true" if self.kind == "boolean" else _TYPES[self.kind](text)
+
     def argument(self, value: SettingValue) -> str:
-        """The argument that gives vLLM a value, or its text."""
-        text = self.written(value)
+        """The argument that gives vLLM a value."""
         if self.kind == "boolean":
-            return f"--{self.flag}" if text == "true" else f"--no-{self.flag}"
-        return f"--{self.flag}={text}"
+            return f"--{self.flag}" if value else f"--no-{self.flag}"
+        return f"--{self.flag}={self.written(value)}"
 
 
 class ReservedFlag(Entry):

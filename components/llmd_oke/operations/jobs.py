@@ -20,7 +20,7 @@ from llmd_base.progress import Progress
 
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.planning import Plan
-from llmd_oke.program.models import node_taints
+from llmd_oke.program.common import node_taints
 from llmd_oke.serving.jobs import STARTING_S, JobSettings
 
 PAUSE_S = 1.0

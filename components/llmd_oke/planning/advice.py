@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from llmd_oke.catalogue import Shape
+from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import without_rdma
-from llmd_oke.config import FileStorage, Model, NodeDisk, StackConfig
+from llmd_oke.config import FileStorage, NodeDisk, StackConfig
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.front_door import cache_isolation_advice
@@ -62,7 +63,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *revision_advice(plan),
         *pod_disk_advice(plan),
         *_unused(plan),
-        *(item for i, model in enumerate(plan.config.models) for item in _engine(plan, model, f"models[{i}].engine")),
+        *(item for i, model in enumerate(plan.models) for item in _engine(plan, model.settings, f"models[{i}].engine")),
         *(item for i, model in enumerate(plan.models) for item in _model(model, plan.pools[0].shape, f"models[{i}]")),
     )
 
@@ -232,17 +233,16 @@ def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
     return 0, len(plan.idle_nodes)
 
 
-def _engine(plan: Plan, model: Model, path: str) -> Iterator[Advice]:
+def _engine(plan: Plan, started: ServerSettings, path: str) -> Iterator[Advice]:
     """Settings that servers start with, and that cost time."""
-    if (folder := model.engine.env.get("AITER_JIT_DIR")) is not None:
+    if (folder := started.env.get("AITER_JIT_DIR")) is not None:
         text = (
             f"AITER takes kernels from {folder} alone, and compiles what the image has prebuilt elsewhere, for minutes"
             " in each new pod (ROCm/aiter, jit/core.py)"
         )
         yield Advice(f"{path}.env.AITER_JIT_DIR", text)
-    size, usual = model.engine.block_size, plan.release.vllm.block_size.kv_connector
-    connected = model.topology.disaggregated or plan.release.vllm.kv_connector.given(model.engine.extra_args)
-    if size is not None and size < usual and connected:
+    size, usual = started.block_size, plan.release.vllm.block_size.kv_connector
+    if started.kv_cache.kv_connector and size < usual:
         text = (
             f"KV cache is handed over block by block: {usual / size:g} times the descriptors of blocks of {usual}, at"
             " the first contact of two servers and in each transfer (vllm issues 50913, 55157)"
@@ -310,11 +310,11 @@ def _capacity(model: ModelPlan, path: str) -> Iterator[Advice]:
     tokens = model.workload.input_tokens + model.workload.output_tokens
     for role in model.units[0].roles:
         fit = role.memory.sequences(tokens)
-        if role.role != "prefill" and fit < model.engine.max_num_seqs:
+        if role.role != "prefill" and fit < role.settings.max_num_seqs:
             yield Advice(
                 f"{path}.engine.maxNumSeqs",
                 f"the KV cache of one {role.role} server is sure to hold {_count(fit, 'sequence')} of {tokens} tokens,"
-                f" fewer than {model.engine.max_num_seqs}: above that requests may queue",
+                f" fewer than {role.settings.max_num_seqs}: above that requests may queue",
             )
 
 

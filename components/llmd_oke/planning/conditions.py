@@ -1,27 +1,35 @@
 """What the vLLM servers of a stack are started with, as far as times depend on it."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from llmd_base.row import Basis
 
-from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, quantization
+from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.releases import Release
+from llmd_oke.catalogue.server_settings import ServerSettings, reduced, server_settings
+from llmd_oke.config import Role
 from llmd_oke.config.engine import Engine
-from llmd_oke.planning.plan import Plan
+from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.planning.plan import ModelPlan, Plan
 from llmd_oke.values import Entry
 
 
 class DeployedConditions(Entry):
-    """What the servers of a deployment are started with: those that hand KV caches over, and those that do both."""
+    """What servers of several GPUs are started with: those that hand KV caches over, and those that do both."""
 
     handing_over: Conditions = UNKNOWN_CONDITIONS
     aggregated: Conditions = UNKNOWN_CONDITIONS
 
     def of(self, topology: str | None) -> Conditions:
         """Those of a topology in short form; of servers that hand KV caches over where there is none."""
-        return self.aggregated if topology is not None and topology.startswith("agg-") else self.handing_over
+        own = self.aggregated if topology is not None and topology.startswith("agg-") else self.handing_over
+        sizes = [int(size) for size in re.findall(r"tp(\d+)", topology or "")]
+        if own.quick_reduce is None or not sizes:
+            return own
+        return own.model_copy(update={"quick_reduce": reduced(own.quick_reduce, max(sizes)) or "NONE"})
 
 
 VLLM_DEFAULTS = DeployedConditions()
@@ -29,21 +37,29 @@ VLLM_DEFAULTS = DeployedConditions()
 
 
 def deployed_conditions(release: Release, model: Model, engine: Engine) -> DeployedConditions:
-    """What the servers of a stack are started with, as `llmd_oke.serving.vllm` writes it into their pods."""
-    of_model = model.quick_reduce.quantization if model.quick_reduce else None
-    quick_reduce = engine.env.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") or release.vllm.quick_reduce or of_model
+    """What servers with these settings are started with, whatever their topology is."""
 
-    def conditions(*, hands_over: bool) -> Conditions:
-        started = release.vllm.kv_cache_settings(model, engine.extra_args, engine.block_size, hands_over=hands_over)
-        return Conditions(
-            image=release.vllm.image.reference,
-            release=release.name,
-            attention_backend=started.attention_backend,
-            quick_reduce=quantization(quick_reduce or "NONE"),
-            block_size=started.block_size,
-        )
+    def of_role(role: Role) -> Conditions:
+        return _conditions(release, [server_settings(release, model, engine, role, 2, rdma=False)])
 
-    return DeployedConditions(handing_over=conditions(hands_over=True), aggregated=conditions(hands_over=False))
+    return DeployedConditions(handing_over=of_role("decode"), aggregated=of_role("aggregated"))
+
+
+def planned_conditions(plan: Plan, model: ModelPlan) -> Conditions:
+    """What the servers of a planned model are started with."""
+    return _conditions(plan.release, [role.settings for role in model.units[0].roles])
+
+
+def _conditions(release: Release, roles: Sequence[ServerSettings]) -> Conditions:
+    """The conditions of servers that work together; of quantized all-reduce, as soon as those of one role use it."""
+    used: list[QuickReduceFormat] = [role.quick_reduce for role in roles if role.quick_reduce]
+    return Conditions(
+        image=release.vllm.image.reference,
+        release=release.name,
+        attention_backend=roles[0].attention_backend,
+        quick_reduce=used[0] if used else "NONE",
+        block_size=roles[0].block_size,
+    )
 
 
 def bound_models(plan: Plan) -> tuple[str, ...]:
@@ -57,7 +73,6 @@ def forecast_differences(plan: Plan) -> Mapping[str, Sequence[str]]:
     by_model: dict[str, list[str]] = {}
     for model in plan.models:
         figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None
-        started = deployed_conditions(plan.release, model.model, model.engine)
         if figures is not None:
-            by_model[model.name] = figures.differences(started.of(str(model.topology)))
+            by_model[model.name] = figures.differences(planned_conditions(plan, model))
     return {name: texts for name, texts in by_model.items() if texts}

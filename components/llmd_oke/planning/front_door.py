@@ -10,6 +10,7 @@ from llmd_oke.config.front_door import ClientLimit, FrontDoor, Limits
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, unit_names
 from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
+from llmd_oke.records import record
 
 NAME = "front-door"
 """Name of its objects in the cluster."""
@@ -24,17 +25,12 @@ def front_door(config: StackConfig) -> FrontDoorPlan | None:
         return None
     limits = door.limits or Limits()
     served = {model.object_name: _served_name(model) for model in config.models}
-    return FrontDoorPlan(
-        exposure=door.exposure,
-        host=door.host,
-        tls=door.tls,
-        authentication=door.authentication,
+    return record(
+        FrontDoorPlan,
+        door,
         limits=ClientLimitsPlan(_share(limits.requests_per_minute), _share(limits.tokens_per_minute)),
         clients={name: _client_limits(limit, served) for name, limit in limits.clients.items()},
-        cache_isolation=door.cache_isolation,
         models=tuple(_model(door, model) for model in config.models),
-        weights=door.weights,
-        load_balancer=door.load_balancer,
     )
 
 

@@ -20,6 +20,7 @@ from llmd_oke.catalogue.models import (
     state_tokens,
 )
 from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings, KvConnector
+from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config import Model, Role, ServersScaling, StackConfig
 from llmd_oke.config.engine import engine_settings, flag_of, full_names
@@ -48,7 +49,6 @@ _SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCE
 _MOST_NAMES = 3
 """Of arguments that a shortened one may stand for, which are told by name."""
 
-_QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
 
 
@@ -170,8 +170,8 @@ def answer_changes(context: ModelContext) -> Iterator[AnswerChange]:
 
 def kv_cache_settings(release: catalogue.Release, context: ModelContext) -> KvCacheSettings:
     """What a model's servers are started with for their KV cache."""
-    engine, hands_over = context.model.engine, context.model.topology.disaggregated
-    return release.vllm.kv_cache_settings(context.facts, engine.extra_args, engine.block_size, hands_over=hands_over)
+    hands_over = context.model.topology.disaggregated
+    return release.vllm.kv_cache_settings(context.facts, context.model.engine, hands_over=hands_over)
 
 
 def possible_sizes(context: ModelContext, role: Role) -> list[int]:
@@ -486,10 +486,10 @@ def _variables(context: ModelContext) -> Iterator[Problem]:
             accepted = "`pulumi config set --secret llmd-oke:huggingFaceToken`" if of_hugging_face else "no secret"
             why = "a secret would stand in plain text in the stack file, its state and every pod"
             yield Problem(f"{path}.{name}", "given", accepted, why)
-    level = variables.get(_QUICK_REDUCE, "NONE")
+    level = variables.get(QUICK_REDUCE_VARIABLE, "NONE")
     if level != "NONE":
         why = "it changes answers, so that it is told with the stack and evaluated by each update"
-        yield Problem(f"{path}.{_QUICK_REDUCE}", level, "override.quickReduce", why)
+        yield Problem(f"{path}.{QUICK_REDUCE_VARIABLE}", level, "override.quickReduce", why)
 
 
 def _changed_reduction(context: ModelContext) -> Iterator[AnswerChange]:
@@ -588,7 +588,7 @@ def _out_of_reach(model: ModelPlan, role: Role, shape: catalogue.Shape, path: st
     servers = model.units[0].role(role)
     if servers is None or servers.scaling is None:
         return
-    limits, at_once = servers.scaling, model.engine.max_num_seqs
+    limits, at_once = servers.scaling, servers.settings.max_num_seqs
     if role != "prefill" and (limits.requests or 0) > at_once:
         yield Advice(
             f"{path}.requests",

@@ -13,6 +13,7 @@ from llmd_oke.config import StackConfig
 from llmd_oke.planning.network import control_plane_cidrs
 from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, Pool, TracingPlan
 from llmd_oke.planning.releases import used_release
+from llmd_oke.records import record
 
 NODE_CHECKS = "/var/lib/node_exporter/textfile_collector"
 """Where nodes write what they find of themselves (`values/cloud-init/node-checks.sh.j2`)."""
@@ -28,13 +29,14 @@ def monitoring(config: StackConfig, pools: Sequence[Pool]) -> MonitoringPlan | N
     return MonitoringPlan(
         install=config.monitoring == "install",
         url=config.prometheus.url if config.prometheus else facts().url,
-        labels=config.prometheus.labels if config.prometheus else {},
+        labels=(config.prometheus and config.prometheus.labels) or None,
         disaggregated=any(model.topology.disaggregated for model in config.models),
         slo_ttft_s={
             model.object_name: model.slo.ttft_ms / 1000
             for model in config.models
             if model.slo is not None and model.slo.ttft_ms is not None
-        },
+        }
+        or None,
         usd_per_gpu_hour=pools[0].shape.price_usd_per_gpu_hour if pools else None,
     )
 
@@ -82,7 +84,7 @@ def _namespace(url: str) -> str | None:
 def tracing(config: StackConfig) -> TracingPlan | None:
     """Where traces go; None where nothing is traced."""
     asked = config.tracing
-    return None if asked is None else TracingPlan(asked.endpoint, asked.sampled_share)
+    return None if asked is None else record(TracingPlan, asked)
 
 
 def tracing_problems(config: StackConfig) -> Iterator[Problem]:

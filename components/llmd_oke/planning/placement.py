@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from llmd_base.errors import Problem
 
-from llmd_oke.catalogue import Shape, operators
+from llmd_oke.catalogue import Shape, operators, server_settings
 from llmd_oke.catalogue.releases import Requests
 from llmd_oke.config import Model, Role, StackConfig, SystemPool
-from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning.plan import Node, Pool, Rollout, Server
 from llmd_oke.planning.releases import router_replicas, used_release
 
@@ -42,8 +41,8 @@ def unit_names(model: Model) -> list[str]:
 
 
 def virtual_functions(config: StackConfig, role: Role, tensor_parallel_size: int) -> int:
-    """Virtual functions of one server: one for each GPU where KV cache is handed over, none for aggregated servers."""
-    return tensor_parallel_size if config.rdma == "sriov-vf" and role in HANDING_OVER else 0
+    """Count the virtual functions of one server of a stack."""
+    return server_settings.virtual_functions(role, tensor_parallel_size, rdma=config.rdma == "sriov-vf")
 
 
 def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:

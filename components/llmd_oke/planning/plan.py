@@ -12,6 +12,7 @@ from llmd_oke.catalogue.cluster import Need
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.entries import ProjectEntry
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import GatewayProvider
 from llmd_oke.config import (
     Cluster,
@@ -76,21 +77,39 @@ before the new ones come, `one by one` of several units or else with an `outage`
 
 @dataclass(frozen=True)
 class RolePlan:
-    """The servers of one role in one unit. Timeouts in seconds; `virtual_functions` are those of each server.
+    """The servers of one role in one unit, each started with `settings`. Timeouts in seconds.
 
     With `scaling`, `replicas` is what is started with.
     """
 
-    role: Role
+    settings: ServerSettings
     replicas: int
-    tensor_parallel_size: int
     memory: Memory
     rollout: Rollout
     startup_budget_s: int
     create_timeout_s: int
     update_timeout_s: int
-    virtual_functions: int = 0
     scaling: ServersScaling | None = None
+
+    @property
+    def role(self) -> Role:
+        """What the servers do."""
+        return self.settings.role
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """GPUs of each server."""
+        return self.settings.tensor_parallel_size
+
+    @property
+    def virtual_functions(self) -> int:
+        """Virtual functions of each server."""
+        return self.settings.virtual_functions
+
+    @property
+    def autoscaled(self) -> bool:
+        """Whether the number of servers follows the load."""
+        return self.scaling is not None
 
     @property
     def most_replicas(self) -> int:
@@ -131,7 +150,8 @@ class AnswerChange:
 @dataclass(frozen=True)
 class ModelPlan:
     """A model with all its units. `profile` is what its routers choose servers by, `router_replicas` how many pods each
-    of them has.
+    of them has. `engine` is what the stack file asks for, from which other stack files are made: `RolePlan.settings` is
+    what servers are started with.
 
     `min_accuracy` is the share of the kit's own questions (`values/evals/builtin.yaml`) that the benchmark of each
     update must find answered right; None where it asks none. It always asks where something changes answers.
@@ -146,8 +166,6 @@ class ModelPlan:
     workload: Workload
     slo: Slo | None
     engine: Engine
-    max_model_len: int
-    block_size: int
     units: tuple[UnitPlan, ...]
     update_way: UpdateWay
     scaling: Scaling | None = None
@@ -158,6 +176,21 @@ class ModelPlan:
     def gpus(self) -> int:
         """GPUs of all units."""
         return sum(unit.gpus for unit in self.units)
+
+    @property
+    def settings(self) -> ServerSettings:
+        """Those of the servers of its first role; what isn't a matter of roles is the same for all."""
+        return self.units[0].roles[0].settings
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that one sequence may have."""
+        return self.settings.max_model_len
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block of KV cache."""
+        return self.settings.block_size
 
     @property
     def routed(self) -> bool:
@@ -331,28 +364,29 @@ class IamPlan(IamNeeds):
 
 @dataclass(frozen=True)
 class PrewarmPlan:
-    """How weights get into the model cache before servers start; `revisions` are commits by the models' names."""
+    """How weights get into the model cache before servers start."""
 
     source: Literal["hugging-face", "object-storage"]
     connections: int
-    revisions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class ModelCachePlan:
     """Where the weights of all models are kept.
 
-    `path` is a folder on nodes' own disks, `capacity_gib` the size of a Lustre file system, `handle` what the storage
-    driver knows a file system by that is there already. The first server downloads what it needs where nothing
-    pre-warms the cache; `timeout_s` is the limit for one model.
+    `path` is a folder on nodes' own disks, `capacity_gib` the size of a Lustre file system, `volume_handle` what the
+    storage driver knows a file system by that is there already. The first server downloads what it needs where nothing
+    pre-warms the cache; where something does, `revisions` are commits by the models' names. `timeout_s` is the limit
+    for one model.
     """
 
     kind: Literal["node-disk", "file-storage", "lustre"]
     path: str | None
     capacity_gib: int | None
-    handle: str | None
+    volume_handle: str | None
     timeout_s: int
     prewarm: PrewarmPlan | None
+    revisions: Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -623,9 +657,9 @@ class MonitoringPlan:
 
     install: bool
     url: str
-    labels: Mapping[str, str]
+    labels: Mapping[str, str] | None
     disaggregated: bool
-    slo_ttft_s: Mapping[str, float]
+    slo_ttft_s: Mapping[str, float] | None
     usd_per_gpu_hour: float | None = None
 
 
@@ -705,6 +739,11 @@ class Plan:
         text = self.config.model_dump_json(by_alias=True, exclude=left_out)
         text += "".join(f"\n{entry.file} {entry.sha256}" for entry in self.project_entries if entry.is_deployed)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def signed_in(self) -> bool:
+        """Whether clients sign in at the front door."""
+        return self.front_door is not None and self.front_door.authentication is not None
 
     @property
     def taints(self) -> tuple[Taint, ...]:

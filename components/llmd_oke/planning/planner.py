@@ -17,6 +17,7 @@ from llmd_oke.catalogue.operations import PRICES
 from llmd_oke.catalogue.project import LATENCY, project_problems
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.catalogue.releases import RELEASES
+from llmd_oke.catalogue.server_settings import server_settings
 from llmd_oke.catalogue.shapes import GPUS, SHAPES
 from llmd_oke.config import (
     CreateCluster,
@@ -37,7 +38,7 @@ from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import planned_iam
-from llmd_oke.planning.models import ModelContext, answer_changes, kv_cache_settings, memory
+from llmd_oke.planning.models import ModelContext, answer_changes, memory
 from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, planned_network
 from llmd_oke.planning.network_policies import network_policies
@@ -202,44 +203,37 @@ class _Room:
 
 def _model(context: ModelContext, room: _Room, release: catalogue.Release) -> ModelPlan:
     model, facts = context.model, context.facts
-    roles = tuple(_role(role, model, facts, context.shape, room) for role in model.topology.servers())
-    return ModelPlan(
+    roles = tuple(_role(role, context, room, release) for role in model.topology.servers())
+    return record(
+        ModelPlan,
+        model,
         name=model.object_name,
         model=facts,
-        topology=model.topology,
-        router=model.router,
         profile=router_profile(model, release.endpoint_picker.dialect),
         router_replicas=router_replicas(model, release),
-        workload=model.workload,
-        slo=model.slo,
-        engine=model.engine,
-        max_model_len=model.engine.max_model_len or facts.max_model_len,
-        block_size=kv_cache_settings(release, context).block_size,
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
         update_way=room.update_way(model),
-        scaling=model.scaling,
         answer_changes=tuple(answer_changes(context)),
         min_accuracy=checks.min_accuracy(context),
     )
 
 
-def _role(role: Role, model: Model, facts: catalogue.Model, shape: catalogue.Shape, room: _Room) -> RolePlan:
-    part = model.topology.servers()[role]
-    size = part.tensor_parallel_size
+def _role(role: Role, context: ModelContext, room: _Room, release: catalogue.Release) -> RolePlan:
+    model, facts, part = context.model, context.facts, context.model.topology.servers()[role]
+    size, rdma = part.tensor_parallel_size, room.config.rdma == "sriov-vf"
+    settings = server_settings(release, facts, model.engine, role, size, rdma=rdma)
     rollout = placement.rollout(part.replicas, room.surges(role, size))
     download_s = download_limit_s(room.config)
     return RolePlan(
-        role=role,
+        settings=settings,
         replicas=part.replicas,
-        tensor_parallel_size=size,
-        memory=memory(facts, shape, size, model.engine.gpu_memory_utilization),
+        memory=memory(facts, context.shape, size, settings.gpu_memory_utilization),
         rollout=rollout,
         startup_budget_s=facts.startup_budget_s,
         create_timeout_s=placement.create_timeout_s(facts.startup_budget_s, download_s),
         update_timeout_s=placement.update_timeout_s(
             facts.startup_budget_s, model.most_replicas(role), rollout, download_s
         ),
-        virtual_functions=virtual_functions(room.config, role, size),
         scaling=model.scaling.servers().get(role) if model.scaling else None,
     )
 

@@ -246,8 +246,9 @@ def model_cache(config: StackConfig) -> ModelCachePlan | None:
         prewarm,
         path=cache.path if isinstance(cache, NodeDisk) else None,
         capacity_gib=int(cache.capacity_gb * GIB_PER_GB) if isinstance(cache, Lustre) else None,
-        handle=_existing_handle(cache),
+        volume_handle=_existing_handle(cache),
         prewarm=filled,
+        revisions=filled and prewarm.revisions,
     )
 
 

@@ -9,14 +9,17 @@ from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.objects import after
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.planning.gateway import CLIENTS, CLUSTER
-from llmd_oke.planning.plan import ClientLimitsPlan, FrontDoorModel, FrontDoorPlan, GatewayPlan
+from llmd_oke.planning.plan import FrontDoorModel, FrontDoorPlan, GatewayPlan
 from llmd_oke.program.access import ClusterAccess
-from llmd_oke.program.models import ADDRESSES, override_args, taking_over, unit_name
+from llmd_oke.program.arguments import arguments
+from llmd_oke.program.common import common_args
+from llmd_oke.program.models import ADDRESSES, taking_over, unit_name
 from llmd_oke.serving.gateway import (
     DEFINITIONS,
     ESTABLISHED_S,
     REMEDY,
     Gateway,
+    GatewayArgs,
     GatewayListenerArgs,
     ModelRoute,
     ModelRouteArgs,
@@ -24,7 +27,6 @@ from llmd_oke.serving.gateway import (
 from llmd_oke.serving.router import service_name
 from llmd_oke.serving.stack_front_door import (
     NAME,
-    FrontDoorClientArgs,
     FrontDoorLoadBalancerArgs,
     FrontDoorModelArgs,
     FrontDoorTokensArgs,
@@ -69,24 +71,21 @@ def front_door_args(
     )
     secrets = front_door_secrets.read_secrets(door, {name: settings.get(name) for name in names})
     pair, keys, tls = secrets.certificate, secrets.keys, door.tls
-    return {
-        "namespace": plan.namespace,
-        "release": plan.release.name,
-        "override": override_args(plan),
-        "models": [_model(plan, door, model) for model in door.models],
-        "host": door.host,
-        "certificate": None if pair is None else {"chain": pair.chain, "key": pulumi.Output.secret(pair.key)},
-        "certificate_secret": tls.name if tls and tls.kind == "secret" else None,
-        "issuer": {"name": tls.name, "kind": tls.scope} if tls and tls.kind == "issuer" else None,
-        "api_keys": None if keys is None else {name: pulumi.Output.secret(key) for name, key in keys.items()},
-        "tokens": _tokens(door, secrets.key_set),
-        "cache_secret": None if secrets.cache_secret is None else pulumi.Output.secret(secrets.cache_secret),
-        "requests_per_minute": door.limits.requests_per_minute,
-        "tokens_per_minute": door.limits.tokens_per_minute,
-        "clients": {name: _client(limits) for name, limits in door.clients.items()} or None,
-        "load_balancer": load_balancer_args(plan, door.exposure, door.load_balancer, access),
-        "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
-    }
+    return arguments(
+        StackFrontDoorArgs,
+        common_args(plan),
+        door,
+        door.limits,
+        models=[_model(plan, door, model) for model in door.models],
+        certificate=None if pair is None else {"chain": pair.chain, "key": pulumi.Output.secret(pair.key)},
+        certificate_secret=tls.name if tls and tls.kind == "secret" else None,
+        issuer={"name": tls.name, "kind": tls.scope} if tls and tls.kind == "issuer" else None,
+        api_keys=None if keys is None else {name: pulumi.Output.secret(key) for name, key in keys.items()},
+        tokens=_tokens(door, secrets.key_set),
+        cache_secret=None if secrets.cache_secret is None else pulumi.Output.secret(secrets.cache_secret),
+        clients=door.clients or None,
+        load_balancer=load_balancer_args(plan, door.exposure, door.load_balancer, access),
+    )
 
 
 def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoorModelArgs:
@@ -97,28 +96,14 @@ def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoor
     units: list[FrontDoorUnitArgs] = [
         {"service": services[unit], "weight": door.weights.get(unit)} for unit in behind.units
     ]
-    return {"name": behind.name, "served_name": behind.served_name, "hosts": list(behind.hosts) or None, "units": units}
-
-
-def _client(limits: ClientLimitsPlan) -> FrontDoorClientArgs:
-    return {
-        "requests_per_minute": limits.requests_per_minute,
-        "tokens_per_minute": limits.tokens_per_minute,
-        "concurrent_requests": limits.concurrent_requests,
-        "models": None if limits.models is None else list(limits.models),
-    }
+    return arguments(FrontDoorModelArgs, behind, hosts=behind.hosts or None, units=units)
 
 
 def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | None:
     authentication = door.authentication
     if authentication is None or authentication.kind != "jwt":
         return None
-    return {
-        "issuer": authentication.issuer,
-        "audiences": list(authentication.audiences),
-        "key_set": key_set,
-        "key_set_uri": authentication.jwks_uri,
-    }
+    return arguments(FrontDoorTokensArgs, authentication, key_set=key_set, key_set_uri=authentication.jwks_uri)
 
 
 def load_balancer_args(
@@ -176,16 +161,17 @@ def _declare_gateway(
     return [
         Gateway(
             gateway.name,
-            {
-                "namespace": namespace,
-                "provider": gateway.provider.name,
-                "gateway": gateway.name,
-                "class_name": created.class_name,
-                "listeners": _listeners(gateway, created),
-                "load_balancer": load_balancer_args(plan, created.exposure, LoadBalancer(), access),
-                "route_headers": _route_headers(plan) or None,
-                "largest_body_mib": plan.release.router.largest_body_mib,
-            },
+            arguments(
+                GatewayArgs,
+                created,
+                plan.release.router,
+                namespace=namespace,
+                provider=gateway.provider.name,
+                gateway=gateway.name,
+                listeners=_listeners(gateway, created),
+                load_balancer=load_balancer_args(plan, created.exposure, LoadBalancer(), access),
+                route_headers=_route_headers(plan) or None,
+            ),
             opts,
         )
     ]
@@ -229,19 +215,17 @@ def _declare_route(
 def route_args(plan: Plan, gateway: GatewayPlan, model: ModelPlan, namespace: pulumi.Input[str]) -> ModelRouteArgs:
     """The arguments of a model's route."""
     route = model.router.route
-    return {
-        "namespace": namespace,
-        "model": model.name,
-        "units": [unit_name(plan, model, unit) for unit in model.units],
-        "provider": gateway.provider.name,
-        "gateway": gateway.name,
-        "gateway_namespace": gateway.namespace,
-        "service_host": gateway.service_host,
-        "listener": gateway.listener,
-        "cluster_listener": gateway.cluster_listener,
-        "hosts": list(route.hosts) or None,
-        "headers": dict(route.headers) or None,
-        "path": route.path,
-        "timeout_s": route.timeout_s,
-        "largest_body_mib": plan.release.router.largest_body_mib,
-    }
+    return arguments(
+        ModelRouteArgs,
+        route,
+        gateway,
+        plan.release.router,
+        namespace=namespace,
+        model=model.name,
+        units=[unit_name(plan, model, unit) for unit in model.units],
+        provider=gateway.provider.name,
+        gateway=gateway.name,
+        gateway_namespace=gateway.namespace,
+        hosts=route.hosts or None,
+        headers=route.headers or None,
+    )

@@ -18,6 +18,8 @@ from llmd_oke.planning import Advice, Plan, merge_advice
 from llmd_oke.planning.plan import ClusterPlan
 from llmd_oke.program.access import ClusterAccess, existing_cluster, mirror_args
 from llmd_oke.program.addresses import declare_front_door, declare_routes
+from llmd_oke.program.arguments import arguments
+from llmd_oke.program.common import common_args
 from llmd_oke.program.models import (
     declare_address,
     declare_image_pull,
@@ -27,8 +29,8 @@ from llmd_oke.program.models import (
     unit_name,
 )
 from llmd_oke.program.smoke import declare_smoke
-from llmd_oke.serving.monitoring import ModelMonitoring
-from llmd_oke.serving.namespace import ServingNamespace
+from llmd_oke.serving.monitoring import ModelMonitoring, ModelMonitoringArgs
+from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
 from llmd_oke.values import open_project
 
 _LINKS = TypeAdapter(dict[str, HttpsUrl])
@@ -118,15 +120,13 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
     sizes = {role.tensor_parallel_size for model in plan.models for unit in model.units for role in unit.roles}
     namespace = ServingNamespace(
         "serving",
-        {
-            "namespace": plan.namespace,
-            "tensor_parallel_sizes": sorted(sizes),
-            "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
-            "destinations": [
-                {"cidr": item.cidr, "ports": list(item.ports)} for item in plan.network_policies.destinations
-            ],
-            "hugging_face_token": settings.get_secret("huggingFaceToken"),
-        },
+        arguments(
+            ServingNamespaceArgs,
+            common_args(plan),
+            plan.network_policies,
+            tensor_parallel_sizes=sorted(sizes),
+            hugging_face_token=settings.get_secret("huggingFaceToken"),
+        ),
         inside,
     )
     source_url = settings.get_secret("modelSourceUrl")
@@ -182,18 +182,16 @@ def declare_monitoring(
     routers = [unit_name(plan, model, unit) for model in plan.models if model.routed for unit in model.units]
     ModelMonitoring(
         "monitoring",
-        {
-            "namespace": access.name_once_served(
+        arguments(
+            ModelMonitoringArgs,
+            common_args(plan),
+            watched,
+            namespace=access.name_once_served(
                 plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace
             ),
-            "routers": routers,
-            "disaggregated": watched.disaggregated,
-            "rdma": plan.rdma,
-            "leader": any(model.routed and model.router_replicas > 1 for model in plan.models),
-            "slo_ttft_s": dict(watched.slo_ttft_s) or None,
-            "usd_per_gpu_hour": watched.usd_per_gpu_hour,
-            "endpoint_picker": plan.release.endpoint_picker.program.version,
-            "labels": dict(watched.labels) or None,
-        },
+            routers=routers,
+            leader=any(model.routed and model.router_replicas > 1 for model in plan.models),
+            endpoint_picker=plan.release.endpoint_picker.program.version,
+        ),
         after(opts, namespace),
     )

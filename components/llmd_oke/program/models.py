@@ -6,29 +6,36 @@ import pulumi
 
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config.engine import engine_settings
-from llmd_oke.objects import OverrideArgs, after
+from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
 from llmd_oke.program.access import ClusterAccess
+from llmd_oke.program.arguments import arguments
+from llmd_oke.program.common import common_args
 from llmd_oke.serving.args import (
     EngineArgs,
     GatewayPodsArgs,
     ModelCacheMountArgs,
-    NodeTaintArgs,
     ServersArgs,
-    TracingArgs,
     UnitArgs,
 )
-from llmd_oke.serving.front_door import FrontDoor, ModelEndpoint
-from llmd_oke.serving.image_pull import ImagePull
+from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs, ModelEndpoint, ModelEndpointArgs
+from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.router import Router, RouterArgs, service_name
 from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT
 from llmd_oke.serving.stack_front_door import StackFrontDoor
-from llmd_oke.serving.units import AggregatedUnit, ModelScaling, PrefillDecodeUnit, ScaledServersArgs, server_spec
+from llmd_oke.serving.units import (
+    AggregatedUnit,
+    ModelScaling,
+    ModelScalingArgs,
+    PrefillDecodeUnit,
+    ScaledServersArgs,
+    server_spec,
+)
 from llmd_oke.serving.vllm import ServerSpec, revision, version
 
 NAME = "model-cache"
@@ -84,25 +91,25 @@ def declare_address(
     if not model.routed or door is not None:
         return ModelEndpoint(
             f"{model.name}-{ADDRESSES['ModelEndpoint']}",
-            {
-                "namespace": plan.namespace,
-                "model": model.name,
-                "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
-                "front_door": {"version": door.version, "port": FIRST_MODEL_PORT + plan.models.index(model)}
+            arguments(
+                ModelEndpointArgs,
+                common_args(plan),
+                model=model.name,
+                ready_timeout_s=max(role.create_timeout_s for role in model.units[0].roles),
+                front_door={"version": door.version, "port": FIRST_MODEL_PORT + plan.models.index(model)}
                 if model.routed and door is not None
                 else None,
-            },
+            ),
             pulumi.ResourceOptions.merge(opts, taking_over(model, "ModelEndpoint")),
         )
     return FrontDoor(
         f"{model.name}-{ADDRESSES['FrontDoor']}",
-        {
-            "namespace": plan.namespace,
-            "release": plan.release.name,
-            "override": override_args(plan),
-            "model": model.name,
-            "routers": [service_name(unit_name(plan, model, unit)) for unit in model.units],
-        },
+        arguments(
+            FrontDoorArgs,
+            common_args(plan),
+            model=model.name,
+            routers=[service_name(unit_name(plan, model, unit)) for unit in model.units],
+        ),
         pulumi.ResourceOptions.merge(after(opts, *units), taking_over(model, "FrontDoor")),
     )
 
@@ -152,13 +159,12 @@ def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.Res
     """The image of all servers, on the nodes before them; beside whatever fills the model cache."""
     return ImagePull(
         "image-pull",
-        {
-            "namespace": plan.namespace,
-            "image": plan.release.vllm.image.pinned,
-            "shape": plan.pools[0].shape.name,
-            "nodes": sum(awaited_nodes(plan).values()),
-            "node_taints": node_taints(plan),
-        },
+        arguments(
+            ImagePullArgs,
+            common_args(plan),
+            image=plan.release.vllm.image.pinned,
+            nodes=sum(awaited_nodes(plan).values()),
+        ),
         after(opts, namespace),
     )
 
@@ -166,30 +172,19 @@ def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.Res
 def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
     """The arguments of a unit's router."""
     disaggregated = model.topology.disaggregated
-    return {
-        "release": plan.release.name,
-        "override": override_args(plan),
-        "namespace": plan.namespace,
-        "model": model.name,
-        "unit": unit_name(plan, model, unit),
-        "version": version(_server_spec(plan, model, unit.roles[0])) if disaggregated else None,
-        "disaggregated": disaggregated,
-        "profile": model.profile,
-        "decider": model.router.decider,
-        "non_cached_tokens": model.router.non_cached_tokens,
-        "peak_prefill_tokens_per_s": model.router.peak_prefill_tokens_per_s,
-        "replicas": model.router_replicas,
-        "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
-        "signed_in": plan.front_door is not None and plan.front_door.authentication is not None,
-        "gateway": _gateway_pods(plan, model),
-        "cache_salts": plan.front_door is not None and plan.front_door.cache_isolation == "client",
-        "tracing": _tracing(plan),
-    }
-
-
-def _tracing(plan: Plan) -> TracingArgs | None:
-    asked = plan.tracing
-    return None if asked is None else {"endpoint": asked.endpoint, "sampled_share": asked.sampled_share}
+    return arguments(
+        RouterArgs,
+        common_args(plan),
+        model,
+        model.router,
+        model=model.name,
+        unit=unit_name(plan, model, unit),
+        version=version(_server_spec(plan, model, unit.roles[0])) if disaggregated else None,
+        disaggregated=disaggregated,
+        replicas=model.router_replicas,
+        gateway=_gateway_pods(plan, model),
+        cache_salts=plan.front_door is not None and plan.front_door.cache_isolation == "client",
+    )
 
 
 def _gateway_pods(plan: Plan, model: ModelPlan) -> GatewayPodsArgs | None:
@@ -225,62 +220,33 @@ def _unit(
 
 def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) -> UnitArgs:
     """What the units of a model have in common, but for a model cache."""
-    return {
-        "release": plan.release.name,
-        "override": override_args(plan),
-        "model": model.model.name,
-        "shape": plan.pools[0].shape.name,
-        "namespace": plan.namespace,
-        "service_account": service_account,
-        "model_label": model.name,
-        "rdma": plan.rdma,
-        "priority_class_prefix": plan.namespace,
-        "engine": engine_args(model),
-        "routed": model.routed,
-        "signed_in": plan.front_door is not None and plan.front_door.authentication is not None,
-        "gateway": _gateway_pods(plan, model),
-        "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
-        "virtual_functions": plan.virtual_functions_owner,
-        "node_taints": node_taints(plan),
-        "tracing": _tracing(plan),
-    }
+    return arguments(
+        UnitArgs,
+        common_args(plan),
+        model,
+        service_account=service_account,
+        model=model.model.name,
+        model_label=model.name,
+        virtual_functions=plan.virtual_functions_owner,
+        priority_class_prefix=plan.namespace,
+        inference_pool=None,
+        engine=engine_args(model),
+        gateway=_gateway_pods(plan, model),
+        model_cache=None,
+    )
 
 
 def servers_args(role: RolePlan) -> ServersArgs:
     """The servers of one role."""
-    return {
-        "replicas": role.replicas,
-        "tensor_parallel_size": role.tensor_parallel_size,
-        "max_surge": role.rollout.max_surge,
-        "max_unavailable": role.rollout.max_unavailable,
-        "create_timeout_s": role.create_timeout_s,
-        "update_timeout_s": role.update_timeout_s,
-        "autoscaled": role.scaling is not None,
-    }
+    return arguments(ServersArgs, role, role.rollout)
 
 
 def engine_args(model: ModelPlan) -> EngineArgs:
     """The vLLM settings of a model's servers; those without an argument of their own as text."""
-    engine = model.engine
-    named = EngineArgs.__annotations__
-    further = {row.field: row for row in engine_settings().settings if row.field not in named}
-    texts = {name: further[name].written(value) for name, value in engine.settings().items() if name in further}
-    return {
-        "max_model_len": model.max_model_len,
-        "max_num_seqs": engine.max_num_seqs,
-        "gpu_memory_utilization": engine.gpu_memory_utilization,
-        "block_size": model.block_size,
-        "settings": texts or None,
-        "extra_args": list(engine.extra_args),
-        "env": dict(engine.env),
-        "user": {"id": engine.user.id, "groups": list(engine.user.groups)} if engine.user else None,
-    }
-
-
-def override_args(plan: Plan) -> OverrideArgs | None:
-    """What the user put in place of the release's parts, where there is anything."""
-    override = plan.override.replacements()
-    return OverrideArgs(**override) if override else None
+    rows = [row for row in engine_settings().settings if row.field not in EngineArgs.__annotations__]
+    table = model.settings.table
+    texts = {row.field: row.written(table[row.field]) for row in rows if row.field in table}
+    return arguments(EngineArgs, model.settings, settings=texts or None, user=model.engine.user)
 
 
 def keda_namespace(plan: Plan, access: ClusterAccess, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
@@ -299,32 +265,16 @@ def declare_scaling(
     model: ModelPlan, unit: UnitPlan, name: str, namespace: pulumi.Input[str], opts: pulumi.ResourceOptions
 ) -> ModelScaling | None:
     """What scales the servers of a unit, whose objects have that name; None where their number stays."""
-    servers: dict[str, ScaledServersArgs] = {}
-    for role in unit.roles:
-        if role.scaling:
-            thresholds = role.scaling.thresholds()
-            servers[role.role] = {
-                "min_replicas": role.scaling.min_replicas,
-                "max_replicas": role.scaling.max_replicas,
-                "share": role.replicas,
-                "requests": thresholds.get("requests"),
-                "prompt_tokens_per_s": thresholds.get("prompt_tokens_per_s"),
-                "kv_cache_usage": thresholds.get("kv_cache_usage"),
-            }
+    none = dict.fromkeys(scaling().queries)
+    servers = {
+        role.role: arguments(ScaledServersArgs, role.scaling, none, share=role.replicas)
+        for role in unit.roles
+        if role.scaling
+    }
     if model.scaling is None or not servers:
         return None
-    return ModelScaling(
-        f"{name}-scaling",
-        {
-            "namespace": namespace,
-            "unit": name,
-            "servers": servers,
-            "prometheus": model.scaling.prometheus,
-            "scale_up_window_s": model.scaling.scale_up_window_s,
-            "scale_down_window_s": model.scaling.scale_down_window_s,
-        },
-        opts,
-    )
+    args = arguments(ModelScalingArgs, model.scaling, namespace=namespace, unit=name, servers=servers)
+    return ModelScaling(f"{name}-scaling", args, opts)
 
 
 def declare_model_cache(
@@ -342,33 +292,29 @@ def declare_model_cache(
     if cache is None:
         return None
     from_bucket = cache.prewarm is not None and cache.prewarm.source == "object-storage"
-    args: ModelCacheArgs = {
-        **model_cache_args(plan, cache, namespace.service_account),
-        "source_url": source_url if from_bucket else None,
-        "volume_handle": cache.handle or created_handle,
-    }
+    args = model_cache_args(plan, cache, namespace.service_account, source_url if from_bucket else None, created_handle)
     return ModelCache(NAME, args, after(opts, namespace))
 
 
-def model_cache_args(plan: Plan, cache: ModelCachePlan, service_account: pulumi.Input[str]) -> ModelCacheArgs:
-    """The arguments that follow from the plan alone."""
-    prewarm = cache.prewarm
-    models = sorted({model.model.name for model in plan.models})
-    return {
-        "namespace": plan.namespace,
-        "service_account": service_account,
-        "kind": cache.kind,
-        "shape": plan.pools[0].shape.name,
-        "nodes": sum(awaited_nodes(plan).values()),
-        "models": [*models],
-        "volume_name": f"{plan.namespace}-{NAME}",
-        "timeout_s": cache.timeout_s,
-        "node_taints": node_taints(plan),
-        "path": cache.path,
-        "capacity_gib": cache.capacity_gib,
-        "prewarm": prewarm and {"source": prewarm.source, "connections": prewarm.connections},
-        "revisions": prewarm and dict(prewarm.revisions),
-    }
+def model_cache_args(
+    plan: Plan,
+    cache: ModelCachePlan,
+    service_account: pulumi.Input[str],
+    source_url: pulumi.Input[str] | None = None,
+    created_handle: pulumi.Input[str] | None = None,
+) -> ModelCacheArgs:
+    """The arguments of the model cache; see `declare_model_cache`."""
+    return arguments(
+        ModelCacheArgs,
+        common_args(plan),
+        cache,
+        service_account=service_account,
+        nodes=sum(awaited_nodes(plan).values()),
+        models=sorted({model.model.name for model in plan.models}),
+        volume_handle=cache.volume_handle or created_handle,
+        volume_name=f"{plan.namespace}-{NAME}",
+        source_url=source_url,
+    )
 
 
 def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) -> ModelCacheMountArgs | None:
@@ -376,8 +322,3 @@ def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) ->
     if plan.model_cache is None:
         return None
     return mount(model_cache_args(plan, plan.model_cache, ""), model.model.name, claim)
-
-
-def node_taints(plan: Plan) -> list[NodeTaintArgs]:
-    """Each taint of the stack file's GPU pools once; the pods of all models tolerate those of all pools."""
-    return [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in plan.taints]

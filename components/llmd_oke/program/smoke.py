@@ -15,17 +15,19 @@ from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
-from llmd_oke.planning.conditions import deployed_conditions
+from llmd_oke.planning.conditions import planned_conditions
 from llmd_oke.planning.releases import override_words
+from llmd_oke.program.arguments import arguments
+from llmd_oke.program.common import common_args
 from llmd_oke.program.models import (
     engine_args,
     model_cache_mount,
-    node_taints,
     router_args,
     servers_args,
     unit_args,
     unit_name,
 )
+from llmd_oke.records import record
 from llmd_oke.serving import labels, vllm
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.bench_program import digest
@@ -53,32 +55,29 @@ def declare_smoke(plan: Plan, stack: str, opts: pulumi.ResourceOptions) -> None:
 
 def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
     """The arguments of a model's benchmark."""
-    return {
-        "namespace": plan.namespace,
-        "model": model.name,
-        "image": plan.release.vllm.image.pinned,
-        "shape": plan.pools[0].shape.name,
-        "node_taints": node_taints(plan),
-        "request": smoke_request(plan, model).to_json(),
-        "facts": json.dumps(facts(stack, plan, model), indent=1),
-        "measured": measured(plan, model),
-        "timeout_s": plan.smoke.timeout_s,
-    }
+    return arguments(
+        SmokeBenchmarkArgs,
+        common_args(plan),
+        plan.smoke,
+        model=model.name,
+        image=plan.release.vllm.image.pinned,
+        request=smoke_request(plan, model).to_json(),
+        facts=json.dumps(facts(stack, plan, model), indent=1),
+        measured=measured(plan, model),
+    )
 
 
 def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
     """What is asked of the benchmark of one model, wherever it runs; its facts come from `facts`."""
     smoke = plan.smoke
-    return SmokeRequest(
-        namespace=plan.namespace,
+    return record(
+        SmokeRequest,
+        smoke,
+        model.workload,
+        plan,
         service=model.name,
         model=model.model.repository,
         topology=topology(plan, model),
-        input_tokens=model.workload.input_tokens,
-        output_tokens=model.workload.output_tokens,
-        requests=smoke.requests,
-        concurrency=smoke.concurrency,
-        timeout_s=smoke.timeout_s,
         thresholds=replace(Thresholds(**smoke.thresholds.model_dump()), min_accuracy=model.min_accuracy),
         groups=tuple(_groups(plan, model)),
         server_port=vllm.SERVER_PORT,
@@ -104,16 +103,8 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
 
 def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
     """What rows say of a model's deployment, beside its topology."""
-    started = deployed_conditions(plan.release, model.model, model.engine)
-    own = started.handing_over if model.topology.disaggregated else started.aggregated
-    return {
-        "image": plan.release.vllm.image.reference,
-        "release": plan.release.name,
-        "attention_backend": own.attention_backend,
-        "quick_reduce": own.quick_reduce,
-        "block_size": model.block_size,
-        "router_profile": model.profile if model.routed else "none",
-    }
+    profile = model.profile if model.routed else "none"
+    return arguments(ConditionFacts, planned_conditions(plan, model), router_profile=profile)
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:
@@ -144,15 +135,8 @@ def topology(plan: Plan, model: ModelPlan) -> Topology:
 
 
 def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Servers:
-    spec = ServerSpec(
-        release=plan.release,
-        model=model.model,
-        shape=plan.pools[0].shape,
-        role=role.role,
-        tensor_parallel_size=role.tensor_parallel_size,
-        rdma=plan.rdma,
-        engine=engine_args(model),
-    )
+    shape, engine = plan.pools[0].shape, engine_args(model)
+    spec = record(ServerSpec, role, model, plan, shape=shape, engine=engine, cache={}, tracing=None)
     env = {entry["name"]: entry["value"] for entry in vllm.environment(spec) if "value" in entry}
     return Servers(
         role.role,

@@ -21,6 +21,7 @@ from llmd_oke.objects import (
     RegistryMirrorArgs,
     ShapeRef,
     inputs,
+    register_outputs,
     registry_mirror,
     resolve_shape,
     when_declared,
@@ -143,7 +144,7 @@ class Acceptance(pulumi.ComponentResource):
         jobs = [self._pool(pool, args, shared, inside) for pool in args["pools"]]
         names = ", ".join(pool["name"] for pool in args["pools"])
         self.passed = pulumi.Output.all(*[job.urn for job in jobs]).apply(lambda _: names)
-        self.register_outputs({"passed": self.passed})
+        register_outputs(self)
 
     def _pool(
         self,

@@ -20,13 +20,14 @@ from llmd_oke.objects import (
     ReleaseRef,
     after,
     inputs,
+    register_outputs,
     resolve_release,
     when_declared,
 )
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS, FRONT_DOOR_THREADS
 from llmd_oke.serving import client_access, client_requests, envoy, labels, network_policies
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
-from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
+from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
 
 Config = dict[str, object]
@@ -166,7 +167,7 @@ class FrontDoor(pulumi.ComponentResource):
         namespace = pulumi.Output.from_input(args["namespace"])
         host = when_declared(declared, args["model"])
         self.url = pulumi.Output.concat("http://", host, ".", namespace, ".svc.cluster.local")
-        self.register_outputs({"url": self.url})
+        register_outputs(self)
 
 
 class ModelEndpoint(pulumi.ComponentResource):
@@ -185,7 +186,7 @@ class ModelEndpoint(pulumi.ComponentResource):
         declared = declare(name, endpoint_service(args), pulumi.ResourceOptions(parent=self, custom_timeouts=limits))
         namespace = pulumi.Output.all(args["namespace"], declared.urn).apply(lambda values: values[0])
         self.url = pulumi.Output.concat("http://", args["model"], ".", namespace, ".svc.cluster.local")
-        self.register_outputs({"url": self.url})
+        register_outputs(self)
 
 
 def endpoint_service(args: ModelEndpointArgs) -> Manifest:
@@ -376,7 +377,7 @@ def network_policy(args: FrontDoorArgs) -> Manifest:
 
 
 def _metadata(args: FrontDoorArgs, name: str) -> dict[str, Any]:
-    return {"name": name, "namespace": args["namespace"], "labels": {**PART_OF, labels.MODEL: args["model"]}}
+    return object_metadata(name, args["namespace"], {labels.MODEL: args["model"]})
 
 
 def _name(args: FrontDoorArgs) -> str:

@@ -11,9 +11,9 @@ import pulumi
 from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.serving import GatewayProvider, ObjectTemplate, gateway_provider, gateway_provider_names
-from llmd_oke.objects import PART_OF, Manifest, inputs, mapped, when_declared
+from llmd_oke.objects import Manifest, inputs, mapped, register_outputs, when_declared
 from llmd_oke.serving import client_requests, labels
-from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
+from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
 from llmd_oke.serving.router import POOL_GROUP, service_name
 from llmd_oke.serving.stack_front_door import FrontDoorLoadBalancerArgs, load_balancer_annotations
 
@@ -112,7 +112,7 @@ class Gateway(pulumi.ComponentResource):
         read += [declare(f"{name}-{policy['kind'].lower()}", policy, child) for policy in gateway_policies(args)]
         needed = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=read))
         self.name = when_declared(declare(name, gateway, needed), args["gateway"])
-        self.register_outputs({"name": self.name})
+        register_outputs(self)
 
 
 class ModelRoute(pulumi.ComponentResource):
@@ -137,7 +137,7 @@ class ModelRoute(pulumi.ComponentResource):
         host = when_declared(declare(name, model_service(args), needed), args["model"])
         namespace = pulumi.Output.from_input(args["namespace"])
         self.url = pulumi.Output.concat("http://", host, ".", namespace, ".svc.cluster.local")
-        self.register_outputs({"url": self.url})
+        register_outputs(self)
 
 
 def _provider(name: str) -> GatewayProvider:
@@ -163,7 +163,7 @@ def gateway_manifests(args: GatewayArgs) -> list[Manifest]:
         "<type>": "ClusterIP" if balancer is None else "LoadBalancer",
         "<annotations>": annotations,
     }
-    metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    metadata = object_metadata(name, args["namespace"])
     own: dict[str, str] = _filled(provider.gateway_annotations, marks)
     infrastructure: dict[str, Any] = {}
     if (template := provider.parameters) is not None:
@@ -193,7 +193,7 @@ def gateway_policies(args: GatewayArgs) -> list[Manifest]:
     """
     name, kept = args["gateway"], args.get("route_headers") or {}
     marks = {"<gateway>": name, **_request_marks(args.get("largest_body_mib"), kept)}
-    metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    metadata = object_metadata(name, args["namespace"])
     return [_object(template, metadata, marks) for template in _provider(args["provider"]).gateway_policies]
 
 
@@ -318,4 +318,4 @@ def _filled(value: Any, marks: Mapping[str, Any]) -> Any:
 
 
 def _metadata(args: ModelRouteArgs, name: str) -> dict[str, Any]:
-    return {"name": name, "namespace": args["namespace"], "labels": {**PART_OF, labels.MODEL: args["model"]}}
+    return object_metadata(name, args["namespace"], {labels.MODEL: args["model"]})

@@ -8,10 +8,19 @@ import pulumi
 
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, resolve_shape, when_declared
+from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.manifests import declare, role, role_binding, service_account, text_digest, timeouts, tolerations
+from llmd_oke.serving.manifests import (
+    declare,
+    object_metadata,
+    role,
+    role_binding,
+    service_account,
+    text_digest,
+    timeouts,
+    tolerations,
+)
 
 NAME = "image-pull"
 WAIT = f"{NAME}-wait"
@@ -64,7 +73,7 @@ class ImagePull(pulumi.ComponentResource):
             custom_timeouts=timeouts(LIMIT_S + SLACK_S),
         )
         self.pulled = when_declared(declare(f"{name}-job", job(args), limited), args["image"])
-        self.register_outputs({"pulled": self.pulled})
+        register_outputs(self)
 
 
 def daemon_set(args: ImagePullArgs) -> Manifest:
@@ -166,7 +175,7 @@ def _pod_security() -> dict[str, Any]:
 
 
 def _metadata(args: ImagePullArgs) -> dict[str, Any]:
-    return {"name": NAME, "namespace": args["namespace"], "labels": {**PART_OF, "app.kubernetes.io/name": NAME}}
+    return object_metadata(NAME, args["namespace"], {"app.kubernetes.io/name": NAME})
 
 
 def _program() -> str:

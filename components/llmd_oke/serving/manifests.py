@@ -8,7 +8,7 @@ import pulumi
 from llmd_base.errors import KitError
 
 from llmd_oke.catalogue import Shape
-from llmd_oke.objects import KubernetesObject, Manifest
+from llmd_oke.objects import PART_OF, KubernetesObject, Manifest
 from llmd_oke.serving.args import NodeTaintArgs, TracingArgs
 
 # Limits of waits in seconds. The Kubernetes plug-in's default, ten minutes, is too short where weights are loaded.
@@ -67,6 +67,13 @@ def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> Kube
         known = ", ".join(f"{a} {k}" for a, k in sorted(_KINDS))
         raise KitError(f"{api_version} {kind} is no kind that serving declares.", f"Known: {known}.")
     return KubernetesObject(name, manifest, opts)
+
+
+def object_metadata(
+    name: str, namespace: pulumi.Input[str], more: Mapping[str, pulumi.Input[str]] | None = None
+) -> dict[str, Any]:
+    """The metadata of an object that the kit declares in a namespace, with the labels of all of them and `more`."""
+    return {"name": name, "namespace": namespace, "labels": {**(more or {}), **PART_OF}}
 
 
 def service_account(metadata: Mapping[str, Any]) -> Manifest:

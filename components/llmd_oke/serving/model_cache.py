@@ -14,11 +14,21 @@ from llmd_oke.catalogue.benchmarks import bench_jobs
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.serving import model_cache as facts
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.objects import PART_OF, Manifest, ModelRef, ShapeRef, inputs, resolve_model, resolve_shape, when_declared
+from llmd_oke.objects import (
+    PART_OF,
+    Manifest,
+    ModelRef,
+    ShapeRef,
+    inputs,
+    register_outputs,
+    resolve_model,
+    resolve_shape,
+    when_declared,
+)
 from llmd_oke.planning import placement
 from llmd_oke.serving import bench_program, vllm
 from llmd_oke.serving.args import ModelCacheMountArgs, NodeTaintArgs, PrewarmArgs
-from llmd_oke.serving.manifests import declare, timeouts, tolerations
+from llmd_oke.serving.manifests import declare, object_metadata, timeouts, tolerations
 from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token, pinned_revision
 
 DEFAULT_TIMEOUT_S = 7200
@@ -92,7 +102,7 @@ class ModelCache(pulumi.ComponentResource):
         if source_url is not None:
             needed.append(declare(f"{name}-source", source_secret(args["namespace"], source_url), child))
         self.jobs = pulumi.Output.all(*(self._job(name, models[key], args, needed) for key in sorted(models)))
-        self.register_outputs({"claim": self.claim, "jobs": self.jobs})
+        register_outputs(self)
 
     def _shared_volume(self, name: str, args: ModelCacheArgs) -> pulumi.Output[str]:
         limited = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(VOLUME_S), delete_before_replace=True)
@@ -169,7 +179,7 @@ def claim(name: str, args: ModelCacheArgs) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": args["namespace"], "labels": PART_OF},
+        "metadata": object_metadata(name, args["namespace"]),
         "spec": {
             "accessModes": ["ReadWriteMany"],
             "storageClassName": "",
@@ -212,7 +222,7 @@ def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manif
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": SOURCE_SECRET, "namespace": namespace, "labels": PART_OF},
+        "metadata": object_metadata(SOURCE_SECRET, namespace),
         "stringData": {SOURCE_SECRET_KEY: pulumi.Output.secret(url)},
     }
 
@@ -263,7 +273,7 @@ def program_config_map(namespace: Any) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": program_name(), "namespace": namespace, "labels": PART_OF},
+        "metadata": object_metadata(program_name(), namespace),
         "data": program(),
     }
 

@@ -15,9 +15,9 @@ import pulumi
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.monitoring import Dashboard, Need, Panel, Watch, monitoring, watch
 from llmd_oke.catalogue.releases import newest_release
-from llmd_oke.objects import PART_OF, Manifest, inputs, when_declared
+from llmd_oke.objects import PART_OF, Manifest, inputs, register_outputs, when_declared
 from llmd_oke.serving import envoy, labels
-from llmd_oke.serving.manifests import NAMESPACE_S, declare, timeouts
+from llmd_oke.serving.manifests import NAMESPACE_S, declare, object_metadata, timeouts
 from llmd_oke.serving.router import service_name
 
 API = "monitoring.coreos.com/v1"
@@ -69,7 +69,7 @@ class ModelMonitoring(pulumi.ComponentResource):
             for manifest in monitoring_manifests(args)
         ]
         self.rule = when_declared(declared[-1], NAME)
-        self.register_outputs({"rule": self.rule})
+        register_outputs(self)
 
 
 def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
@@ -85,8 +85,7 @@ def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
 
 
 def _metadata(name: str, args: ModelMonitoringArgs, more: Mapping[str, str] | None = None) -> dict[str, Any]:
-    own = {**(args.get("labels") or {}), **(more or {}), **PART_OF}
-    return {"name": name, "namespace": args["namespace"], "labels": own}
+    return object_metadata(name, args["namespace"], {**(args.get("labels") or {}), **(more or {})})
 
 
 def _model_servers(args: ModelMonitoringArgs) -> Manifest:

@@ -4,9 +4,9 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.objects import PART_OF, Manifest, inputs, when_declared
+from llmd_oke.objects import PART_OF, Manifest, inputs, register_outputs, when_declared
 from llmd_oke.serving.args import DestinationArgs
-from llmd_oke.serving.manifests import NAMESPACE_S, declare, timeouts
+from llmd_oke.serving.manifests import NAMESPACE_S, declare, object_metadata, timeouts
 from llmd_oke.serving.network_policies import defaults
 from llmd_oke.serving.vllm import HUGGING_FACE_SECRET, HUGGING_FACE_SECRET_KEY
 
@@ -57,7 +57,7 @@ class ServingNamespace(pulumi.ComponentResource):
         token = args.get("hugging_face_token")
         if token is not None:
             declare(f"{name}-hugging-face-token", token_secret(self.name, token), child)
-        self.register_outputs({"name": self.name, "service_account": self.service_account})
+        register_outputs(self)
 
 
 def namespace(name: str) -> Manifest:
@@ -71,7 +71,7 @@ def service_account(namespace: pulumi.Input[str]) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": SERVICE_ACCOUNT, "namespace": namespace, "labels": PART_OF},
+        "metadata": object_metadata(SERVICE_ACCOUNT, namespace),
         "automountServiceAccountToken": False,
     }
 
@@ -81,7 +81,7 @@ def token_secret(namespace: pulumi.Input[str], token: pulumi.Input[str]) -> Mani
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": HUGGING_FACE_SECRET, "namespace": namespace, "labels": PART_OF},
+        "metadata": object_metadata(HUGGING_FACE_SECRET, namespace),
         "stringData": {HUGGING_FACE_SECRET_KEY: pulumi.Output.secret(token)},
     }
 

@@ -15,9 +15,10 @@ from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config.network_policies import LINK_LOCAL
-from llmd_oke.objects import PART_OF, Manifest
+from llmd_oke.objects import Manifest
 from llmd_oke.serving import envoy, image_pull, labels, model_cache, vllm
 from llmd_oke.serving.args import DestinationArgs, GatewayPodsArgs, TracingArgs
+from llmd_oke.serving.manifests import object_metadata
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """Kubernetes gives it to every namespace."""
@@ -272,7 +273,7 @@ def _policy(
 
 
 def _metadata(name: str, namespace: Any) -> dict[str, Any]:
-    return {"name": name, "namespace": namespace, "labels": PART_OF}
+    return object_metadata(name, namespace)
 
 
 def _label_exists(label: str) -> dict[str, Any]:

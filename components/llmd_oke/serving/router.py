@@ -14,7 +14,16 @@ import yaml
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
 from llmd_oke.config.model import RouterProfileName
-from llmd_oke.objects import PART_OF, Manifest, OverrideArgs, ReleaseRef, inputs, mapped, resolve_release, when_declared
+from llmd_oke.objects import (
+    Manifest,
+    OverrideArgs,
+    ReleaseRef,
+    inputs,
+    mapped,
+    register_outputs,
+    resolve_release,
+    when_declared,
+)
 from llmd_oke.serving import envoy, labels, network_policies
 from llmd_oke.serving.args import GatewayPodsArgs, TracingArgs
 from llmd_oke.serving.manifests import (
@@ -22,6 +31,7 @@ from llmd_oke.serving.manifests import (
     api_access_mount,
     api_access_volume,
     declare,
+    object_metadata,
     role,
     role_binding,
     text_digest,
@@ -111,7 +121,7 @@ class Router(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:Router", name, inputs(self, args), opts)
         service = _declare_all(self, name, router_manifests(args))
         self.service_name = when_declared(service, service_name(args["unit"]))
-        self.register_outputs({"service_name": self.service_name})
+        register_outputs(self)
 
 
 def service_name(unit: str) -> str:
@@ -174,7 +184,7 @@ class _Objects:
 
     def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
         own = {"app.kubernetes.io/name": self.name, "app.kubernetes.io/version": self.facts.endpoint_picker.image.tag}
-        return {"name": name, "namespace": self.namespace, "labels": {**own, **(more or {}), **PART_OF}}
+        return object_metadata(name, self.namespace, {**own, **(more or {})})
 
     def service_account(self) -> Manifest:
         return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.metadata(self.name)}

@@ -6,10 +6,18 @@ import pulumi
 from llmd_base.config_maps import LABEL as SMOKE
 
 from llmd_oke.catalogue.benchmarks import JobFacts, bench_jobs
-from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, resolve_shape, when_declared
+from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.manifests import declare, role, role_binding, service_account, timeouts, tolerations
+from llmd_oke.serving.manifests import (
+    declare,
+    object_metadata,
+    role,
+    role_binding,
+    service_account,
+    timeouts,
+    tolerations,
+)
 
 PROGRAM = "llmd_bench.jobs.smoke"
 REQUEST_FILE = "request.json"
@@ -73,7 +81,7 @@ class SmokeBenchmark(pulumi.ComponentResource):
         limit_s = deadline_s(args)
         limited = pulumi.ResourceOptions(parent=self, depends_on=needed, custom_timeouts=timeouts(limit_s + STARTING_S))
         self.result = when_declared(declare(name, job(args, bench_jobs()), limited), object_name(args))
-        self.register_outputs({"result": self.result})
+        register_outputs(self)
 
 
 def object_name(args: SmokeBenchmarkArgs) -> str:
@@ -179,5 +187,4 @@ def _container(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
 
 
 def _metadata(args: SmokeBenchmarkArgs) -> dict[str, Any]:
-    own = {**PART_OF, SMOKE: args["model"]}
-    return {"name": object_name(args), "namespace": args["namespace"], "labels": own}
+    return object_metadata(object_name(args), args["namespace"], {SMOKE: args["model"]})

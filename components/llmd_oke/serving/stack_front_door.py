@@ -8,19 +8,19 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.objects import (
-    PART_OF,
     Manifest,
     OverrideArgs,
     ReleaseRef,
     after,
     inputs,
+    register_outputs,
     resolve_release,
     when_declared,
 )
 from llmd_oke.planning.tags import STACK_TAG
 from llmd_oke.serving import labels, network_policies, stack_envoy
 from llmd_oke.serving.front_door import CONFIG_FILE, CONFIG_FOLDER, READY_PORT, Upstream, envoys
-from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
+from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
 from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
 
 NAME = "front-door"
@@ -183,7 +183,7 @@ class StackFrontDoor(pulumi.ComponentResource):
         service = declare(name, front_service(args), after(child, pods))
         self.url = when_declared(service, address(args))
         self.version = when_declared(pods, version(args))
-        self.register_outputs({"url": self.url, "version": self.version})
+        register_outputs(self)
 
 
 def encrypted(args: StackFrontDoorArgs) -> bool:
@@ -426,7 +426,7 @@ def _scheme(args: StackFrontDoorArgs) -> str:
 
 
 def _metadata(args: StackFrontDoorArgs, name: str) -> dict[str, Any]:
-    return {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    return object_metadata(name, args["namespace"])
 
 
 def _versioned_name(args: StackFrontDoorArgs) -> str:

@@ -13,11 +13,12 @@ from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.operators import with_function_names
 from llmd_oke.catalogue.serving import Pace, scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.config import Role
 from llmd_oke.objects import (
-    PART_OF,
     Manifest,
     inputs,
     mapped,
+    register_outputs,
     resolve_model,
     resolve_release,
     resolve_shape,
@@ -31,6 +32,7 @@ from llmd_oke.serving.manifests import (
     api_access_mount,
     api_access_volume,
     declare,
+    object_metadata,
     role,
     role_binding,
     timeouts,
@@ -102,7 +104,7 @@ class AggregatedUnit(pulumi.ComponentResource):
     def __init__(self, name: str, args: AggregatedUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:AggregatedUnit", name, inputs(self, args), opts)
         self.deployment = model_servers(self, name, "aggregated", args, args["servers"])
-        self.register_outputs({"deployment": self.deployment})
+        register_outputs(self)
 
 
 class PrefillDecodeUnit(pulumi.ComponentResource):
@@ -117,9 +119,7 @@ class PrefillDecodeUnit(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:PrefillDecodeUnit", name, inputs(self, args), opts)
         self.prefill_deployment = model_servers(self, name, "prefill", args, args["prefill"])
         self.decode_deployment = model_servers(self, name, "decode", args, args["decode"])
-        self.register_outputs(
-            {"prefill_deployment": self.prefill_deployment, "decode_deployment": self.decode_deployment}
-        )
+        register_outputs(self)
 
 
 class ModelScaling(pulumi.ComponentResource):
@@ -140,11 +140,11 @@ class ModelScaling(pulumi.ComponentResource):
             for role, manifest in zip(args["servers"], manifests, strict=True)
         ]
         self.scaled_objects = pulumi.Output.all(*declared)
-        self.register_outputs({"scaled_objects": self.scaled_objects})
+        register_outputs(self)
 
 
 def model_servers(
-    parent: pulumi.Resource, unit: str, role: str, args: UnitArgs, servers: ServersArgs
+    parent: pulumi.Resource, unit: str, role: Role, args: UnitArgs, servers: ServersArgs
 ) -> pulumi.Output[str]:
     """Declares the servers of one role of a unit; the answer is the name of their Deployment, `<unit>-<role>`.
 
@@ -163,7 +163,7 @@ def model_servers(
     return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
 
 
-def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerSpec:
+def server_spec(args: UnitArgs, role: Role, tensor_parallel_size: int) -> ServerSpec:
     """What a server of the unit is.
 
     Raises:
@@ -212,7 +212,7 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "namespace": args["namespace"], "labels": PART_OF},
+        "metadata": object_metadata(name, args["namespace"]),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels.role_selector(unit, role)}},
     }
 
@@ -220,7 +220,7 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
 def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: ServerSpec) -> Manifest:
     """Who may reach the servers of a role, and whom they may reach."""
     routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
-    metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    metadata = object_metadata(name, args["namespace"])
     sources = network_policies.servers_rules(
         unit, role, routed, control_plane, args.get("gateway"), signed_in=bool(args.get("signed_in"))
     )
@@ -254,7 +254,7 @@ def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) ->
         custom_timeouts=timeouts(_create_timeout_s(servers, budget_s), servers.get("update_timeout_s") or update_s),
         replace_on_changes=[
             f'metadata.labels["{label}"]'
-            for label in (labels.TENSOR_PARALLEL_SIZE, *([labels.VERSION] if spec.transfers_cache else []))
+            for label in (labels.TENSOR_PARALLEL_SIZE, *([labels.VERSION] if spec.settings.hands_over else []))
         ],
         delete_before_replace=True,
         ignore_changes=["spec.replicas"] if servers.get("autoscaled") else None,
@@ -272,7 +272,7 @@ def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
         "metadata": {
             "labels": {**labels.model_server(args.get("model_label") or unit, unit, spec.role), **own},
             **(
-                {"annotations": network_annotations(spec.shape, spec.tensor_parallel_size)}
+                {"annotations": network_annotations(spec.shape, spec.settings.virtual_functions)}
                 if spec.on_rdma_network
                 else {}
             ),
@@ -358,7 +358,7 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
 
 def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
     """The rights that the routing sidecars of a unit need to look up the pods of their pool."""
-    metadata = {"name": f"{unit}-routing-sidecar", "namespace": args["namespace"], "labels": PART_OF}
+    metadata = object_metadata(f"{unit}-routing-sidecar", args["namespace"])
     read = ["get", "list", "watch"]
     pools = {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": read}
     rules = [
@@ -368,11 +368,12 @@ def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
     return [role(metadata, rules), role_binding(metadata, args["service_account"])]
 
 
-def network_annotations(shape: Shape, gpus: int) -> dict[str, str]:
+def network_annotations(shape: Shape, virtual_functions: int) -> dict[str, str]:
     """One RDMA virtual function for each GPU (llm-d guides, amd/vllm/oci overlay)."""
     attachment = shape.rdma.network_attachment
     networks = [
-        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"} for i in range(gpus)
+        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"}
+        for i in range(virtual_functions)
     ]
     return {"k8s.v1.cni.cncf.io/networks": json.dumps(networks)}
 
@@ -393,7 +394,7 @@ def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
-        "metadata": {"name": deployment, "namespace": args["namespace"], "labels": PART_OF},
+        "metadata": object_metadata(deployment, args["namespace"]),
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment},
             "minReplicaCount": servers["min_replicas"],

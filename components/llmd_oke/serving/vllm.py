@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from llmd_base.errors import KitError
@@ -12,10 +12,11 @@ from llmd_pods.prewarm import owner
 from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import Model, Release, Shape
-from llmd_oke.catalogue.releases import KvCacheSettings
+from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, ServerSettings, server_settings
 from llmd_oke.catalogue.serving import handshake, without_rdma
-from llmd_oke.config.engine import SettingValue, engine_settings
-from llmd_oke.config.model import HANDING_OVER
+from llmd_oke.config import Role
+from llmd_oke.config.engine import Engine, SettingValue, engine_settings
+from llmd_oke.objects import present
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, TracingArgs
@@ -53,7 +54,7 @@ class ServerSpec:
     release: Release
     model: Model
     shape: Shape
-    role: str
+    role: Role
     tensor_parallel_size: int
     rdma: bool
     engine: EngineArgs
@@ -65,21 +66,20 @@ class ServerSpec:
         """Where vLLM itself listens."""
         return BEHIND_SIDECAR_PORT if self.role == "decode" else SERVER_PORT
 
-    @property
-    def transfers_cache(self) -> bool:
-        """Whether KV cache is handed over between servers."""
-        return self.role in HANDING_OVER
+    @cached_property
+    def settings(self) -> ServerSettings:
+        """What the server is started with, the same record that its plan has.
+
+        Raises:
+            KitError: the table of engine settings has no such setting, or not with such a value.
+        """
+        asked, size = engine_of(self.engine), self.tensor_parallel_size
+        return server_settings(self.release, self.model, asked, self.role, size, rdma=self.rdma)
 
     @property
     def on_rdma_network(self) -> bool:
-        """Whether the server has virtual functions, and what using them takes: only where it hands KV cache over."""
-        return self.rdma and self.transfers_cache
-
-    @property
-    def kv_cache(self) -> KvCacheSettings:
-        """Connector, attention backend and block size."""
-        arguments, block_size = self.engine.get("extra_args", []), self.engine.get("block_size")
-        return self.release.vllm.kv_cache_settings(self.model, arguments, block_size, hands_over=self.transfers_cache)
+        """Whether the server has virtual functions, and what using them takes."""
+        return self.settings.virtual_functions > 0
 
     @property
     def cpus(self) -> int:
@@ -118,44 +118,41 @@ def arguments(spec: ServerSpec) -> list[str]:
     """vLLM's arguments: the kit's own, the release's, the model's, then the user's.
 
     Raises:
-        KitError: the table of engine settings has no such setting.
+        KitError: the table of engine settings has no such setting, or not with such a value.
     """
+    settings = spec.settings
     own = [
         spec.model.repository,
         f"--port={spec.vllm_port}",
-        f"--tensor-parallel-size={spec.tensor_parallel_size}",
-        *_settings(spec),
+        f"--tensor-parallel-size={settings.tensor_parallel_size}",
+        *settings.table_arguments,
     ]
     if revision := pinned_revision(spec.model, spec.cache):
         own.append(f"--revision={revision}")
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
-    transfer = [f"{_KV_TRANSFER}={kv_transfer_config(spec)}", *_hybrid(spec)] if spec.transfers_cache else []
-    release = [f"--attention-backend={spec.kv_cache.attention_backend}", *spec.release.vllm.arguments]
+    release = [f"--attention-backend={settings.attention_backend}", *spec.release.vllm.arguments]
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
-    return [*own, *transfer, *release, *traced, *spec.model.arguments, *spec.engine.get("extra_args", [])]
+    return [*own, *_transfer(settings), *release, *traced, *spec.model.arguments, *settings.extra_args]
 
 
-def _settings(spec: ServerSpec) -> list[str]:
-    """The arguments of the table's settings: as they are asked for, else as model or release have it, else by default.
+def engine_of(args: EngineArgs) -> Engine:
+    """Convert a component's arguments to the `engine` of a stack file that asks for the same.
 
     Raises:
-        KitError: the table has no such setting.
+        KitError: the table of engine settings has no such setting, or not with such a value.
     """
-    engine, table = spec.engine, engine_settings().settings
-    further = engine.get("settings") or {}
-    if unknown := sorted(further.keys() - {setting.field for setting in table}):
-        raise KitError(f"vLLM's setting {unknown[0]!r} is not known.", "Give it among extra_args, as vLLM has it.")
-    values: dict[str, SettingValue | None] = {
-        "max_model_len": engine.get("max_model_len", spec.model.max_model_len),
-        "max_num_seqs": engine.get("max_num_seqs"),
-        "gpu_memory_utilization": engine.get("gpu_memory_utilization"),
-        "block_size": spec.kv_cache.block_size,
-        **further,
-    }
-    chosen = ((setting, values.get(setting.field)) for setting in table)
-    used = ((setting, setting.default if value is None else value) for setting, value in chosen)
-    return [setting.argument(value) for setting, value in used if value is not None]
+    table = {row.field: row for row in engine_settings().settings}
+    further: dict[str, SettingValue] = {}
+    for name, text in (args.get("settings") or {}).items():
+        if (row := table.get(name)) is None:
+            raise KitError(f"vLLM's setting {name!r} is not known.", "Give it among extra_args, as vLLM has it.")
+        try:
+            further[name] = row.read(text)
+        except ValueError as error:
+            raise KitError(f"vLLM's setting {name!r} can't be {text!r}.", f"It is of kind {row.kind}.") from error
+    named = {key: value for key, value in present(args).items() if key != "settings"}
+    return Engine.model_construct(None, **{**named, **further})
 
 
 def pinned_revision(model: Model, cache: ModelCacheMountArgs) -> str | None:
@@ -168,16 +165,15 @@ def pinned_revision(model: Model, cache: ModelCacheMountArgs) -> str | None:
     return prewarm.get("revision") or (model.revision if prewarm["source"] == "hugging-face" else None)
 
 
-def kv_transfer_config(spec: ServerSpec) -> str:
-    """Cache is pulled through NIXL; a failed transfer fails the request instead of hiding behind a recomputation."""
-    role = next(name for own, name in spec.release.vllm.kv_connector.roles.items() if own == spec.role)
-    return json.dumps({"kv_connector": "NixlConnector", "kv_role": role, "kv_load_failure_policy": "fail"})
-
-
-def _hybrid(spec: ServerSpec) -> list[str]:
-    """What has windowed layers hand over their window alone, and vLLM end where they couldn't."""
-    argument = spec.release.vllm.kv_connector.hybrid_argument(spec.model, spec.engine.get("extra_args", []))
-    return [] if argument is None else [argument]
+def _transfer(settings: ServerSettings) -> list[str]:
+    """Cache is pulled through NIXL; a failed transfer fails the request instead of hiding behind a recomputation. What
+    has windowed layers hands over their window alone, and vLLM ends where it couldn't.
+    """
+    if settings.kv_role is None:
+        return []
+    config = {"kv_connector": "NixlConnector", "kv_role": settings.kv_role, "kv_load_failure_policy": "fail"}
+    hybrid = [] if settings.hybrid_argument is None else [settings.hybrid_argument]
+    return [f"{_KV_TRANSFER}={json.dumps(config)}", *hybrid]
 
 
 def environment(spec: ServerSpec) -> list[dict[str, Any]]:
@@ -191,7 +187,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **spec.release.vllm.environment,
         "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
         "MAX_JOBS": str(spec.cpus),
-        **_quick_reduce(spec),
+        **({QUICK_REDUCE_VARIABLE: spec.settings.quick_reduce} if spec.settings.quick_reduce else {}),
         **_transports(spec),
         **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
@@ -203,32 +199,21 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(NIXL_PORT)},
     ]
-    entries = [*_plain(values), *token, *(side_channel if spec.transfers_cache else ())]
-    return list({entry["name"]: entry for entry in [*entries, *_plain(spec.engine.get("env", {}))]}.values())
+    entries = [*_plain(values), *token, *(side_channel if spec.settings.hands_over else ())]
+    return list({entry["name"]: entry for entry in [*entries, *_plain(spec.settings.env)]}.values())
 
 
 def _transports(spec: ServerSpec) -> dict[str, str]:
     """What UCX hands KV cache over by; nothing for servers that hand none over."""
-    if not spec.transfers_cache:
+    if not spec.settings.hands_over:
         return {}
-    return spec.shape.rdma.environment if spec.rdma else without_rdma().environment
+    return spec.shape.rdma.environment if spec.on_rdma_network else without_rdma().environment
 
 
 def _offline(model: Model) -> dict[str, str]:
     """All that a server reads comes from the cache alone, which pods can't write to."""
     own = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
     return own if model.vocabulary is None else {**own, model.vocabulary.variable: f"{CACHE_FOLDER}/{ENCODINGS}"}
-
-
-def _quick_reduce(spec: ServerSpec) -> dict[str, str]:
-    """Between the GPUs of a server, for a model that an evaluation has passed with it, or by the user's override: it
-    changes answers.
-    """
-    of_model = spec.model.quick_reduce.quantization if spec.model.quick_reduce else None
-    quantization = spec.release.vllm.quick_reduce or of_model
-    if quantization is None or spec.tensor_parallel_size == 1:
-        return {}
-    return {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": quantization}
 
 
 def resources(spec: ServerSpec) -> dict[str, Any]:
@@ -238,20 +223,13 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
     size = spec.tensor_parallel_size
     devices = {spec.shape.gpu.resource: str(size)}
     if spec.on_rdma_network:
-        devices[spec.shape.rdma.resource] = str(size)
-    memory = f"{spec.shape.server_requests_per_gpu.memory_gib * size + _offload_gib(spec)}Gi"
+        devices[spec.shape.rdma.resource] = str(spec.settings.virtual_functions)
+    memory = f"{spec.shape.server_requests_per_gpu.memory_gib * size + spec.settings.offload_gib}Gi"
     disk = f"{server_disk_gib(spec.release, spec.model, own_weights=not spec.cache)}Gi"
     return {
         "limits": {**devices, "memory": memory},
         "requests": {**devices, "cpu": str(spec.cpus), "memory": memory, "ephemeral-storage": disk},
     }
-
-
-def _offload_gib(spec: ServerSpec) -> int:
-    """Host memory that KV cache may take beside a server's own, in whole GiB."""
-    connectors = spec.release.vllm.kv_connector
-    size = connectors.offload_gib(spec.engine.get("extra_args", [])) or 0.0
-    return math.ceil(size * connectors.offload_factor)
 
 
 def shared_memory_gib(spec: ServerSpec) -> int:
@@ -271,7 +249,9 @@ def hugging_face_token() -> dict[str, Any]:
 
 def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
     ports = [{"name": "vllm", "containerPort": spec.vllm_port, "protocol": "TCP"}]
-    return [*ports, {"name": "nixl", "containerPort": NIXL_PORT, "protocol": "TCP"}] if spec.transfers_cache else ports
+    return (
+        [*ports, {"name": "nixl", "containerPort": NIXL_PORT, "protocol": "TCP"}] if spec.settings.hands_over else ports
+    )
 
 
 def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str, Any]:
@@ -342,7 +322,7 @@ def version(spec: ServerSpec) -> str:
     connectors, vllm = spec.release.vllm.kv_connector, spec.release.vllm
     either_role = connectors.model_copy(update={"roles": dict.fromkeys(connectors.roles, "kv_both")})
     release = spec.release.model_copy(update={"vllm": vllm.model_copy(update={"kv_connector": either_role})})
-    role = "prefill" if spec.transfers_cache else spec.role
+    role = "prefill" if spec.settings.hands_over else spec.role
     common = replace(spec, release=release, role=role, tensor_parallel_size=1)
     without = handshake().environment
     variables = [entry for entry in environment(common) if entry["name"] not in without]

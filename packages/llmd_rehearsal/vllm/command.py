@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn, cast
 
-from llmd_oke.catalogue.conditions import QUANTIZATIONS, quantization
+from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, quantization
 from llmd_oke.config.engine import Flag, engine_settings, further_flags
 from llmd_oke.config.stack import QuickReduceFormat
 
@@ -200,13 +200,12 @@ def _max_model_len(text: str | None) -> int | None:
 
 def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
     """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
-    level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
+    level = environment.get(QUICK_REDUCE_VARIABLE, "NONE")
     method = quantization(level)
     if method is None:
         raise Refusal(
             1,
-            f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "
-            f"Valid options: {list(QUANTIZATIONS)}.",
+            f"ValueError: Invalid value {level!r} for {QUICK_REDUCE_VARIABLE}. Valid options: {list(QUANTIZATIONS)}.",
         )
     return method
 

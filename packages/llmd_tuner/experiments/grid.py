@@ -138,14 +138,11 @@ def handing_over(engine: config.Engine, release: catalogue.Release, model: catal
     backend are the release's for such, where `engine` names no other. Prefill is measured alone, and is to be forecast
     beside decode.
     """
-    backend = f"--attention-backend={release.vllm.attention_backend.chosen(model, kv_connector=True)}"
+    started = release.vllm.kv_cache_settings(model, engine, hands_over=True)
+    backend = f"--attention-backend={started.attention_backend}"
     named = engine.argument("--attention-backend") is not None
-    return engine.model_copy(
-        update={
-            "block_size": engine.block_size or release.vllm.block_size.kv_connector,
-            "extra_args": engine.extra_args if named else (*engine.extra_args, backend),
-        }
-    )
+    arguments = engine.extra_args if named else (*engine.extra_args, backend)
+    return engine.model_copy(update={"block_size": started.block_size, "extra_args": arguments})
 
 
 def tuning_recipe(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: int) -> Recipe:

@@ -13,14 +13,14 @@ SHARE = EngineSetting(flag="spare-share", text="Spare.", kind="number", vllm=Fla
     ("setting", "value", "argument"),
     [
         (SWITCH, True, "--enable-speed"),
-        (SWITCH, "false", "--no-enable-speed"),
+        (SWITCH, False, "--no-enable-speed"),
         (SHARE, 0.50, "--spare-share=0.5"),
-        (SHARE, "0.5", "--spare-share=0.5"),
         (SHARE, 64, "--spare-share=64"),
     ],
 )
 def test_a_setting_is_one_argument(setting: EngineSetting, value: SettingValue, argument: str):
     assert setting.argument(value) == argument
+    assert setting.read(setting.written(value)) == value
 
 
 def test_the_argument_of_a_row_is_taken_in_all_its_forms():

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from llmd_base.errors import Refused
 from llmd_oke import catalogue, planning
-from llmd_oke.planning.conditions import deployed_conditions
 from llmd_oke.program.models import servers_args, unit_args
 from llmd_oke.serving.units import deployment, server_spec
 from stack_files import PROJECT, existing_pool, model, read, stack
@@ -92,21 +91,6 @@ def test_kv_cache_without_rdma_is_read_by_the_faster_of_the_known_ways(every: li
         variables = {entry["name"]: entry.get("value") for entry in container(manifest)["env"]}
         expected = None if plan.rdma or role.role == "aggregated" else "y"
         assert variables.get("UCX_RMA_PPLN_ENABLE") == expected
-
-
-def test_servers_ask_for_the_gpus_that_they_were_placed_with(every: list[Servers]):
-    for _, _, role, manifest in every:
-        assert container(manifest)["resources"]["limits"]["amd.com/gpu"] == str(role.tensor_parallel_size)
-        assert arguments(manifest)["--tensor-parallel-size"] == str(role.tensor_parallel_size)
-
-
-def test_blocks_and_attention_are_those_that_times_are_forecast_by(every: list[Servers]):
-    for plan, planned, role, manifest in every:
-        started = deployed_conditions(plan.release, planned.model, planned.engine)
-        own = started.aggregated if role.role == "aggregated" else started.handing_over
-        told = arguments(manifest)
-        assert (told["--attention-backend"], int(told["--block-size"])) == (own.attention_backend, own.block_size)
-        assert planned.block_size == own.block_size
 
 
 def test_every_backend_has_the_block_size_that_its_vllm_prefers(every: list[Servers]):

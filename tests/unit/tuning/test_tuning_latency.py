@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from llmd_base.row import Basis
 from llmd_oke.catalogue import model, model_names, shape
 from llmd_oke.catalogue.conditions import (
-    QUANTIZATIONS,
     UNKNOWN_CONDITIONS,
     Conditions,
     all_reduce_shares,
     quick_reduce_times,
 )
 from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
+from llmd_oke.catalogue.server_settings import QUANTIZATIONS
 from llmd_tuner.latency_models import latency_model, latency_model_of
 from tuning_for_tests import unloaded_prefill_s
 

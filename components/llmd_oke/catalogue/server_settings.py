@@ -1,0 +1,141 @@
+"""What a vLLM server is started with: each setting is decided here, for its plan, its pod, reports and forecasts."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.releases import KvCacheSettings, Release
+from llmd_oke.config.engine import Engine, SettingValue, engine_settings
+from llmd_oke.config.model import HANDING_OVER, Role
+from llmd_oke.config.stack import QuickReduceFormat
+
+QUICK_REDUCE_VARIABLE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
+"""The environment variable with the number format of all-reduce."""
+
+QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
+
+_QUANTIZATIONS: dict[str, QuickReduceFormat] = {str(each): each for each in QUANTIZATIONS}
+
+
+def quantization(text: str) -> QuickReduceFormat | None:
+    """The quantization of that name, or None."""
+    return _QUANTIZATIONS.get(text)
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The final settings of the servers of one role of a model.
+
+    Attributes:
+        role: what the servers do.
+        tensor_parallel_size: GPUs of each server.
+        virtual_functions: devices of the RDMA network that each server has.
+        kv_cache: connector, attention backend and block size.
+        kv_role: the role of a server in the kit's KV connector; None for servers that hand no KV cache over.
+        hybrid_argument: the argument that keeps the hybrid KV cache manager on; None where there is none.
+        quick_reduce: number format of all-reduce between the GPUs of a server, as its environment has it; None where
+            the environment says nothing, which is vLLM's NONE.
+        offload_gib: host memory that KV cache may take beside the server's own, in whole GiB.
+        table: values of the table's settings (`values/vllm/engine-settings.yaml`) that vLLM is given, by field.
+        extra_args: the user's further arguments, which come last.
+        env: the user's further environment variables, which win over all others.
+    """
+
+    role: Role
+    tensor_parallel_size: int
+    virtual_functions: int
+    kv_cache: KvCacheSettings
+    kv_role: str | None
+    hybrid_argument: str | None
+    quick_reduce: QuickReduceFormat | None
+    offload_gib: int
+    table: Mapping[str, SettingValue]
+    extra_args: tuple[str, ...]
+    env: Mapping[str, str]
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether KV cache is handed over between servers."""
+        return self.role in HANDING_OVER
+
+    @property
+    def attention_backend(self) -> str:
+        """vLLM's `--attention-backend`."""
+        return self.kv_cache.attention_backend
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block of KV cache."""
+        return self.kv_cache.block_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that one sequence may have."""
+        return int(self.table["max_model_len"])
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that a server runs at a time."""
+        return int(self.table["max_num_seqs"])
+
+    @property
+    def gpu_memory_utilization(self) -> float:
+        """Share of the memory of each GPU that vLLM may take."""
+        return float(self.table["gpu_memory_utilization"])
+
+    @property
+    def table_arguments(self) -> list[str]:
+        """vLLM's arguments for the settings of the table, in its order."""
+        rows = (row for row in engine_settings().settings if row.field in self.table)
+        return [row.argument(self.table[row.field]) for row in rows]
+
+
+def server_settings(
+    release: Release, model: Model, engine: Engine, role: Role, tensor_parallel_size: int, *, rdma: bool
+) -> ServerSettings:
+    """Decide each setting of the servers of one role: as `engine` asks, else as model or release have it.
+
+    `rdma` says whether KV cache is handed over by the RDMA network.
+    """
+    vllm, arguments = release.vllm, engine.extra_args
+    hands_over = role in HANDING_OVER
+    kv_cache = vllm.kv_cache_settings(model, engine, hands_over=hands_over)
+    connectors = vllm.kv_connector
+    return ServerSettings(
+        role=role,
+        tensor_parallel_size=tensor_parallel_size,
+        virtual_functions=virtual_functions(role, tensor_parallel_size, rdma=rdma),
+        kv_cache=kv_cache,
+        kv_role=connectors.roles[role] if hands_over else None,
+        hybrid_argument=connectors.hybrid_argument(model, arguments) if hands_over else None,
+        quick_reduce=_quick_reduce(release, model, engine, tensor_parallel_size),
+        offload_gib=math.ceil((connectors.offload_gib(arguments) or 0.0) * connectors.offload_factor),
+        table={"max_model_len": model.max_model_len, **engine.settings(), "block_size": kv_cache.block_size},
+        extra_args=tuple(arguments),
+        env=engine.env,
+    )
+
+
+def virtual_functions(role: Role, tensor_parallel_size: int, *, rdma: bool) -> int:
+    """Count the virtual functions of one server: one for each GPU where KV cache is handed over by RDMA, else none."""
+    return tensor_parallel_size if rdma and role in HANDING_OVER else 0
+
+
+def reduced(quantization: QuickReduceFormat | None, most_gpus: int) -> QuickReduceFormat | None:
+    """The number format of all-reduce that servers of up to `most_gpus` GPUs use: one GPU alone reduces nothing."""
+    return quantization if most_gpus > 1 else None
+
+
+def _quick_reduce(
+    release: Release, model: Model, engine: Engine, tensor_parallel_size: int
+) -> QuickReduceFormat | None:
+    """By the user's override, or for a model that an evaluation has passed with it, as it changes answers. What the
+    environment of the user or the model says is passed to the server whatever its size.
+    """
+    environment = {**model.environment, **engine.env}
+    if (written := environment.get(QUICK_REDUCE_VARIABLE)) is not None:
+        return quantization(written)
+    passed = model.quick_reduce.quantization if model.quick_reduce else None
+    return reduced(release.vllm.quick_reduce or passed, tensor_parallel_size)

@@ -1,0 +1,176 @@
+"""A setting is the same in plan, pods, reports and forecasts, whatever a stack file asks for.
+
+Pods are read by the simulated vLLM, which parses a command and its environment as vLLM does and knows nothing of plans.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from hypothesis import given, note, reject, settings
+from hypothesis import strategies as st
+from llmd_base.errors import Refused
+from llmd_oke import catalogue, planning
+from llmd_oke.planning.conditions import deployed_conditions, planned_conditions
+from llmd_oke.planning.models import memory
+from llmd_oke.program.models import router_args, servers_args, unit_args, unit_name
+from llmd_oke.program.smoke import conditions, facts, smoke_request
+from llmd_oke.serving import labels
+from llmd_oke.serving.units import deployment, server_spec
+from llmd_oke.serving.vllm import HUGGING_FACE_SECRET
+from llmd_rehearsal.vllm import command
+from stack_files import StackObject, existing_pool, model, plan, stack
+
+Manifest = Mapping[str, Any]
+
+SIZES = st.sampled_from((1, 1, 2, 4, 8))
+COUNTS = st.integers(1, 3)
+BACKENDS = ("TRITON_ATTN", "ROCM_ATTN", "ROCM_AITER_FA", "ROCM_AITER_UNIFIED_ATTN")
+OFFLOADING = "--kv-offloading-size=9.5"
+EXTRA_ARGS = st.lists(
+    st.sampled_from((*(f"--attention-backend={name}" for name in BACKENDS), "--kv-cache-dtype=fp8", OFFLOADING)),
+    max_size=2,
+    unique=True,
+)
+ENGINE = st.fixed_dictionaries(
+    {},
+    optional={
+        "maxModelLen": st.sampled_from((8192, 20_000, 131_072)),
+        "maxNumSeqs": st.sampled_from((1, 64, 1024)),
+        "gpuMemoryUtilization": st.sampled_from((0.5, 0.9, 0.925)),
+        "blockSize": st.sampled_from((16, 32, 64, 128)),
+        "extraArgs": EXTRA_ARGS,
+        "env": st.just({"VLLM_LOGGING_LEVEL": "DEBUG"}),
+    },
+)
+OVERRIDE = st.fixed_dictionaries(
+    {},
+    optional={
+        "quickReduce": st.sampled_from(("NONE", "FP", "INT8", "INT6", "INT4")),
+        "attentionBackend": st.sampled_from(BACKENDS),
+        "vllmImage": st.sampled_from(["registry.example/vllm:mine"]),
+    },
+)
+CACHES = st.sampled_from(({"kind": "none"}, {"kind": "node-disk"}))
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> str:
+    """Prefill and decode servers of any sizes, or aggregated ones."""
+    size, count = draw(SIZES), draw(COUNTS)
+    if draw(st.booleans()):
+        return f"agg-tp{size}-{count}r"
+    return f"{count}p-tp{size}-{draw(COUNTS)}d-tp{max(size, draw(SIZES))}"
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> StackObject:
+    """Stacks of one model with room for its servers, most of which can be deployed."""
+    name, release = (draw(st.sampled_from(names())) for names in (catalogue.model_names, catalogue.release_names))
+    copies, rdma = draw(st.integers(1, 2)), draw(st.sampled_from(("sriov-vf", "none")))
+    nodes = 12 if rdma == "sriov-vf" else 1
+    of_model = model(draw(topologies()), model=name, engine=draw(ENGINE), copies=copies)
+    changes = {"override": draw(OVERRIDE), "storage": {"modelCache": draw(CACHES)}}
+    return stack(of_model, release=release, rdma=rdma, gpuPools=[existing_pool(size=nodes)], **changes)
+
+
+Servers = tuple[planning.RolePlan, Manifest, command.Settings]
+"""The plan of a role, the Deployment of its servers, and what vLLM reads of that."""
+
+
+def servers(made: planning.Plan, planned: planning.ModelPlan) -> Iterator[Servers]:
+    args = unit_args(made, planned, "model-server")
+    for role in planned.units[0].roles:
+        spec = server_spec(args, role.role, role.tensor_parallel_size)
+        assert spec.settings == role.settings
+        name = unit_name(made, planned, planned.units[0])
+        manifest = deployment(f"{name}-{role.role}", name, args, servers_args(role), spec)
+        yield role, manifest, started(container(manifest))
+
+
+def container(manifest: Manifest) -> Mapping[str, Any]:
+    (vllm,) = manifest["spec"]["template"]["spec"]["containers"]
+    return vllm
+
+
+def started(vllm: Mapping[str, Any]) -> command.Settings:
+    environment = {entry["name"]: entry.get("value", HUGGING_FACE_SECRET) for entry in vllm["env"]}
+    return command.settings([*vllm["command"], *vllm["args"]], environment)
+
+
+@settings(max_examples=120, derandomize=True, database=None)
+@given(stacks())
+def test_plan_pods_and_reports_agree_in_every_setting(item: StackObject):
+    try:
+        made = planning.plan_object(item)
+    except Refused:
+        reject()
+    note(str(item))
+    (planned,) = made.models
+    read = list(servers(made, planned))
+    for each in read:
+        compare_with_pods(made, planned, each)
+    compare_with_reports(made, planned, read)
+    assert planned.gpus == sum(vllm.tensor_parallel_size * role.replicas for role, _, vllm in read) * planned.copies
+
+
+def compare_with_pods(made: planning.Plan, planned: planning.ModelPlan, read: Servers) -> None:
+    role, manifest, vllm = read
+    own, resources, spec = role.settings, container(manifest)["resources"], manifest["spec"]
+    shape = made.pools[0].shape
+    assert container(manifest)["image"] == made.release.vllm.image.pinned
+    assert vllm.model == planned.model.repository
+    assert vllm.block_size == own.block_size == planned.block_size
+    assert vllm.attention_backend == own.attention_backend
+    assert vllm.quick_reduce == (own.quick_reduce or "NONE")
+    assert vllm.tensor_parallel_size == role.tensor_parallel_size == own.tensor_parallel_size
+    assert vllm.max_model_len == own.max_model_len == planned.max_model_len
+    assert vllm.max_num_seqs == own.max_num_seqs == planned.engine.max_num_seqs
+    assert vllm.gpu_memory_utilization == own.gpu_memory_utilization
+    assert vllm.kv_cache_dtype == ("fp8" if "--kv-cache-dtype=fp8" in own.extra_args else "auto")
+    assert vllm.kv_connector == own.kv_cache.kv_connector
+    roles = [json.loads(word.partition("=")[2])["kv_role"] for word in container(manifest)["args"] if "kv_role" in word]
+    assert roles == ([own.kv_role] if own.hands_over else [])
+    for kind in ("limits", "requests"):
+        assert int(resources[kind][shape.gpu.resource]) == vllm.tensor_parallel_size
+        assert int(resources[kind].get(shape.rdma.resource, 0)) == role.virtual_functions == own.virtual_functions
+    size = vllm.tensor_parallel_size
+    host_gib = shape.server_requests_per_gpu.memory_gib * size + own.offload_gib
+    assert resources["requests"]["memory"] == resources["limits"]["memory"] == f"{host_gib}Gi"
+    assert role.memory == memory(planned.model, shape, size, vllm.gpu_memory_utilization)
+    assert spec["replicas"] == role.replicas
+    assert spec["progressDeadlineSeconds"] == role.create_timeout_s
+    rolling = spec["strategy"]["rollingUpdate"]
+    assert (rolling["maxSurge"], rolling["maxUnavailable"]) == (role.rollout.max_surge, role.rollout.max_unavailable)
+
+
+def compare_with_reports(made: planning.Plan, planned: planning.ModelPlan, read: list[Servers]) -> None:
+    row, told = conditions(made, planned), planned_conditions(made, planned)
+    assert row == {**told.model_dump(), "router_profile": planned.profile}
+    assert row.items() <= facts("stack", made, planned).items()
+    assert row["image"] == made.release.vllm.image.reference
+    for _, _, vllm in read:
+        assert (row["attention_backend"], row["block_size"]) == (vllm.attention_backend, vllm.block_size)
+    assert {row["quick_reduce"]} == ({vllm.quick_reduce for *_, vllm in read} - {"NONE"} or {"NONE"})
+    forecast = deployed_conditions(made.release, planned.model, planned.engine).of(str(planned.topology))
+    assert forecast == told
+    reported = {item.role: item for item in smoke_request(made, planned).topology.servers}
+    for role, manifest, vllm in read:
+        item = reported[role.role]
+        again = command.settings(["vllm", "serve", *item.args["args"]], {"VLLM_NIXL_SIDE_CHANNEL_HOST": "", **item.env})
+        different = {key for key, value in asdict(again).items() if value != asdict(vllm)[key]}
+        assert different <= {"revision", "served_model_names", "transfer"}  # the cache's, and the pod's own address
+        assert item.replicas == role.replicas * planned.copies
+        version = manifest["metadata"]["labels"][labels.VERSION]
+        disaggregated = planned.topology.disaggregated
+        assert router_args(made, planned, planned.units[0]).get("version") == (version if disaggregated else None)
+
+
+@pytest.mark.parametrize(
+    ("topology", "told"), [("agg-tp1-2r", "NONE"), ("agg-tp2-2r", "INT4"), ("2p-tp1-1d-tp2", "INT4")]
+)
+def test_quantized_all_reduce_is_told_of_servers_that_reduce(topology: str, told: str):
+    made = plan(model(topology), override={"quickReduce": "INT4"})
+    assert conditions(made, made.models[0])["quick_reduce"] == told
