@@ -1,8 +1,8 @@
 """What OCI's services refuse: requests to create, change or delete a resource that break a rule of theirs.
 
 Only rules that Oracle has written down, which each function names, and what follows from other resources: what they
-refer to, what stands in the way of their end, and names that only one may have. What the kit can't ask for isn't refused
-here a second time. One table at the end has the rule of each type; a type without one is never refused.
+refer to, what stands in the way of their end, and names that only one may have. What no stack asks for isn't refused.
+One table at the end has the rule of each type; a type without one is never refused.
 """
 
 import re
@@ -441,7 +441,7 @@ def _node_pool(request: ServiceRequest) -> None:
 
 
 def _node_version(request: ServiceRequest, of_cluster: str | None) -> None:
-    """Nodes aren't ahead of their cluster, nor more than three minor versions behind (Kubernetes, Version Skew Policy)."""
+    """Nodes aren't ahead of their cluster, nor more than three versions behind (Kubernetes, Version Skew Policy)."""
     version = request.inputs.get("kubernetesVersion")
     if not version or not of_cluster:
         return
