@@ -24,11 +24,13 @@ from rich.table import Table
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.autoscaling import ScalingTime, keda_parts
 from llmd_rehearsal.cluster_plan import SIMULATED, SIMULATED_PLUGIN, programs_in_pods
+from llmd_rehearsal.deployed_programs import version_differences
 from llmd_rehearsal.engine_project import DEPLOYED
 from llmd_rehearsal.inventory import IN_TESTS, WATCHING, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import Program, ensure
+from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL
 from llmd_rehearsal.rehearsal import Prepared, Settings
 from llmd_rehearsal.time_scale import SLOWEST
 
@@ -169,8 +171,6 @@ def scaling_text(time: ScalingTime) -> str:
 
 def _version_differences(prepared: Prepared) -> "Sequence[VersionDifference]":
     """What of the stack's own programs is rehearsed in another version."""
-    from llmd_rehearsal.deployed_programs import version_differences  # noqa: PLC0415 - not for every command
-
     return version_differences(prepared.plan, prepared.inventory.release, prepared.inventory.programs)
 
 
@@ -208,8 +208,6 @@ def run_inside(
     real = rehearsal.running_settings(project, stack).plugin is PluginChoice.REAL
     parts = (*SIMULATED, *([] if real else [SIMULATED_PLUGIN]))
     simulated = [word for part in parts for word in ("--simulated", part) if measures]
-    from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL  # noqa: PLC0415 - it loads lightkube
-
     ran = [word for version in rehearsal.running_programs(project, stack) for word in ("--ran", version)]
     asked = command[0] in _ASK_PROMETHEUS and "--prometheus" not in command and rehearsal.has_prometheus(project, stack)
     prometheus = ["--prometheus", PROMETHEUS_URL] if asked else []

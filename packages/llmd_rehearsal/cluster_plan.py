@@ -14,9 +14,12 @@ from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
 from llmd_oke.values import cache_folder, values_folder
+from llmd_pods.circumstances import VARIABLE, Circumstances
 from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
+from llmd_pods.row import Basis
+from llmd_tuner.figures import bound_models
 
-from llmd_rehearsal import control_plane
+from llmd_rehearsal import control_plane, prometheus_operator
 from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
 from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts, preinstalled_scaling
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
@@ -280,8 +283,6 @@ def _scaling_flags(time: ScalingTime) -> tuple[str, ...]:
 
 def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[ProcessSpec]:
     """The real Prometheus, and what writes its files. It listens inside the local cluster alone."""
-    from llmd_rehearsal import prometheus_operator  # noqa: PLC0415 - most rehearsals do without, and it loads lightkube
-
     folder = state / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / prometheus_operator.CONFIG_FILE
@@ -320,8 +321,6 @@ def simulated(
     """What is not real in a rehearsal of a plan with that plug-in, whose pods have these images without a program, with
     their number.
     """
-    from llmd_tuner.figures import bound_models  # noqa: PLC0415 - other parts of a rehearsal do without
-
     has_weights = plan.model_cache is not None and plan.model_cache.prewarm is not None
     bounds = bound_models(plan)
     return (
@@ -341,10 +340,6 @@ def pod_environment(
     plan: Plan, programs: Mapping[str, Program], plugin: KubernetesPlugin, time_scale: float
 ) -> dict[str, str]:
     """What programs in pods must know of the rehearsal: a benchmark reports it and measures in model time."""
-    from llmd_pods.circumstances import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
-    from llmd_pods.row import Basis  # noqa: PLC0415 - the same
-    from llmd_tuner.figures import bound_models  # noqa: PLC0415 - the same
-
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
     circumstances = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
     variables = {VARIABLE: circumstances.to_text()}

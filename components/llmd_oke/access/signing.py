@@ -10,6 +10,7 @@ import configparser
 import hashlib
 import json
 import os
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -217,8 +218,6 @@ def workload_identity(
     except OSError as error:
         raise KitError(f"The pod has no service account token in {account}.") from error
     if client is None:
-        import ssl  # noqa: PLC0415 - slow to load, and only pods need it
-
         authority = ssl.create_default_context(cafile=str(account / "ca.crt"))
         client = httpx2.Client(timeout=TIMEOUT_S, verify=authority)
     session = _session_key()
