@@ -30,7 +30,6 @@ from llmd_rehearsal.inventory import IN_TESTS, WATCHING, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import Program, ensure
-from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL
 from llmd_rehearsal.rehearsal import Prepared, Settings
 from llmd_rehearsal.time_scale import SLOWEST
 
@@ -208,6 +207,8 @@ def run_inside(
     real = rehearsal.running_settings(project, stack).plugin is PluginChoice.REAL
     parts = (*SIMULATED, *([] if real else [SIMULATED_PLUGIN]))
     simulated = [word for part in parts for word in ("--simulated", part) if measures]
+    from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL  # noqa: PLC0415 - it loads lightkube
+
     ran = [word for version in rehearsal.running_programs(project, stack) for word in ("--ran", version)]
     asked = command[0] in _ASK_PROMETHEUS and "--prometheus" not in command and rehearsal.has_prometheus(project, stack)
     prometheus = ["--prometheus", PROMETHEUS_URL] if asked else []

@@ -19,7 +19,7 @@ from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 from llmd_pods.row import Basis
 from llmd_tuner.figures import bound_models
 
-from llmd_rehearsal import control_plane, prometheus_operator
+from llmd_rehearsal import control_plane
 from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
 from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts, preinstalled_scaling
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
@@ -283,6 +283,8 @@ def _scaling_flags(time: ScalingTime) -> tuple[str, ...]:
 
 def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[ProcessSpec]:
     """The real Prometheus, and what writes its files. It listens inside the local cluster alone."""
+    from llmd_rehearsal import prometheus_operator  # noqa: PLC0415 - most rehearsals do without, and it loads lightkube
+
     folder = state / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / prometheus_operator.CONFIG_FILE
