@@ -2,7 +2,7 @@
 
 import gc
 
-gc.disable()  # there is nothing to collect in a program this short, and loading OCI's classes takes a third less
+gc.disable()  # nothing to collect in a program this short: 0.31 s of 2.4 s for a stack with a cluster (decision 0113)
 
 import pulumi  # noqa: E402 - after the collector is told
 from llmd_base.errors import KitError  # noqa: E402

@@ -2,7 +2,8 @@
 
 `pulumi_oci.core` is one package of 250 modules. Pulumi loads a package when its first name is used, and then all of it:
 more than half a second of processor time for the packages that a cluster needs thirty classes of. Each class lies in a
-module that is named after it, so that it can be loaded alone.
+module that is named after it, so that it can be loaded alone: 1.05 s of processor time less for a stack with a
+cluster (decision 0113).
 """
 
 import re

@@ -1,19 +1,19 @@
 """Accuracy of a deployment: the kit's own questions, their grading, floors, and comparison with a baseline.
 
-The questions are made from the figures in `values/evals/builtin.yaml`. Every question has one right answer that follows
-from the prompt, so that any instruction-tuned model gives it.
+The questions are those of RULER's retrieval of several values (Hsieh et al., arXiv 2404.06654, multi-query NIAH), made
+from the figures in `values/evals/builtin.yaml` and judged as lm-eval judges exact matches: each answer follows from its
+prompt, so that any instruction-tuned model gives it.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from math import comb, sqrt
 from pathlib import Path
 from random import Random
-from typing import Literal
 
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
@@ -21,62 +21,46 @@ from pydantic import BaseModel, ConfigDict
 
 from llmd_bench.load.workload import WORDS
 
-Kind = Literal["recall", "arithmetic", "repetition"]
 
-
-class _Figures(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RecallFigures(_Figures):
-    """Questions about one line of a register of that many lines."""
-
-    register_lines: int
-    questions: int
-
-
-class ArithmeticFigures(_Figures):
-    """Sums."""
-
-    questions: int
-
-
-class RepetitionFigures(_Figures):
-    """Words to be repeated."""
-
-    questions: int
-    words: int
-
-
-class BuiltinSet(_Figures):
+class BuiltinSet(BaseModel):
     """How the kit's own set is made."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     seed: int
-    recall: tuple[RecallFigures, ...]
-    arithmetic: ArithmeticFigures
-    repetition: RepetitionFigures
+    registers: dict[int, int]
+    """Number of questions, by the number of lines of their registers."""
+    names: int
+    """Number of lines that each question asks for."""
     max_output_tokens: int
 
 
 @dataclass(frozen=True)
 class Item:
-    """One question. `answer` is what a right answer comes down to; `kind` says how it is judged."""
+    """One question. `answer` has the numbers that a right answer ends in, with blanks between them."""
 
     id: str
-    kind: Kind
     prompt: str
     answer: str
 
 
 def builtin_items(figures: BuiltinSet) -> tuple[Item, ...]:
-    """The set; the same figures give the same questions."""
+    """The set; the same figures give the same questions. Each has a register of its own, so that no prefix cache
+    answers it.
+    """
     random = Random(figures.seed)  # noqa: S311 - questions, not secrets
-    recalled = (item for part in figures.recall for item in _recall(part, random))
-    return (
-        *recalled,
-        *_arithmetic(figures.arithmetic.questions, random),
-        *_repetition(figures.repetition.questions, figures.repetition.words, random),
-    )
+    registers = ((lines, index) for lines, count in figures.registers.items() for index in range(count))
+    return tuple(_item(f"register-{lines}-{index}", lines, figures.names, random) for lines, index in registers)
+
+
+def _item(name: str, lines: int, asked: int, random: Random) -> Item:
+    parts = [f"{random.choice(WORDS)}-{number}" for number in random.sample(range(1000, 10000), lines)]
+    register = {part: str(random.randrange(10000, 100000)) for part in parts}
+    names = random.sample(parts, asked)
+    text = "\n".join(f"{part}: bin {place}" for part, place in register.items())
+    question = f"In which bins are {', '.join(names)}? Answer with the numbers only, in this order."
+    prompt = f"This is a register of parts.\n\n{text}\n\n{question}"
+    return Item(name, prompt, " ".join(register[part] for part in names))
 
 
 def fingerprint(items: tuple[Item, ...]) -> str:
@@ -84,46 +68,13 @@ def fingerprint(items: tuple[Item, ...]) -> str:
     return hashlib.sha256(json.dumps([asdict(item) for item in items]).encode()).hexdigest()[:16]
 
 
-def _recall(figures: RecallFigures, random: Random) -> Iterator[Item]:
-    """Each question has a register of its own, so that no prefix cache answers it."""
-    for index in range(figures.questions):
-        names = random.sample(range(1000, 10000), figures.register_lines)
-        register = {f"{random.choice(WORDS)}-{name}": str(random.randrange(10000, 100000)) for name in names}
-        name = random.choice(list(register))
-        lines = "\n".join(f"{name}: bin {place}" for name, place in register.items())
-        yield Item(
-            f"recall-{figures.register_lines}-{index}",
-            "recall",
-            f"This is a register of parts.\n\n{lines}\n\nIn which bin is {name}? Answer with the number only.",
-            register[name],
-        )
-
-
-def _arithmetic(questions: int, random: Random) -> Iterator[Item]:
-    for index in range(questions):
-        one, other = random.randrange(100, 1000), random.randrange(100, 1000)
-        prompt = f"What is {one} + {other}? Answer with the number only."
-        yield Item(f"arithmetic-{index}", "arithmetic", prompt, str(one + other))
-
-
-def _repetition(questions: int, words: int, random: Random) -> Iterator[Item]:
-    for index in range(questions):
-        text = " ".join(random.choices(WORDS, k=words))
-        prompt = f"Repeat these words in the same order, and nothing else: {text}"
-        yield Item(f"repetition-{index}", "repetition", prompt, text)
-
-
-_NUMBER = re.compile(r"\d[\d,]*")
-_WORD = re.compile(r"[a-z]+")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
 def right(item: Item, answer: str) -> bool:
-    """Numbers: the last one in the answer is meant. Words: all of them, in order, at the end of the answer."""
-    if item.kind == "repetition":
-        expected = item.answer.split()
-        return _WORD.findall(answer.lower())[-len(expected) :] == expected
-    numbers = _NUMBER.findall(answer)
-    return bool(numbers) and numbers[-1].replace(",", "") == item.answer
+    """Whether the last numbers of an answer are the right ones, in order."""
+    expected = item.answer.split()
+    return re.findall(r"\d+", _THOUSANDS.sub("", answer))[-len(expected) :] == expected
 
 
 SIGNIFICANCE = 0.05

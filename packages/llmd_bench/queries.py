@@ -107,7 +107,6 @@ class GradedAnswer:
     """What became of one question; `text` is the end of the answer, `error` why there was none."""
 
     id: str
-    kind: str
     right: bool
     text: str = ""
     error: str | None = None
@@ -196,12 +195,12 @@ async def _ask(
                 answer = await client.post(PATHS["chat"], json=body)
             if answer.status_code == HTTPStatus.OK:
                 text = answer.json()["choices"][0]["message"]["content"] or ""
-                return GradedAnswer(item.id, item.kind, right(item, text), text[-_MAX_SHOWN_CHARACTERS:])
+                return GradedAnswer(item.id, right(item, text), text[-_MAX_SHOWN_CHARACTERS:])
             text = target.without_credentials(answer.text)
             error = f"HTTP {answer.status_code}: {text[:_MAX_SHOWN_CHARACTERS]}"
         except (httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError) as failure:
             error = f"{type(failure).__name__}: {failure}"
-    return GradedAnswer(item.id, item.kind, right=False, error=error)
+    return GradedAnswer(item.id, right=False, error=error)
 
 
 def _body(target: Target, item: Item, max_output_tokens: int) -> Mapping[str, Any]:

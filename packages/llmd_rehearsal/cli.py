@@ -24,6 +24,7 @@ from rich.table import Table
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.autoscaling import ScalingTime, keda_parts
 from llmd_rehearsal.cluster_plan import SIMULATED, SIMULATED_PLUGIN, programs_in_pods
+from llmd_rehearsal.deployed_programs import version_differences
 from llmd_rehearsal.engine_project import DEPLOYED
 from llmd_rehearsal.inventory import IN_TESTS, WATCHING, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
@@ -169,8 +170,6 @@ def scaling_text(time: ScalingTime) -> str:
 
 def _version_differences(prepared: Prepared) -> "Sequence[VersionDifference]":
     """Programs of the stack that are rehearsed in another version, with the reasons."""
-    from llmd_rehearsal.deployed_programs import version_differences  # noqa: PLC0415 - not for every command
-
     return version_differences(prepared.plan, prepared.inventory.release, prepared.inventory.programs)
 
 

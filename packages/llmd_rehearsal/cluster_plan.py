@@ -8,12 +8,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from llmd_base.row import Basis
+from llmd_bench.run_context import VARIABLE, Circumstances
 from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.catalogue.releases import Crds, crd_manifests
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
+from llmd_oke.planning.conditions import bound_models
 from llmd_oke.values import cache_folder, read_yaml, values_folder
 from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 
@@ -329,8 +332,6 @@ def simulated(
     """Parts of a plan's rehearsal with that plug-in that aren't real; its pods have these images without a program and
     their number.
     """
-    from llmd_oke.planning.conditions import bound_models  # noqa: PLC0415 - other parts of a rehearsal do without
-
     has_weights = plan.model_cache is not None and plan.model_cache.prewarm is not None
     bounds = bound_models(plan)
     return (
@@ -350,10 +351,6 @@ def pod_environment(
     plan: Plan, programs: Mapping[str, Program], plugin: KubernetesPlugin, time_scale: float
 ) -> dict[str, str]:
     """Environment variables that describe the rehearsal to programs in pods: benchmarks measure in model time."""
-    from llmd_base.row import Basis  # noqa: PLC0415 - the same
-    from llmd_bench.run_context import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
-    from llmd_oke.planning.conditions import bound_models  # noqa: PLC0415 - the same
-
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
     context = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
     variables = {VARIABLE: context.to_text()}

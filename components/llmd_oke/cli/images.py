@@ -17,7 +17,7 @@ from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.config.stack import RegistryMirror as RegistryMirrorPart
-from llmd_oke.config.yaml_files import write_whole
+from llmd_oke.config.yaml_files import difference, write_whole
 from llmd_oke.planning import plan_stack_file
 from llmd_oke.planning.container_images import (
     UsedImage,
@@ -140,7 +140,6 @@ def update(
     `--moved`. Ends with 1 where such a tag was found, or a registry gave no answer; the rest is written all the same.
     """
     from llmd_oke.access.registry import query_registries, stored_image  # noqa: PLC0415 - other commands ask no registry
-    from llmd_oke.config.yaml_files import difference  # noqa: PLC0415
     from llmd_oke.operations.registries import lock_update, new_lock  # noqa: PLC0415
 
     path, images = lock_file(), kit_images()

@@ -18,7 +18,9 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class LoadingGroup(TyperGroup):
-    """A group whose commands are named by its class's table; `--help` reads their sources and loads none of them."""
+    """A group whose commands are named by its class's table; `--help` reads their sources and loads none of them, which
+    takes 0.25 s of processor time in place of 1.06 s (decision 0113).
+    """
 
     places: ClassVar[Mapping[str, str]] = {}
     """Commands by name, each with module and function, or module and `typer.Typer`, as entry points write it:
@@ -81,7 +83,9 @@ def load(entry: EntryPoint, what: str) -> Any:
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """Modules that are loaded leave next to no garbage: looking for it took a tenth of their time, and would again."""
+    """Modules that are loaded leave next to no garbage: `check` takes 0.20 s of processor time less without the search
+    for it (decision 0113).
+    """
     collects = gc.isenabled()
     gc.disable()
     try:

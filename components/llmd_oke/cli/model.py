@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+import yaml
 from llmd_base.errors import KitError, Refused
 
 from llmd_oke.cli import console, options
+from llmd_oke.values import values_folder
 
 if TYPE_CHECKING:  # `--help` loads neither pydantic nor an HTTP client
     from llmd_oke.access.hugging_face import ModelFile
@@ -200,8 +202,6 @@ def _text(model: "Model", own: Mapping[str, str], files: "tuple[ModelFile, ...]"
 
 
 def _line(name: str, value: object, comment: str | None) -> str:
-    import yaml  # noqa: PLC0415
-
     text = (
         ""
         if value is None
@@ -231,8 +231,6 @@ def _summary(entry: ComputedEntry, path: Path | None) -> Iterator[str]:
 
 def _kit_file(entry: ComputedEntry) -> Path | None:
     """The kit's own entry of that name, in whose place this one stands once it is in a project."""
-    from llmd_oke.values import values_folder  # noqa: PLC0415
-
     file = values_folder() / "models" / f"{entry.model.name}.yaml"
     return file if file.is_file() else None
 

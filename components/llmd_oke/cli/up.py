@@ -19,6 +19,7 @@ from llmd_oke.operations.backend import Terminal, require_stack
 from llmd_oke.operations.cluster_checks import refuse_certificates
 from llmd_oke.operations.nodes import scale_command, scale_pool, unready_pools
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
+from llmd_oke.operations.registries import refuse_other_archives
 from llmd_oke.operations.updates import with_refresh
 from llmd_oke.planning import Plan, merge_advice
 from llmd_oke.planning.container_images import chart_archives
@@ -49,8 +50,6 @@ def up(
     if not benchmark:
         _refuse_unevaluated(plan)
     if charts := chart_archives(plan):
-        from llmd_oke.operations.registries import refuse_other_archives  # noqa: PLC0415 - asks over HTTP
-
         refuse_other_archives(charts, console.progress(), plan.registry_mirror)
     cli = pulumi_cli(project, stack, aside=as_json)
     require_stack(cli, None if as_json or not sys.stdin.isatty() else Terminal(typer.confirm, _ask_passphrase))

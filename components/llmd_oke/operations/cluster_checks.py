@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import httpx2
+from lightkube.config.client_adapter import user_auth, verify_cluster
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import Secret
 from llmd_base.errors import KitError, Problem, Refused
 
 from llmd_oke.config import ExistingCluster
@@ -142,10 +146,6 @@ def _plain(text: str) -> str:
 
 
 def _reader(context: str | None) -> ReadSecret:
-    import httpx2  # noqa: PLC0415
-    from lightkube.core.exceptions import ApiError  # noqa: PLC0415
-    from lightkube.resources.core_v1 import Secret  # noqa: PLC0415
-
     client = cluster_client(context)
 
     def read(namespace: str, name: str) -> StoredSecret | None:
@@ -202,9 +202,6 @@ def _scraped(plan: Plan, path: str, ask: Ask) -> list[Finding]:
 
 
 def _asker(plan: Plan, url: str) -> Ask:
-    import httpx2  # noqa: PLC0415 - a plan without Prometheus does without
-    from lightkube.config.client_adapter import user_auth, verify_cluster  # noqa: PLC0415
-
     proxy = service_path(url)
     if proxy is None:
         return lambda promql: query(url, promql)

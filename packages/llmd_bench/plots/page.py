@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from jinja2 import Environment, StrictUndefined
+
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
 _NUMBER = re.compile(r"[-+]?[\d,.]+(?!\w)|-?$")
 
@@ -54,8 +56,6 @@ class Section:
 
 def page(title: str, sections: Sequence[Section]) -> str:
     """The page as HTML; all texts are escaped, charts (`plots.charts`) go in as they are."""
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - not needed by commands that draw nothing
-
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(title=title, sections=sections) + "\n"

@@ -40,7 +40,7 @@ def fill(place: Place, listing: Listing, web: Web, connections: int) -> None:
     """Downloads all files of a listing and writes down that they are there."""
     if not any(file.path.endswith(".safetensors") for file in listing.files):
         raise PrewarmError(f"{place.repository} at {place.revision} has no weights (*.safetensors)")
-    Transfer(web, place.cache, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
+    Transfer(web, place, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
     place.finish(listing)
 
 
@@ -58,7 +58,7 @@ def ensure(
             if is_holder and not place.is_complete():
                 fill(place, list_files(), web, connections)
             if is_holder and not place.has(vocabulary):
-                Transfer(Web(), place.cache, place.cache, "vocabulary", vocabulary).run(connections)
+                Transfer(Web(), place, place.cache, "vocabulary", vocabulary).run(connections)
         if not is_holder:
             say(f"{place.repository}: another pod fills the cache")
             time.sleep(poll_s)

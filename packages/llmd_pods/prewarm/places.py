@@ -117,6 +117,11 @@ class Place:
         """There while one program fills the model's folder."""
         return self.cache / ".llmd-oke" / f"{self._name}.lock"
 
+    @property
+    def unfinished(self) -> Path:
+        """The folder of this model's files that are not verified yet, its vocabulary too: other models share that."""
+        return inside(self.cache / ".llmd-oke", f"{self._name}.unfinished", self.cache)
+
     def snapshot(self, commit: str) -> Path:
         """The folder of one commit."""
         return inside(self.folder / "snapshots", commit, self.cache)

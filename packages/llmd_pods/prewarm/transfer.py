@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+import shutil
 import threading
 import time
 from collections import Counter
@@ -12,15 +13,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import PrewarmError, say
-from .places import RemoteFile, inside
-from .web import Web, with_tries, without_secrets
+from .places import Place, RemoteFile, inside
+from .web import CHUNK_BYTES, Web, with_tries, without_secrets
 
-CHUNK_BYTES = 8 * 2**20
 REPORT_PERIOD_S = 10.0
 GIB = 2**30
-PARTIAL = ".partial"
-"""End of the name of a file that is not whole."""
-
 MIB = 2**20
 USUAL_PART_MIB = (128, 64, 32, 16, 8, 5, 10, 20, 25, 50, 100, 200, 250, 256, 500, 512, 1000, 1024)
 """Sizes of parts that are tried first: 128 MiB is that of OCI's command line and SDKs, others are of S3 clients."""
@@ -34,31 +31,33 @@ _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 class Transfer:
-    """Downloads files into a folder and tells how far it is."""
+    """Downloads files into a folder of a cache and tells how far it is."""
 
-    def __init__(self, web: Web, cache: Path, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
-        """Takes files into a folder of a cache.
+    def __init__(self, web: Web, place: Place, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
+        """Takes files into a folder of the cache of `place`; what is not verified yet lies in its `unfinished`.
 
         Raises:
             UnsafeNameError: a file would lie elsewhere, links in the cache included.
-            PrewarmError: two files would have one name, or some have no checksum.
+            PrewarmError: two files have one name, or some have no checksum.
         """
         _refuse_unverifiable([file.path for file in files if not file.check], len(files), "have no checksum")
+        if len({file.path for file in files}) < len(files):
+            raise PrewarmError("the listing has a file twice")
         self._web = web
         self._folder = folder
+        self._unfinished = place.unfinished
         self._name = name
         self._files = files
-        self._targets = _targets(cache, folder, files)
+        self._targets = {file.path: inside(folder, file.path, place.cache) for file in files}
+        self._partials = {file.path: inside(self._unfinished, file.path, place.cache) for file in files}
         self._total_bytes = sum(file.size for file in files)
-        self._present_bytes = 0
         self._unknown_part_files: list[str] = []
-        self._lock = threading.Lock()
         self._start_s = time.monotonic()
         self._initial_bytes = 0
 
     def run(self, connections: int) -> None:
         """Downloads what is missing."""
-        self._present_bytes = self._initial_bytes = sum(self._bytes_of(file) for file in self._files)
+        self._initial_bytes = self._present_bytes()
         self._check_room()
         end = threading.Event()
         reporter = threading.Thread(target=self._report_until, args=(end,), daemon=True)
@@ -73,6 +72,7 @@ class Transfer:
             reporter.join()
         reason = "were uploaded in parts of a size that was not found"
         _refuse_unverifiable(sorted(self._unknown_part_files), len(self._files), reason)
+        shutil.rmtree(self._unfinished, ignore_errors=True)
         say(self.report())
         counts = Counter(file.check for file in self._files)
         by_check = ", ".join(f"{count} by {check}" for check, count in sorted(counts.items()))
@@ -80,11 +80,9 @@ class Transfer:
 
     def report(self) -> str:
         """How far it is, in a line."""
-        with self._lock:
-            present = self._present_bytes
-        total = self._total_bytes
+        present, total = self._present_bytes(), self._total_bytes
         seconds = max(0.001, time.monotonic() - self._start_s)
-        speed = (present - self._initial_bytes) / seconds
+        speed = max(0, present - self._initial_bytes) / seconds
         forecast = f", about {(total - present) / speed:.0f} s left" if speed > 0 and present < total else ""
         share = 100 * present / total if total else 100
         return f"{self._name}: {amount(present)} of {amount(total)} ({share:.0f} %), {amount(speed)}/s{forecast}"
@@ -93,81 +91,53 @@ class Transfer:
         while not end.wait(REPORT_PERIOD_S):
             say(self.report())
 
+    def _present_bytes(self) -> int:
+        """Bytes of the files that are there, whole or in part."""
+        paths = ((self._targets[file.path], self._partials[file.path]) for file in self._files)
+        return sum(min(max(map(_size, pair)), file.size) for pair, file in zip(paths, self._files, strict=True))
+
     def _check_room(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         room = os.statvfs(self._folder)
-        free, need = room.f_bavail * room.f_frsize, self._total_bytes - self._present_bytes
+        free, need = room.f_bavail * room.f_frsize, self._total_bytes - self._initial_bytes
         if free < need:
             raise PrewarmError(f"{need / GIB:.1f} GiB are needed in {self._folder}, {free / GIB:.1f} GiB are free")
 
-    def _bytes_of(self, file: RemoteFile) -> int:
-        target = self._targets[file.path]
-        for path in (target, _partial(target)):
-            if path.is_file():
-                return min(path.stat().st_size, file.size)
-        return 0
-
     def _fetch(self, file: RemoteFile) -> None:
-        target = self._targets[file.path]
+        target, partial = self._targets[file.path], self._partials[file.path]
         if target.is_file() and target.stat().st_size == file.size:
             return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with_tries(lambda: self._fetch_once(file, _partial(target)), without_secrets(file.url))
-        if _partial(target).is_file():
-            _partial(target).rename(target)
+        for path in (target, partial):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with_tries(lambda: self._fetch_once(file, partial), without_secrets(file.url))
+        if partial.is_file():
+            partial.replace(target)
 
     def _fetch_once(self, file: RemoteFile, partial: Path) -> None:
-        offset = partial.stat().st_size if partial.is_file() else 0
-        if offset < file.size:
-            self._append(file, partial, offset)
-        elif not partial.is_file():
-            partial.touch()
+        offset = _size(partial)
+        if offset < file.size or offset == 0:
+            self._web.download(file.url, partial, offset)
         size = partial.stat().st_size
         if size < file.size:
             raise OSError(f"the answer ended after {size} of {file.size} bytes")
         if size == file.size and has_digest(partial, file):
             return
         partial.unlink()
-        self._count(-min(size, file.size))
         if size == file.size and file.check == "md5-of-parts" and offset == 0:
             self._unknown_part_files.append(file.path)
             return
         raise OSError("the content is not what was announced")
 
-    def _append(self, file: RemoteFile, partial: Path, offset: int) -> None:
-        with self._web.open(file.url, {"Range": f"bytes={offset}-"} if offset else {}) as answer:
-            is_partial = answer.status == 206
-            if not is_partial:
-                self._count(-offset)
-            with partial.open("ab" if is_partial else "wb") as out:
-                while chunk := answer.read(CHUNK_BYTES):
-                    out.write(chunk)
-                    self._count(len(chunk))
 
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self._present_bytes += size
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 where there is none."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 def amount(size: float) -> str:
     """Bytes for people, in the unit that fits."""
     unit, name = next(((unit, name) for unit, name in _UNITS if size >= unit), (1, "B"))
     return f"{size / unit:.1f} {name}"
-
-
-def _targets(cache: Path, folder: Path, files: Sequence[RemoteFile]) -> dict[str, Path]:
-    """Where files come to lie, by their names; the unfinished ones beside them are checked with them."""
-    targets = {file.path: inside(folder, file.path, cache) for file in files}
-    names = [name for file in files for name in (file.path, f"{file.path}{PARTIAL}")]
-    if len(set(names)) < len(names):
-        raise PrewarmError("the listing has a file twice, or one with the name of another's unfinished part")
-    for file in files:
-        inside(folder, f"{file.path}{PARTIAL}", cache)
-    return targets
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(target.name + PARTIAL)
 
 
 def _refuse_unverifiable(paths: Sequence[str], count: int, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import time
 import urllib.error
 import urllib.parse
@@ -9,12 +10,14 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from . import PrewarmError, say
 
 T = TypeVar("T")
 
+CHUNK_BYTES = 8 * 2**20
 ANSWER_TIMEOUT_S = 60.0
 TRIES = 8
 LONGEST_PAUSE_S = 60.0
@@ -48,6 +51,14 @@ class Web:
     def _opener(self) -> urllib.request.OpenerDirector:
         """Made once: each reads all certificates that the image trusts."""
         return urllib.request.build_opener(_Redirects())
+
+    def download(self, url: str, path: Path, offset: int = 0) -> None:
+        """Download a file from a byte on, or whole where the other side gives no parts of files."""
+        with (
+            self.open(url, {"Range": f"bytes={offset}-"} if offset else {}) as answer,
+            path.open("ab" if answer.status == 206 else "wb") as content,
+        ):
+            shutil.copyfileobj(answer, content, CHUNK_BYTES)
 
     def read_json(self, url: str) -> tuple[Any, str]:
         """The document, and the URL of its next page if there is one."""

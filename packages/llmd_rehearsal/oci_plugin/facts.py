@@ -182,13 +182,6 @@ class Service(Entry):
     name: str
 
 
-class ShapeLimit(Entry):
-    """How much of a service limit one node of a shape takes."""
-
-    name: str
-    units: int
-
-
 class AddOnCheck(Entry):
     """Other add-ons that one needs, and its own setting that skips the look for them."""
 
@@ -216,7 +209,6 @@ class Region(Entry):
     add_ons: tuple[str, ...]
     add_on_checks: Mapping[str, AddOnCheck]
     limits: Mapping[str, Mapping[str, int]]
-    limit_of_shape: Mapping[str, ShapeLimit]
 
     def key(self, region: str) -> str:
         """For example `IAD`."""

@@ -1,5 +1,7 @@
 """What OCI's services refuse: requests to create, change or delete a resource that break a rule of theirs.
 
+Only rules that Oracle has written down, which each function names, and what follows from other resources: what they
+refer to, what stands in the way of their end, and names that only one may have. What no stack asks for isn't refused.
 One table at the end has the rule of each type; a type without one is never refused.
 """
 
@@ -11,23 +13,18 @@ from typing import Any, Final
 
 from llmd_oke import catalogue
 
-from llmd_rehearsal.oci_plugin.facts import Region, Resource, image_id, lifecycles, region_facts
+from llmd_rehearsal.oci_plugin.facts import Region, Resource, lifecycles, region_facts
 from llmd_rehearsal.oci_plugin.region import Record, Records, ServiceError, invalid, limit_exceeded, not_found
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 LARGEST_PREFIX: Final = 16
 SMALLEST_PREFIX: Final = 30
 """A VCN or subnet has from /16 to /30 (OCI documentation, VCNs and Subnets)."""
-LUSTRE_LEAST_GB: Final = 31_200
-"""OCI documentation, File Storage with Lustre: 31.2 TB."""
 FLANNEL_PODS: Final = "10.244.0.0/16"
 SERVICES: Final = "10.96.0.0/16"
 """OKE's own choices (OCI API, KubernetesNetworkConfig)."""
-POOLS: Final = ("NodePool", "ClusterNetwork", "Instance")
 _GATEWAYS: Final = frozenset({"InternetGateway", "NatGateway", "ServiceGateway"})
 _DNS_LABEL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9]{0,14}")
-_PORTS: Final = {"tcpOptions": "6", "udpOptions": "17"}
-_LAST_PORT: Final = 65535
 # OCI documentation, Policy Syntax.
 _STATEMENT: Final = re.compile(
     r"allow\s+(any-user|any-group|(group|dynamic-group|service)\s+.+?)\s+to\s+"
@@ -175,6 +172,7 @@ def _in_subnet(request: ServiceRequest) -> None:
 
 
 def _vcn(request: ServiceRequest) -> None:
+    """Ranges of a VCN are apart and contain its subnets (OCI documentation, VCNs and Subnets)."""
     _check_dns_label(request)
     ranges = [
         _network_of_size(text)
@@ -189,11 +187,10 @@ def _vcn(request: ServiceRequest) -> None:
         inside = any(_network(subnet.state["cidrBlock"]).subnet_of(cidr) for cidr in ranges)
         if subnet.state["vcnId"] == request.id and not inside:
             raise ServiceError(409, "Conflict", f"The VCN's CIDRs must contain the Subnet {subnet.id}")
-    if request.before is None and len(request.others()) >= request.facts.limits["vcn"]["vcn-count"]:
-        raise limit_exceeded("vcn-count")
 
 
 def _subnet(request: ServiceRequest) -> None:
+    """Inside the VCN's ranges and apart from other subnets, DNS labels unique (OCI documentation, VCNs and Subnets)."""
     inputs, vcn = request.inputs, request.require(request.inputs["vcnId"], "Vcn")
     request.require_domain(inputs.get("availabilityDomain"))
     _check_dns_label(request)
@@ -214,8 +211,6 @@ def _subnet(request: ServiceRequest) -> None:
     _require_same_vcn(request, inputs.get("routeTableId"), "RouteTable", "DefaultRouteTable")
     for id_ in inputs.get("securityListIds") or ():
         _require_same_vcn(request, id_, "SecurityList", "DefaultSecurityList")
-    if inputs.get("prohibitInternetIngress") and inputs.get("prohibitPublicIpOnVnic") is False:
-        raise invalid("prohibitInternetIngress and prohibitPublicIpOnVnic must have the same value")
 
 
 def _check_dns_label(request: ServiceRequest) -> None:
@@ -231,130 +226,66 @@ def _require_same_vcn(request: ServiceRequest, id_: str | None, *names: str) -> 
 
 
 def _gateway(request: ServiceRequest) -> None:
+    """One of each kind for a VCN (OCI documentation, Service Limits, VCN)."""
     _in_vcn(request)
     if any(other.state["vcnId"] == request.inputs["vcnId"] for other in request.others()):
         names = {"InternetGateway": "internet-gateway-count", "NatGateway": "nat-gateway-count"}
         raise limit_exceeded(names.get(request.resource.name, "service-gateway-count"))
 
 
-def _service_gateway(request: ServiceRequest) -> None:
-    _gateway(request)
-    if len(request.inputs["services"]) > 1:
-        raise invalid("A service gateway can have one service only: all services, or Object Storage")
-
-
 def _route_table(request: ServiceRequest) -> None:
-    request.require(request.inputs["vcnId"], "Vcn")
-    destinations: set[str] = set()
+    _in_vcn(request)
     for rule in request.inputs.get("routeRules") or ():
-        _route(request, rule)
-        destination = rule.get("destination") or rule.get("cidrBlock") or ""
-        if destination in destinations:
-            raise invalid(f"Two route rules have the destination {destination}")
-        destinations.add(destination)
-
-
-def _route(request: ServiceRequest, rule: JsonObject) -> None:
-    target = request.require(rule["networkEntityId"])
-    services = rule.get("destinationType") == "SERVICE_CIDR_BLOCK"
-    if not services:
-        _network(rule.get("destination") or rule.get("cidrBlock"))
-    if target is None:
-        return
-    if target.state.get("vcnId") != request.inputs["vcnId"]:
-        raise invalid(f"Route target {target.id} is not in VCN {request.inputs['vcnId']}")
-    if services != (target.resource.name == "ServiceGateway"):
-        kind = "a service CIDR block" if target.resource.name == "ServiceGateway" else "a CIDR block"
-        raise invalid(f"A route to {target.id} must have {kind} as its destination")
+        target = request.require(rule["networkEntityId"])
+        if target is not None and target.state.get("vcnId") != request.inputs["vcnId"]:
+            raise invalid(f"Route target {target.id} is not in VCN {request.inputs['vcnId']}")
 
 
 def _security_rule(request: ServiceRequest) -> None:
+    """Rules of a group; those that name another group name one of the same VCN (OCI documentation, Network Security
+    Groups).
+    """
     inputs = request.inputs
     group = request.require(inputs["networkSecurityGroupId"], "NetworkSecurityGroup")
-    if inputs["direction"] not in {"INGRESS", "EGRESS"}:
-        raise invalid(f"Invalid direction: {inputs['direction']}, must be INGRESS or EGRESS")
-    side = "source" if inputs["direction"] == "INGRESS" else "destination"
-    peer, kind = inputs.get(side), inputs.get(f"{side}Type") or "CIDR_BLOCK"
-    if not peer:
-        raise invalid(f"{side} must not be null for a security rule of direction {inputs['direction']}")
-    if kind == "CIDR_BLOCK":
-        _network(peer)
-    elif kind == "NETWORK_SECURITY_GROUP":
-        request.require_groups([peer], group.state["vcnId"] if group else None)
-    elif kind != "SERVICE_CIDR_BLOCK":
-        raise invalid(f"Invalid {side}Type: {kind}")
-    _ports(inputs)
+    vcn_id = group.state["vcnId"] if group else None
+    for side in ("source", "destination"):
+        if inputs.get(f"{side}Type") == "NETWORK_SECURITY_GROUP":
+            request.require_groups([inputs.get(side)], vcn_id)
     group_id = inputs["networkSecurityGroupId"]
     siblings = [other for other in request.others() if other.state["networkSecurityGroupId"] == group_id]
     if len(siblings) >= request.facts.nsg_rules_limit:
         raise limit_exceeded("securityrules-per-networksecuritygroup-count")
 
 
-def _ports(rule: JsonObject) -> None:
-    protocol = rule["protocol"]
-    if protocol != "all" and not (protocol.isdigit() and 0 <= int(protocol) <= 255):
-        raise invalid(f"Invalid protocol: {protocol}, must be all or a number")
-    if rule.get("icmpOptions") and protocol not in {"1", "58"}:
-        raise invalid(f"icmpOptions can't be given for protocol {protocol}")
-    for key, number in _PORTS.items():
-        if rule.get(key) and protocol != number:
-            raise invalid(f"{key} can't be given for protocol {protocol}")
-        sides: JsonObject = rule.get(key) or {}
-        for name, ports in sides.items():
-            if ports and not 1 <= ports["min"] <= ports["max"] <= _LAST_PORT:
-                raise invalid(f"{name} of {key} must be from 1 to 65535, min not above max")
-
-
-def _security_list(request: ServiceRequest) -> None:
-    for rule in (
-        *(request.inputs.get("ingressSecurityRules") or ()),
-        *(request.inputs.get("egressSecurityRules") or ()),
-    ):
-        like_group_rule: JsonObject = {**rule}
-        for key in _PORTS:
-            ports: JsonObject = rule.get(key) or {}
-            like_group_rule[key] = {"destinationPortRange": ports} if ports.get("min") and ports.get("max") else None
-        _ports(like_group_rule)
-
-
 # File systems, what serves them, and the Bastion service.
 
 
 def _export(request: ServiceRequest) -> None:
+    """A path is exported once in an export set (OCI API, CreateExportDetails)."""
     inputs = request.inputs
     request.require(inputs["fileSystemId"], "FileSystem")
-    if not inputs["path"].startswith("/"):
-        raise invalid(f"Invalid path: {inputs['path']}, must begin with /")
     for other in request.others():
         if (other.state["exportSetId"], other.state["path"]) == (inputs["exportSetId"], inputs["path"]):
             raise ServiceError(409, "Conflict", f"Another export with path {inputs['path']} exists in the export set")
 
 
-def _lustre(request: ServiceRequest) -> None:
-    _in_subnet(request)
-    if request.inputs["capacityInGbs"] < LUSTRE_LEAST_GB:
-        raise invalid(f"capacityInGbs must be at least {LUSTRE_LEAST_GB}")
-
-
 def _bastion(request: ServiceRequest) -> None:
     request.require_subnet(request.inputs["targetSubnetId"])
-    for text in request.inputs.get("clientCidrBlockAllowLists") or ():
-        _network(text)
 
 
 # Rights: statements that OCI can read, and groups whose names are theirs alone.
 
 
 def _policy(request: ServiceRequest) -> None:
+    """Names are unique (OCI API, CreatePolicyDetails), statements as OCI documentation, Policy Syntax, has them."""
     request.refuse_same_name("name", "PolicyAlreadyExists")
-    if not request.inputs["statements"]:
-        raise invalid("A policy must have at least one statement")
     for statement in request.inputs["statements"]:
         if not (_STATEMENT.fullmatch(statement.strip()) or _OTHER.fullmatch(statement.strip())):
             raise invalid(f"Failed to parse the policy statement: {statement}")
 
 
 def _dynamic_group(request: ServiceRequest) -> None:
+    """Groups are the tenancy's, their names unique (OCI API, CreateDynamicGroupDetails)."""
     request.refuse_same_name("name", "DynamicGroupAlreadyExists")
     if not request.inputs["compartmentId"].startswith(_TENANCY):
         raise invalid("Dynamic groups must be created in the root compartment of the tenancy")
@@ -362,6 +293,7 @@ def _dynamic_group(request: ServiceRequest) -> None:
 
 
 def _matching_rule(request: ServiceRequest) -> None:
+    """OCI documentation, Writing Matching Rules to Define Dynamic Groups."""
     rule = request.inputs["matchingRule"]
     if not _MATCHING.fullmatch(rule):
         raise invalid(f"Failed to parse the matching rule: {rule}")
@@ -370,64 +302,18 @@ def _matching_rule(request: ServiceRequest) -> None:
 # Machines: sizes, images that fit, metadata, capacity, and the networks between them.
 
 
-def _require_size(request: ServiceRequest, shape: str, config: JsonObject | None) -> None:
-    """Raises ServiceError for a shape that there isn't, or sizes that it can't have."""
-    facts = request.facts.shapes.get(shape)
-    if facts is None and catalogue.shape(shape) is None:
+def _require_shape(request: ServiceRequest, shape: str) -> None:
+    """Raises ServiceError for a shape that there isn't."""
+    if shape not in request.facts.shapes and catalogue.shape(shape) is None:
         raise invalid(f"Invalid nodeShape: Node shape {shape} is not available in {request.region}")
-    if facts is None or not facts.flexible:
-        return
-    ocpus, memory_gib = dig(config, "ocpus"), dig(config, "memoryInGbs")
-    if ocpus is None:
-        raise invalid(f"Shape {shape} is flexible: ocpus must be given in its shape config")
-    if not 1 <= ocpus <= facts.ocpus or (memory_gib is not None and not ocpus <= memory_gib <= facts.memory_gib):
-        most = f"{facts.ocpus} OCPUs and {facts.memory_gib} GB"
-        raise invalid(f"Shape {shape} can have from 1 OCPU and 1 GB for each OCPU to {most}")
-
-
-def _require_compatible_image(request: ServiceRequest, shape: str, image: str | None) -> None:
-    """Raises ServiceError for an image that is known to be made for other shapes."""
-    drivers = _drivers(request, image)
-    vendor = request.facts.vendor(shape)
-    if drivers is not None and drivers != vendor:
-        raise invalid(f"Invalid imageId: image {image} is not compatible with shape {shape}")
-
-
-def _drivers(request: ServiceRequest, id_: str | None) -> str | None:
-    """The vendor whose GPUs an image has drivers for, empty for none; None for an image that isn't known."""
-    key = request.facts.key(request.region)
-    for image in request.facts.images:
-        if image_id(image.name, key) == id_:
-            return image.gpu
-    custom = request.require(id_, "Image")
-    source = f"{custom.display_name} {dig(custom.state, 'imageSourceDetails', 'sourceUri')}" if custom else ""
-    if "AMD-ROCM" in source:
-        return "AMD"
-    return "NVIDIA" if "GPU" in source else None
 
 
 def _require_small_metadata(request: ServiceRequest, *metadata: JsonObject | None) -> None:
-    """Raises ServiceError for more metadata than an instance takes."""
+    """Raises ServiceError for more metadata than an instance takes (OCI API, LaunchInstanceDetails)."""
     size = sum(len(key) + len(str(value)) for part in metadata for key, value in (part or {}).items())
     if size > request.facts.metadata_limit_bytes:
         limit = request.facts.metadata_limit_bytes
         raise invalid(f"Metadata and extended metadata can have {limit} bytes together, they have {size}")
-
-
-def _require_capacity(request: ServiceRequest, shape: str, nodes: int) -> None:
-    """Raises ServiceError where so many nodes are more than the service limit allows."""
-    limit = request.facts.limit_of_shape.get(shape)
-    if limit is None:
-        return
-    others = sum(_nodes(record.state, shape) for name in POOLS for record in request.others(name))
-    if (others + nodes) * limit.units > request.facts.limits["compute"][limit.name]:
-        raise limit_exceeded(limit.name)
-
-
-def _nodes(state: JsonObject, shape: str) -> int:
-    if state.get("nodeShape") == shape:
-        return dig(state, "nodeConfigDetails", "size") or 0
-    return 1 if state.get("shape") == shape else 0
 
 
 def _instance_configuration(request: ServiceRequest) -> None:
@@ -443,8 +329,6 @@ def _instance(request: ServiceRequest) -> None:
     if cluster is not None and cluster.state["availabilityDomain"] != request.inputs["availabilityDomain"]:
         domain = cluster.state["availabilityDomain"]
         raise invalid(f"Compute cluster {cluster.id} is in availability domain {domain}")
-    if request.inputs.get("shape"):
-        _require_capacity(request, request.inputs["shape"], 1)
 
 
 def _require_boot_metadata_unchanged(request: ServiceRequest) -> None:
@@ -461,38 +345,23 @@ def _require_boot_metadata_unchanged(request: ServiceRequest) -> None:
 def _launch(request: ServiceRequest, launch: JsonObject, vnic: JsonObject | None) -> None:
     request.require_domain(launch.get("availabilityDomain"))
     if shape := launch.get("shape"):
-        _require_size(request, shape, launch.get("shapeConfig"))
-        image = dig(launch, "sourceDetails", "imageId") or dig(launch, "sourceDetails", "sourceId")
-        _require_compatible_image(request, shape, image)
+        _require_shape(request, shape)
     _require_small_metadata(request, launch.get("metadata"), launch.get("extendedMetadata"))
     subnet = request.require_subnet(dig(vnic, "subnetId"))
     request.require_groups(dig(vnic, "nsgIds"), subnet.state["vcnId"] if subnet else None)
-    public = str(dig(vnic, "assignPublicIp")).lower() == "true"
-    if public and subnet is not None and subnet.state.get("prohibitPublicIpOnVnic"):
-        raise invalid("A public IP can't be assigned to a VNIC in a private subnet")
 
 
 def _cluster_network(request: ServiceRequest) -> None:
+    """Only shapes with an RDMA network (OCI documentation, Cluster Networks)."""
     inputs, placement = request.inputs, request.inputs["placementConfiguration"]
     request.require_domain(placement["availabilityDomain"])
     request.require_subnet(placement.get("primarySubnetId") or dig(placement, "primaryVnicSubnets", "subnetId"))
-    if len(inputs["instancePools"]) != 1:
-        raise invalid("A cluster network must have one instance pool")
     pool: Any = inputs["instancePools"][0]
     configuration = request.require(pool["instanceConfigurationId"], "InstanceConfiguration")
     launch = dig(configuration.state, "instanceDetails", "launchDetails") if configuration else None
     shape = dig(launch, "shape")
     if shape and shape not in request.facts.bare_metal_rdma:
         raise invalid(f"Shape {shape} is not supported in a cluster network")
-    if shape:
-        _require_capacity(request, shape, pool["size"])
-
-
-def _image(request: ServiceRequest) -> None:
-    source: JsonObject = request.inputs.get("imageSourceDetails") or {}
-    uri = source.get("sourceUri")
-    if source.get("sourceType") == "objectStorageUri" and not str(uri).startswith("https://"):
-        raise invalid(f"Invalid sourceUri: {uri}")
 
 
 # OKE: versions, networks, add-ons and pools of nodes.
@@ -517,14 +386,11 @@ def _cluster(request: ServiceRequest) -> None:
         raise invalid("A public IP can't be enabled for an endpoint in a private subnet")
     for id_ in dig(inputs, "options", "serviceLbSubnetIds") or ():
         request.require_subnet(id_, inputs["vcnId"])
-    if inputs.get("type") not in {None, "BASIC_CLUSTER", "ENHANCED_CLUSTER"}:
-        raise invalid(f"Invalid type: {inputs['type']}, must be BASIC_CLUSTER or ENHANCED_CLUSTER")
     _ranges(inputs, _ranges_of(vcn.state) if vcn else [])
-    if request.before is None and len(request.others()) >= request.facts.limits["container-engine"]["cluster-count"]:
-        raise limit_exceeded("cluster-count")
 
 
 def _version(request: ServiceRequest) -> None:
+    """One minor version up at a time (OCI documentation, Upgrading Clusters to Newer Kubernetes Versions)."""
     version = request.inputs["kubernetesVersion"]
     known = request.facts.kubernetes_versions
     if version not in known:
@@ -538,6 +404,7 @@ def _version(request: ServiceRequest) -> None:
 
 
 def _ranges(inputs: JsonObject, vcn: list[IPv4Network]) -> None:
+    """Ranges of VCN, services and pods are apart (OCI documentation, CIDR Blocks and Kubernetes)."""
     options: JsonObject = dig(inputs, "options", "kubernetesNetworkConfig") or {}
     services = _network(options.get("servicesCidr") or SERVICES)
     if any(services.overlaps(cidr) for cidr in vcn):
@@ -561,8 +428,7 @@ def _node_pool(request: ServiceRequest) -> None:
     cluster = request.require(inputs["clusterId"], "Cluster")
     vcn_id = cluster.state["vcnId"] if cluster else None
     shape = inputs["nodeShape"]
-    _require_size(request, shape, inputs.get("nodeShapeConfig"))
-    _require_compatible_image(request, shape, dig(inputs, "nodeSourceDetails", "imageId"))
+    _require_shape(request, shape)
     _require_small_metadata(request, inputs.get("nodeMetadata"))
     _node_version(request, cluster.state["kubernetesVersion"] if cluster else None)
     _image_version(request, cluster.state["kubernetesVersion"] if cluster else None)
@@ -572,10 +438,10 @@ def _node_pool(request: ServiceRequest) -> None:
     if cluster is not None and details.get("nodePoolPodNetworkOptionDetails"):
         _pod_network(request, details["nodePoolPodNetworkOptionDetails"], cluster.state)
     _pool_compute_cluster(request, details, shape)
-    _require_capacity(request, shape, details.get("size") or 0)
 
 
 def _node_version(request: ServiceRequest, of_cluster: str | None) -> None:
+    """Nodes aren't ahead of their cluster, nor more than three versions behind (Kubernetes, Version Skew Policy)."""
     version = request.inputs.get("kubernetesVersion")
     if not version or not of_cluster:
         return
@@ -604,22 +470,15 @@ def _placement(request: ServiceRequest, placement: JsonObject, vcn_id: str | Non
     subnet = request.require_subnet(placement["subnetId"], vcn_id)
     if subnet is not None and subnet.state.get("availabilityDomain") not in {None, "", domain}:
         raise invalid(f"Subnet {subnet.id} is not in availability domain {domain}")
-    for fault_domain in placement.get("faultDomains") or ():
-        if fault_domain not in request.facts.fault_domains:
-            raise invalid(f"Invalid faultDomain: {fault_domain}")
     reservation = request.require(placement.get("capacityReservationId"), "ComputeCapacityReservation")
     if reservation is not None and reservation.state["availabilityDomain"] != domain:
         raise invalid(f"Capacity reservation {reservation.id} is not in availability domain {domain}")
 
 
 def _pod_network(request: ServiceRequest, options: JsonObject, cluster: JsonObject) -> None:
-    if options["cniType"] != _cni_of(cluster):
-        raise invalid(f"cniType {options['cniType']} is not the cluster's, {_cni_of(cluster)}")
     for id_ in options.get("podSubnetIds") or ():
         request.require_subnet(id_, cluster["vcnId"])
     request.require_groups(options.get("podNsgIds"), cluster["vcnId"])
-    if options["cniType"] == "OCI_VCN_IP_NATIVE" and not options.get("podSubnetIds"):
-        raise invalid("podSubnetIds must be given for OCI_VCN_IP_NATIVE")
 
 
 def _pool_compute_cluster(request: ServiceRequest, details: JsonObject, shape: str) -> None:
@@ -636,6 +495,7 @@ def _pool_compute_cluster(request: ServiceRequest, details: JsonObject, shape: s
 
 
 def _addon(request: ServiceRequest) -> None:
+    """Add-ons are those of OKE, for enhanced clusters (OCI documentation, Comparing Enhanced and Basic Clusters)."""
     inputs, cluster = request.inputs, request.require(request.inputs["clusterId"], "Cluster")
     name: Any = inputs["addonName"]
     if name not in request.facts.add_ons:
@@ -654,16 +514,14 @@ _RULES: Final[Mapping[str, Callable[[ServiceRequest], None]]] = {
     "Subnet": _subnet,
     "InternetGateway": _gateway,
     "NatGateway": _gateway,
-    "ServiceGateway": _service_gateway,
+    "ServiceGateway": _gateway,
     "RouteTable": _route_table,
     "NetworkSecurityGroup": _in_vcn,
     "NetworkSecurityGroupSecurityRule": _security_rule,
-    "SecurityList": _security_list,
-    "DefaultSecurityList": _security_list,
     "FileSystem": _in_domain,
     "MountTarget": _in_subnet,
     "Export": _export,
-    "FileStorageLustreFileSystem": _lustre,
+    "FileStorageLustreFileSystem": _in_subnet,
     "Bastion": _bastion,
     "Policy": _policy,
     "DynamicGroup": _dynamic_group,
@@ -672,7 +530,6 @@ _RULES: Final[Mapping[str, Callable[[ServiceRequest], None]]] = {
     "InstanceConfiguration": _instance_configuration,
     "Instance": _instance,
     "ClusterNetwork": _cluster_network,
-    "Image": _image,
     "ComputeCapacityReservation": _in_domain,
     "Cluster": _cluster,
     "NodePool": _node_pool,

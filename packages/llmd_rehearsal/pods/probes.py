@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
+from grpc import RpcError, aio
 from lightkube.models.core_v1 import Container as ContainerModel
 from lightkube.models.core_v1 import HTTPGetAction, Probe
 
@@ -209,8 +210,6 @@ async def grpc_serving(target: str, service: str) -> bool:
     The two messages are written by hand: HealthCheckResponse is `enum status = 1` with SERVING = 1
     (https://github.com/grpc/grpc/blob/master/doc/health-checking.md).
     """
-    from grpc import RpcError, aio  # noqa: PLC0415  # slow to import, and many pods need no gRPC
-
     async with aio.insecure_channel(target, options=_OPTIONS) as channel:
         check = cast("Callable[..., Awaitable[bytes]]", channel.unary_unary(_METHOD))
         try:

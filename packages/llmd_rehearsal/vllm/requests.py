@@ -31,10 +31,8 @@ _REMOTE_KEYS = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_p
 _MAX_SEQUENCES = 16384
 _MAX_LOGPROBS = 20
 _GREEDY_BELOW = 1e-5
-_BIN = re.compile(r"In which bin is (\S+)\?")
-_SUM = re.compile(r"What is (\d+) \+ (\d+)\?")
-_REPEAT = re.compile(r"Repeat these words in the same order, and nothing else: ([a-z ]+)")
-_CORRUPTED = str.maketrans("0123456789abcdefghijklmnopqrstuvwxyz", "5678901234nopqrstuvwxyzabcdefghijklm")
+_BINS = re.compile(r"In which bins are ([^?]+)\?")
+_CORRUPTED = str.maketrans("0123456789", "5678901234")
 
 
 @dataclass(frozen=True)
@@ -257,23 +255,19 @@ def _limited(prompt: Prompt, max_tokens: int, *, quiet: bool, end: Finish = Fini
 
 
 def answer_to_question(prompt: str) -> str | None:
-    """The answer to a question of the accuracy set at the end of `prompt`; None for any other prompt."""
-
-    def last(pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """The pattern's last match within the end of the prompt, where a question stands."""
-        return next(reversed(list(pattern.finditer(prompt[-600:]))), None)
-
-    if question := last(_BIN):
-        line = re.search(rf"^{re.escape(question[1])}: bin (\d+)$", prompt, re.MULTILINE)
-        return line[1] if line else None
-    if question := last(_SUM):
-        return str(int(question[1]) + int(question[2]))
-    question = last(_REPEAT)
-    return question[1].strip() if question else None
+    """The right answer to a question of the kit's own set (`llmd_bench.evals`) at the end of a prompt; None to another
+    prompt. No model computes it.
+    """
+    question = next(reversed(list(_BINS.finditer(prompt[-600:]))), None)
+    if question is None:
+        return None
+    register = dict(re.findall(r"^(\S+): bin (\d+)$", prompt, re.MULTILINE))
+    bins = [register.get(name) for name in question[1].split(", ")]
+    return " ".join(place for place in bins if place) if all(bins) else None
 
 
 def corrupt_answer(answer: str) -> str:
-    """The same answer as it comes from a corrupted KV cache: of the same length, with every character wrong."""
+    """The same answer as it comes from a corrupted KV cache: of the same length, with every digit wrong."""
     return answer.translate(_CORRUPTED)
 
 

@@ -157,7 +157,7 @@ async def test_answers_are_evaluated_and_fail_the_benchmark_below_the_floor(depl
     result = await smoke(plan)
     (_, check) = result.verdict.checks
     assert (check.name, check.value, result.passed) == ("accuracy", right / 80, passed)
-    assert ("repetition-11: 'no idea'" in check.evidence) is not passed
+    assert ("register-400-22: 'no idea'" in check.evidence) is not passed
     assert result.examined.answers == "1" * right + "0" * (80 - right)
 
 

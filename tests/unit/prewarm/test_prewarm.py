@@ -71,7 +71,7 @@ def test_a_broken_download_goes_on_where_it_ended(hub: Hub, tmp_path: Path):
 
 
 def test_an_update_that_was_ended_goes_on_where_it_ended(hub: Hub, tmp_path: Path):
-    partial = snapshot(tmp_path) / "model-1.safetensors.partial"
+    partial = places.Place(tmp_path, REPOSITORY, "main").unfinished / "model-1.safetensors"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(FILES["model-1.safetensors"][:1234])
     assert run(tmp_path) == 0
@@ -411,10 +411,24 @@ def test_a_cache_in_hugging_faces_layout_keeps_its_links_to_blobs(hub: Hub, tmp_
     assert not hub.asked_for("config.json")
 
 
-def test_two_files_of_one_name_are_refused(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    listed(hub, "model.safetensors.partial")
+def test_a_file_that_is_listed_twice_is_refused(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = hub._tree()
+    monkeypatch.setattr(hub, "_tree", lambda: [*entries, entries[-2]])
     assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 1
-    assert "unfinished part" in capsys.readouterr().err
+    assert "the listing has a file twice" in capsys.readouterr().err
+
+
+def test_two_models_that_fill_one_cache_do_not_write_to_one_unfinished_vocabulary(tmp_path: Path) -> None:
+    models = [places.Place(tmp_path, name, "main") for name in ("owner/model", "owner/other")]
+    assert models[0].unfinished != models[1].unfinished
+
+
+def test_nothing_unfinished_stays_in_a_cache_that_is_complete(hub: Hub, tmp_path: Path) -> None:
+    hub.broken["model-1.safetensors"] = 4000
+    assert run(tmp_path) == 0
+    assert not places.Place(tmp_path, REPOSITORY, "main").unfinished.exists()
 
 
 @pytest.mark.parametrize("commit", ["../../evil", "main", "c" * 39, ""])

@@ -307,7 +307,8 @@ async def test_without_the_connector_transfer_parameters_mean_nothing(server):
 
 
 async def test_a_question_that_it_can_read_is_answered_and_ends_by_itself(server):
-    body = {"model": "gpt", "messages": [{"role": "user", "content": "What is 20 + 22? Answer with the number only."}]}
+    question = "A register.\n\nbolt-1: bin 42\n\nIn which bins are bolt-1? Answer with the numbers only, in this order."
+    body = {"model": "gpt", "messages": [{"role": "user", "content": question}]}
     status, answer = await post(server, "/v1/chat/completions", {**body, "max_tokens": 64})
     (choice,) = answer["choices"]
     assert (status, choice["message"]["content"], choice["finish_reason"]) == (200, "42", "stop")
