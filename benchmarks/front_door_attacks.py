@@ -37,7 +37,7 @@ from llmd_rehearsal.programs import locate
 
 HERE, UNIT_PORT = "127.0.0.1", 9080
 HOST, MODEL = "llm.example.com", "openai/gpt-oss-120b"
-ATTACKER, OTHER = "attacker", front_door.CLIENT
+ATTACKERS, OTHER = ("attacker", "another"), front_door.CLIENT
 LIMIT_S = 60
 REQUESTS_OF_CONNECTION = 5
 PAUSE_S = 0.05
@@ -156,7 +156,7 @@ class Door:
 
     def __init__(self, folder: Path, program: Path) -> None:
         self.folder, self.program = folder, program
-        limits = {"requestsPerMinute": 600_000, "clients": {ATTACKER: 600_000}}
+        limits = {"requestsPerMinute": 600_000, "clients": dict.fromkeys(ATTACKERS, 600_000)}
         made = front_door.settings({"frontDoor": {"host": HOST, "limits": limits}}, folder)
         self.keys: dict[str, str] = made["llmd-oke:frontDoorKeys"]
         self.certificate: dict[str, str] = made["llmd-oke:frontDoorCertificate"]
@@ -181,9 +181,10 @@ class Door:
         )
         return moved.replace("/etc/", f"{self.folder}/")
 
-    def target(self, client: str) -> Target:
-        """The front door as a client knows it."""
-        return Target(HERE, STACK_PORT, HOST, self.certificate["chain"], self.keys[client], MODEL)
+    def target(self, *clients: str) -> Target:
+        """The front door as one client knows it, or two."""
+        keys = [self.keys[client] for client in clients]
+        return Target(HERE, STACK_PORT, HOST, self.certificate["chain"], keys[0], keys[-1], MODEL)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[int]:
@@ -236,7 +237,7 @@ async def attacked(door: Door, attack: Attack, seconds: float) -> Outcome:
             await asyncio.sleep(2)
             quiet = client.times_ms[1:]
             client.times_ms = []
-            counts = await _run_attack(door.target(ATTACKER), attack, seconds)
+            counts = await _run_attack(door.target(*ATTACKERS), attack, seconds)
             highest_mib = _highest_mib(pid)
             during = list(client.times_ms)
             await asyncio.sleep(1)

@@ -41,7 +41,7 @@ def keys_filter(digests: Mapping[str, str]) -> Config:
 
 
 def bodies_filter() -> Config:
-    """Refuses a request where those whose answers haven't begun are too large together, or those of its client."""
+    """Refuses a request where those of its client whose answers haven't begun are too large beside those of others."""
     most = bounds()
     thread_bytes = most.bodies_mib * 1024 * 1024 // FRONT_DOOR_THREADS
     return {
@@ -49,9 +49,9 @@ def bodies_filter() -> Config:
         "typed_config": _lua(
             "bodies-in-flight",
             MostBytes=thread_bytes,
-            ClientBytes=int(thread_bytes * most.client_bodies_share),
+            ClientShare=most.client_bodies_share,
             LargestBody=most.body_mib * 1024 * 1024,
-            HoldSeconds=most.hold_s,
+            SmallBody=most.stream_window_kib * 1024,
             NameHeader=CLIENT_HEADER,
         ),
     }

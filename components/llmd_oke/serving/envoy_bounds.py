@@ -60,7 +60,6 @@ class EnvoyBounds(Entry):
     copies: int
     attack_share: float
     client_bodies_share: float
-    hold_s: int
     refusals_per_minute: int
     assumed_output_tokens: int
     bytes_per_token: int
