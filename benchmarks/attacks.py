@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 import time
+from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -263,6 +264,10 @@ def idle_encrypted_connections(target: Target, end_s: float) -> Counts:
 
 def guessed_keys(target: Target, end_s: float) -> Counts:
     """Requests with keys by chance, one after the other on ten connections."""
+    return _guessed(target, end_s, lambda: f"sk-{os.urandom(24).hex()}")
+
+
+def _guessed(target: Target, end_s: float, guess: Callable[[], str]) -> Counts:
     seen, held = Counts(), list[socket.socket]()
     with _closing(held):
         while time.monotonic() < end_s:
@@ -270,7 +275,7 @@ def guessed_keys(target: Target, end_s: float) -> Counts:
                 while len(held) < 10:
                     held.append(target.connect())
             for one in list(held):
-                _sent(one, target.head("content-length: 0", key=f"sk-{os.urandom(24).hex()}"))
+                _sent(one, target.head("content-length: 0", key=guess()))
             for one in list(held):
                 answer = _answer(one, 1) or "no answer"
                 seen[answer] += 1
@@ -278,6 +283,12 @@ def guessed_keys(target: Target, end_s: float) -> Counts:
                     held.remove(one)
                     one.close()
     return seen
+
+
+def guessed_tokens(target: Target, end_s: float) -> Counts:
+    """The same with tokens by chance in the form of the provider's, where clients have tokens."""
+    said = target.key.rpartition(".")[0]
+    return _guessed(target, end_s, lambda: f"{said}.{urlsafe_b64encode(os.urandom(64)).decode().rstrip('=')}")
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -579,6 +590,7 @@ ATTACKS: tuple[Attack, ...] = (
     idle_connections,
     idle_encrypted_connections,
     guessed_keys,
+    guessed_tokens,
     rapid_resets,
     continuations,
     header_bombs,
@@ -595,6 +607,9 @@ ATTACKS: tuple[Attack, ...] = (
     smuggled,
     smuggled_http2,
 )
+
+OF_TOKENS: tuple[Attack, ...] = (guessed_tokens,)
+"""Attacks on a front door whose clients have tokens; the keys of their target are tokens."""
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ BOOTSTRAPS = {
             clients={"a": ClientLimits(None, None, 8, (MODEL.served_name,))},
         )
     ),
+    "a front door with tokens": stack_envoy.bootstrap(replace(OPEN, authenticated=True, tokens=True)),
     "a model's front door": front_door.bootstrap(["unit"], 80),
     "a router": envoy.bootstrap(32),
     "a router with several pickers": envoy.bootstrap(32, "pickers"),
@@ -144,7 +145,7 @@ UNKNOWN = {"filters.http.local_ratelimit.v3.LocalRateLimit"}
 @pytest.mark.parametrize("name", DOORS)
 def test_clients_reach_filters_alone_that_envoys_project_supports_at_an_edge(name: str):
     access = [stack_envoy.api_keys({"a": "b"}), stack_envoy.tokens("https://id.example.com", ["llm"], "{}")]
-    texts = [BOOTSTRAPS[name], *(access if name in DOORS[:2] else [])]
+    texts = [BOOTSTRAPS[name], *(access if name in DOORS[:3] else [])]
     used = {kind for text in texts for kind in re.findall(r'envoy.extensions.(filters\.[\w.]+)"', text)}
     assert used - ROBUST - UNKNOWN == set()
 

@@ -115,6 +115,8 @@ class EnvoySettings:
     limits: ClientLimits = ClientLimits()
     key_set_uri: str | None = None
     clients: Mapping[str, ClientLimits] = field(default_factory=dict[str, ClientLimits])
+    tokens: bool = False
+    """Whether clients sign in by tokens, not by keys."""
     salted: bool = False
     """Whether each client has a `cache_salt` of its own."""
 
@@ -291,6 +293,8 @@ def _tls() -> Config:
 def _filters(settings: EnvoySettings) -> list[Config]:
     """In the order in which requests go through them: who asks, how much, for which model."""
     filters: list[Config] = [client_requests.cleaning_filter(CLIENT_HEADER)]
+    if settings.tokens:
+        filters.append(client_access.tokens_filter())
     if settings.authenticated:
         filters.append(_authentication_filter())
     if requests := _limit_filter(

@@ -516,6 +516,12 @@ async def signed(front: Front) -> dict[str, Any]:
             seen["forged"] = await client.ask(asks(LLAMA))
         async with Client() as client:
             seen["missing"] = await client.ask(asks(LLAMA))
+        uses = FRONT_DOOR_THREADS * bounds().refusals_per_minute + 5
+        async with Client(key=token(key, good)) as known, Client(key=token(key, good | {"exp": now - 600})) as old:
+            seen["repeated"] = [await old.ask(path="/v1/models") for _ in range(uses)][-1]
+            seen["known_beside_repeated"] = (await known.ask(asks(LLAMA)))["status"]
+        async with Client(key=token(key, good | {"exp": now + 900})) as fresh:
+            seen["fresh_beside_repeated"] = (await fresh.ask(asks(LLAMA)))["status"]
     return seen
 
 
@@ -541,7 +547,7 @@ async def fetched(folder: Path, settings: EnvoySettings, program: str) -> dict[s
     context.load_cert_chain(chain, key_file)
     await web.TCPSite(runner, "127.0.0.1", 9443, ssl_context=context).start()
     uri = "https://localhost:9443/jwks.json"
-    front = Front(folder / "fetched", replace(settings, authenticated=True, key_set_uri=uri), program)
+    front = Front(folder / "fetched", replace(settings, authenticated=True, tokens=True, key_set_uri=uri), program)
     front.move()
     authorities = folder / "fetched" / "ssl" / "certs"
     authorities.mkdir(parents=True)
@@ -612,7 +618,7 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     seen["entitled"] = await entitled(
         units, Front(folder / "own", replace(free, authenticated=True, clients=own), program)
     )
-    tokens = Front(folder / "signed", replace(free, authenticated=True), program)
+    tokens = Front(folder / "signed", replace(free, authenticated=True, tokens=True), program)
     tokens.move()
     seen["signed"] = await signed(tokens)
     seen["fetched"] = await fetched(folder, free, program)

@@ -262,6 +262,13 @@ def test_other_tokens_are_refused_in_words(seen, case: str, status: int, words: 
     assert words in message
 
 
+def test_a_refused_token_is_limited_and_others_of_its_address_are_not(seen):
+    status, code, words = error(seen["signed"]["repeated"])
+    assert (status, code) == (429, "rate_limit_exceeded")
+    assert "refused too often" in words
+    assert (seen["signed"]["known_beside_repeated"], seen["signed"]["fresh_beside_repeated"]) == (200, 200)
+
+
 def test_each_client_has_a_cache_salt_of_its_own_that_its_name_does_not_tell(seen):
     salts = seen["salted"]
     assert [len(set(salts[name])) for name in ("alice", "bob")] == [1, 1]
