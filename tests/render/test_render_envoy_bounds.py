@@ -15,6 +15,7 @@ from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedMode
 from llmd_oke.values import values_folder
 
 MODEL = ServedModel("gpt", "openai/gpt-oss-120b", ("gpt.example.com",), (front_door.Upstream("unit", 80),))
+ROUTER_MIB = 16 * 1024
 OPEN = EnvoySettings((MODEL,), encrypted=False, authenticated=False)
 BOOTSTRAPS = {
     "an open front door": stack_envoy.bootstrap(OPEN),
@@ -29,8 +30,8 @@ BOOTSTRAPS = {
     ),
     "a front door with tokens": stack_envoy.bootstrap(replace(OPEN, authenticated=True, tokens=True)),
     "a model's front door": front_door.bootstrap(["unit"], 80),
-    "a router": envoy.bootstrap(32),
-    "a router with several pickers": envoy.bootstrap(32, "pickers"),
+    "a router": envoy.bootstrap(32, memory_limit_mib=ROUTER_MIB),
+    "a router with several pickers": envoy.bootstrap(32, "pickers", memory_limit_mib=ROUTER_MIB),
 }
 DOORS = [name for name in BOOTSTRAPS if "door" in name]
 
@@ -89,14 +90,22 @@ def test_every_listener_bounds_connections_headers_bodies_and_frames(name: str, 
         assert field(manager, "common_http_protocol_options.headers_with_underscores_action") == "REJECT_REQUEST"
 
 
-@pytest.mark.parametrize("name", DOORS)
-def test_a_front_door_bounds_its_connections_and_its_heap(name: str):
+@pytest.mark.parametrize("name", BOOTSTRAPS)
+def test_every_envoy_bounds_its_connections_and_its_heap(name: str):
+    limit_mib = bounds().memory_limit_mib if name in DOORS else ROUTER_MIB
     manager = json.loads(BOOTSTRAPS[name])["overload_manager"]
     monitors = {monitor["name"].rpartition(".")[2]: monitor["typed_config"] for monitor in manager["resource_monitors"]}
     assert monitors["global_downstream_max_connections"]["max_active_downstream_connections"] == bounds().connections
-    assert monitors["fixed_heap"]["max_heap_size_bytes"] == bounds().memory_limit_mib * 1024 * 1024
+    assert monitors["fixed_heap"]["max_heap_size_bytes"] == limit_mib * 1024 * 1024
     actions = {action["name"].rpartition(".")[2] for action in manager["actions"]}
     assert {"shrink_heap", "reduce_timeouts", "reset_high_memory_stream", "stop_accepting_requests"} <= actions
+
+
+def test_a_routers_heap_is_bounded_where_its_container_has_a_limit():
+    releases = {name: catalogue.release(name) for name in ("llm-d-0.9.0", "llm-d-0.7.0")}
+    limits = {name: facts.proxy.memory_limit_gib for name, facts in releases.items() if facts}
+    assert limits == {"llm-d-0.9.0": ROUTER_MIB // 1024, "llm-d-0.7.0": None}
+    assert "overload_manager" not in json.loads(envoy.bootstrap(32))
 
 
 def test_the_memory_of_a_front_door_follows_from_what_clients_may_take():

@@ -130,14 +130,17 @@ def chain_bounds() -> Config:
     return {"transport_socket_connect_timeout": _seconds(bounds().handshake_timeout_s)}
 
 
-def process_bounds() -> Config:
+def process_bounds(memory_limit_mib: int) -> Config:
     """What bounds all connections of an Envoy together, as settings of its bootstrap.
 
     While memory is scarce, connections that wait for nothing end first, then those with the largest requests; requests
     and connections are refused last.
+
+    Args:
+        memory_limit_mib: of its container.
     """
     most, pressure = bounds(), bounds().pressure
-    heap: Config = {"max_heap_size_bytes": most.memory_limit_mib * 1024 * 1024}
+    heap: Config = {"max_heap_size_bytes": memory_limit_mib * 1024 * 1024}
     connections: Config = {"max_active_downstream_connections": most.connections}
     shorter = [
         {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "1s"},

@@ -396,7 +396,7 @@ def bootstrap(upstreams: Sequence[str], port: int) -> str:
     """
     config: Config = {
         "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT), "ignore_global_conn_limit": True},
-        **process_bounds(),
+        **process_bounds(bounds().memory_limit_mib),
         "static_resources": {
             "listeners": [requests_listener("requests", REQUEST_PORT, "units"), ready_listener(), drain_listener()],
             "clusters": [

@@ -131,7 +131,7 @@ def bootstrap(settings: EnvoySettings) -> str:
         {
             "node": {"id": "front-door", "cluster": "front-door"},
             "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT), "ignore_global_conn_limit": True},
-            **process_bounds(),
+            **process_bounds(bounds().memory_limit_mib),
             "dynamic_resources": {"cds_config": _watched(TRAFFIC_FOLDER, TRAFFIC_FILE)},
             "static_resources": {
                 "listeners": [_stack_listener(settings), *models, ready_listener(), drain_listener()],

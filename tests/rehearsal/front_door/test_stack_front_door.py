@@ -170,7 +170,7 @@ def test_each_further_client_takes_half_of_what_is_left_at_most(routed):
     assert 1 <= told["third client"]["nothing"] <= 2
 
 
-def test_a_well_behaved_client_loses_nothing_beside_unfinished_requests_of_others(routed):
+def test_a_client_loses_nothing_beside_unfinished_requests_of_others(routed):
     assert set(routed["unfinished"]["others"]) == {200}
 
 

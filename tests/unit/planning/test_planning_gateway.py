@@ -151,7 +151,7 @@ UNCHECKED = [
 
 
 @pytest.mark.parametrize("gateway", UNCHECKED)
-def test_a_gateway_that_refuses_no_field_of_clients_is_refused_unless_the_stack_file_accepts_it(
+def test_a_gateway_that_refuses_no_field_of_clients_is_refused_unless_accepted(
     gateway: dict[str, Any],
 ):
     assert "trusted clients alone" in refused(behind(), gateway=gateway)["gateway.uncheckedRequests"]
