@@ -101,6 +101,27 @@ def test_every_envoy_bounds_its_connections_and_its_heap(name: str):
     assert {"shrink_heap", "reduce_timeouts", "reset_high_memory_stream", "stop_accepting_requests"} <= actions
 
 
+@pytest.mark.parametrize(("name", "listener"), LISTENERS)
+def test_every_listener_bounds_what_the_kernel_holds_of_an_unread_answer(name: str, listener: dict[str, Any]):
+    options = {option["description"]: option["int_value"] for option in listener["socket_options"]}
+    assert options == {"SO_SNDBUF": bounds().socket_kib * 1024}, name
+
+
+def test_units_send_no_more_of_an_unread_answer_than_a_front_door_holds():
+    clusters = [
+        *json.loads(stack_envoy.clusters([MODEL], {"a": 8}))["resources"],
+        *(
+            c
+            for c in json.loads(front_door.bootstrap(["unit"], 80))["static_resources"]["clusters"]
+            if "health_checks" in c
+        ),
+    ]
+    assert len(clusters) == 5
+    for cluster in clusters:
+        (option,) = cluster["upstream_bind_config"]["socket_options"]
+        assert (option["description"], option["int_value"]) == ("SO_RCVBUF", bounds().socket_kib * 1024)
+
+
 def test_a_routers_heap_is_bounded_where_its_container_has_a_limit():
     releases = {name: catalogue.release(name) for name in ("llm-d-0.9.0", "llm-d-0.7.0")}
     limits = {name: facts.proxy.memory_limit_gib for name, facts in releases.items() if facts}

@@ -6,6 +6,7 @@ clients may take: no attack is to need more than `attack_share` of it.
 
 import math
 from functools import cache
+from typing import Literal
 
 from llmd_oke.values import Entry, required_entry
 
@@ -44,6 +45,7 @@ class EnvoyBounds(Entry):
     stream_window_kib: int
     connection_window_kib: int
     connection_kib: int
+    socket_kib: int
     requests_per_cycle: int
     resets: int
     reset_lifetime_s: int
@@ -122,7 +124,22 @@ def listener_bounds() -> Config:
     """What bounds a connection, and keeps one alive that waits, as settings of a listener."""
     most = bounds()
     probes = {"keepalive_time": most.keepalive_s, "keepalive_interval": most.keepalive_answer_s, "keepalive_probes": 3}
-    return {"per_connection_buffer_limit_bytes": most.connection_kib * 1024, "tcp_keepalive": probes}
+    return {
+        "per_connection_buffer_limit_bytes": most.connection_kib * 1024,
+        "tcp_keepalive": probes,
+        "socket_options": [_socket_bytes("SO_SNDBUF", most.socket_kib)],
+    }
+
+
+def answers_bounds() -> Config:
+    """What bounds the kernel's part of an answer that a client doesn't read, as settings of a cluster."""
+    return {"upstream_bind_config": {"socket_options": [_socket_bytes("SO_RCVBUF", bounds().socket_kib)]}}
+
+
+def _socket_bytes(option: Literal["SO_SNDBUF", "SO_RCVBUF"], kib: int) -> Config:
+    """Of the kernel, by Linux' numbers (asm-generic/socket.h); it keeps twice as much for its own data."""
+    number = {"SO_SNDBUF": 7, "SO_RCVBUF": 8}[option]
+    return {"description": option, "level": 1, "name": number, "int_value": kib * 1024}
 
 
 def chain_bounds() -> Config:

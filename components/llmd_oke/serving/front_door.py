@@ -25,7 +25,7 @@ from llmd_oke.objects import (
 )
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS, FRONT_DOOR_THREADS
 from llmd_oke.serving import client_access, client_requests, envoy, labels, network_policies
-from llmd_oke.serving.envoy_bounds import bounds, process_bounds
+from llmd_oke.serving.envoy_bounds import answers_bounds, bounds, process_bounds
 from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
 
@@ -476,6 +476,7 @@ def units_cluster(name: str, upstreams: Sequence[Upstream], most: int | None = N
         "type": "STRICT_DNS",
         "dns_lookup_family": "V4_PREFERRED",
         "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
+        **answers_bounds(),
         "load_assignment": _endpoints(name, upstreams),
         "load_balancing_policy": {
             "policies": [
