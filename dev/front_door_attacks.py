@@ -17,14 +17,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import httpx2
-from attacks import ATTACKS, Attack, Target
+from attacks import ATTACKS, OF_TOKENS, Attack, Target
+from cryptography.hazmat.primitives.asymmetric import ec, utils
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
 from llmd_oke.serving import stack_envoy
@@ -37,7 +41,8 @@ from llmd_rehearsal.programs import locate
 
 HERE, UNIT_PORT = "127.0.0.1", 9080
 HOST, MODEL = "llm.example.com", "openai/gpt-oss-120b"
-ATTACKER, OTHER = "attacker", front_door.CLIENT
+ISSUER = "https://id.example.com"
+ATTACKERS, OTHER = ("attacker", "another"), front_door.CLIENT
 LIMIT_S = 60
 REQUESTS_OF_CONNECTION = 5
 PAUSE_S = 0.05
@@ -152,22 +157,26 @@ class Client:
 
 
 class Door:
-    """A front door with its folders, as Kubernetes would mount them."""
+    """A front door with its folders, as Kubernetes would mount them, whose clients have keys or tokens."""
 
-    def __init__(self, folder: Path, program: Path) -> None:
+    def __init__(self, folder: Path, program: Path, *, tokens: bool = False) -> None:
         self.folder, self.program = folder, program
-        limits = {"requestsPerMinute": 600_000, "clients": {ATTACKER: 600_000}}
+        limits = {"requestsPerMinute": 600_000, "clients": dict.fromkeys(ATTACKERS, 600_000)}
         made = front_door.settings({"frontDoor": {"host": HOST, "limits": limits}}, folder)
         self.keys: dict[str, str] = made["llmd-oke:frontDoorKeys"]
         self.certificate: dict[str, str] = made["llmd-oke:frontDoorCertificate"]
         models = (ServedModel("gpt", MODEL, (), (Upstream(HERE, UNIT_PORT),)),)
         settings = EnvoySettings(
-            models, encrypted=True, authenticated=True, limits=ClientLimits(requests_per_minute=600_000)
+            models, encrypted=True, authenticated=True, tokens=tokens, limits=ClientLimits(requests_per_minute=600_000)
         )
+        access = stack_envoy.api_keys(self.keys)
+        if tokens:
+            self.keys = {client: _token(client, self.certificate["key"]) for client in self.keys}
+            access = stack_envoy.tokens(ISSUER, [HOST], made["llmd-oke:frontDoorKeySet"])
         self._write("/etc/envoy", envoy_yaml=stack_envoy.bootstrap(settings))
         self._write("/etc/envoy-certificate", certificate_json=stack_envoy.certificate())
         self._write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models))
-        self._write(stack_envoy.ACCESS_FOLDER, authentication_json=stack_envoy.api_keys(self.keys))
+        self._write(stack_envoy.ACCESS_FOLDER, authentication_json=access)
         pair = self.certificate
         self._write(stack_envoy.CERTIFICATE_FOLDER, tls_crt=pair["chain"], tls_key=pair["key"])
 
@@ -181,9 +190,10 @@ class Door:
         )
         return moved.replace("/etc/", f"{self.folder}/")
 
-    def target(self, client: str) -> Target:
-        """The front door as a client knows it."""
-        return Target(HERE, STACK_PORT, HOST, self.certificate["chain"], self.keys[client], MODEL)
+    def target(self, *clients: str) -> Target:
+        """The front door as one client knows it, or two."""
+        keys = [self.keys[client] for client in clients]
+        return Target(HERE, STACK_PORT, HOST, self.certificate["chain"], keys[0], keys[-1], MODEL)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[int]:
@@ -200,6 +210,20 @@ class Door:
             if envoy.returncode is None:
                 envoy.kill()
             await asyncio.wait_for(envoy.wait(), LIMIT_S)
+
+
+def _token(client: str, pem: str) -> str:
+    """A client's token for an hour, signed with the key that the front door's certificate has too (ES256, RFC 7518)."""
+    key = cast("ec.EllipticCurvePrivateKey", load_pem_private_key(pem.encode(), None))
+    claims = {"iss": ISSUER, "aud": HOST, "sub": client, "exp": int(time.time()) + 3600}
+    parts = [json.dumps(part).encode() for part in ({"alg": "ES256", "kid": front_door.CLIENT}, claims)]
+    said = b".".join(map(_encoded, parts))
+    numbers = utils.decode_dss_signature(key.sign(said, ec.ECDSA(SHA256())))
+    return b".".join((said, _encoded(b"".join(number.to_bytes(32) for number in numbers)))).decode()
+
+
+def _encoded(data: bytes) -> bytes:
+    return urlsafe_b64encode(data).rstrip(b"=")
 
 
 async def _until_ready() -> None:
@@ -236,7 +260,7 @@ async def attacked(door: Door, attack: Attack, seconds: float) -> Outcome:
             await asyncio.sleep(2)
             quiet = client.times_ms[1:]
             client.times_ms = []
-            counts = await _run_attack(door.target(ATTACKER), attack, seconds)
+            counts = await _run_attack(door.target(*ATTACKERS), attack, seconds)
             highest_mib = _highest_mib(pid)
             during = list(client.times_ms)
             await asyncio.sleep(1)
@@ -279,11 +303,11 @@ async def _outcomes(program: Path, names: Sequence[str], seconds: float, progres
     outcomes: list[Outcome] = []
     chosen = [attack for attack in ATTACKS if not names or attack.__name__ in names]
     with tempfile.TemporaryDirectory() as folder:
-        door = Door(Path(folder), program)
+        doors = {tokens: Door(Path(folder) / str(tokens), program, tokens=tokens) for tokens in (False, True)}
         for i, attack in enumerate(chosen):
             left_s = (len(chosen) - i) * (seconds + 4)
             progress.step(f"{attack.__name__}: {i + 1} of {len(chosen)}, some {left_s / 60:.0f} min left")
-            outcome = await attacked(door, attack, seconds)
+            outcome = await attacked(doors[attack in OF_TOKENS], attack, seconds)
             progress.detail(f"{outcome.memory_share:.0%} of memory, {outcome.failed} of {outcome.requests} failed")
             outcomes.append(outcome)
     return outcomes

@@ -15,6 +15,7 @@ from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedMode
 from llmd_oke.values import values_folder
 
 MODEL = ServedModel("gpt", "openai/gpt-oss-120b", ("gpt.example.com",), (front_door.Upstream("unit", 80),))
+ROUTER_MIB = 16 * 1024
 OPEN = EnvoySettings((MODEL,), encrypted=False, authenticated=False)
 BOOTSTRAPS = {
     "an open front door": stack_envoy.bootstrap(OPEN),
@@ -27,9 +28,10 @@ BOOTSTRAPS = {
             clients={"a": ClientLimits(None, None, 8, (MODEL.served_name,))},
         )
     ),
+    "a front door with tokens": stack_envoy.bootstrap(replace(OPEN, authenticated=True, tokens=True)),
     "a model's front door": front_door.bootstrap(["unit"], 80),
-    "a router": envoy.bootstrap(32),
-    "a router with several pickers": envoy.bootstrap(32, "pickers"),
+    "a router": envoy.bootstrap(32, memory_limit_mib=ROUTER_MIB),
+    "a router with several pickers": envoy.bootstrap(32, "pickers", memory_limit_mib=ROUTER_MIB),
 }
 DOORS = [name for name in BOOTSTRAPS if "door" in name]
 
@@ -88,14 +90,43 @@ def test_every_listener_bounds_connections_headers_bodies_and_frames(name: str, 
         assert field(manager, "common_http_protocol_options.headers_with_underscores_action") == "REJECT_REQUEST"
 
 
-@pytest.mark.parametrize("name", DOORS)
-def test_a_front_door_bounds_its_connections_and_its_heap(name: str):
+@pytest.mark.parametrize("name", BOOTSTRAPS)
+def test_every_envoy_bounds_its_connections_and_its_heap(name: str):
+    limit_mib = bounds().memory_limit_mib if name in DOORS else ROUTER_MIB
     manager = json.loads(BOOTSTRAPS[name])["overload_manager"]
     monitors = {monitor["name"].rpartition(".")[2]: monitor["typed_config"] for monitor in manager["resource_monitors"]}
     assert monitors["global_downstream_max_connections"]["max_active_downstream_connections"] == bounds().connections
-    assert monitors["fixed_heap"]["max_heap_size_bytes"] == bounds().memory_limit_mib * 1024 * 1024
+    assert monitors["fixed_heap"]["max_heap_size_bytes"] == limit_mib * 1024 * 1024
     actions = {action["name"].rpartition(".")[2] for action in manager["actions"]}
     assert {"shrink_heap", "reduce_timeouts", "reset_high_memory_stream", "stop_accepting_requests"} <= actions
+
+
+@pytest.mark.parametrize(("name", "listener"), LISTENERS)
+def test_every_listener_bounds_what_the_kernel_holds_of_an_unread_answer(name: str, listener: dict[str, Any]):
+    options = {option["description"]: option["int_value"] for option in listener["socket_options"]}
+    assert options == {"SO_SNDBUF": bounds().socket_kib * 1024}, name
+
+
+def test_units_send_no_more_of_an_unread_answer_than_a_front_door_holds():
+    clusters = [
+        *json.loads(stack_envoy.clusters([MODEL], {"a": 8}))["resources"],
+        *(
+            c
+            for c in json.loads(front_door.bootstrap(["unit"], 80))["static_resources"]["clusters"]
+            if "health_checks" in c
+        ),
+    ]
+    assert len(clusters) == 5
+    for cluster in clusters:
+        (option,) = cluster["upstream_bind_config"]["socket_options"]
+        assert (option["description"], option["int_value"]) == ("SO_RCVBUF", bounds().socket_kib * 1024)
+
+
+def test_a_routers_heap_is_bounded_where_its_container_has_a_limit():
+    releases = {name: catalogue.release(name) for name in ("llm-d-0.9.0", "llm-d-0.7.0")}
+    limits = {name: facts.proxy.memory_limit_gib for name, facts in releases.items() if facts}
+    assert limits == {"llm-d-0.9.0": ROUTER_MIB // 1024, "llm-d-0.7.0": None}
+    assert "overload_manager" not in json.loads(envoy.bootstrap(32))
 
 
 def test_the_memory_of_a_front_door_follows_from_what_clients_may_take():
@@ -144,7 +175,7 @@ UNKNOWN = {"filters.http.local_ratelimit.v3.LocalRateLimit"}
 @pytest.mark.parametrize("name", DOORS)
 def test_clients_reach_filters_alone_that_envoys_project_supports_at_an_edge(name: str):
     access = [stack_envoy.api_keys({"a": "b"}), stack_envoy.tokens("https://id.example.com", ["llm"], "{}")]
-    texts = [BOOTSTRAPS[name], *(access if name in DOORS[:2] else [])]
+    texts = [BOOTSTRAPS[name], *(access if name in DOORS[:3] else [])]
     used = {kind for text in texts for kind in re.findall(r'envoy.extensions.(filters\.[\w.]+)"', text)}
     assert used - ROBUST - UNKNOWN == set()
 

@@ -23,7 +23,7 @@ def behind(**changes: Any) -> dict[str, Any]:
 
 
 def created(provider: str, **changes: Any) -> dict[str, Any]:
-    return {"mode": "create", "provider": provider, **changes}
+    return {"mode": "create", "provider": provider, "uncheckedRequests": "accepted", **changes}
 
 
 @pytest.fixture(params=gateway_provider_names())
@@ -135,7 +135,13 @@ def test_a_certificate_is_for_clients_and_not_for_the_models_own_services(render
 
 
 def test_an_existing_gateway_is_named_and_not_made(rendered: Any):
-    there = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+    there = {
+        "mode": "existing",
+        "provider": "agentgateway",
+        "name": "shared",
+        "namespace": "gateways",
+        "uncheckedRequests": "accepted",
+    }
     both = rendered(
         stack(
             behind(),
@@ -192,7 +198,13 @@ def test_a_gateway_of_istios_checks_requests_before_its_other_filters(istio: Ren
 
 
 def test_a_gateway_of_somebody_else_with_istio_gets_no_filter(rendered: Any):
-    shared = {"mode": "existing", "provider": "istio", "name": "shared", "namespace": "gateways"}
+    shared = {
+        "mode": "existing",
+        "provider": "istio",
+        "name": "shared",
+        "namespace": "gateways",
+        "uncheckedRequests": "accepted",
+    }
     assert not policies(rendered(stack(behind(), gateway=shared)))
 
 

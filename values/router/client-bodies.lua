@@ -1,5 +1,5 @@
 -- Holds bodies of clients' requests to values/router/client-requests.yaml: tables (Anywhere, Prefixes, Places, Deepest,
--- MostNames, AssumedOutput, BytesPerToken, Salt) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
+-- MostNames, LongestName, AssumedOutput, BytesPerToken, Salt) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
 -- read a body differently where it is no strict JSON, says a field twice or isn't UTF-8, so that such a body is refused.
 
 local Escapes = {[34] = true, [47] = true, [92] = true, [98] = true, [102] = true, [110] = true, [114] = true, [116] = true}
@@ -8,6 +8,10 @@ local Literals = {[116] = "true", [102] = "false", [110] = "null"}
 
 local function refuse(message, param, code)
   error({message = message, param = param, code = code or "invalid_json"}, 0)
+end
+
+local function not_allowed(field)
+  refuse("The field " .. shown(field) .. " is the router's to set, not a client's.", shown(field), "field_not_allowed")
 end
 
 local function malformed(i)
@@ -128,16 +132,13 @@ end
 local function read_name(s, i, depth, place, seen, path)
   if byte(s, i) ~= 34 then malformed(i) end
   local last, escaped = text_end(s, i + 1)
+  if last - i > LongestName then refuse("A field's name has more than " .. LongestName .. " bytes.") end
   local name = sub(s, i + 1, last - 1)
   if escaped then name = unescaped(name) end
   local compared = folded(name)
-  if forbidden(compared, depth) then
-    refuse("The field " .. compared .. " is the router's to set, not a client's.", compared, "field_not_allowed")
-  end
+  if forbidden(compared, depth) then not_allowed(compared) end
   local inner = place and place.fields and place.fields[compared]
-  if inner and inner.refused then
-    refuse("The field " .. path .. compared .. " is the router's to set, not a client's.", path .. compared, "field_not_allowed")
-  end
+  if inner and inner.refused then not_allowed(path .. compared) end
   if depth == 1 then
     if seen[compared] then refuse("The body says a field twice, or with other letters (at byte " .. i .. ").") end
     seen[compared] = true
@@ -183,7 +184,7 @@ local function scan(s)
     elseif b == 34 then
       local last, escaped = text_end(s, i + 1)
       if depth == 1 and name == "model" then
-        model = sub(s, i + 1, last - 1)
+        model = last - i > LongestName and "" or sub(s, i + 1, last - 1)
         if escaped then model = unescaped(model) end
       end
       if depth == 1 and (Outputs[top] or top == "n") then

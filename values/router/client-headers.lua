@@ -6,9 +6,14 @@ local byte, char, find, lower, sub = string.byte, string.char, string.find, stri
 
 local Uuid = "^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$"
 
+-- A client's own words as they may stand in an answer and in a log: 200 bytes at most, without what JSON would escape.
+local function shown(words)
+  return (string.gsub(sub(words, 1, 200), "[^%w_.-]", "?"))
+end
+
 local function respond(handle, status, message, code, param)
-  local shown = param and '"' .. string.gsub(param, "[^%w_.-]", "?") .. '"' or "null"
-  local text = '{"error":{"message":"' .. message .. '","type":"invalid_request_error","param":' .. shown .. ',"code":"' .. code .. '"}}'
+  local quoted = param and '"' .. param .. '"' or "null"
+  local text = '{"error":{"message":"' .. message .. '","type":"invalid_request_error","param":' .. quoted .. ',"code":"' .. code .. '"}}'
   handle:streamInfo():dynamicMetadata():set("llmd-oke", "refused", param or code)
   handle:respond({[":status"] = tostring(status), ["content-type"] = "application/json"}, text)
 end

@@ -37,13 +37,14 @@ class DroppedHeaders(Entry):
 
 
 class ClientRequests(Entry):
-    """The whole of `values/router/client-requests.yaml`. `deepest` are levels of objects and lists, and `most_names`
-    names of fields at all levels, that a body may have.
+    """The whole of `values/router/client-requests.yaml`. `deepest` are levels of objects and lists, `most_names`
+    names of fields at all levels, that a body may have, and `longest_name` the bytes of one as it is written.
     """
 
     paths: tuple[ClientPath, ...]
     deepest: int
     most_names: int
+    longest_name: int
     fields: tuple[RefusedFields, ...]
     headers: tuple[DroppedHeaders, ...]
 

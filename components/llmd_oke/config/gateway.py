@@ -18,6 +18,7 @@ HeaderValue = Annotated[
     str, matching(r"^[!-~]([ -~]*[!-~])?$", "printable ASCII without blanks at its ends", max_length=4096)
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
+UncheckedRequests = Annotated[Literal["accepted"] | None, Field(exclude_if=is_absent)]
 
 
 class GatewayService(Part):
@@ -55,6 +56,10 @@ class ExistingGateway(Part):
     service: Annotated[GatewayService | None, Field(exclude_if=is_absent)] = None
     """The Service before its pods; the one that the provider makes if left out."""
 
+    unchecked_requests: UncheckedRequests = None
+    """`accepted`: whoever reaches the Gateway is trusted with fields and headers that are the router's alone.
+    Needed with providers that refuse none at a Gateway that is there: agentgateway and istio."""
+
 
 class CreatedGateway(Part):
     """A Gateway of this stack's own, in the namespace of the models. Its implementation must be in the cluster."""
@@ -84,6 +89,10 @@ class CreatedGateway(Part):
     tls: Annotated[DnsLabel | None, Field(exclude_if=is_absent)] = None
     """A Secret of type kubernetes.io/tls in the namespace of the models; plain HTTP if left out. The models' own
     Services lead to port 80, which has no TLS."""
+
+    unchecked_requests: UncheckedRequests = None
+    """`accepted`: whoever reaches the Gateway is trusted with fields and headers that are the router's alone.
+    Needed with a provider that refuses none: agentgateway."""
 
 
 Gateway = Annotated[ExistingGateway | CreatedGateway, Field(discriminator="mode")]

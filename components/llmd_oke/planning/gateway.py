@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from llmd_base.errors import Problem
 
-from llmd_oke.catalogue.serving import gateway_provider, gateway_provider_names
+from llmd_oke.catalogue.serving import GatewayProvider, gateway_provider, gateway_provider_names
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.config.gateway import CreatedGateway, ExistingGateway, Route
 from llmd_oke.config.shape_problems import did_you_mean
@@ -67,6 +67,8 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
     elif isinstance(asked, ExistingGateway) and asked.service is None and provider.service is None:
         why = f"what {provider.name} calls the Service of a Gateway can't be told beforehand"
         yield Problem(f"{_PATH}.service", None, "name of the Service before the Gateway's pods", why)
+    if provider is not None and not _checks(provider, created=isinstance(asked, CreatedGateway)):
+        yield from _unchecked_problems(asked, provider)
     if isinstance(asked, CreatedGateway):
         yield from _listener_problems(asked)
         for i, model in enumerate(config.models):  # providers call Deployment and Service as the Gateway
@@ -77,6 +79,18 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
             why = f"the routers of models[{i}] take no requests themselves, the Gateway does"
             yield Problem("frontDoor", "a front door", "nothing, or router.mode: standalone", why)
     yield from _route_problems(behind)
+
+
+def _checks(provider: GatewayProvider, *, created: bool) -> bool:
+    """Whether a Gateway refuses what isn't a client's to say."""
+    return bool(provider.route_policies) or (created and bool(provider.gateway_policies))
+
+
+def _unchecked_problems(asked: ExistingGateway | CreatedGateway, provider: GatewayProvider) -> Iterator[Problem]:
+    if asked.unchecked_requests is None:
+        why = f"{provider.name} lets all that clients say pass to pickers and servers at a Gateway of mode {asked.mode}"
+        accepted = "accepted, where trusted clients alone reach it; another provider; or router.mode: standalone"
+        yield Problem(f"{_PATH}.uncheckedRequests", None, accepted, why)
 
 
 def _listener_problems(created: CreatedGateway) -> Iterator[Problem]:
@@ -142,9 +156,9 @@ def gateway_advice(plan: Plan) -> Iterator[Advice]:
     text = f"{door.provider.name} knows InferencePools with {door.provider.inference_pools} ({door.provider.source})"
     yield Advice(f"{_PATH}.provider", text)
     provider, on_gateway = door.provider.name, bool(door.provider.gateway_policies)
-    if door.provider.route_policies:
-        return
-    if on_gateway and door.created is not None:
+    if _checks(door.provider, created=door.created is not None):
+        if door.provider.route_policies:
+            return
         text = (
             f"what {provider} refuses of clients' requests was never tried with it: after an update, see that one with"
             " kv_transfer_params is answered with 400"

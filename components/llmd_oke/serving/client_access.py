@@ -9,13 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmd_oke.planning.placement import FRONT_DOOR_THREADS
-from llmd_oke.serving.client_requests import MODEL_KEY, MODEL_NAMESPACE, lua_functions, lua_literal
+from llmd_oke.serving.client_requests import (
+    MODEL_KEY,
+    MODEL_NAMESPACE,
+    TOKENS_NAMESPACE,
+    lua_functions,
+    lua_literal,
+)
 from llmd_oke.serving.envoy_bounds import bounds
 
 CLIENT_HEADER = "x-llmd-oke-client"
 """Says routers and servers who asks: the name of the key, or the subject of the token. Clients can't set it."""
 
-BODIES_FILTER, RIGHTS_FILTER = "bodies-in-flight", "client-rights"
+BODIES_FILTER, RIGHTS_FILTER, TOKENS_FILTER = "bodies-in-flight", "client-rights", "client-tokens"
 """Names of filters."""
 
 SERVED = "served"
@@ -40,8 +46,18 @@ def keys_filter(digests: Mapping[str, str]) -> Config:
     return _lua("sha256", "client-keys", Clients=clients, NameHeader=CLIENT_HEADER, RefusalsPerMinute=per_minute)
 
 
+def tokens_filter() -> Config:
+    """Answers 429 to a token that was refused too often in a minute, before it is verified once more."""
+    return {
+        "name": TOKENS_FILTER,
+        "typed_config": _lua(
+            "client-tokens", RefusalsPerMinute=bounds().refusals_per_minute, PassedNamespace=TOKENS_NAMESPACE
+        ),
+    }
+
+
 def bodies_filter() -> Config:
-    """Refuses a request where those whose answers haven't begun are too large together, or those of its client."""
+    """Refuses a request where those of its client whose answers haven't begun are too large beside those of others."""
     most = bounds()
     thread_bytes = most.bodies_mib * 1024 * 1024 // FRONT_DOOR_THREADS
     return {
@@ -49,9 +65,9 @@ def bodies_filter() -> Config:
         "typed_config": _lua(
             "bodies-in-flight",
             MostBytes=thread_bytes,
-            ClientBytes=int(thread_bytes * most.client_bodies_share),
+            ClientShare=most.client_bodies_share,
             LargestBody=most.body_mib * 1024 * 1024,
-            HoldSeconds=most.hold_s,
+            SmallBody=most.stream_window_kib * 1024,
             NameHeader=CLIENT_HEADER,
         ),
     }

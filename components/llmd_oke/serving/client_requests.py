@@ -160,6 +160,7 @@ def _body_tables(*, salted: bool) -> Config:
         "Places": places,
         "Deepest": facts.deepest,
         "MostNames": facts.most_names,
+        "LongestName": facts.longest_name,
         "AssumedOutput": bounds().assumed_output_tokens,
         "BytesPerToken": bounds().bytes_per_token,
     }
@@ -190,7 +191,7 @@ def lua_literal(value: Any) -> str:
         return "nil"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return str(value)
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmd_oke.serving import client_requests
-from llmd_oke.serving.envoy_bounds import chain_bounds, listener_bounds, manager_bounds
+from llmd_oke.serving.envoy_bounds import chain_bounds, listener_bounds, manager_bounds, process_bounds
 
 REQUESTS_PORT = 8081
 """Where Envoy takes requests."""
@@ -35,7 +35,13 @@ _API = "type.googleapis.com/envoy"
 _Config = dict[str, Any]
 
 
-def bootstrap(largest_body_mib: int, pickers: str | None = None, *, salted: bool = False) -> str:
+def bootstrap(
+    largest_body_mib: int,
+    pickers: str | None = None,
+    *,
+    salted: bool = False,
+    memory_limit_mib: int | None = None,
+) -> str:
     """Envoy's config as text: JSON, which is YAML too.
 
     Args:
@@ -43,8 +49,10 @@ def bootstrap(largest_body_mib: int, pickers: str | None = None, *, salted: bool
         pickers: name in the DNS of all endpoint pickers, of which the one that leads is asked; the picker in the same
             pod if left out.
         salted: requests may have a `cache_salt`.
+        memory_limit_mib: of its container; where it has none, memory is not bounded here either.
     """
     config = {
+        **(process_bounds(memory_limit_mib) if memory_limit_mib else {}),
         "admin": {"address": socket_address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
         "static_resources": {
             "listeners": [

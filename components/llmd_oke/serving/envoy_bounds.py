@@ -6,6 +6,7 @@ clients may take: no attack is to need more than `attack_share` of it.
 
 import math
 from functools import cache
+from typing import Literal
 
 from llmd_oke.values import Entry, required_entry
 
@@ -44,6 +45,7 @@ class EnvoyBounds(Entry):
     stream_window_kib: int
     connection_window_kib: int
     connection_kib: int
+    socket_kib: int
     requests_per_cycle: int
     resets: int
     reset_lifetime_s: int
@@ -60,7 +62,6 @@ class EnvoyBounds(Entry):
     copies: int
     attack_share: float
     client_bodies_share: float
-    hold_s: int
     refusals_per_minute: int
     assumed_output_tokens: int
     bytes_per_token: int
@@ -123,7 +124,22 @@ def listener_bounds() -> Config:
     """What bounds a connection, and keeps one alive that waits, as settings of a listener."""
     most = bounds()
     probes = {"keepalive_time": most.keepalive_s, "keepalive_interval": most.keepalive_answer_s, "keepalive_probes": 3}
-    return {"per_connection_buffer_limit_bytes": most.connection_kib * 1024, "tcp_keepalive": probes}
+    return {
+        "per_connection_buffer_limit_bytes": most.connection_kib * 1024,
+        "tcp_keepalive": probes,
+        "socket_options": [_socket_bytes("SO_SNDBUF", most.socket_kib)],
+    }
+
+
+def answers_bounds() -> Config:
+    """What bounds the kernel's part of an answer that a client doesn't read, as settings of a cluster."""
+    return {"upstream_bind_config": {"socket_options": [_socket_bytes("SO_RCVBUF", bounds().socket_kib)]}}
+
+
+def _socket_bytes(option: Literal["SO_SNDBUF", "SO_RCVBUF"], kib: int) -> Config:
+    """Of the kernel, by Linux' numbers (asm-generic/socket.h); it keeps twice as much for its own data."""
+    number = {"SO_SNDBUF": 7, "SO_RCVBUF": 8}[option]
+    return {"description": option, "level": 1, "name": number, "int_value": kib * 1024}
 
 
 def chain_bounds() -> Config:
@@ -131,14 +147,17 @@ def chain_bounds() -> Config:
     return {"transport_socket_connect_timeout": _seconds(bounds().handshake_timeout_s)}
 
 
-def process_bounds() -> Config:
+def process_bounds(memory_limit_mib: int) -> Config:
     """What bounds all connections of an Envoy together, as settings of its bootstrap.
 
     While memory is scarce, connections that wait for nothing end first, then those with the largest requests; requests
     and connections are refused last.
+
+    Args:
+        memory_limit_mib: of its container.
     """
     most, pressure = bounds(), bounds().pressure
-    heap: Config = {"max_heap_size_bytes": most.memory_limit_mib * 1024 * 1024}
+    heap: Config = {"max_heap_size_bytes": memory_limit_mib * 1024 * 1024}
     connections: Config = {"max_active_downstream_connections": most.connections}
     shorter = [
         {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "1s"},

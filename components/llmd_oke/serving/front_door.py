@@ -26,7 +26,7 @@ from llmd_oke.objects import (
 )
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS, FRONT_DOOR_THREADS
 from llmd_oke.serving import client_access, client_requests, envoy, labels, network_policies
-from llmd_oke.serving.envoy_bounds import bounds, process_bounds
+from llmd_oke.serving.envoy_bounds import answers_bounds, bounds, process_bounds
 from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
 
@@ -397,7 +397,7 @@ def bootstrap(upstreams: Sequence[str], port: int) -> str:
     """
     config: Config = {
         "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT), "ignore_global_conn_limit": True},
-        **process_bounds(),
+        **process_bounds(bounds().memory_limit_mib),
         "static_resources": {
             "listeners": [requests_listener("requests", REQUEST_PORT, "units"), ready_listener(), drain_listener()],
             "clusters": [
@@ -477,6 +477,7 @@ def units_cluster(name: str, upstreams: Sequence[Upstream], most: int | None = N
         "type": "STRICT_DNS",
         "dns_lookup_family": "V4_PREFERRED",
         "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
+        **answers_bounds(),
         "load_assignment": _endpoints(name, upstreams),
         "load_balancing_policy": {
             "policies": [

@@ -6,6 +6,7 @@ with its reason in `values/router/deviations.yaml`.
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NotRequired, TypedDict, cast
 
 import pulumi
@@ -173,13 +174,14 @@ class _Objects:
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
         self.picker_file = {config_file_name(picker_config): picker_config}
         largest_mib, salted = self.dialect.largest_body_mib, bool(args.get("cache_salts"))
+        limit_gib = self.facts.proxy.memory_limit_gib
+        bootstrap = partial(
+            envoy.bootstrap, largest_mib, salted=salted, memory_limit_mib=limit_gib * 1024 if limit_gib else None
+        )
         self.proxy_config: Any = (
-            mapped(
-                self.namespace,
-                lambda name: envoy.bootstrap(largest_mib, f"{self.pickers}.{name}.svc.cluster.local", salted=salted),
-            )
+            mapped(self.namespace, lambda name: bootstrap(f"{self.pickers}.{name}.svc.cluster.local"))
             if self.pickers
-            else envoy.bootstrap(largest_mib, salted=salted)
+            else bootstrap()
         )
 
     def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -115,6 +115,8 @@ class EnvoySettings:
     limits: ClientLimits = ClientLimits()
     key_set_uri: str | None = None
     clients: Mapping[str, ClientLimits] = field(default_factory=dict[str, ClientLimits])
+    tokens: bool = False
+    """Whether clients sign in by tokens, not by keys."""
     salted: bool = False
     """Whether each client has a `cache_salt` of its own."""
 
@@ -129,7 +131,7 @@ def bootstrap(settings: EnvoySettings) -> str:
         {
             "node": {"id": "front-door", "cluster": "front-door"},
             "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT), "ignore_global_conn_limit": True},
-            **process_bounds(),
+            **process_bounds(bounds().memory_limit_mib),
             "dynamic_resources": {"cds_config": _watched(TRAFFIC_FOLDER, TRAFFIC_FILE)},
             "static_resources": {
                 "listeners": [_stack_listener(settings), *models, ready_listener(), drain_listener()],
@@ -291,6 +293,8 @@ def _tls() -> Config:
 def _filters(settings: EnvoySettings) -> list[Config]:
     """In the order in which requests go through them: who asks, how much, for which model."""
     filters: list[Config] = [client_requests.cleaning_filter(CLIENT_HEADER)]
+    if settings.tokens:
+        filters.append(client_access.tokens_filter())
     if settings.authenticated:
         filters.append(_authentication_filter())
     if requests := _limit_filter(
@@ -509,12 +513,12 @@ def _access_log() -> Config:
         "start_time": "%START_TIME%",
         "request_id": "%REQ(X-REQUEST-ID)%",
         "client": f"%REQ({CLIENT_HEADER}):63%",
-        "method": "%REQ(:METHOD)%",
+        "method": "%REQ(:METHOD):20%",
         "host": "%REQ(:AUTHORITY):253%",
         "path": "%PATH(NQ):200%",
         "model": f"%DYNAMIC_METADATA({client_requests.MODEL_NAMESPACE}:{client_requests.MODEL_KEY}):200%",
         "status": "%RESPONSE_CODE%",
-        "refused": f"%DYNAMIC_METADATA({client_requests.MODEL_NAMESPACE}:{client_requests.REFUSED_KEY})%",
+        "refused": f"%DYNAMIC_METADATA({client_requests.MODEL_NAMESPACE}:{client_requests.REFUSED_KEY}):200%",
         "details": "%RESPONSE_CODE_DETAILS%",
         "flags": "%RESPONSE_FLAGS%",
         "duration_ms": "%DURATION%",

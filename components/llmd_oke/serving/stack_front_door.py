@@ -391,6 +391,7 @@ def _settings(args: StackFrontDoorArgs) -> EnvoySettings:
         limits=ClientLimits(args.get("requests_per_minute"), args.get("tokens_per_minute")),
         key_set_uri=(args.get("tokens") or {}).get("key_set_uri"),
         clients={name: _client(client) for name, client in (args.get("clients") or {}).items()},
+        tokens=args.get("tokens") is not None,
         salted=args.get("cache_secret") is not None,
     )
 

@@ -125,7 +125,13 @@ def test_nothing_but_the_api_of_servers_is_let_through(project: Project, created
 
 def test_an_update_moves_the_models_to_a_gateway_that_somebody_else_made(project: Project, created: Ended):
     assert created.status == 0
-    gateway = {"mode": "existing", "provider": "istio", "name": "shared", "namespace": "gateways"}
+    gateway = {
+        "mode": "existing",
+        "provider": "istio",
+        "name": "shared",
+        "namespace": "gateways",
+        "uncheckedRequests": "accepted",
+    }
     name = "X-Gateway-Base-Model-Name"  # one that is dropped, but for the value that leads to a model
     gpt, llama = MODELS
     route = {"mode": "gateway", "route": {"headers": {name: LLAMA}}}

@@ -234,6 +234,12 @@ async def routed(units: Units) -> dict[str, Any]:
         named = {"x-prefiller-host-port": "evil:1", "x-llmd-oke-client": "evil", "x-request-id": "chosen"}
         seen["headers"] = await client.ask(asks(GPT), headers=named)
         seen["streams"] = await streams(units, client)
+        seen["long_name"] = await client.ask(b'{"kv_' + b"x" * 2**20 + b'":1}')
+        seen["names"] = {
+            name: await client.ask(f'{{"{name}":1}}'.encode())
+            for name in ("kv_" + "x" * 900, "kv_\\u0022\\n\\u0000\\\\", "kv_\u00e9\\u00e9")
+        }
+        seen["long_model"] = await client.ask(asks("x" * 2**20))
     seen["unfinished"] = await unfinished()
     seen["probe_s"] = await next_probe_s()
     return seen
@@ -262,26 +268,56 @@ def own_timer(port: int) -> str | None:
     )
 
 
+_ASKS, _LISTS = "POST /v1/completions", "GET /v1/models"
+_CHUNKED, _PIECE = "transfer-encoding: chunked", b"20000\r\n" + b"x" * 2**17 + b"\r\n"
+UNFINISHED = {
+    "length": (_ASKS, "content-length: 32505856", b""),
+    "chunks": (_ASKS, _CHUNKED, b"1\r\nx\r\n"),
+    "longer": (_ASKS, "content-length: 41943040", b""),
+    "chunks of GET": (_LISTS, _CHUNKED, _PIECE),
+    "length of GET": (_LISTS, "content-length: 32505856", b""),
+}
+"""Method and path, header, and beginning of the body, of requests that are never finished."""
+
+
 async def unfinished() -> dict[str, Any]:
-    """What twenty requests of 31 MiB are told whose bodies never come, and another client at the same time."""
+    """What twenty such requests of a client are told, of each kind and after those of another client, and what a third
+    is told at the same time and after the second has gone.
+    """
+    told: dict[str, Counter[str]] = {}
+    others: list[int] = []
+    async with Client() as client:
+        for kind in UNFINISHED:
+            async with sent_in_part(kind, "127.0.0.2") as told[kind]:
+                others.append((await client.ask(asks(LLAMA)))["status"])
+        async with sent_in_part("chunks", "127.0.0.2"), sent_in_part("chunks", "127.0.0.3") as told["second client"]:
+            others += [(await client.ask(asks(LLAMA)))["status"], (await client.ask(path="/v1/models"))["status"]]
+            async with sent_in_part("chunks", "127.0.0.4") as told["third client"]:
+                others.append((await client.ask(asks(LLAMA)))["status"])
+    return {"told": told, "others": others}
+
+
+@asynccontextmanager
+async def sent_in_part(kind: str, address: str) -> AsyncGenerator[Counter[str]]:
+    """Twenty unfinished requests from an address; gives the statuses that they are told, if they are."""
+    begun, header, body = UNFINISHED[kind]
+    head = f"{begun} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{header}\r\n\r\n".encode()
     kept: list[asyncio.StreamWriter] = []
     told: Counter[str] = Counter()
-    head = (
-        "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 32505856\r\n\r\n"
-    )
-    for _ in range(20):
-        reader, writer = await asyncio.open_connection("127.0.0.1", STACK_PORT, local_addr=("127.0.0.2", 0))
-        kept.append(writer)
-        writer.write(head.encode())
-        try:
-            told[(await asyncio.wait_for(reader.readline(), 0.5)).decode().strip()] += 1
-        except TimeoutError:
-            told["nothing"] += 1
-    async with Client() as client:
-        other = await client.ask(asks(LLAMA))
-    for writer in kept:
-        writer.close()
-    return {"told": told, "other": other["status"]}
+    try:
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", STACK_PORT, local_addr=(address, 0))
+            kept.append(writer)
+            writer.write(head + body)
+            try:
+                told[(await asyncio.wait_for(reader.readline(), 0.5)).decode().split(" ")[1]] += 1
+            except TimeoutError:
+                told["nothing"] += 1
+        yield told
+    finally:
+        for writer in kept:
+            writer.close()
+        await asyncio.sleep(0.2)  # until Envoy lets go of them
 
 
 async def streams(units: Units, client: Client) -> dict[str, Any]:
@@ -480,6 +516,12 @@ async def signed(front: Front) -> dict[str, Any]:
             seen["forged"] = await client.ask(asks(LLAMA))
         async with Client() as client:
             seen["missing"] = await client.ask(asks(LLAMA))
+        uses = FRONT_DOOR_THREADS * bounds().refusals_per_minute + 5
+        async with Client(key=token(key, good)) as known, Client(key=token(key, good | {"exp": now - 600})) as old:
+            seen["repeated"] = [await old.ask(path="/v1/models") for _ in range(uses)][-1]
+            seen["known_beside_repeated"] = (await known.ask(asks(LLAMA)))["status"]
+        async with Client(key=token(key, good | {"exp": now + 900})) as fresh:
+            seen["fresh_beside_repeated"] = (await fresh.ask(asks(LLAMA)))["status"]
     return seen
 
 
@@ -505,7 +547,7 @@ async def fetched(folder: Path, settings: EnvoySettings, program: str) -> dict[s
     context.load_cert_chain(chain, key_file)
     await web.TCPSite(runner, "127.0.0.1", 9443, ssl_context=context).start()
     uri = "https://localhost:9443/jwks.json"
-    front = Front(folder / "fetched", replace(settings, authenticated=True, key_set_uri=uri), program)
+    front = Front(folder / "fetched", replace(settings, authenticated=True, tokens=True, key_set_uri=uri), program)
     front.move()
     authorities = folder / "fetched" / "ssl" / "certs"
     authorities.mkdir(parents=True)
@@ -576,7 +618,7 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     seen["entitled"] = await entitled(
         units, Front(folder / "own", replace(free, authenticated=True, clients=own), program)
     )
-    tokens = Front(folder / "signed", replace(free, authenticated=True), program)
+    tokens = Front(folder / "signed", replace(free, authenticated=True, tokens=True), program)
     tokens.move()
     seen["signed"] = await signed(tokens)
     seen["fetched"] = await fetched(folder, free, program)

@@ -152,11 +152,38 @@ def test_refused_keys_of_an_address_are_limited_and_known_ones_are_not(guarded):
     assert guarded["known_beside_guesses"] == 200
 
 
-def test_unfinished_requests_of_one_client_take_no_more_than_its_share(routed):
+@pytest.mark.parametrize("kind", ["length", "chunks"])
+def test_unfinished_requests_of_one_client_take_no_more_than_its_share(routed, kind: str):
+    told = routed["unfinished"]["told"][kind]
+    assert told["429"] >= 10
+    assert told["nothing"] >= 3  # three at each thread; those of the kind before have gone
+
+
+@pytest.mark.parametrize(("kind", "status"), [("longer", "413"), ("chunks of GET", "413"), ("length of GET", "400")])
+def test_a_request_that_can_only_be_refused_is_refused_before_its_body(routed, kind: str, status: str):
+    assert routed["unfinished"]["told"][kind] == {status: 20}
+
+
+def test_each_further_client_takes_half_of_what_is_left_at_most(routed):
     told = routed["unfinished"]["told"]
-    assert told["HTTP/1.1 429 Too Many Requests"] >= 10
-    assert told["nothing"] >= 3  # three at each thread
-    assert routed["unfinished"]["other"] == 200
+    assert 1 <= told["second client"]["nothing"] <= 2  # one at each thread
+    assert 1 <= told["third client"]["nothing"] <= 2
+
+
+def test_a_client_loses_nothing_beside_unfinished_requests_of_others(routed):
+    assert set(routed["unfinished"]["others"]) == {200}
+
+
+def test_a_refused_name_of_a_client_is_short_in_answers_and_logs(routed):
+    answers = [routed["long_name"], routed["long_model"], *routed["names"].values()]
+    assert max(len(json.dumps(answer["document"])) for answer in answers) < 1024
+    assert max(map(len, routed["log"].splitlines())) < 2048
+    assert [answer["status"] for answer in answers] == [400, 404, 400, 400, 400]
+
+
+def test_a_name_with_quotes_is_refused_in_json(routed):
+    params = [answer["document"]["error"]["param"] for answer in routed["names"].values()]
+    assert params[1:] == ["kv_????", "kv_????"]
 
 
 def test_a_client_uses_and_sees_the_models_alone_that_it_may_use(seen):
@@ -233,6 +260,13 @@ def test_other_tokens_are_refused_in_words(seen, case: str, status: int, words: 
     answered, _, message = error(seen["signed"][case])
     assert answered == status
     assert words in message
+
+
+def test_a_refused_token_is_limited_and_others_of_its_address_are_not(seen):
+    status, code, words = error(seen["signed"]["repeated"])
+    assert (status, code) == (429, "rate_limit_exceeded")
+    assert "refused too often" in words
+    assert (seen["signed"]["known_beside_repeated"], seen["signed"]["fresh_beside_repeated"]) == (200, 200)
 
 
 def test_each_client_has_a_cache_salt_of_its_own_that_its_name_does_not_tell(seen):

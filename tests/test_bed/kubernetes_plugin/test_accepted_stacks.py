@@ -174,7 +174,8 @@ def test_the_api_server_takes_a_gateway_and_its_routes_of_every_provider(provide
         module_folder(definitions.module, definitions.version)
         for definition in crd_manifests(definitions):
             api_server.define(definition)
-    gateway = {"mode": "create", "provider": provider, "host": "llm.example.com", "tls": "certificate"}
+    created = {"mode": "create", "provider": provider, "uncheckedRequests": "accepted"}
+    gateway = {**created, "host": "llm.example.com", "tls": "certificate"}
     route = {"hosts": ["gpt.example.com"], "headers": {"X-Team": "a"}, "timeoutS": 0}
     behind = model("2p-tp1-2d-tp1", copies=2, router={"mode": "gateway", "route": route})
     manifests = render(validate(stack(behind, gateway=gateway))).manifests()

@@ -9,7 +9,13 @@ from stack_files import model, plan, stack
 
 BEHIND = model("2p-tp1-2d-tp1", router={"mode": "gateway"})
 CREATED = {"mode": "create", "provider": "istio", "exposure": "internal", "host": "a.io", "tls": "certificate"}
-EXISTING = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+EXISTING = {
+    "mode": "existing",
+    "provider": "agentgateway",
+    "name": "shared",
+    "namespace": "gateways",
+    "uncheckedRequests": "accepted",
+}
 
 
 def behind(**gateway: Any) -> Plan:

@@ -69,7 +69,13 @@ def stack_fixture(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(connections, "resolve", here)
     monkeypatch.setattr(cluster_access, "is_reachable", lambda host, _port: host == HOST)
     monkeypatch.setenv(bench.TOKEN_VARIABLE, "secret-token")
-    there = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+    there = {
+        "mode": "existing",
+        "provider": "agentgateway",
+        "name": "shared",
+        "namespace": "gateways",
+        "uncheckedRequests": "accepted",
+    }
     return plan(model(router={"mode": "gateway"}), gateway=there)
 
 

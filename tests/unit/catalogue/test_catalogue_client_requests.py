@@ -6,13 +6,39 @@ The names stand here a second time, so that a row that is lost from the catalogu
 import pytest
 from llmd_oke.catalogue.client_requests import client_requests
 
+HANDLES = (
+    *("kv_transfer_params", "ec_transfer_params", "do_remote_prefill", "do_remote_decode", "remote_block_ids"),
+    *("remote_engine_id", "remote_host", "remote_hosts", "remote_port", "remote_request_id", "remote_notify_port"),
+    *("remote_handshake_port", "remote_dp_rank", "remote_dp_rank_override", "remote_bootstrap_addr", "remote_decoder"),
+    *("remote_prefiller", "remote_kv_source", "kv_request_id"),
+)
+"""Of KV cache in the memory of servers, at any depth (pkg/sidecar/proxy/proxy.go, pkg/common/request/constants.go)."""
+
 STEERING_FIELDS = (
-    *("kv_transfer_params", "ec_transfer_params", "vllm_xargs", "sampling_params", "priority", "cache_salt"),
-    *("request_id", "data_parallel_rank", "prompt_embeds", "cache_hit_threshold", "features", "mm_hashes"),
-    *("bootstrap_host", "bootstrap_port", "bootstrap_room", "remote_host", "remote_port", "remote_block_ids"),
+    *("vllm_xargs", "extra_args", "sampling_params", "priority", "cache_salt", "request_id", "rid", "transfer_id"),
+    *("data_parallel_rank", "routed_dp_rank", "prompt_embeds", "cache_hit_threshold", "session_id"),
+    *("features", "mm_hashes", "mm_placeholders", "kwargs_data"),
+    *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
 )
 """Of ChatCompletionRequest, CompletionRequest, ResponsesRequest, AnthropicMessagesRequest, GenerateRequest and
-PoolingBasicRequestMixin (vllm/entrypoints), and of the routing sidecar (pkg/sidecar/proxy/proxy.go)."""
+PoolingBasicRequestMixin (vllm/entrypoints), and of SGLang's GenerateReqInput."""
+
+LATER_FIELDS = ("kv_", "ec_", "remote_", "do_remote_", "bootstrap_", "disagg", "data_parallel_", "dp_rank")
+"""What names of such fields begin with."""
+
+STEERING_PLACES = {
+    *("messages.content.uuid", "messages.content.image_url.uuid", "messages.content.content.uuid", "tools.server_url"),
+    *(f"messages.content.{kind}_embeds" for kind in ("image", "audio", "video", "prompt")),
+}
+"""Of parts of a message (vllm/entrypoints/chat_utils.py) and of tools."""
+
+LOADED = {
+    *(f"messages.content.{kind}_url{rest}" for kind in ("image", "video", "audio") for rest in ("", ".url")),
+    *("messages.content.source.url", "messages.content.content.source.url"),
+    *("input.content.image_url", "input.content.image_url.url", "input.content.file_url"),
+    *("input.output.image_url", "input.output.file_url"),
+}
+"""What servers load from a host that a client names."""
 
 CLIENTS_FIELDS = (
     *("messages", "prompt", "input", "model", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"),
@@ -48,6 +74,9 @@ STEERING_HEADERS = (
     *("x-gateway-inference-objective", "x-gateway-inference-fairness-id", "x-gateway-model-name-rewrite"),
     *("x-llm-d-inference-objective", "x-llm-d-inference-fairness-id", "x-llm-d-model-name-rewrite", "prefer"),
     *("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-session-token", "x-original-path", "x-envoy-retry-on", "epp-profile"),
+    *("x-session-id", "x-session-affinity", "session-id", "x-claude-code-session-id", "x-disagg-mode", "x-ec-host"),
+    *("x-vllm-priority", "test-epp-endpoint-selection", "x-forwarded-path", "x-amzn-sagemaker-session-id"),
+    "endpoint-load-metrics-format",
 )
 
 NOT_FOR_CLIENTS = (
@@ -62,8 +91,29 @@ def matches(name: str, rows: list[str]) -> bool:
 
 @pytest.mark.parametrize("name", STEERING_FIELDS)
 def test_a_field_by_which_servers_are_steered_is_refused(name: str):
+    assert name in client_requests().refused("body")
+
+
+@pytest.mark.parametrize("name", HANDLES)
+def test_a_handle_of_kv_cache_is_refused_at_any_depth(name: str):
+    assert name in client_requests().refused("anywhere")
+
+
+@pytest.mark.parametrize("beginning", LATER_FIELDS)
+def test_a_field_that_a_later_version_may_have_is_refused(beginning: str):
+    assert f"{beginning}*" in client_requests().refused("body")
+
+
+def test_parts_of_messages_and_tools_name_no_cache_no_tensor_and_no_host():
+    assert set(client_requests().refused("place")) == STEERING_PLACES
+    assert set(client_requests().refused("data-url")) == LOADED
+
+
+def test_every_name_of_the_catalogue_stands_here_too():
     facts = client_requests()
-    assert matches(name, facts.refused("anywhere") + facts.refused("body"))
+    here = {*HANDLES, *STEERING_FIELDS, *(f"{name}*" for name in LATER_FIELDS)}
+    assert {*facts.refused("anywhere"), *facts.refused("body")} == here
+    assert [name for name in facts.dropped if not any(matches(header, [name]) for header in STEERING_HEADERS)] == []
 
 
 def test_no_field_of_clients_is_refused():

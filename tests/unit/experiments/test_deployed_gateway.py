@@ -11,7 +11,13 @@ from llmd_oke.operations.cluster_access import ClusterAccess, way_through_gatewa
 from llmd_oke.planning import Plan
 from stack_files import StackObject, model, plan
 
-EXISTING = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+EXISTING = {
+    "mode": "existing",
+    "provider": "agentgateway",
+    "name": "shared",
+    "namespace": "gateways",
+    "uncheckedRequests": "accepted",
+}
 HTTP = {"name": "web", "port": 80, "protocol": "HTTP"}
 HTTPS = {"name": "secure", "port": 443, "protocol": "HTTPS"}
 ADDRESS = {"type": "IPAddress", "value": "203.0.113.7"}

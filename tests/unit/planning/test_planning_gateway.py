@@ -10,7 +10,13 @@ from llmd_oke.config import validate
 from stack_files import model, plan, problems, stack
 
 CREATED = {"mode": "create", "provider": "istio"}
-EXISTING = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+EXISTING = {
+    "mode": "existing",
+    "provider": "agentgateway",
+    "name": "shared",
+    "namespace": "gateways",
+    "uncheckedRequests": "accepted",
+}
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
 
@@ -137,6 +143,7 @@ def test_what_a_provider_needs_to_know_pools_is_advice():
 
 
 SHARED = {"mode": "existing", "name": "shared", "namespace": "gateways", "service": {"name": "shared"}}
+ACCEPTED = {"uncheckedRequests": "accepted"}
 UNCHECKED = [
     {"mode": "create", "provider": "agentgateway"},
     *({**SHARED, "provider": p} for p in ("agentgateway", "istio")),
@@ -144,7 +151,28 @@ UNCHECKED = [
 
 
 @pytest.mark.parametrize("gateway", UNCHECKED)
+def test_a_gateway_that_refuses_no_field_of_clients_is_refused_unless_accepted(
+    gateway: dict[str, Any],
+):
+    assert "trusted clients alone" in refused(behind(), gateway=gateway)["gateway.uncheckedRequests"]
+    assert refused(behind(), gateway={**gateway, **ACCEPTED}) == {}
+
+
+@pytest.mark.parametrize("gateway", [CREATED, {**CREATED, "provider": "envoy-gateway"}])
+def test_a_gateway_that_checks_requests_needs_no_word_of_it(gateway: dict[str, Any]):
+    assert refused(behind(), gateway=gateway) == {}
+
+
+def test_nothing_but_accepted_is_said_of_unchecked_requests():
+    assert (
+        "there is no such choice"
+        in refused(behind(), gateway={**EXISTING, "uncheckedRequests": True})["gateway.uncheckedRequests"]
+    )
+
+
+@pytest.mark.parametrize("gateway", UNCHECKED)
 def test_that_a_gateway_refuses_no_field_of_clients_is_advice(gateway: dict[str, Any]):
+    gateway = {**gateway, **ACCEPTED}
     texts = [advice.text for advice in plan(behind(), gateway=gateway).advice if advice.path == "gateway.provider"]
     assert any("kv_transfer_params, priority" in text for text in texts)
 
@@ -163,7 +191,7 @@ def test_nothing_is_said_of_clients_fields_where_envoy_gateway_refuses_them(mode
 
 def test_a_sidecar_that_believes_clients_is_advice():
     for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
-        unchecked = plan(behind(), gateway={"mode": "create", "provider": "agentgateway"}, release=release)
+        unchecked = plan(behind(), gateway={**UNCHECKED[0], **ACCEPTED}, release=release)
         assert ("gateway" in [advice.path for advice in unchecked.advice]) is warned
 
 
