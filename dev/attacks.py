@@ -213,9 +213,9 @@ def slow_headers(target: Target, end_s: float) -> Counts:
     seen, held = Counts(), list[socket.socket]()
     with _closing(held):
         while time.monotonic() < end_s:
-            began_s = time.monotonic()
+            started_s = time.monotonic()
             with suppress(OSError):
-                while len(held) < 2000 and time.monotonic() < min(end_s, began_s + 1):
+                while len(held) < 2000 and time.monotonic() < min(end_s, started_s + 1):
                     one = target.connect()
                     one.sendall(b"POST / HTTP/1.1\r\nhost: a\r\nx-slow: ")
                     held.append(one)
@@ -225,7 +225,7 @@ def slow_headers(target: Target, end_s: float) -> Counts:
                     seen["ended"] += 1
                     held.remove(one)
                     one.close()
-            time.sleep(max(0.0, began_s + 1 - time.monotonic()))
+            time.sleep(max(0.0, started_s + 1 - time.monotonic()))
         seen["open at the end"] = len(held)
     return seen
 

@@ -29,7 +29,7 @@ DATABASE = "https://api.osv.dev"
 TIMEOUT_S = 30.0
 BATCH = 1000
 """Packages in one question, the most that the database takes (OSV documentation, POST /v1/querybatch)."""
-MOST_PAGES = 20
+MAX_PAGES = 20
 VULNERABLE, WRONG, UNANSWERED = 1, 2, 3
 LOCKS = ("requirements.lock", "requirements-oci.lock", "requirements-dev.lock")
 ACCEPTED = "tools/advisories.yaml"
@@ -315,7 +315,7 @@ class Database:
     def _known(self, questions: list[dict[str, object]]) -> list[list[str]]:
         ids: list[list[str]] = [[] for _ in questions]
         open_questions = dict(enumerate(questions))
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             text = self._text("POST", "/v1/querybatch", {"queries": list(open_questions.values())})
             pages = _read(_Pages, text).results
             if len(pages) != len(open_questions):
@@ -328,7 +328,7 @@ class Database:
             if not more:
                 return ids
             open_questions = more
-        raise UnansweredError(f"more than {MOST_PAGES} pages")
+        raise UnansweredError(f"more than {MAX_PAGES} pages")
 
     def _advisory(self, id_: str) -> Advisory:
         if not re.fullmatch(r"[\w.:-]+", id_):

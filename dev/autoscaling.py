@@ -30,11 +30,11 @@ from llmd_bench.load.workload import RateProfile
 from llmd_bench.plots.charts import steps_svg
 from llmd_bench.plots.drawing import Point, Series
 from llmd_oke.catalogue.latency_figures import known_figures
-from llmd_tuner.applying import RoleThresholds, thresholds
 from llmd_tuner.confidence import confine
 from llmd_tuner.families import capacities_of, fleet_of_counts
 from llmd_tuner.search import Deployment, families, search
 from llmd_tuner.search_inputs import Question, known_model, known_shape, parse_targets, question_of
+from llmd_tuner.stack_file_edit import RoleThresholds, thresholds
 from llmd_tuner.workload import of_lengths
 
 STACK, MODEL, SHAPE = "autoscaling", "gpt-oss-120b", "BM.GPU.MI300X.8"

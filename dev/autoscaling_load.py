@@ -103,9 +103,9 @@ def _amount(thing: object, field: str, resource: str) -> int:
 async def watch(order: Order, looks: list[Look]) -> None:
     """Looks once a second until it is cancelled."""
     client = Client(config=KubeConfig.from_env(), namespace=order.namespace, trust_env=False)
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     while True:
-        looks.append(await asyncio.to_thread(look, client, order, time.monotonic() - began_s))
+        looks.append(await asyncio.to_thread(look, client, order, time.monotonic() - started_s))
         await asyncio.sleep(LOOK_S)
 
 

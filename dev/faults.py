@@ -302,7 +302,7 @@ class Bench:
         target = ("--url", f"http://{model.name}.{plan.namespace}.svc.cluster.local", "--gpu", "MI300X", "--gpus", "4")
         files = ("--output", str(disk / "requests.jsonl"), "--rows", str(disk / "rows.jsonl"))
         argv = (sys.executable, "-m", "llmd_oke", "bench", *target, "--model", model.model.repository)
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         with self.stack.prepared.cluster.process_inside(
             [*argv, *BENCHMARK, *files],
             env={"KUBECONFIG": str(state / "kubeconfig.yaml")},
@@ -314,7 +314,7 @@ class Bench:
                 _fill(disk)
             errors = errors_of(process, BENCHMARK_LIMIT_S) if errors is None else errors
         failure = "" if process.returncode == 0 else errors or f"exit code {process.returncode}"
-        return End(failure.strip(), time.monotonic() - began_s, full_after_s is not None)
+        return End(failure.strip(), time.monotonic() - started_s, full_after_s is not None)
 
 
 @contextmanager

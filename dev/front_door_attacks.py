@@ -51,7 +51,7 @@ PAUSE_S = 0.05
 PIECE = b"x" * 65536
 """Of an answer."""
 
-MOST_SHARE = bounds().attack_share
+MAX_SHARE = bounds().attack_share
 """Of the memory limit, that no attack may get past."""
 
 
@@ -76,7 +76,7 @@ class Outcome:
     @property
     def held(self) -> bool:
         """Whether memory stayed below its share, nothing failed, and nothing got through."""
-        return self.memory_share < MOST_SHARE and not self.failed and not self.smuggled
+        return self.memory_share < MAX_SHARE and not self.failed and not self.smuggled
 
 
 class Unit:
@@ -146,14 +146,14 @@ class Client:
         url = f"https://{self.target.address}:{self.target.port}/v1/completions"
         headers = {"authorization": f"Bearer {self.target.key}", "host": HOST}
         body = {"model": MODEL, "prompt": "x" * 4000}
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         try:
             response = await session.post(url, json=body, headers=headers, extensions={"sni_hostname": HOST})
             if response.status_code != 200:
                 self.failures.append(f"{response.status_code} {response.text[:200]}")
         except httpx2.HTTPError as error:
             self.failures.append(f"{type(error).__name__} {error}")
-        self.times_ms.append((time.perf_counter() - began_s) * 1e3)
+        self.times_ms.append((time.perf_counter() - started_s) * 1e3)
 
 
 class Door:

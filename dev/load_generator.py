@@ -43,21 +43,21 @@ def run_watched(command: Sequence[str], limit_s: float) -> ProcessUsage:
     Raises:
         KitError: it failed, or did not end in time; with the last lines that it said.
     """
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     cpu_s: dict[int, float] = {}
     memory_mib = 0.0
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         with subprocess.Popen(command, stdout=output, stderr=errors, stdin=subprocess.DEVNULL) as process:
             while process.poll() is None:
                 memory_mib = max(memory_mib, _look(process.pid, cpu_s))
-                if time.monotonic() - began_s > limit_s:
+                if time.monotonic() - started_s > limit_s:
                     process.kill()
                 time.sleep(LOOK_INTERVAL_S)
         text, complaint = _text(output), _text(errors)
     if process.returncode:
         last = "\n".join((text + complaint).splitlines()[-5:])
         raise KitError(f"{Path(command[0]).name} ended with code {process.returncode}: {last}")
-    return ProcessUsage(text, time.monotonic() - began_s, sum(cpu_s.values()), memory_mib)
+    return ProcessUsage(text, time.monotonic() - started_s, sum(cpu_s.values()), memory_mib)
 
 
 def _text(file: TextIO) -> str:
@@ -212,7 +212,7 @@ RATES = (50.0, 100.0, 200.0, 300.0, 400.0, 500.0)
 HELD_TO = 400.0
 """Requests/s up to which ours has to be clean."""
 
-MOST_MEAN_ERROR_MS, MOST_DEVIATION_MS, MOST_MEMORY_MIB, LEAST_RATE_SHARE = 1.0, 5.0, 150.0, 0.99
+MAX_MEAN_ERROR_MS, MAX_DEVIATION_MS, MAX_MEMORY_MIB, MIN_RATE_SHARE = 1.0, 5.0, 150.0, 0.99
 
 START_LIMIT_S = 90.0
 """For a tool to start and to write its report, beside the load itself."""
@@ -239,10 +239,10 @@ class Measurement:
     def misses(self) -> list[str]:
         """Which limits it does not keep."""
         checks = {
-            "mean TTFT error": abs(self.mean_error_ms) > MOST_MEAN_ERROR_MS,
-            "schedule": self.p99_deviation_ms > MOST_DEVIATION_MS,
-            "rate": self.achieved_requests_per_s < LEAST_RATE_SHARE * self.requests_per_s,
-            "memory": self.memory_mib > MOST_MEMORY_MIB,
+            "mean TTFT error": abs(self.mean_error_ms) > MAX_MEAN_ERROR_MS,
+            "schedule": self.p99_deviation_ms > MAX_DEVIATION_MS,
+            "rate": self.achieved_requests_per_s < MIN_RATE_SHARE * self.requests_per_s,
+            "memory": self.memory_mib > MAX_MEMORY_MIB,
         }
         return [name for name, missed in checks.items() if missed]
 

@@ -149,7 +149,7 @@ def sample(project: Path, folders: Sequence[str], number: int, seed: int) -> lis
 
 def judge(copy: Path, mutant: Mutant) -> Verdict:
     """Makes the mistake in a copy of the project, runs tests until one fails, and takes it back."""
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     file = copy / mutant.file
     source = file.read_bytes()
     file.write_bytes(mutant.applied(source))
@@ -158,7 +158,7 @@ def judge(copy: Path, mutant: Mutant) -> Verdict:
         killed_by = next((name for tests in stages if (name := failure(copy, tests))), "")
     finally:
         file.write_bytes(source)
-    return Verdict(mutant, killed_by, time.monotonic() - began_s)
+    return Verdict(mutant, killed_by, time.monotonic() - started_s)
 
 
 def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:

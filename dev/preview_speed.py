@@ -23,7 +23,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
 from llmd_oke import planning
 from llmd_oke.config import read
-from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.values import cache_folder
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.cluster_plan import PLUGIN_PORTS
@@ -189,7 +189,7 @@ def system_nodes(units: int) -> int:
 def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
     """A stack of a created cluster that serves that many units, spread over as few models as copies allow."""
     larger, template = copy.deepcopy(stack), stack["models"][0]
-    sizes = [min(MOST_COPIES, units - done) for done in range(0, units, MOST_COPIES)]
+    sizes = [min(MAX_COPIES, units - done) for done in range(0, units, MAX_COPIES)]
     larger["models"] = [
         {**template, "name": f"model-{index}", "topology": "1p-tp1-1d-tp1", "copies": size}
         for index, size in enumerate(sizes)
@@ -204,7 +204,7 @@ def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress
     """Times previews in a local cluster of their own, which is gone afterwards. Nothing of the project is touched.
 
     Raises:
-        Refused: the stack can't be deployed.
+        InvalidStack: the stack can't be deployed.
         KitError: a program is missing, the local cluster doesn't start, or a preview fails.
     """
     with tempfile.TemporaryDirectory(prefix="llmd-oke-preview-") as temporary:

@@ -65,7 +65,7 @@ class Stack:
     def operate(self, operation: Operation, blow: Blow | None = None) -> End:
         """Runs an operation in a process of its own, and has a fault meet it."""
         here = [sys.executable, str(Path(__file__)), "--operate", operation, "--project", str(self.project.folder)]
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         with subprocess.Popen(
             [*here, "--stack", self.project.stack], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as process:
@@ -78,7 +78,7 @@ class Stack:
                 process.communicate()
                 errors = f"no end within {OPERATION_LIMIT_S:g} s"
         failure = "" if process.returncode == 0 else errors.strip() or f"exit code {process.returncode}"
-        return End(failure, time.monotonic() - began_s, struck)
+        return End(failure, time.monotonic() - started_s, struck)
 
     def differences(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What is there and not in the state, and the other way round."""

@@ -39,11 +39,11 @@ from preview_speed import GROWTH_LIMIT, system_nodes
 SIZES = ((8, 32), (16, 64), (32, 128), (64, 256))
 """Models and GPU nodes."""
 
-MOST_PODS = 31
+MAX_PODS = 31
 """For each node: those of 256 nodes have room in the /16 that a network of OCI has at most."""
 
 LOOK_S = 3.0
-MOST_PROGRAMS = 8
+MAX_PROGRAMS = 8
 TWICE_EVERY = 5
 """Every fifth model has two copies of its unit, so that 64 models make 2,000 resources."""
 
@@ -123,8 +123,8 @@ def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, 
     stack["models"] = [
         {**model, "name": f"model-{index}", "copies": 1 if index % TWICE_EVERY else 2} for index in range(models)
     ]
-    stack["gpuPools"][0].update(size=nodes, maxPods=MOST_PODS)
-    stack["systemPool"].update(size=system_nodes(models + -(-models // TWICE_EVERY)), maxPods=MOST_PODS)
+    stack["gpuPools"][0].update(size=nodes, maxPods=MAX_PODS)
+    stack["systemPool"].update(size=system_nodes(models + -(-models // TWICE_EVERY)), maxPods=MAX_PODS)
     stack["smoke"] = {**stack.get("smoke", {}), "where": "none"}
     # Its pods, of all nodes at once, would keep two processors busy for long.
     stack["acceptance"] = {"when": "by-command"}
@@ -149,13 +149,13 @@ def measure(project: Path, stack: str, sizes: Sequence[tuple[int, int]], progres
 def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) -> Cost:
     progress.step(f"{models} models on {nodes} nodes")
     try:
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         prepared = rehearsal.prepare(project.folder, project.stack, Settings(plugin=PluginChoice.STAND_IN), progress)
-        cluster_s = time.monotonic() - began_s
+        cluster_s = time.monotonic() - started_s
         with _memory(prepared) as highest:
             update_s, again_s = (_update_s(prepared, progress) for _ in range(2))
         known = latest(checkpoint_file(prepared.state, project.stack)).get("resources") or ()
-        largest = sorted(highest.items(), key=lambda program: program[1], reverse=True)[:MOST_PROGRAMS]
+        largest = sorted(highest.items(), key=lambda program: program[1], reverse=True)[:MAX_PROGRAMS]
         scale, total_mib = prepared.time_scale.scale, sum(highest.values())
         return Cost(models, nodes, len(known), scale, cluster_s, update_s, again_s, total_mib, dict(largest))
     finally:
@@ -163,9 +163,9 @@ def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) ->
 
 
 def _update_s(prepared: Prepared, progress: Progress) -> float:
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     rehearsal.run_engine(prepared, "up", progress)
-    return time.monotonic() - began_s
+    return time.monotonic() - started_s
 
 
 @contextmanager

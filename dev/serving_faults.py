@@ -144,7 +144,7 @@ def _lose_node(client: Client, back_after_s: float | None) -> float:
     """
     before = _servers(client)
     node = next(pod.spec.nodeName for pod in before if pod.spec and _role(pod) == "decode")
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     _change_node(node, "stop")
     if back_after_s is not None:
         time.sleep(back_after_s)
@@ -156,10 +156,10 @@ def _lose_node(client: Client, back_after_s: float | None) -> float:
         fresh = [pod for pod in now if identity(pod).uid not in lost or _restarts(pod) > ran[identity(pod).uid]]
         if len(fresh) >= len(before):
             break
-        if time.monotonic() > began_s + NODE_LIMIT_S:
+        if time.monotonic() > started_s + NODE_LIMIT_S:
             raise KitError(f"{len(fresh)} of {len(before)} servers are ready {NODE_LIMIT_S:g} s after {node} was lost.")
         time.sleep(LOOK_S)
-    took_s = time.monotonic() - began_s
+    took_s = time.monotonic() - started_s
     _change_node(node, "start")
     return took_s
 
@@ -187,14 +187,14 @@ def _kill_program(client: Client, name: str) -> float:
     before = _processes(name)
     if not before:
         raise KitError(f"No program of this cluster is named {name}.")
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     while not (_processes(name) - before and _answers(client)):
-        if time.monotonic() > began_s + BACK_LIMIT_S:
+        if time.monotonic() > started_s + BACK_LIMIT_S:
             raise KitError(f"The API server gives no object {BACK_LIMIT_S:g} s after {name} was killed.")
         time.sleep(LOOK_S)
-    return time.monotonic() - began_s
+    return time.monotonic() - started_s
 
 
 def _processes(name: str) -> set[int]:
@@ -220,18 +220,18 @@ def _kill(client: Client, place: Place) -> float:
     if not before:
         raise KitError(f"There is no pod with the label {place.label}={place.value}.")
     restarts = sum(status.restartCount for status in before)
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     if place.program:
         _end_program(place.program)
     else:
         server = str(before[0].containerID).removeprefix(SIMULATED)
         httpx2.post(f"{SIMULATOR_URL}/servers/{server}/kill").raise_for_status()
     while not _are_back(_containers(client, place), restarts):
-        if time.monotonic() > began_s + BACK_LIMIT_S:
+        if time.monotonic() > started_s + BACK_LIMIT_S:
             what = f"{place.container} of pods with {place.label}={place.value}"
             raise KitError(f"{what} is not ready {BACK_LIMIT_S:g} s after one was killed.")
         time.sleep(LOOK_S)
-    return time.monotonic() - began_s
+    return time.monotonic() - started_s
 
 
 def _end_program(words: str) -> None:

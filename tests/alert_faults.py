@@ -239,12 +239,12 @@ def main(name: str, folder: str) -> dict[str, Any]:
             early |= firing()
             time.sleep(0.5)
         for group in stack.groups():
-            began_s, expected = time.monotonic(), {alert for plant in group for alert in plant.alerts}
+            started_s, expected = time.monotonic(), {alert for plant in group for alert in plant.alerts}
             seen = dict[str, float]()
 
-            def fired(now: set[str], seen: dict[str, float] = seen, began_s: float = began_s) -> set[str]:
+            def fired(now: set[str], seen: dict[str, float] = seen, started_s: float = started_s) -> set[str]:
                 for alert in now:
-                    seen.setdefault(alert, time.monotonic() - began_s)
+                    seen.setdefault(alert, time.monotonic() - started_s)
                 return set(seen)
 
             for plant in group:

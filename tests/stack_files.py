@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import config, planning
 
 StackObject: TypeAlias = dict[str, Any]
@@ -109,6 +109,6 @@ def problems(*models: StackObject, nodes: int = 9, **changes: object) -> list[Pr
     """What is wrong with `stack`."""
     try:
         plan(*models, nodes=nodes, **changes)
-    except Refused as refused:
+    except InvalidStack as refused:
         return list(refused.problems)
     return []

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmd_base.errors import KitError, Problem, Refused
+    from llmd_base.errors import InvalidStack, KitError, Problem
 
     from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
     from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs, Launch
@@ -145,7 +145,7 @@ REGISTRY = {
     "llmd_base.errors": (
         "KitError",
         "Problem",
-        "Refused",
+        "InvalidStack",
     ),
     "llmd_oke.operators.calico": (
         "Calico",
@@ -295,6 +295,7 @@ __all__ = [
     "IamArgs",
     "ImagePull",
     "ImagePullArgs",
+    "InvalidStack",
     "KitError",
     "Launch",
     "ModelCache",
@@ -332,7 +333,6 @@ __all__ = [
     "PrometheusStackArgs",
     "RdmaNetwork",
     "RdmaNetworkArgs",
-    "Refused",
     "RepairedPoolArgs",
     "Router",
     "RouterArgs",

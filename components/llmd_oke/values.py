@@ -64,10 +64,10 @@ def required_entry(kind: str, name: str, type_: type[EntryType]) -> EntryType:
 VALUES = "values"
 """The folder beside `Pulumi.yaml`."""
 
-_MOST_LEVELS = 3
+_MAX_LEVELS = 3
 """Of a file in it (`latency/MI300X/mine.yaml`); deeper ones are not looked for."""
 
-_MOST_FILES = 2000
+_MAX_FILES = 2000
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ def _values_of(project: Path) -> ProjectValues:
 
 def _files(folder: Path, within: str, level: int) -> Iterator[ProjectFile]:
     for count, entry in enumerate(os.scandir(folder / within)):
-        if count >= _MOST_FILES:
-            raise KitError(f"{folder / within} has more than {_MOST_FILES:,} files.", "Keep other files elsewhere.")
+        if count >= _MAX_FILES:
+            raise KitError(f"{folder / within} has more than {_MAX_FILES:,} files.", "Keep other files elsewhere.")
         path = f"{within}/{entry.name}".removeprefix("/")
         outside = entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(folder.resolve())
         is_folder = not outside and entry.is_dir()
@@ -164,7 +164,7 @@ def _files(folder: Path, within: str, level: int) -> Iterator[ProjectFile]:
         stat = entry.stat(follow_symlinks=not unreadable)
         changed_ns = 0 if is_folder else stat.st_mtime_ns
         yield ProjectFile(path, is_folder, unreadable, stat.st_size if not is_folder else 0, changed_ns)
-        if is_folder and level < _MOST_LEVELS and not entry.name.startswith("."):
+        if is_folder and level < _MAX_LEVELS and not entry.name.startswith("."):
             yield from _files(folder, path, level + 1)
 
 

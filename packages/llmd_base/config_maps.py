@@ -18,10 +18,10 @@ JOB_ANNOTATION = "llmd-oke/job"
 CHUNK_BYTES = 900_000
 """A ConfigMap may have 1 MiB."""
 
-MOST_CHUNKS = 32
+MAX_CHUNKS = 32
 """Of one pod: 29 MB compressed, about ten million token times. Whoever has more leaves something out."""
 
-MOST_BYTES = 512 * 2**20
+MAX_BYTES = 512 * 2**20
 """Of a pod's result, uncompressed."""
 
 PART_LABEL = "llmd-oke/part-of-job"
@@ -46,9 +46,9 @@ def join_pieces(parts: Iterable[bytes]) -> bytes:
     Raises:
         KitError: they are not what `pieces` makes.
     """
-    content = gunzip(b"".join(parts), MOST_BYTES)
+    content = gunzip(b"".join(parts), MAX_BYTES)
     if content is None:
-        raise KitError(f"A pod's result is broken, or larger than {MOST_BYTES // 2**20} MiB.")
+        raise KitError(f"A pod's result is broken, or larger than {MAX_BYTES // 2**20} MiB.")
     return content
 
 
@@ -69,8 +69,8 @@ def count_of(annotations: Mapping[str, str]) -> int:
         KitError: it says no number, or more than a pod may have.
     """
     count = annotations.get(COUNT_ANNOTATION, "")
-    if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= MOST_CHUNKS:
-        raise KitError(f"A pod's result says that it has {count[:40]!r} pieces; 1 to {MOST_CHUNKS} are possible.")
+    if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= MAX_CHUNKS:
+        raise KitError(f"A pod's result says that it has {count[:40]!r} pieces; 1 to {MAX_CHUNKS} are possible.")
     return int(count)
 
 

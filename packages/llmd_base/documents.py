@@ -85,13 +85,13 @@ def explain(error: ValidationError, whole: str = "row") -> str:
     )
 
 
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 """Of a YAML text from outside: the largest benchmark report has 60 KiB."""
 
-MOST_NESTING = 2000
+MAX_NESTING = 2000
 """Of objects and lists in each other: YAML's C reader has no limit of its own and ends the whole program."""
 
-MOST_VALUES = 200_000
+MAX_VALUES = 200_000
 """That a text stands for, with all that its aliases repeat: 400 bytes of aliases can stand for billions."""
 
 _Events: Any = getattr(yaml, "CLoader", yaml.Loader)
@@ -101,15 +101,15 @@ class UnboundedError(yaml.YAMLError):
     """A YAML text that would take its reader's stack, memory or time."""
 
 
-def require_bounded(text: str, most_values: float = MOST_VALUES) -> None:
+def require_bounded(text: str, most_values: float = MAX_VALUES) -> None:
     """Look through a YAML text before anything is made of it, in time that grows with its length alone.
 
     Raises:
         UnboundedError: it is too long, nested too deeply, or stands for too much.
         yaml.YAMLError: it is no YAML.
     """
-    if len(text) > MOST_BYTES:
-        raise UnboundedError(f"it is longer than {MOST_BYTES // 2**20} MiB")
+    if len(text) > MAX_BYTES:
+        raise UnboundedError(f"it is longer than {MAX_BYTES // 2**20} MiB")
     sizes: dict[str, int] = {}
     open_: list[tuple[str | None, int]] = [(None, 0)]
     events = cast("Iterable[yaml.Event]", yaml.parse(text, Loader=_Events))
@@ -117,8 +117,8 @@ def require_bounded(text: str, most_values: float = MOST_VALUES) -> None:
         size, anchor = 0, getattr(event, "anchor", None)
         if isinstance(event, yaml.CollectionStartEvent):
             open_.append((anchor, 1))
-            if len(open_) > MOST_NESTING:
-                raise UnboundedError(f"it is nested too deeply: more than {MOST_NESTING} levels")
+            if len(open_) > MAX_NESTING:
+                raise UnboundedError(f"it is nested too deeply: more than {MAX_NESTING} levels")
             continue
         if isinstance(event, yaml.CollectionEndEvent):
             anchor, size = open_.pop()

@@ -1,7 +1,7 @@
 """Errors that reach a user.
 
 KitError                 anything that the kit explains in its own words; shown without a traceback
-└── Refused              a stack file that can't be deployed: carries every problem that was found
+└── InvalidStack              a stack file that can't be deployed: carries every problem that was found
 """
 
 from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-class Refused(KitError):
+class InvalidStack(KitError):
     """A stack file that can't be deployed, or another file that says what to do and can't be followed.
 
     `problems` has all that was found, never only the first; `verdict` says what that means.

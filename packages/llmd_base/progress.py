@@ -36,11 +36,11 @@ class PlainProgress:
     """One line per event with the seconds since the start, for logs and pipes."""
 
     def __init__(
-        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, began_s: float | None = None
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, started_s: float | None = None
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._clock = clock
-        self._began = clock() if began_s is None else began_s
+        self._began = clock() if started_s is None else started_s
 
     def step(self, text: str) -> None:
         """Print the step."""

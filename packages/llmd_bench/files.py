@@ -81,10 +81,10 @@ class Hints:
     names: CatalogueNames = field(default_factory=CatalogueNames)
 
 
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 """Of a file of rows or a report: about fifty thousand rows, which take 3 s to read."""
 
-MOST_REQUEST_BYTES = 2**30
+MAX_REQUEST_BYTES = 2**30
 """Of a file of single requests: some ten million token times."""
 
 _NESTED: Mapping[str, tuple[str, ...]] = {
@@ -175,8 +175,8 @@ def read_rows(path: Path) -> list[Row]:
 
 def parse_rows(content: bytes, name: str) -> ReadResults:
     """The rows of JSON Lines that are already here, and the lines that are none; `name` is what these are called by."""
-    if len(content) > MOST_BYTES:
-        return ReadResults(rejected=(Rejection(name, None, f"is larger than {MOST_BYTES // 2**20} MiB"),))
+    if len(content) > MAX_BYTES:
+        return ReadResults(rejected=(Rejection(name, None, f"is larger than {MAX_BYTES // 2**20} MiB"),))
     return _scan(_json_entries(content.decode("utf-8", errors="replace")), name)
 
 
@@ -232,7 +232,7 @@ def read_text(path: Path) -> str:
         KitError: it is not there, too large, or no text.
     """
     try:
-        return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
+        return read_bytes(path, MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise KitError(f"{path} is no text: {error.reason} at byte {error.start}") from error
 

@@ -171,7 +171,7 @@ def copy_runs(source: Store, target: Store, stack: str, tell: Callable[[str], No
     return missing
 
 
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ def load_side(name: str, store: Store, hints: Hints) -> SideResults:
     if not path.exists() and name.endswith(("@", ":")):
         raise KitError(f"{name} doesn't say which run.", f"Give {name[:-1]}@latest, {name[:-1]}@previous or another.")
     loaded = _from_history(name, store) if is_reference(name) and not path.exists() else _from_path(name, path, hints)
-    if len(loaded.side.rows) > MOST_ROWS:
-        raise KitError(f"{name} has {len(loaded.side.rows)} rows; {MOST_ROWS} can be compared.", "Name fewer files.")
+    if len(loaded.side.rows) > MAX_ROWS:
+        raise KitError(f"{name} has {len(loaded.side.rows)} rows; {MAX_ROWS} can be compared.", "Name fewer files.")
     if not loaded.side.rows:
         reasons = "\n".join(map(str, loaded.rejected[:10]))
         raise KitError(f"{name} has no results.", reasons or None)

@@ -15,7 +15,7 @@ ARRIVALS: Mapping[Arrival, str] = {
 }
 """What to call the ways in which requests arrive."""
 
-MOST_LOADS = 500
+MAX_LOADS = 500
 """In one comparison, of which each has a table."""
 
 LEVEL_TOLERANCE = 0.02
@@ -87,8 +87,8 @@ def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[Load, lis
         members = next((members for other, members in groups if other.same(load)), None)
         if members is None:
             groups.append((load, [row]))
-            if len(groups) > MOST_LOADS:
-                raise KitError(f"There are more than {MOST_LOADS} different loads.", "Compare fewer at a time.")
+            if len(groups) > MAX_LOADS:
+                raise KitError(f"There are more than {MAX_LOADS} different loads.", "Compare fewer at a time.")
         else:
             members.append(row)
     return groups
@@ -102,7 +102,7 @@ def _close(own: float | None, other: float | None, tolerance: float) -> bool:
 
 T = TypeVar("T")
 
-MOST_FAILURES_SHARE = 0.01
+MAX_FAILURES_SHARE = 0.01
 """A run in which more requests failed than this did not serve its load, whatever its rates say."""
 
 
@@ -126,4 +126,4 @@ def served(row: Row) -> bool:
     """Whether a run did what it was for: it has a rate, and at most one in a hundred of its requests failed."""
     if not row.output_tokens_per_s or row.requests == 0:
         return False
-    return row.failures <= MOST_FAILURES_SHARE * (row.requests or row.failures)
+    return row.failures <= MAX_FAILURES_SHARE * (row.requests or row.failures)

@@ -120,7 +120,7 @@ async def ask_builtin_set(
     Raises:
         KitError: see `ask_all`.
     """
-    items, started, began_s = builtin_items(figures), datetime.now(UTC), asyncio.get_running_loop().time()
+    items, started, started_s = builtin_items(figures), datetime.now(UTC), asyncio.get_running_loop().time()
     answered = await ask_all(
         replace(target, api="chat"),
         items,
@@ -133,7 +133,7 @@ async def ask_builtin_set(
     return BuiltinResult(
         question_set=fingerprint(items),
         started=started,
-        wall_s=asyncio.get_running_loop().time() - began_s,
+        wall_s=asyncio.get_running_loop().time() - started_s,
         answers="".join("1" if answer.right else "0" for answer in answered),
         unanswered=sum(answer.error is not None for answer in wrong),
         examples=tuple(f"{answer.id}: {answer.error or repr(answer.text)}" for answer in wrong[:_EXAMPLES]),

@@ -11,7 +11,7 @@ VARIABLE = "LLMD_OKE_CIRCUMSTANCES"
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class RunContext:
     """Real servers on the wall clock, unless it is said otherwise.
 
     `time_scale` is wall seconds for a second of model time, `simulated` lists what was not real, `ran` has the versions
@@ -36,16 +36,16 @@ class Circumstances:
         return json.dumps({**document, **parts}, sort_keys=True)
 
 
-def from_environment(environment: Mapping[str, str]) -> Circumstances:
+def from_environment(environment: Mapping[str, str]) -> RunContext:
     """What a pod's environment says; real servers where it says nothing."""
     text = environment.get(VARIABLE)
-    return from_text(text) if text else Circumstances()
+    return from_text(text) if text else RunContext()
 
 
-def from_text(text: str) -> Circumstances:
+def from_text(text: str) -> RunContext:
     """What `to_text` wrote."""
     document = json.loads(text)
-    return Circumstances(
+    return RunContext(
         time_scale=float(document["time_scale"]),
         basis=Basis(document["basis"]),
         simulated=tuple(document["simulated"]),

@@ -16,7 +16,7 @@ from llmd_base.errors import KitError
 from llmd_base.extras import extra
 from llmd_pods.prewarm.places import relative
 
-from llmd_bench.files import MOST_REQUEST_BYTES
+from llmd_bench.files import MAX_REQUEST_BYTES
 from llmd_bench.stores import UNSAFE_NAME_REMEDY, safe_names
 
 with extra("s3", "A history in a bucket"):
@@ -57,13 +57,13 @@ class BucketStore:
         return sorted(set(names) - folders)  # consoles mark folders by empty files of their names
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file of at most `MOST_REQUEST_BYTES`."""
+        """Return the content of a file of at most `MAX_REQUEST_BYTES`."""
         where, content = self._where(name), bytearray()
         with self._errors(where):
             for chunk in obstore.get(self._bucket, name):
                 content += chunk
-                if len(content) > MOST_REQUEST_BYTES:
-                    limit = MOST_REQUEST_BYTES // 2**20
+                if len(content) > MAX_REQUEST_BYTES:
+                    limit = MAX_REQUEST_BYTES // 2**20
                     raise KitError(f"{where} is larger than {limit} MiB, which no file of results is.")
         return bytes(content)
 

@@ -40,7 +40,7 @@ from llmd_bench.load.records import RequestRecord, classify
 from llmd_bench.load.workload import ClosedLoop, PromptSource
 from llmd_bench.performance import Performance, summarize
 from llmd_bench.queries import OTHER_API_PATHS, ask_builtin_set, ask_other_api, scrape
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from llmd_bench.smoke_request import SmokeRequest, Thresholds, Verdict, judge
 
 WARMUP_OUTPUT_TOKENS = 16
@@ -409,7 +409,7 @@ def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
             )
 
 
-def resolve(request: SmokeRequest, directory: Directory, how: Circumstances) -> SmokePlan:
+def resolve(request: SmokeRequest, directory: Directory, how: RunContext) -> SmokePlan:
     """The plan of a benchmark of what is deployed now.
 
     Raises:
@@ -427,7 +427,7 @@ def resolve(request: SmokeRequest, directory: Directory, how: Circumstances) -> 
     )
 
 
-def bare_plan(request: SmokeRequest, how: Circumstances) -> SmokePlan:
+def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
     """The plan without addresses: enough to read a result by. Parts of the router have the versions that ran."""
     router = tuple(
         replace(part, version=how.ran.get(PROGRAMS.get(part.label, ""), part.version))

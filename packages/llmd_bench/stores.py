@@ -9,7 +9,7 @@ from typing import Protocol
 from llmd_base.errors import KitError
 from llmd_pods.prewarm.places import UnsafeNameError, inside
 
-from llmd_bench.files import MOST_REQUEST_BYTES, read_bytes
+from llmd_bench.files import MAX_REQUEST_BYTES, read_bytes
 
 UNSAFE_NAME_REMEDY = "Names of results stay below their folder: look at who wrote this one, and remove it."
 
@@ -59,7 +59,7 @@ class FolderStore:
         path = self._path(name)
         if path.is_symlink():
             raise KitError(f"{path} is a link, which a history doesn't follow.")
-        return read_bytes(path, MOST_REQUEST_BYTES)
+        return read_bytes(path, MAX_REQUEST_BYTES)
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace a file."""

@@ -103,11 +103,11 @@ def rank_seconds(work: AllReduce, gpu: int) -> float:
     for _ in range(work.warm_ups):
         distributed.all_reduce(buffer)
     torch.cuda.synchronize()
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     for _ in range(work.repeats):
         distributed.all_reduce(buffer)
     torch.cuda.synchronize()
-    seconds = (time.perf_counter() - began_s) / work.repeats
+    seconds = (time.perf_counter() - started_s) / work.repeats
     distributed.destroy_process_group()
     return seconds
 

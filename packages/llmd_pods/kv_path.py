@@ -261,15 +261,15 @@ class Read:
         Raises:
             KitError: it fails, or takes longer than `limit_s`.
         """
-        began_s = clock()
+        started_s = clock()
         state = self._agent.transfer(self._handle)
         while state == "PROC":
             state = self._agent.check_xfer_state(self._handle)
-            if state == "PROC" and clock() - began_s > limit_s:
+            if state == "PROC" and clock() - started_s > limit_s:
                 raise KitError(f"A read of {self._transfer.length_bytes} bytes did not end within {limit_s:.0f} s.")
         if state != "DONE":
             raise KitError(f"NIXL ended a read of {self._transfer.length_bytes} bytes in state {state}.")
-        return clock() - began_s
+        return clock() - started_s
 
 
 def measure(endpoint: Endpoint, other: Region, reads: Reads, *, clock: Clock = time.perf_counter) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from llmd_base.row import Basis
-from llmd_bench.run_context import VARIABLE, Circumstances
+from llmd_bench.run_context import VARIABLE, RunContext
 from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.catalogue.releases import Crds, crd_manifests
 from llmd_oke.catalogue.serving import scaling
@@ -352,7 +352,7 @@ def pod_environment(
 ) -> dict[str, str]:
     """Environment variables that describe the rehearsal to programs in pods: benchmarks measure in model time."""
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
-    context = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
+    context = RunContext(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
     variables = {VARIABLE: context.to_text()}
     for model in plan.models:
         if (file := model.model.vocabulary) is not None:

@@ -173,7 +173,7 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
     """Plan the stack, provide its programs, and start its cluster. A local cluster that fits is left as it is.
 
     Raises:
-        Refused: the stack file can't be deployed.
+        InvalidStack: the stack file can't be deployed.
         KitError: a program can't be had, or the local cluster doesn't get ready; says why.
     """
     plan = planning.plan_stack_file(project, stack)

@@ -34,7 +34,7 @@ Group = Callable[[Point], Hashable]
 FEWEST_POINTS = 3
 """Below that a fit is not even tried."""
 
-MOST_ROUNDS = 100
+MAX_ROUNDS = 100
 
 Fitter = Callable[[Sequence[Point], LatencyModel], LatencyModel]
 """Fits the factors of one role and leaves the others."""
@@ -182,7 +182,7 @@ def nonnegative_least_squares(columns: Array, values: Array) -> Array:
 def _active_set(columns: Array, values: Array) -> Array:
     chosen = np.zeros(columns.shape[1], dtype=bool)
     solution = np.zeros(columns.shape[1])
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         pull = np.where(chosen, -np.inf, columns.T @ (values - columns @ solution))
         best = int(np.argmax(pull))
         if pull[best] <= 1e-9 * float(np.linalg.norm(values)):

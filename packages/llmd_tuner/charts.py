@@ -16,10 +16,10 @@ from llmd_tuner.search_inputs import Question
 
 TPSU = "output tokens/s for each user (TPSU)"
 TPSG = "output tokens/s for each GPU (TPSG)"
-MOST_CURVES = 4
-MOST_NAMES = 8
-MOST_POINTS = 40
-MOST_ROWS = 24
+MAX_CURVES = 4
+MAX_NAMES = 8
+MAX_POINTS = 40
+MAX_ROWS = 24
 
 _FRONTIER = "What no other deployment and load exceeds in both: a part of the frontier, the fastest for users first."
 
@@ -41,7 +41,7 @@ def picture(
     model: str, question: Question, confidence: Confidence, ranking: Ranking, measured: Sequence[Row] = ()
 ) -> Picture:
     """The frontier of all deployments, the curves of the best ones of different kinds, and measured runs."""
-    shown = list({deployment.family: deployment for deployment in _candidates(ranking)}.values())[:MOST_CURVES]
+    shown = list({deployment.family: deployment for deployment in _candidates(ranking)}.values())[:MAX_CURVES]
     curves = [curve_of(question, deployment) for deployment in shown]
     return Picture(model, question, confidence, ranking, frontier_of(question), curves, measured)
 
@@ -125,8 +125,8 @@ def _load_points(curve: Sequence[Deployment]) -> list[Point]:
 
 def _frontier_points(frontier: Sequence[Deployment]) -> list[Point]:
     """A part of the frontier, with the names of some of its deployments at even distances."""
-    shown = _thinned(frontier, MOST_POINTS)
-    step = -(-len(shown) // MOST_NAMES)
+    shown = _thinned(frontier, MAX_POINTS)
+    step = -(-len(shown) // MAX_NAMES)
     return [
         Point(deployment.tpsu, deployment.tpsg, "" if place % step else deployment_name(deployment))
         for place, deployment in enumerate(shown)
@@ -153,6 +153,6 @@ def _table(frontier: Sequence[Deployment]) -> Table:
             f"{deployment.ttft_s * 1000:.0f}",
             f"{deployment.itl_s * 1000:.1f}",
         )
-        for deployment in _thinned(frontier, MOST_ROWS)
+        for deployment in _thinned(frontier, MAX_ROWS)
     ]
     return Table(columns, rows)

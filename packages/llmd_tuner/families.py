@@ -29,7 +29,7 @@ FINE = 1 + 1e-9
 _HALVINGS = 20
 """Of the range in which a deployment's capacity is looked for: to a millionth of it."""
 
-MOST_COPIES = 64
+MAX_COPIES = 64
 """The most units that a stack file may ask for."""
 
 
@@ -273,7 +273,7 @@ def fleet_of(family: Family, gpus: int) -> Fleet:
         (prefill, decode, copies)
         for prefill in range(1, (gpus - decode_size) // prefill_size + 1)
         for decode in range(1, (gpus - prefill * prefill_size) // decode_size + 1)
-        for copies in range(1, min(gpus // (prefill * prefill_size + decode * decode_size), MOST_COPIES) + 1)
+        for copies in range(1, min(gpus // (prefill * prefill_size + decode * decode_size), MAX_COPIES) + 1)
     )
 
 

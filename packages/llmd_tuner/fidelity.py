@@ -26,10 +26,10 @@ from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
 from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner.calibration import left_out_models
-from llmd_tuner.findings import Outcome, Throughput, check_findings, published_findings
-from llmd_tuner.hygiene import Inspection, Rule, place
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
+from llmd_tuner.published_claims import Outcome, Throughput, check_findings, published_findings
+from llmd_tuner.row_filters import Inspection, Rule, place
 from llmd_tuner.search_inputs import known_shape
 from llmd_tuner.simulation.deployment import (
     ClosedLoop,
@@ -62,7 +62,7 @@ METRICS_BY_SUBJECT = {
 """What is compared, by the row's subject; shown in this order."""
 
 SIMULATED_TOO = frozenset({Rule.MAX_NUM_SEQS, Rule.KEY_VALUE_CACHE})
-"""Rules of hygiene that say that requests waited: a fit can't use such rows, but simulated requests wait too."""
+"""Rules that say that requests waited: a fit can't use such rows, but simulated requests wait too."""
 
 
 class Run(Entry):
@@ -381,7 +381,7 @@ def compare(
 ) -> Comparison:
     """Simulates each run's load, and each rehearsal's that no measurement was under.
 
-    `inspection` is what hygiene found in the runs' rows: what can't be right is left out. Rehearsed rows have to be of
+    `inspection` is what the row filters found in the runs' rows: what can't be right is left out. Rehearsed rows have to be of
     the model, no bounds, and of loads that can be sent again, as runs have to.
     """
     ticker = Ticker(progress or SilentProgress())

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from llmd_base.errors import KitError
 
-MOST_CLASSES = 64
+MAX_CLASSES = 64
 """A trace is condensed to that many classes of equally many requests."""
 
 FORM = "ISL/OSL such as 4096/256, or classes with weights such as 0.7:4096/256,0.3:512/128"
@@ -155,7 +155,7 @@ def _request(entry: Any) -> tuple[float, float, float | None]:
 def _condensed(requests: Sequence[tuple[float, float, float | None]]) -> tuple[Lengths, ...]:
     """Classes of equally many requests, alike in their lengths."""
     ordered = sorted(request[:2] for request in requests)
-    edges = [round(len(ordered) * i / MOST_CLASSES) for i in range(MOST_CLASSES + 1)]
+    edges = [round(len(ordered) * i / MAX_CLASSES) for i in range(MAX_CLASSES + 1)]
     groups = [ordered[start:end] for start, end in itertools.pairwise(edges) if end > start]
     return tuple(
         Lengths(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.catalogue import open_project
 from llmd_oke.cli.main import app
 from llmd_oke.objects import resolve_model
@@ -29,7 +29,7 @@ def test_the_same_stack_means_nothing_in_another_project(tmp_path: Path):
     (tmp_path / "stacks").mkdir()
     file = tmp_path / "stacks" / "Pulumi.rehearsal.yaml"
     file.write_text((EXAMPLE / "stacks" / "Pulumi.rehearsal.yaml").read_text())
-    with pytest.raises(Refused, match="the catalogue has no such entry"):
+    with pytest.raises(InvalidStack, match="the catalogue has no such entry"):
         render("rehearsal", project=tmp_path)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from certificates_for_tests import certificate, private_key
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke.testing import Rendered
 from render_support import selects
 from stack_files import created_pool, created_stack, model, stack
@@ -207,7 +207,7 @@ def test_an_expired_certificate_is_refused_before_anything_is_declared(rendered:
     key, end = private_key(), datetime(2026, 1, 31, tzinfo=UTC)
     pair = {"chain": certificate(key, HOST, end).chain, "key": key.pem}
     door = {"host": HOST, "tls": {"kind": "config"}}
-    with pytest.raises(Refused, match=r"frontDoorCertificate\.chain: .* expired on 2026-01-31"):
+    with pytest.raises(InvalidStack, match=r"frontDoorCertificate\.chain: .* expired on 2026-01-31"):
         rendered(stack(frontDoor=door), frontDoorCertificate=json.dumps(pair))
 
 

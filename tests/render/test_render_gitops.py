@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from created_cluster import created
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.cli.main import app
 from llmd_oke.gitops import rendering
 from llmd_oke.gitops.manifests import files, write_folder
@@ -111,7 +111,7 @@ def test_without_their_settings_there_are_no_secrets(render: Render):
 
 
 def test_a_value_that_only_the_clusters_stack_knows_is_refused_with_the_way_to_it(render: Render):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         render(serving())
     (problem,) = refused.value.problems
     assert (problem.path, problem.line is not None) == ("clusterStack", True)
@@ -159,7 +159,7 @@ def test_a_created_cluster_renders_its_operators_and_leaves_gates_to_updates(ren
 
 
 def test_a_file_system_that_is_still_to_be_created_is_refused(render: Render):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         render(created(storage={"modelCache": {"kind": "file-storage", "availabilityDomain": "Uocm:US-ASHBURN-AD-1"}}))
     (problem,) = refused.value.problems
     assert problem.path == "storage.modelCache"
@@ -279,7 +279,7 @@ def test_a_front_door_is_rendered_with_its_weights(render: Render):
 
 def test_a_front_door_whose_secrets_the_engine_makes_is_refused(render: Render):
     door = {"host": "llm.example.com", "tls": {"kind": "config"}, "authentication": {"kind": "api-keys"}}
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         render(stack(frontDoor=door))
     assert {problem.path for problem in refused.value.problems} == {"frontDoor.authentication", "frontDoor.tls.kind"}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from created_cluster import cluster_layer, created
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import planning
 from llmd_oke.config import validate
 from llmd_oke.testing import Rendered
@@ -108,7 +108,7 @@ def test_the_token_is_in_containers_that_download_from_hugging_face_and_in_no_ot
 )
 def test_a_link_with_a_secret_in_the_stack_file_is_refused_without_being_shown(uri: str):
     config = cluster_layer(pool={"image": {"import": {**IMPORT, "uri": uri}}})
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InvalidStack) as caught:
         planning.plan(validate(config))
     (problem,) = [item for item in caught.value.problems if item.path == "gpuPools[0].image.import.uri"]
     assert "llmd-oke:imageLinks.mi300x" in problem.accepted

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.config import load
@@ -217,5 +217,5 @@ def test_every_resource_is_named_after_its_parent(stack):
 def test_an_update_of_what_nodes_can_not_pull_is_refused_however_it_is_begun():
     stack = load(PROJECT, "guide").model_dump(mode="json", by_alias=True, exclude_unset=True)
     config = {"llmd-oke:stack": json.dumps({**stack, "override": {"router": "llm-d-0.6.0"}})}
-    with pytest.raises(Refused, match=r"override.router.*nodes can't pull .*llm-d-inference-scheduler:v0.7.1"):
+    with pytest.raises(InvalidStack, match=r"override.router.*nodes can't pull .*llm-d-inference-scheduler:v0.7.1"):
         declared(program, config=config)

@@ -5,7 +5,7 @@ import threading
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.testing import declared, render
 
 
@@ -90,7 +90,7 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are():
 
 
 def test_a_stack_that_cant_be_deployed_is_refused_with_its_problems():
-    with pytest.raises(Refused) as error:
+    with pytest.raises(InvalidStack) as error:
         render({"cluster": {"mode": "existing", "identifier": "x"}})
     assert {problem.path for problem in error.value.problems} >= {"gpuPools", "release"}
 

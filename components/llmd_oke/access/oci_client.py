@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 TRIES = 4
 
 
-MOST_PAGES = 100
+MAX_PAGES = 100
 
 
 _AGAIN = {409, 429, 500, 502, 503, 504}
@@ -180,13 +180,13 @@ class SignedOciClient:
         """The document at a path; all pages of it where it is a list, or has one under `items`."""
         document, page = self._page(service, path, query)
         items = _items(document)
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             if not page or items is None:
                 break
             more, page = self._page(service, path, {**query, "page": page})
             items += _items(more) or []
         else:
-            raise OciError(0, "TooManyPages", f"{service} {path} has more than {MOST_PAGES} pages.")
+            raise OciError(0, "TooManyPages", f"{service} {path} has more than {MAX_PAGES} pages.")
         return document
 
     def send(self, method: str, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:

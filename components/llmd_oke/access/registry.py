@@ -23,8 +23,8 @@ Answer = TypeVar("Answer")
 
 TIMEOUT_S = 20.0
 TRIES = 3
-MOST_RETRY_AFTER_S = 10.0
-MOST_MANIFEST_BYTES = 4 * 2**20
+MAX_RETRY_AFTER_S = 10.0
+MAX_MANIFEST_BYTES = 4 * 2**20
 """What registries must take at least (OCI Distribution Specification, Pushing Manifests); no image has a longer one."""
 
 PLATFORM = ("linux", "amd64")
@@ -240,7 +240,7 @@ class RegistryClient:
                 content = b""
                 for chunk in answer.iter_bytes():
                     content += chunk
-                    if len(content) > MOST_MANIFEST_BYTES:
+                    if len(content) > MAX_MANIFEST_BYTES:
                         raise RegistryError(Refusal.UNSOUND, f"{image.registry} answers with more than a manifest.")
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = str(error) or type(error).__name__
@@ -307,7 +307,7 @@ def _pause_s(answer: httpx2.Response, attempt: int) -> float | None:
     if answer.status_code == 429:
         after = answer.headers.get("retry-after", "")
         wait_s = float(after) if after.isdigit() else 2.0**attempt
-        return wait_s if wait_s <= MOST_RETRY_AFTER_S else None
+        return wait_s if wait_s <= MAX_RETRY_AFTER_S else None
     return 2.0**attempt if answer.status_code in {500, 502, 503, 504} else None
 
 

@@ -329,7 +329,7 @@ class Tunnel:
 
     def _session(self, public_key: str, patience_s: float | None) -> tuple[ExitStack, Session, float]:
         """An active session in a stack that ends it, and when it has to be renewed on the monotonic clock."""
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         while True:
             coming = ExitStack()
             try:
@@ -339,7 +339,7 @@ class Tunnel:
                 opening = session(client, target, public_key, self._progress, self._pause)
                 return coming, coming.enter_context(opening), requested_s + target.session_s - self._pace.renewal_s
             except (NotYet, OciError) as error:
-                waited_s = time.monotonic() - began_s
+                waited_s = time.monotonic() - started_s
                 if _is_final(error) or (patience_s is not None and waited_s >= patience_s):
                     raise
                 self._progress.detail(f"waiting, {waited_s:.0f} s: {error.message}")
@@ -352,12 +352,12 @@ class Tunnel:
             self._open.clear()
             with ExitStack() as here:
                 process, errors = here.enter_context(_ssh_process(argv))
-                began_s = time.monotonic()
+                started_s = time.monotonic()
                 if self._watch(process, renew_at_s):
                     held.push(here.pop_all())
                     return
                 words = errors()
-            lasted = self._open.is_set() and time.monotonic() - began_s >= self._pace.steady_s
+            lasted = self._open.is_set() and time.monotonic() - started_s >= self._pace.steady_s
             failed = 0 if lasted else failed + 1
             if failed >= self._pace.tries:
                 remedy = "Does the bastion's allow list have your address, and does anything stop SSH on the way?"

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, cast
 
-from llmd_base.documents import MOST_VALUES, kind_of
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.documents import MAX_VALUES, kind_of
+from llmd_base.errors import InvalidStack, KitError, Problem
 from pydantic import ValidationError
 
 from llmd_oke import values
@@ -22,7 +22,7 @@ from llmd_oke.config.shape_problems import problems as shape_problems
 from llmd_oke.config.yaml_files import CONFIG_KEY
 from llmd_oke.values import VALUES, EntryType, ProjectFile, follows_project, project_values
 
-MOST_BYTES = 256 * 2**10
+MAX_BYTES = 256 * 2**10
 """Of one file. The kit's largest, the lock of container images, has a fiftieth of it."""
 
 VERDICT = "the project's values/ can't be used"
@@ -75,7 +75,7 @@ def entry(kind: Kind[EntryType], name: str) -> EntryType | None:
     """The entry of that name, the project's before the kit's; None where neither has it.
 
     Raises:
-        Refused: it is the project's, and something is wrong with it.
+        InvalidStack: it is the project's, and something is wrong with it.
     """
     return project_entry(kind, name) or values.entry(kind.folder, name, kind.type_)
 
@@ -84,7 +84,7 @@ def required_entry(kind: Kind[EntryType], name: str) -> EntryType:
     """The same for a name that the kit has.
 
     Raises:
-        Refused: it is the project's, and something is wrong with it.
+        InvalidStack: it is the project's, and something is wrong with it.
     """
     return project_entry(kind, name) or values.required_entry(kind.folder, name, kind.type_)
 
@@ -93,13 +93,13 @@ def project_entry(kind: Kind[EntryType], name: str) -> EntryType | None:
     """The project's own entry of that name, or None.
 
     Raises:
-        Refused: something is wrong with it.
+        InvalidStack: something is wrong with it.
     """
     if name not in _project_files(kind.folder):
         return None
     result, problems = judged(kind, name)
     if problems:
-        raise Refused(problems, VERDICT)
+        raise InvalidStack(problems, VERDICT)
     return result
 
 
@@ -122,11 +122,11 @@ def judged(kind: Kind[EntryType], name: str) -> tuple[EntryType | None, Sequence
     """A project's entry, and all that is wrong with it. There is none where its own shape is wrong."""
     file = _project_files(kind.folder)[name]
     where = f"{VALUES}/{file.path}"
-    if file.size_bytes > MOST_BYTES:
+    if file.size_bytes > MAX_BYTES:
         why = f"it has {file.size_bytes:,} bytes"
-        return None, [Problem("", None, f"at most {MOST_BYTES:,} bytes", why, file=where)]
+        return None, [Problem("", None, f"at most {MAX_BYTES:,} bytes", why, file=where)]
     try:
-        document = yaml_files.read(project_values().folder / file.path, MOST_VALUES)
+        document = yaml_files.read(project_values().folder / file.path, MAX_VALUES)
     except KitError as error:
         accepted = (error.remedy or "a YAML file").rstrip(".")
         return None, [Problem("", None, accepted, error.message.rstrip("."), file=where)]
@@ -157,7 +157,7 @@ def _validated(kind: Kind[EntryType], document: yaml_files.Document) -> tuple[En
         return None, [Problem("", None, "texts and numbers as keys", str(error))]
     try:
         return kind.type_.model_validate_json(text, strict=True), []
-    except Refused as refused:  # of an entry that this one names
+    except InvalidStack as refused:  # of an entry that this one names
         return None, list(refused.problems)
     except ValidationError as error:
         problems = shape_problems(error.errors(include_url=False), json.loads(text), kind.type_)

@@ -126,7 +126,7 @@ def latency_figures(model_name: str, gpu: str) -> LatencyFigures | None:
     """The catalogue's figures of a model on a GPU product, or None where it has none.
 
     Raises:
-        Refused: they are the project's own, and something is wrong with them.
+        InvalidStack: they are the project's own, and something is wrong with them.
     """
     return entries.entry(latency_kind(gpu), model_name)
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Annotated, Literal, TypeVar
 
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from llmd_oke.catalogue.models import (
@@ -361,8 +361,8 @@ def compute_model(config: Mapping[str, object], index: Mapping[str, object] | No
     """The part of a model's entry that follows from its config.json, and from `model.safetensors.index.json` if given.
 
     Raises:
-        Refused: the architecture or number format is unknown, or something is missing or of another form; each problem
-            with its path in the file.
+        InvalidStack: the architecture or number format is unknown, or something is missing or of another form. Each
+            problem has its path in the file.
     """
     files = _read(config, index)
     parts = [part for layer in range(files.config.num_hidden_layers) for part in files.parts(layer)]
@@ -471,7 +471,7 @@ def _read(config: Mapping[str, object], index: Mapping[str, object] | None) -> _
     family = families().get(str(config.get("model_type")))
     if family is None:
         why = "an architecture that is not known: neither what a token passes through nor its KV cache can be computed"
-        raise Refused([Problem("model_type", config.get("model_type"), ", ".join(families()), why)], _VERDICT)
+        raise InvalidStack([Problem("model_type", config.get("model_type"), ", ".join(families()), why)], _VERDICT)
     problems: list[Problem] = []
 
     def read(type_: type[FileType], document: Mapping[str, object], prefix: str = "") -> FileType | None:
@@ -492,7 +492,7 @@ def _read(config: Mapping[str, object], index: Mapping[str, object] | None) -> _
     if general and isinstance(stored, NumberFormat) and not problems:
         return _ModelFiles(family, general, stored, experts, latent, delta_net, weights)
     problems += [stored] if isinstance(stored, Problem) else []
-    raise Refused(list({problem.path: problem for problem in problems}.values()), _VERDICT)
+    raise InvalidStack(list({problem.path: problem for problem in problems}.values()), _VERDICT)
 
 
 def _problems(error: ValidationError, prefix: str) -> Iterator[Problem]:

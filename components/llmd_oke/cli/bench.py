@@ -37,7 +37,7 @@ from llmd_oke import planning
 from llmd_oke.cli import bench_view, console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.results import show_rejected
-from llmd_oke.cli.smoke import circumstances
+from llmd_oke.cli.smoke import run_context
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.planning import ModelPlan, Plan
 
@@ -524,7 +524,7 @@ def run_in_pods(
 
     plan = planning.plan_stack_file(output.project, stack)
     model = _choose_model(plan.models, name)
-    how = circumstances(plan, clock.time_scale, tuple(clock.simulated or ()), ())
+    how = run_context(plan, clock.time_scale, tuple(clock.simulated or ()), ())
     pod_load = _pod_load(load, clock, sender)
     if sender.dry_run:
         typer.echo(as_yaml(pod_loads.manifests(plan, model, pod_load, sender.tool)))

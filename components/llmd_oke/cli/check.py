@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from rich.console import Group
 from rich.markup import escape
 from rich.padding import Padding
@@ -31,7 +31,7 @@ def check(stack: options.Stack, project: options.Project = options.HERE, as_json
     """Check a stack file without touching anything: all problems at once, or the plan and advice."""
     try:
         plan = _plan(project, stack)
-    except Refused as refused:
+    except InvalidStack as refused:
         if not as_json:
             raise
         _print({"stack": stack, "ok": False, "problems": [problem_document(problem) for problem in refused.problems]})
@@ -50,10 +50,10 @@ def _plan(project: Path, stack: str) -> Plan:
     """The plan of a stack, whose project has no wrong latency figures either."""
     try:
         plan = planning.plan_stack_file(project, stack, nodes_pull=True)
-    except Refused as refused:
-        raise Refused([*project_problems(), *refused.problems]) from refused
+    except InvalidStack as refused:
+        raise InvalidStack([*project_problems(), *refused.problems]) from refused
     if problems := project_problems():
-        raise Refused(problems)
+        raise InvalidStack(problems)
     return plan
 
 

@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import Any
 
 import typer
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_base.progress import PlainProgress, Progress
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.control import Control
@@ -78,7 +78,7 @@ _MARGIN = 13
 
 def show_error(error: KitError) -> None:
     """Shows an error of the kit, and what would put it right."""
-    if isinstance(error, Refused):
+    if isinstance(error, InvalidStack):
         show_problems(error.problems, error.verdict)
         return
     errors().print(f"[red bold]error[/] {escape(error.message)}")
@@ -106,8 +106,8 @@ def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
 class ConsoleProgress:
     """Steps and details, each with the time since the command began."""
 
-    def __init__(self, began_s: float) -> None:
-        self._began_s = began_s
+    def __init__(self, started_s: float) -> None:
+        self._started_s = started_s
 
     def step(self, text: str) -> None:
         """A line for each step."""
@@ -118,25 +118,25 @@ class ConsoleProgress:
         self._print(f"[dim]  {escape(text)}[/]")
 
     def _print(self, text: str) -> None:
-        errors().print(f"[dim]{time.monotonic() - self._began_s:6.1f} s[/]  {text}", soft_wrap=True)
+        errors().print(f"[dim]{time.monotonic() - self._started_s:6.1f} s[/]  {text}", soft_wrap=True)
 
 
 def progress() -> Progress:
     """Coloured on a terminal, plain lines elsewhere."""
-    return ConsoleProgress(_began_s()) if errors().is_terminal else PlainProgress(began_s=_began_s())
+    return ConsoleProgress(_started_s()) if errors().is_terminal else PlainProgress(started_s=_started_s())
 
 
 def inherited_environment() -> dict[str, str]:
     """What a command that this one runs must know to look like a part of it: the terminal, and when it all began."""
     look = {name: os.environ[name] for name in ("TERM", "COLORTERM", "COLUMNS", "NO_COLOR") if name in os.environ}
-    return {**look, _BEGAN: str(_began_s())}
+    return {**look, _BEGAN: str(_started_s())}
 
 
 _BEGAN = "LLMD_OKE_BEGAN_S"
 
 
 @cache
-def _began_s() -> float:
+def _started_s() -> float:
     """On the clock that all processes of a machine share (`CLOCK_MONOTONIC`)."""
     return float(os.environ.get(_BEGAN) or time.monotonic())
 
@@ -158,7 +158,7 @@ def print_json_error(error: KitError) -> None:
 
 def error_document(error: KitError) -> dict[str, Any]:
     """An error as plain data; with all problems where a file was refused."""
-    if isinstance(error, Refused):
+    if isinstance(error, InvalidStack):
         return {
             "error": error.verdict,
             "remedy": None,

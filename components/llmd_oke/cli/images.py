@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from pydantic import ValidationError
 from rich.table import Table
 
@@ -145,7 +145,7 @@ def update(
     path, images = lock_file(), kit_images()
     if (project / "Pulumi.yaml").is_file() and not is_checkout(project):
         if problems := project_problems():
-            raise Refused(problems, VERDICT)
+            raise InvalidStack(problems, VERDICT)
         path, images = project / VALUES / LOCK.folder / path.name, project_images()
     before = path.read_text(encoding="utf-8") if path.is_file() else new_lock(images)
     answers = query_registries(images, stored_image, console.progress())

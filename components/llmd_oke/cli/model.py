@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 import yaml
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 
 from llmd_oke.cli import console, options
 from llmd_oke.values import values_folder
@@ -115,8 +115,8 @@ def computed_entry(
     documents = [_document(file) for file in files]
     try:
         computed = compute_model(*documents)
-    except Refused as error:
-        raise Refused(error.problems, f"no entry can be computed of {files[0].address}") from error
+    except InvalidStack as error:
+        raise InvalidStack(error.problems, f"no entry can be computed of {files[0].address}") from error
     own = {"name": _checked_name(name, repository), "repository": repository}
     if revision is not None and _COMMIT.fullmatch(revision):
         own["revision"] = revision

@@ -44,7 +44,7 @@ MARK = "<!-- llmd-oke preview of {stack} -->"
 """The first line of a comment, by which the next run finds it."""
 
 
-MOST_ROWS = 60
+MAX_ROWS = 60
 
 
 _MARKS = re.compile(r"[\\`*_\[\]|~]")
@@ -378,8 +378,8 @@ def _table(changes: Iterable[Change]) -> list[str]:
     )
     if not rows:
         return []
-    lines = ["| | resource | changes |", "|---|---|---|", *(_row(change) for change in rows[:MOST_ROWS])]
-    more = [f"\nand {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
+    lines = ["| | resource | changes |", "|---|---|---|", *(_row(change) for change in rows[:MAX_ROWS])]
+    more = [f"\nand {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
     return ["\n".join([*lines, *more])]
 
 
@@ -429,7 +429,7 @@ def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
     """The limit of a stack, from what its program declares without an engine.
 
     Raises:
-        Refused: the stack can't be deployed.
+        InvalidStack: the stack can't be deployed.
         KitError: there is no such stack, or the program does not end.
     """
     from llmd_oke.program import program  # noqa: PLC0415 - loads Pulumi, which only this command needs

@@ -26,7 +26,7 @@ from rich.text import Text
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable, plain_cells
 
-MOST_REJECTED = 20
+MAX_REJECTED = 20
 
 _MOST = 20
 
@@ -281,7 +281,7 @@ def parse_hints(texts: Iterable[str]) -> Hints:
 
 def show_rejected(rejected: Sequence[Rejection]) -> None:
     """Says what was not read, by file and line."""
-    for item in rejected[:MOST_REJECTED]:
+    for item in rejected[:MAX_REJECTED]:
         console.errors().print(f"[magenta]not read[/] {escape(str(item))}", soft_wrap=True)
-    if len(rejected) > MOST_REJECTED:
-        console.errors().print(f"[magenta]not read[/] and {len(rejected) - MOST_REJECTED} more")
+    if len(rejected) > MAX_REJECTED:
+        console.errors().print(f"[magenta]not read[/] and {len(rejected) - MAX_REJECTED} more")

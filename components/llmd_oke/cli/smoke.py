@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from llmd_base.errors import KitError
 from llmd_bench.files import make_folder
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from rich.markdown import Markdown
 
 from llmd_oke import planning
@@ -57,7 +57,7 @@ def smoke(
         words = ["smoke", *(["--json"] if as_json else []), *(["--fetch"] if fetch else []), *scale]
         raise console.ChildExit(rehearsals().run_inside(project, stack, words, reports))
     plan = planning.plan_stack_file(project, stack, router)
-    how = circumstances(plan, time_scale, tuple(simulated or ()), ran or ())
+    how = run_context(plan, time_scale, tuple(simulated or ()), ran or ())
     folder = reports or project / "reports"
     make_folder(folder)
     if if_failed:
@@ -98,7 +98,7 @@ def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) 
         with cluster_kubeconfig(pulumi, plan):
             if by_client:
                 make_folder(reports)
-                outcomes = _measured(pulumi.stack, plan, circumstances(plan, 1.0, (), ()), reports)
+                outcomes = _measured(pulumi.stack, plan, run_context(plan, 1.0, (), ()), reports)
             else:
                 outcomes = _fetched(pulumi.stack, plan, reports)
             if failed and all(outcome.passed for outcome in outcomes):
@@ -149,13 +149,13 @@ def _fetched(stack: str, plan: Plan, reports: Path) -> list["Outcome"]:
     return fetch(stack, plan, reports)
 
 
-def _measured(stack: str, plan: Plan, how: Circumstances, reports: Path) -> list["Outcome"]:
+def _measured(stack: str, plan: Plan, how: RunContext, reports: Path) -> list["Outcome"]:
     from llmd_oke.operations.smoke import run_all  # noqa: PLC0415
 
     return run_all(stack, plan, how, reports, datetime.now(UTC), console.progress())
 
 
-def circumstances(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> Circumstances:
+def run_context(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> RunContext:
     """What a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION.
 
     Raises:
@@ -163,10 +163,10 @@ def circumstances(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran
     """
     if wrong := [text for text in ran if "=" not in text]:
         raise KitError(f"--ran {wrong[0]!r} says no version.", "Give NAME=VERSION.")
-    from llmd_oke.operations.smoke import circumstances_of  # noqa: PLC0415
+    from llmd_oke.operations.smoke import run_context_of  # noqa: PLC0415
 
     versions = dict(text.split("=", 1) for text in ran)
-    return circumstances_of(plan, time_scale, simulated, versions)
+    return run_context_of(plan, time_scale, simulated, versions)
 
 
 def passport(

@@ -108,7 +108,7 @@ def _reader(
     from llmd_oke.operations.status.status import StatusReader  # noqa: PLC0415
 
     plan = planning.plan_stack_file(project, stack)
-    how = smoke.circumstances(plan, time_scale, simulated, ran)
+    how = smoke.run_context(plan, time_scale, simulated, ran)
     return StatusReader(stack, plan, how, every_s, url or prometheus_url(plan))
 
 
@@ -124,13 +124,13 @@ def _watch(
     try:
         with Live(console=console.output(), auto_refresh=False, screen=True) if live else nullcontext() as display:
             while True:
-                began_s = monotonic()
+                started_s = monotonic()
                 latest = read()
                 if display:
                     display.update(Visible(Group(screen(latest))), refresh=True)
                 else:
                     show(latest)
-                sleep(max(0.0, began_s + every_s - monotonic()))
+                sleep(max(0.0, started_s + every_s - monotonic()))
     finally:
         if live and latest:
             show(latest)

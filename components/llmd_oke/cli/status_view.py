@@ -18,7 +18,7 @@ from llmd_oke.operations.status.servers import FRONT_DOOR, Group
 from llmd_oke.operations.status.status import StackStatus
 from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped
 
-MOST_SYMPTOMS = 8
+MAX_SYMPTOMS = 8
 
 Part = TypeVar("Part")
 
@@ -55,10 +55,10 @@ def _verdict(status: StackStatus) -> Text:
 
 def _symptoms(symptoms: Sequence[Symptom]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
-    for symptom in symptoms[:MOST_SYMPTOMS]:
+    for symptom in symptoms[:MAX_SYMPTOMS]:
         table.add_row(Text(symptom.severity.word, style=_STYLES[symptom.severity]), Text(symptom.what))
         table.add_row("", Text(symptom.remedy, style="dim"))
-    if (more := len(symptoms) - MOST_SYMPTOMS) > 0:
+    if (more := len(symptoms) - MAX_SYMPTOMS) > 0:
         table.add_row("", f"and {more} more, which --json has")
     return table
 

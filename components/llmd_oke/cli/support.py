@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from llmd_base.errors import KitError
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from rich.console import Console
 
 from llmd_oke import planning
@@ -65,7 +65,7 @@ def support(
     try:
         plan = planning.plan_stack_file(project, stack)
         archive.try_to_add("plan.json", lambda: plan_document(plan))
-        how = smoke.circumstances(plan, time_scale, tuple(simulated or ()), ())
+        how = smoke.run_context(plan, time_scale, tuple(simulated or ()), ())
         _add_status(archive, stack, plan, how, prometheus)
     except KitError as error:
         archive.missing["status.json"] = error.message
@@ -75,7 +75,7 @@ def support(
     _tell(archive, file, as_json=as_json)
 
 
-def _add_status(archive: "Archive", stack: str, plan: Plan, how: Circumstances, url: str | None) -> None:
+def _add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url: str | None) -> None:
     """The status, and what it was read from.
 
     Raises:

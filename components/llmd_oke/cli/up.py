@@ -166,7 +166,7 @@ class _Account:
             raise KitError("With --json nobody can be asked.", "Add --yes.")
         self._pulumi = pulumi
         self._before = pulumi.last_record()
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     def document(self, benchmark: UpdateBenchmark, error: KitError | None) -> dict[str, Any]:
         """The operation as plain data: how many resources were created, updated and so on; the stack's outputs (secret
@@ -176,7 +176,7 @@ class _Account:
         Raises:
             KitError: the stack's history or outputs can't be read.
         """
-        duration_s = time.monotonic() - self._began_s
+        duration_s = time.monotonic() - self._started_s
         last = self._pulumi.last_record()
         return {
             "stack": self._pulumi.stack,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 from pydantic import ValidationError
 
 from llmd_oke.config import shape_problems, yaml_files
@@ -63,13 +63,13 @@ def load(project: Path, stack: str) -> StackConfig:
 
     Raises:
         KitError: there is no such file, or it is not YAML.
-        Refused: its shape is wrong; carries every problem, with lines.
+        InvalidStack: its shape is wrong; carries every problem, with lines.
     """
     path = stack_file(project, stack)
     try:
         return validate(read(project, stack))
-    except Refused as refused:
-        raise Refused(yaml_files.locate(refused.problems, path)) from refused
+    except InvalidStack as refused:
+        raise InvalidStack(yaml_files.locate(refused.problems, path)) from refused
 
 
 def read(project: Path, stack: str) -> Any:
@@ -78,7 +78,7 @@ def read(project: Path, stack: str) -> Any:
 
     Raises:
         KitError: there is no such file, or it is not YAML.
-        Refused: the object is not there, or has a key twice.
+        InvalidStack: the object is not there, or has a key twice.
     """
     path = stack_file(project, stack)
     open_project(project)
@@ -89,7 +89,7 @@ def read(project: Path, stack: str) -> Any:
         raise KitError(f"There is no stack file {path}.", f"Stacks here: {', '.join(known) or 'none'}.")
     content = yaml_files.read(path)
     if problems := list(content.problems()):
-        raise Refused(problems)
+        raise InvalidStack(problems)
     return stack_object(content.value)
 
 
@@ -121,7 +121,7 @@ def parse(document: Any) -> StackConfig:
     """The config in a stack file's document.
 
     Raises:
-        Refused: its shape is wrong; carries every problem.
+        InvalidStack: its shape is wrong; carries every problem.
     """
     return validate(stack_object(document))
 
@@ -130,11 +130,11 @@ def stack_object(document: Any) -> Any:
     """The object under `llmd-oke:stack` in a stack file's document.
 
     Raises:
-        Refused: it is not there.
+        InvalidStack: it is not there.
     """
     config = _mapping(_mapping(document).get("config"))
     if CONFIG_KEY not in config:
-        raise Refused([Problem("config", None, f"an object with the key {CONFIG_KEY}", "the stack has no config")])
+        raise InvalidStack([Problem("config", None, f"an object with the key {CONFIG_KEY}", "the stack has no config")])
     return config[CONFIG_KEY]
 
 
@@ -142,12 +142,12 @@ def validate(value: Any) -> StackConfig:
     """The config that an object spells.
 
     Raises:
-        Refused: its shape is wrong; carries every problem.
+        InvalidStack: its shape is wrong; carries every problem.
     """
     try:
         return StackConfig.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise Refused(shape_problems.problems(error.errors(include_url=False), value)) from error
+        raise InvalidStack(shape_problems.problems(error.errors(include_url=False), value)) from error
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

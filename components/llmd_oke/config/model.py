@@ -93,7 +93,7 @@ class Topology(Part):
         return ", ".join(f"{role} {s.replicas} x tp{s.tensor_parallel_size}" for role, s in self.servers().items())
 
 
-MOST_COPIES = 64
+MAX_COPIES = 64
 
 Decider = Literal["prefix", "always"]
 """Which prompts are prefilled remotely."""
@@ -243,7 +243,7 @@ class Model(Part):
     topology: Topology
     """Servers of one unit, in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in long form."""
 
-    copies: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 1
+    copies: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
     """Units side by side. KV cache is handed over inside a unit only."""
 
     router: Router = Router()

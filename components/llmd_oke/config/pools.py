@@ -22,7 +22,7 @@ from llmd_oke.config.base import (
 PercentOrCount = Annotated[str, matching(r"^[0-9]+%?$", "a number of nodes or a percentage, such as 1 or 25%")]
 Size = Annotated[int, Field(ge=1, le=1000)]
 
-MOST_PODS = 110
+MAX_PODS = 110
 """Kubernetes' own limit for the pods of a node."""
 
 CPU_BOOT_VOLUME_GIB = 128
@@ -166,7 +166,7 @@ class SystemPool(Part):
     kubernetes_version: KubernetesVersion | None = None
     """Version of the nodes; the cluster's if left out."""
 
-    max_pods: Annotated[int, Field(ge=1, le=MOST_PODS)] | None = None
+    max_pods: Annotated[int, Field(ge=1, le=MAX_PODS)] | None = None
     """Pods of a node with a VCN-native network; what the shape's VNICs carry if left out."""
 
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict[str, str])
@@ -260,7 +260,7 @@ class GpuPool(Part):
     kubernetes_version: KubernetesVersion | None = None
     """Version of the nodes; the cluster's if left out."""
 
-    max_pods: Annotated[int, Field(ge=1, le=MOST_PODS)] = GPU_MAX_PODS
+    max_pods: Annotated[int, Field(ge=1, le=MAX_PODS)] = GPU_MAX_PODS
     """Pods of a node."""
 
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict[str, str])

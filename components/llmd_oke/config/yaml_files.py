@@ -22,7 +22,7 @@ from yaml.reader import ReaderError
 
 CONFIG_KEY = "llmd-oke:stack"
 
-MOST_LEVELS = 50
+MAX_LEVELS = 50
 """Of objects and lists inside each other; a stack has fewer than ten."""
 
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
@@ -234,9 +234,9 @@ def _scan(node: yaml.Node, path: str, around: tuple[yaml.Node, ...], done: set[i
     """Problems of a node and all inside it. `around` are the nodes that it is in; nodes of `done` were looked at."""
     if node in around:
         yield Problem(path, None, "something else", "the alias contains itself", node.start_mark.line + 1)
-    elif len(around) > MOST_LEVELS:
+    elif len(around) > MAX_LEVELS:
         where = f"{path[:40]}…"
-        yield Problem(where, None, f"at most {MOST_LEVELS} levels", "it is nested too deeply", node.start_mark.line + 1)
+        yield Problem(where, None, f"at most {MAX_LEVELS} levels", "it is nested too deeply", node.start_mark.line + 1)
     elif id(node) not in done:
         done.add(id(node))
         for inner, child in _children(node, path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pulumi
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 from pulumi.runtime import mocks
 
 from llmd_oke.config import CONFIG_KEY, locate, setting_names, stack_file
@@ -152,7 +152,7 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
         outputs: those of the stack that made the cluster, where `clusterStack` names one.
 
     Raises:
-        Refused: the stack can't be deployed, or its objects have values that are not known before a cloud has made
+        InvalidStack: the stack can't be deployed, or its objects have values that are not known before a cloud has made
             something; carries every problem, with lines.
         KitError: there is no such stack, or outputs are given of no other stack.
     """
@@ -160,7 +160,7 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
     if outputs is not None and plan.cluster_stack is None:
         raise KitError(f"{stack} takes nothing from another stack, so that outputs mean nothing.", "Leave them out.")
     if problems := list(_front_door_problems(plan)):
-        raise Refused(locate(problems, stack_file(project, stack)))
+        raise InvalidStack(locate(problems, stack_file(project, stack)))
     resources = _declarations(project, stack, plan, outputs or {})
     updates = tuple(
         ModelUpdates(model.name, model.update_way, model.update_note, tuple(unit.name for unit in model.units))
@@ -168,7 +168,7 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
     )
     rendering = rendering_of(stack, resources, updates)
     if problems := list(_unknown_values(rendering, plan)):
-        raise Refused(locate(problems, stack_file(project, stack)))
+        raise InvalidStack(locate(problems, stack_file(project, stack)))
     return rendering
 
 

@@ -13,7 +13,7 @@ import httpx2
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Secret
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 
 from llmd_oke.config import ExistingCluster
 from llmd_oke.operations.kubeconfig import cluster_client, kubeconfig_context
@@ -95,7 +95,7 @@ def refuse_certificates(plan: Plan, read: ReadSecret | None = None) -> None:
     may come later, and a cluster that doesn't answer is told by the update itself.
 
     Raises:
-        Refused: a Secret of an existing cluster has a certificate that can't be used; carries every problem.
+        InvalidStack: a Secret of an existing cluster has a certificate that can't be used; carries every problem.
     """
     certificates = list(used_certificates(plan))
     if not certificates or not isinstance(plan.cluster, ExistingCluster):
@@ -107,7 +107,7 @@ def refuse_certificates(plan: Plan, read: ReadSecret | None = None) -> None:
             if stored := read(plan.namespace, row.secret):
                 problems += _problems(row, f"{plan.namespace}/{row.secret}", stored)
     if problems:
-        raise Refused(problems)
+        raise InvalidStack(problems)
 
 
 def _findings(certificate: UsedCertificate, namespace: str, read: ReadSecret) -> Iterator[Finding]:

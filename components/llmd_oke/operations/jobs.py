@@ -206,7 +206,7 @@ class ClusterJobs:
         until_end: bool = False,
     ) -> None:
         """Waits until nothing is `missing`, or the Job has ended; a Job that fails ends the wait with its cause."""
-        began_s = detailed_s = time.monotonic()
+        started_s = detailed_s = time.monotonic()
         while True:
             over = ended(self._job(place))
             if over is False:
@@ -215,10 +215,10 @@ class ClusterJobs:
             if over or text is None:
                 return
             now_s = time.monotonic()
-            if now_s - began_s > limit_s:
+            if now_s - started_s > limit_s:
                 raise KitError(f"Waited {limit_s:.0f} s {what} of {place.job}: {text}.")
             if now_s - detailed_s >= DETAIL_EVERY_S:
-                self.progress.detail(f"{text} ({now_s - began_s:.0f} s{'' if until_end else f' of {limit_s:.0f}'})")
+                self.progress.detail(f"{text} ({now_s - started_s:.0f} s{'' if until_end else f' of {limit_s:.0f}'})")
                 detailed_s = now_s
             time.sleep(PAUSE_S)
 

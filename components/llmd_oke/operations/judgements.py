@@ -12,7 +12,7 @@ from llmd_base.row import Basis
 from llmd_oke.operations.observations import (
     ITL,
     KV_CACHE_USAGE,
-    MOST_RUNNING,
+    MAX_RUNNING,
     PREEMPTIONS,
     REMOTE_PREFILL,
     REQUESTS,
@@ -82,7 +82,7 @@ def latency_limits(ttft_ms: float | None, itl_ms: float | None) -> Iterator[Assu
 def limits(max_num_seqs: int, min_remote_prefill_share: float | None) -> Iterator[Assumption]:
     """What keeps servers out of the regime that nothing was forecast for; no share where prefill is not remote."""
     most = tolerances()
-    yield Assumption(MOST_RUNNING, Kind.LIMIT, max_num_seqs, "limit", "below")
+    yield Assumption(MAX_RUNNING, Kind.LIMIT, max_num_seqs, "limit", "below")
     yield Assumption(WAITING, Kind.LIMIT, most.waiting, "limit", "at most")
     yield Assumption(KV_CACHE_USAGE, Kind.LIMIT, most.kv_cache_usage, "limit", "at most")
     yield Assumption(PREEMPTIONS, Kind.LIMIT, most.preemptions, "limit", "at most")

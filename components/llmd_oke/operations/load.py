@@ -27,12 +27,12 @@ from llmd_bench.jobs.load import LEAD_S
 from llmd_bench.load import pod_load
 from llmd_bench.load.notation import read_trim
 from llmd_bench.load.pod_load import LoadRequest, PodResult, unpack
-from llmd_bench.load.records import LEAST_SENT_SHARE, write_file
+from llmd_bench.load.records import MIN_SENT_SHARE, write_file
 from llmd_bench.load.stages import Stage, StageResult, check, mark_restarts, unmeasured
 from llmd_bench.load.workload import ConstantRate, PoissonRate
 from llmd_bench.readers import read
 from llmd_bench.readers.inference_perf import ToolLoad, config
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from llmd_pods.prewarm.places import inside
 from pydantic import TypeAdapter, ValidationError
 
@@ -100,7 +100,7 @@ def new_folder(reports: Path, stack: str) -> Path:
     return reports / stack_folder(stack) / "bench" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def hints(plan: Plan, model: ModelPlan, how: Circumstances) -> Hints:
+def hints(plan: Plan, model: ModelPlan, how: RunContext) -> Hints:
     """What the files of a tool don't tell."""
     return Hints(
         names=CatalogueNames(names_by_repository(), tuple(gpu_names())),
@@ -287,7 +287,7 @@ def load_request(plan: Plan, model: ModelPlan, options: LoadOptions, job: str) -
     """The load as a Job gets it.
 
     Raises:
-        Refused: it can't be run; carries everything that is wrong.
+        InvalidStack: it can't be run; carries everything that is wrong.
         KitError: something of it can't be read.
     """
     if any(shape.startswith("trace:") for shape in options.shapes):
@@ -323,7 +323,7 @@ def in_cluster(
     short then too has no row.
 
     Raises:
-        Refused: the load can't be run.
+        InvalidStack: the load can't be run.
         KitError: the folder can't be written, the cluster does not answer, or no pod left a result.
     """
     request = load_request(plan, model, options, new_name(model.name))
@@ -405,7 +405,7 @@ def _short_of(request: LoadRequest, measured: Sequence[Row]) -> Iterator[str]:
     """What a tool should have sent and did not; how many a random rate comes to is not known beforehand."""
     (stage,) = request.stages()
     rate = stage.shape.requests_per_s if isinstance(stage.shape, ConstantRate) else 0.0
-    expected = stage.requests or LEAST_SENT_SHARE * rate * (stage.duration_s or 0.0)
+    expected = stage.requests or MIN_SENT_SHARE * rate * (stage.duration_s or 0.0)
     sent = sum(row.requests or 0 for row in measured)
     if not measured or sent < expected:
         yield f"{stage.name}: {sent} of {stage.requests or rate * (stage.duration_s or 0.0):.0f} requests were sent"
@@ -445,7 +445,7 @@ def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> 
     """Everything that a Job would consist of.
 
     Raises:
-        Refused: the load can't be run.
+        InvalidStack: the load can't be run.
         KitError: the tool has no such load.
     """
     job = new_name(model.name)
@@ -465,7 +465,7 @@ def _workers(stage: Stage) -> int:
 
 
 def _row(
-    plan: Plan, model: ModelPlan, stage: StageResult, how: Circumstances, request: LoadRequest, notes: Sequence[str]
+    plan: Plan, model: ModelPlan, stage: StageResult, how: RunContext, request: LoadRequest, notes: Sequence[str]
 ) -> Row:
     return rows.stage_row(
         stage,

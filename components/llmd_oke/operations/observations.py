@@ -136,7 +136,7 @@ ITL = Figure("itl_ms", "ITL mean, ms", ".4g", lambda seen: seen.itl_ms)
 RUNNING = Figure("running", "decoding per server", ".3g", lambda seen: seen.running)
 
 
-MOST_RUNNING = Figure("most_running", "most in one server", ".0f", lambda seen: seen.most_running, of_requests=False)
+MAX_RUNNING = Figure("most_running", "most in one server", ".0f", lambda seen: seen.most_running, of_requests=False)
 
 
 WAITING = Figure("waiting", "waiting per server", ".2g", lambda seen: seen.waiting, of_requests=False)

@@ -31,7 +31,7 @@ from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.pools import SYSTEM_POOL, kernel_faults, newest_oke_image
 from llmd_oke.planning.tags import CHECKSUM_TAG
 
-MOST_SKEW = 3
+MAX_SKEW = 3
 """Kubernetes version skew policy: a kubelet may be three minor versions older than the API server."""
 
 
@@ -230,12 +230,12 @@ def _versions(tenancy: Tenancy) -> Iterator[Finding]:
         version = version if cluster.cluster_id is None else running
     for i, pool in tenancy.created_pools:
         if pool.kubernetes_version is not None:
-            fits = 0 <= _minor(version) - _minor(pool.kubernetes_version) <= MOST_SKEW
+            fits = 0 <= _minor(version) - _minor(pool.kubernetes_version) <= MAX_SKEW
             path, value = (
                 f"gpuPools[{i}].kubernetesVersion",
                 f"nodes {pool.kubernetes_version}, control plane {version}",
             )
-            remedy = f"Nodes may be as new as the control plane, and at most {MOST_SKEW} minor versions older."
+            remedy = f"Nodes may be as new as the control plane, and at most {MAX_SKEW} minor versions older."
             yield Finding("versions", path, Verdict.FINE if fits else Verdict.PROBLEM, value, "" if fits else remedy)
 
 

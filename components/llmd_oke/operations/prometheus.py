@@ -26,7 +26,7 @@ from llmd_oke.planning import Plan
 LIMIT_S = 10.0
 """For one query, from the request to the last byte of the answer."""
 
-MOST_BYTES = 32 * 2**20
+MAX_BYTES = 32 * 2**20
 
 _CONNECT_S = 3.0
 
@@ -199,8 +199,8 @@ def _read(client: httpx2.Client, address: str, parameters: Mapping[str, str], de
     with client.stream("GET", address, params=dict(parameters), timeout=timeout) as response:
         for part in response.iter_bytes():
             content += part
-            if len(content) > MOST_BYTES:
-                raise KitError(f"The answer of {address} has more than {MOST_BYTES // 2**20} MiB.", "Ask for less.")
+            if len(content) > MAX_BYTES:
+                raise KitError(f"The answer of {address} has more than {MAX_BYTES // 2**20} MiB.", "Ask for less.")
             if time.monotonic() > deadline_s:
                 raise TimeoutError
     return bytes(content)

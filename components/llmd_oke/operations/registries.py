@@ -38,7 +38,7 @@ _REMEDIES = {
 _UNKNOWN = {Refusal.UNREACHABLE, Refusal.BUSY, Refusal.UNSOUND}
 
 CHART_TIMEOUT_S = 20.0
-MOST_CHART_BYTES = 32 * 2**20
+MAX_CHART_BYTES = 32 * 2**20
 """Of an index or an archive; charts have a few hundred KiB."""
 DEEPEST = 20
 """Of an index, whose entries have lists in mappings in lists."""
@@ -171,7 +171,7 @@ def _copy_finding(client: RegistryClient, image: ContainerImage, charts: Mapping
 def _archive_sha256(client: httpx2.Client, chart: HelmChart) -> str:
     """The SHA-256 of what Helm would install, which finds it by the index of the repository."""
     index_url = f"{chart.repository}/index.yaml"
-    text = bounded_content(client, index_url, MOST_CHART_BYTES)
+    text = bounded_content(client, index_url, MAX_CHART_BYTES)
     _refuse_slow_yaml(text, index_url)
     index = _Index.model_validate(yaml.load(text, yaml.CSafeLoader))
     urls = [
@@ -182,7 +182,7 @@ def _archive_sha256(client: httpx2.Client, chart: HelmChart) -> str:
     ]
     if not urls:
         raise ValueError(f"{index_url} has no {chart.reference} {chart.version}")
-    return hashlib.sha256(bounded_content(client, urljoin(index_url, urls[0]), MOST_CHART_BYTES)).hexdigest()
+    return hashlib.sha256(bounded_content(client, urljoin(index_url, urls[0]), MAX_CHART_BYTES)).hexdigest()
 
 
 def _refuse_slow_yaml(text: bytes, url: str) -> None:

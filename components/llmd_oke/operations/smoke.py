@@ -16,7 +16,7 @@ from llmd_bench.deployment import ServerPods
 from llmd_bench.jobs.smoke import RESULT_KEY, unpack
 from llmd_bench.report import summarize_result
 from llmd_bench.reports import StoredReport, store
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from llmd_bench.smoke import SmokePlan, SmokeResult, resolve, run_smoke, server_pods
 from llmd_bench.tables import render
 from rich.console import RenderableType
@@ -31,16 +31,14 @@ from llmd_oke.planning.conditions import bound_models
 from llmd_oke.program.smoke import facts, smoke_request
 
 
-def circumstances_of(
-    plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Mapping[str, str]
-) -> Circumstances:
+def run_context_of(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Mapping[str, str]) -> RunContext:
     """What is not real of what is measured; nothing is where `simulated` names nothing."""
     if not simulated:
-        return Circumstances(time_scale, Basis.MEASURED, simulated, ran)
-    return Circumstances(time_scale, Basis.CALIBRATED, simulated, ran, bound_models(plan))
+        return RunContext(time_scale, Basis.MEASURED, simulated, ran)
+    return RunContext(time_scale, Basis.CALIBRATED, simulated, ran, bound_models(plan))
 
 
-def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, how: Circumstances) -> SmokePlan:
+def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, how: RunContext) -> SmokePlan:
     """What the benchmark of one model needs.
 
     Raises:
@@ -79,7 +77,7 @@ class Outcome:
 
 
 def run_all(
-    stack: str, plan: Plan, how: Circumstances, reports: Path, started: datetime, progress: Progress
+    stack: str, plan: Plan, how: RunContext, reports: Path, started: datetime, progress: Progress
 ) -> list[Outcome]:
     """Benchmarks the models of a deployed stack one after the other and stores their reports.
 

@@ -33,11 +33,11 @@ from pydantic import JsonValue
 from llmd_oke.operations.objects import metadata, plain
 from llmd_oke.operations.status.reading import ClusterReading, Unread, container_statuses, get, name_of, reason
 
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 """Of all files together, before they are compressed."""
 
-MOST_FILE_BYTES = 2**20
-MOST_LOG_BYTES = 256 * 2**10
+MAX_FILE_BYTES = 2**20
+MAX_LOG_BYTES = 256 * 2**10
 LOG_LINES = 2000
 LOGS_LIMIT_S = 120.0
 AT_ONCE = 8
@@ -55,21 +55,21 @@ class Archive:
     cut: set[str] = field(default_factory=set[str])
     missing: dict[str, str] = field(default_factory=dict[str, str])
 
-    def add(self, path: str, text: str, most_bytes: int = MOST_FILE_BYTES) -> None:
+    def add(self, path: str, text: str, most_bytes: int = MAX_FILE_BYTES) -> None:
         """Adds a text without its secrets; of one that is too long the end."""
         content = redact_text(text).encode()
         if len(content) > most_bytes:
             content = content[-most_bytes:]
             self.cut.add(path)
-        if sum(map(len, self.files.values())) + len(content) > MOST_BYTES:
-            self.missing[path] = f"the archive has its {MOST_BYTES // 2**20} MiB"
+        if sum(map(len, self.files.values())) + len(content) > MAX_BYTES:
+            self.missing[path] = f"the archive has its {MAX_BYTES // 2**20} MiB"
         else:
             self.files[path] = content
 
     def add_document(self, path: str, document: object) -> None:
         """Adds a document without its secrets."""
         as_json: JsonValue = json.loads(json.dumps(document, default=str))
-        self.add(path, json.dumps(redact(as_json), indent=1), MOST_BYTES)
+        self.add(path, json.dumps(redact(as_json), indent=1), MAX_BYTES)
 
     def try_to_add(self, path: str, read: Callable[[], object]) -> None:
         """Adds a document, or says why it isn't there."""
@@ -148,7 +148,7 @@ def add_logs(archive: Archive, way: HttpEndpoint, pods: Iterable[Pod]) -> None:
             if isinstance(text, Unread):
                 archive.missing[log.path] = text.why
             else:
-                archive.add(log.path, text, MOST_LOG_BYTES)
+                archive.add(log.path, text, MAX_LOG_BYTES)
 
 
 def _logs(pod: Pod) -> Iterator[_Log]:
@@ -168,7 +168,7 @@ def add_log_files(archive: Archive, folder: Path) -> None:
     for file in sorted(folder.rglob("*.log")):
         path = f"logs/{file.relative_to(folder)}"
         try:
-            archive.add(path, file.read_text(encoding="utf-8", errors="replace"), MOST_LOG_BYTES)
+            archive.add(path, file.read_text(encoding="utf-8", errors="replace"), MAX_LOG_BYTES)
         except OSError as error:
             archive.missing[path] = reason(error)
 

@@ -8,7 +8,7 @@ from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.config import FileStorage, NodeDisk, StackConfig
-from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.front_door import cache_isolation_advice
 from llmd_oke.planning.gateway import gateway_advice
@@ -226,7 +226,7 @@ def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
         for role in unit.roles
         for index in range(role.most_replicas)
     ]
-    for copies in range(min(free // unit.gpus, MOST_COPIES - len(model.units)), 0, -1):
+    for copies in range(min(free // unit.gpus, MAX_COPIES - len(model.units)), 0, -1):
         nodes, left = place(servers * copies, at_first)
         if not left:
             return copies, sum(not node.servers for node in nodes)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtensionOID
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke.config.front_door import CLIENT_PATTERN
@@ -26,11 +26,11 @@ CACHE_SECRET = "frontDoorCacheSecret"  # noqa: S105 - the name of one
 _SHORTEST_KEY = 20
 """Characters; ours. With letters and digits by chance these are 119 bits."""
 
-_LEAST_BITS = 56
+_MIN_BITS = 56
 """What a key must be able to have by chance, counted from its own characters; ours."""
 
 _CACHE_SECRET = r"[0-9A-Za-z]{32,128}"  # noqa: S105 - what one looks like
-_LEAST_CACHE_BITS = 96
+_MIN_CACHE_BITS = 96
 """What the secret of cache salts must be able to have by chance; ours. vLLM's documentation has salts of 256 bits."""
 
 _TEXTS = TypeAdapter(dict[str, str])
@@ -62,7 +62,7 @@ def read_secrets(
     """The secrets that a front door needs, of `settings`: JSON texts by their keys.
 
     Raises:
-        Refused: one is missing or can't be used; carries every problem, without the secrets.
+        InvalidStack: one is missing or can't be used; carries every problem, without the secrets.
     """
     authentication = door.authentication.kind if door.authentication else None
     keys = _texts(settings.get(KEYS)) if authentication == "api-keys" else None
@@ -77,14 +77,14 @@ def read_secrets(
         *(certificate_problems(pair, f"llmd-oke:{CERTIFICATE}", door.hosts, now) if pair is not None else ()),
     ]
     if problems:
-        raise Refused(problems)
+        raise InvalidStack(problems)
     certificate = Certificate(pair["chain"], pair["key"]) if pair is not None else None
     return FrontDoorSecrets(keys, key_set, certificate, cache_secret)
 
 
 def _cache_secret_problems(text: str) -> Iterator[Problem]:
     path = f"llmd-oke:{CACHE_SECRET}"
-    if not re.fullmatch(_CACHE_SECRET, text) or _chance_bits(text) < _LEAST_CACHE_BITS:
+    if not re.fullmatch(_CACHE_SECRET, text) or _chance_bits(text) < _MIN_CACHE_BITS:
         command = f"openssl rand -hex 32 | pulumi config set --secret {path}"
         why = "frontDoor.cacheIsolation has salts made of it, and it is missing, short or can be guessed"
         yield Problem(path, None, f"32 to 128 letters and digits by chance: {command}", why)
@@ -115,7 +115,7 @@ def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Prob
         elif len(key) < _SHORTEST_KEY or not re.fullmatch(r"[!-~]+", key):
             accepted = f"at least {_SHORTEST_KEY} letters, digits and signs of ASCII without blanks"
             yield Problem(place, None, accepted, "the key can be guessed, or not be sent in a header")
-        elif _chance_bits(key) < _LEAST_BITS:
+        elif _chance_bits(key) < _MIN_BITS:
             accepted = "letters and digits by chance, as `openssl rand -hex 24` makes them"
             yield Problem(place, None, accepted, "the key repeats itself or counts up, so that it can be guessed")
         owners.setdefault(key, client)

@@ -46,7 +46,7 @@ USABLE_MEMORY = 0.95
 Resources for Kubernetes and OS), and daemons take the rest; ours."""
 
 _SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCESS_KEY)$")
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 """Of arguments that a shortened one may stand for, which are told by name."""
 
 _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
@@ -353,7 +353,7 @@ def _extra_arguments(context: ModelContext) -> Iterator[Problem]:
     for i, argument in enumerate(context.model.engine.extra_args):
         flag = flag_of(argument)
         if names := full_names(flag):
-            accepted = " or ".join(names) if len(names) <= _MOST_NAMES else "the whole name of one of vLLM's arguments"
+            accepted = " or ".join(names) if len(names) <= _MAX_NAMES else "the whole name of one of vLLM's arguments"
             why = "vLLM would take the shortened name for that argument, and the kit plans by whole names alone"
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", flag, accepted, why)
         if flag == "--api-key":

@@ -14,7 +14,7 @@ from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Direction, GroupRole, GrowingSubnet, Outside, Protocol, RuleEntry, SubnetRole
 from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig, SystemPool
 from llmd_oke.config.base import Part
-from llmd_oke.config.pools import MOST_PODS
+from llmd_oke.config.pools import MAX_PODS
 from llmd_oke.records import record
 
 SURGE = 0.25
@@ -275,8 +275,8 @@ def carried_pods(shape: str, ocpus: float) -> int:
     enough for the limit, and have OCPUs of their own, whatever `ocpus` says.
     """
     if not shape.endswith(".Flex"):
-        return MOST_PODS
-    return min(MOST_PODS, max(1, int(ocpus) - 1) * facts.subnets().pods_per_vnic)
+        return MAX_PODS
+    return min(MAX_PODS, max(1, int(ocpus) - 1) * facts.subnets().pods_per_vnic)
 
 
 def ocids(part: Part) -> dict[str, str]:

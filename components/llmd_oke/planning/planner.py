@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.cluster import IMAGES
@@ -74,12 +74,12 @@ def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nod
 
     Raises:
         KitError: there is no such file, or it is not YAML.
-        Refused: the stack can't be deployed; carries every problem, with lines.
+        InvalidStack: the stack can't be deployed; carries every problem, with lines.
     """
     try:
         written = plan_object(read(project, stack), nodes_pull=nodes_pull)
-    except Refused as refused:
-        raise Refused(locate(refused.problems, stack_file(project, stack))) from refused
+    except InvalidStack as refused:
+        raise InvalidStack(locate(refused.problems, stack_file(project, stack))) from refused
     return plan(with_router(written.config, router)) if router else written
 
 
@@ -87,13 +87,13 @@ def plan_object(value: Any, *, nodes_pull: bool = False) -> Plan:
     """The plan of the object under `llmd-oke:stack`; see `plan_stack_file`.
 
     Raises:
-        Refused: the stack can't be deployed; carries every problem.
+        InvalidStack: the stack can't be deployed; carries every problem.
     """
     try:
         config = validate(value)
-    except Refused as refused:
+    except InvalidStack as refused:
         others = project_problems() or _problems_of_other_parts(value, refused.problems)
-        raise Refused([*refused.problems, *others]) from refused
+        raise InvalidStack([*refused.problems, *others]) from refused
     return plan(config, nodes_pull=nodes_pull)
 
 
@@ -102,12 +102,12 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
     what a gateway's provider can't do.
 
     Raises:
-        Refused: the stack can't be deployed; carries every problem that was found.
+        InvalidStack: the stack can't be deployed; carries every problem that was found.
     """
     real = [*pull_problems(config), *provider_limit_problems(config)] if nodes_pull else []
     problems = project_problems() or [*checks.problems(config), *real]
     if problems:
-        raise Refused(problems)
+        raise InvalidStack(problems)
     pools = checks.pools(config)
     nodes, _ = place(servers(config, config.models), empty_nodes(pools))
     room = _Room(config, pools, nodes)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pulumi
 import pulumi_kubernetes as k8s
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
 from llmd_oke.config import ExistingCluster
@@ -172,7 +172,7 @@ def require_known_taints(plan: Plan, cluster_id: str, pools: PoolOutputs | None)
         RunError: pods would be kept from nodes by taints that the serving stack doesn't know.
     """
     if problems := list(unknown_taints(plan, pools or {})):
-        raise pulumi.RunError(str(Refused(problems)))
+        raise pulumi.RunError(str(InvalidStack(problems)))
     return cluster_id
 
 

@@ -46,7 +46,7 @@ def declare_front_door(
     """The front door, by a provider that changes weights, keys and certificate in place, after all that it leads to.
 
     Raises:
-        Refused: a secret of the stack's config is missing or can't be used.
+        InvalidStack: a secret of the stack's config is missing or can't be used.
     """
     provider = access.provider(NAME, mutable=True)
     opts = after(access.options(provider), *access.ready, *needed)
@@ -59,7 +59,7 @@ def front_door_args(
     """The arguments of the front door; secrets are plain here and go into secret inputs only.
 
     Raises:
-        Refused: a secret of the stack's config is missing or can't be used.
+        InvalidStack: a secret of the stack's config is missing or can't be used.
     """
     from llmd_oke.planning import front_door_secrets  # noqa: PLC0415 - loads a library that reads certificates
 

@@ -215,7 +215,7 @@ def render(
         limit_s: longest that the program may run, in seconds.
 
     Raises:
-        Refused: the stack can't be deployed.
+        InvalidStack: the stack can't be deployed.
         KitError: there is no such stack, or the program does not end.
     """
     if isinstance(config, str):

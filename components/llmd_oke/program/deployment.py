@@ -42,7 +42,7 @@ def program(project: Path | None = None) -> None:
     is, or the working directory.
 
     Raises:
-        Refused: the config, or the project's own `values/`, can't be deployed.
+        InvalidStack: the config, or the project's own `values/`, can't be deployed.
     """
     open_project(project or Path(pulumi.get_root_directory() or "."))
     settings = pulumi.Config("llmd-oke")

@@ -77,12 +77,12 @@ def salting_filter(secret: str) -> Config:
     return _bodies(_CHOOSE, secret=secret)
 
 
-_MOST_TOKENS = 10**9
+_MAX_TOKENS = 10**9
 """That a request is counted with: as many as a limit may be."""
 
 _CHOOSE = f"""local model, tokens = check(handle)
   if model then handle:streamInfo():dynamicMetadata():set("{MODEL_NAMESPACE}", "{MODEL_KEY}", model) end
-  local counted = math.ceil(math.max(1, math.min(tokens or 1, {_MOST_TOKENS})))
+  local counted = math.ceil(math.max(1, math.min(tokens or 1, {_MAX_TOKENS})))
   handle:streamInfo():dynamicMetadata():set("{TOKENS_NAMESPACE}", "{MODEL_KEY}", counted)
   handle:clearRouteCache()"""
 """No filter of Envoy's own chooses the route anew."""

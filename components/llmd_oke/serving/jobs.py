@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from llmd_base import config_maps
-from llmd_base.config_maps import MOST_CHUNKS
+from llmd_base.config_maps import MAX_CHUNKS
 from llmd_bench.jobs.package import SPEC_VARIABLE
 from llmd_bench.load.pod_load import LoadRequest
 
@@ -146,7 +146,7 @@ def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> di
 
 def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[dict[str, Any]]:
     """What the pods of a load need besides; all of it belongs to the Job."""
-    parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MOST_CHUNKS)]
+    parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MAX_CHUNKS)]
     ready = [request.ready_name(pod) for pod in range(request.parallelism)]
     return [
         *account(settings, uid, [*parts, *ready], [request.start_name]),
@@ -206,7 +206,7 @@ def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_
 
 def tool_objects(settings: JobSettings, config: str, uid: str) -> list[dict[str, Any]]:
     """What the pod of a tool needs besides: its configuration, and the program that publishes its files."""
-    parts = [f"{settings.job}-0-{chunk}" for chunk in range(MOST_CHUNKS)]
+    parts = [f"{settings.job}-0-{chunk}" for chunk in range(MAX_CHUNKS)]
     return [
         *account(settings, uid, parts, []),
         config_map(settings, uid, "config", {CONFIG_FILE: config}, {}),
@@ -281,7 +281,7 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
 
 def evaluation_objects(settings: JobSettings, evaluation: Evaluation, uid: str) -> list[dict[str, Any]]:
     """What its pod needs besides: the program, and the lock that its package is installed from."""
-    program = resources.files("llmd_pods").joinpath(PROGRAM_FILE).read_text(encoding="utf-8")
+    program = resources.files("llmd_bench.jobs").joinpath("package.py").read_text(encoding="utf-8")
     files = {PROGRAM_FILE: program, REQUIREMENTS_FILE: requirements(evaluation.package)}
     return [config_map(settings, uid, "program", files, {})]
 

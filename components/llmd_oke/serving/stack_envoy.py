@@ -56,7 +56,7 @@ _USED_UP = {
 _NO_LIMIT = 2**31 - 1
 """In a minute."""
 
-_MOST_CLIENTS = 4096
+_MAX_CLIENTS = 4096
 """Clients whose requests are counted at a time; ours. Of more, those that ask least often begin anew."""
 
 _READ_LATER: Config = {"validate_clusters": False}
@@ -366,7 +366,7 @@ def _limit_filter(prefix: str, everybody: int | None, clients: Mapping[str, int]
         "descriptors": [*own, *others],
         "rate_limits": [{"actions": [named], **counted}],
         "always_consume_default_token_bucket": False,
-        "max_dynamic_descriptors": _MOST_CLIENTS,
+        "max_dynamic_descriptors": _MAX_CLIENTS,
     }
     return {"name": f"{prefix}-per-minute", "typed_config": {**kind, **settings}}
 

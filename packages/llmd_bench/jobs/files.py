@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmd_base.cluster import from_environment
-from llmd_base.config_maps import MOST_CHUNKS, config_maps, pieces
+from llmd_base.config_maps import MAX_CHUNKS, config_maps, pieces
 from llmd_base.errors import KitError
 
 KEPT = frozenset({".json", ".yaml", ".yml", ".csv", ".log", ".txt"})
@@ -33,9 +33,9 @@ def publish(folder: Path, environment: Mapping[str, str]) -> None:
     if not texts:
         raise KitError(f"{folder} holds no result")
     parts = pieces(json.dumps(texts).encode())
-    if len(parts) > MOST_CHUNKS:
+    if len(parts) > MAX_CHUNKS:
         raise KitError(
-            f"the result is too large: {len(parts)} ConfigMaps of {MOST_CHUNKS}", "Leave per-request files out."
+            f"the result is too large: {len(parts)} ConfigMaps of {MAX_CHUNKS}", "Leave per-request files out."
         )
     job = environment["JOB_NAME"]
     names = [f"{job}-0-{chunk}" for chunk in range(len(parts))]

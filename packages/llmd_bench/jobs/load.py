@@ -14,7 +14,7 @@ from llmd_base.cluster import InCluster, from_environment
 from llmd_base.config_maps import config_maps, owned_metadata
 from llmd_base.errors import KitError
 
-from llmd_bench import run_context as circumstances
+from llmd_bench import run_context
 from llmd_bench.load.completions import Target
 from llmd_bench.load.pod_load import LoadRequest, from_json, pack
 from llmd_bench.load.stages import Live, StageResult, run_stages
@@ -70,7 +70,7 @@ def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster
     Raises:
         KitError: the start is never told or too far away, or the target's URL is none.
     """
-    how = circumstances.from_environment(environment)
+    how = run_context.from_environment(environment)
     pod = int(environment["JOB_COMPLETION_INDEX"])
 
     async def start_at() -> float:
@@ -133,7 +133,7 @@ def publish(
 ) -> None:
     """Writes the pod's result to ConfigMaps of the Job."""
     pod = int(environment["JOB_COMPLETION_INDEX"])
-    parts = pack(circumstances.from_environment(environment), results)
+    parts = pack(run_context.from_environment(environment), results)
     names = [request.part_name(pod, chunk) for chunk in range(len(parts))]
     for config_map in config_maps(parts, names, request.namespace, request.job, environment["JOB_UID"]):
         cluster.apply(config_map)

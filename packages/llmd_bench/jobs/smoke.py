@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from llmd_base.cluster import InCluster, from_environment
-from llmd_base.config_maps import JOB_ANNOTATION, LABEL, MOST_BYTES, gunzip, owned_metadata
+from llmd_base.config_maps import JOB_ANNOTATION, LABEL, MAX_BYTES, gunzip, owned_metadata
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Ticker
 from pydantic import TypeAdapter, ValidationError
 
-from llmd_bench import run_context as circumstances
+from llmd_bench import run_context as context
 from llmd_bench.deployment import Snapshot
 from llmd_bench.evals import BuiltinResult
 from llmd_bench.evidence import ApiAnswer, RemotePrefill
 from llmd_bench.load.records import RequestRecord
 from llmd_bench.performance import Performance
 from llmd_bench.report import build_report, summarize_result, to_yaml
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from llmd_bench.smoke import SmokeResult, bare_plan, resolve, run_smoke
 from llmd_bench.smoke_request import SmokeRequest, Verdict, from_json
 
@@ -49,7 +49,7 @@ class _Packed:
     """A result without the addresses that it was measured at."""
 
     request: SmokeRequest
-    circumstances: Circumstances
+    context: RunContext
     run: str
     started: datetime
     ended: datetime
@@ -65,7 +65,7 @@ class _Packed:
 
 
 _PACKED = TypeAdapter(_Packed)
-_COMMON = [name for name in _Packed.__dataclass_fields__ if name not in {"request", "circumstances", "records"}]
+_COMMON = [name for name in _Packed.__dataclass_fields__ if name not in {"request", "context", "records"}]
 """Fields that a result has too."""
 
 
@@ -77,13 +77,13 @@ class ConfigMapContent:
     result: bytes
 
 
-def pack(request: SmokeRequest, how: Circumstances, result: SmokeResult) -> ConfigMapContent:
+def pack(request: SmokeRequest, how: RunContext, result: SmokeResult) -> ConfigMapContent:
     """The result of a request. The times of single tokens, then all requests, are left out where it grows too large;
     what was computed of them stays whole.
     """
     packed = _Packed(
         request=request,
-        circumstances=how,
+        context=how,
         records=tuple(replace(record, event_times_s=tuple(record.event_times_s)) for record in result.records),
         **{name: getattr(result, name) for name in _COMMON},
     )
@@ -101,13 +101,13 @@ def unpack(compressed: bytes) -> SmokeResult:
     Raises:
         KitError: it isn't one.
     """
-    content = gunzip(compressed, MOST_BYTES)
+    content = gunzip(compressed, MAX_BYTES)
     try:
         packed = _PACKED.validate_json(content or b"")
     except ValidationError as error:
         raise KitError(f"The result can't be read: {error}", "It was written by another version of the kit.") from error
     return SmokeResult(
-        plan=bare_plan(packed.request, packed.circumstances),
+        plan=bare_plan(packed.request, packed.context),
         records=packed.records,
         before=Snapshot(()),
         after=Snapshot(()),
@@ -199,7 +199,7 @@ def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluste
     Raises:
         KitError: the model is not there or does not answer, or the result can't be written.
     """
-    how = circumstances.from_environment(environment)
+    how = context.from_environment(environment)
     ticker = Ticker(PlainProgress(sys.stdout), LOG_INTERVAL_S)
     result = run_smoke(resolve(request, cluster, how), lambda news: ticker.tell(str(news), news.phase))
     cluster.apply(result_config_map(request, pack(request, how, result), environment))

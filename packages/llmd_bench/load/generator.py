@@ -64,13 +64,13 @@ async def run_load(
         if on_record:
             on_record(record)
 
-    began_s = perf_counter()
+    started_s = perf_counter()
     sender = Sender(
         target,
         Dialogues(load.question),
         keep,
-        origin_s=began_s,
-        deadline_s=began_s + limit_s,
+        origin_s=started_s,
+        deadline_s=started_s + limit_s,
         request_timeout_s=load.request_timeout_s,
     )
     try:

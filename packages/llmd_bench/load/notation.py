@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 
 from llmd_bench.load.records import Trim
 from llmd_bench.load.workload import (
@@ -35,7 +35,7 @@ from llmd_bench.load.workload import (
     TraceEntry,
 )
 
-_MOST_PROBLEMS = 20
+_MAX_PROBLEMS = 20
 
 _INPUT = ("input_tokens", "input_length", "ContextTokens")
 _OUTPUT = ("output_tokens", "output_length", "GeneratedTokens")
@@ -48,7 +48,7 @@ def read_trace(path: Path) -> Trace:
 
     Raises:
         KitError: the file can't be read.
-        Refused: lines can't be read, or there is none; carries the first twenty of them.
+        InvalidStack: lines can't be read, or there is none; carries the first twenty of them.
     """
     entries: list[TraceEntry] = []
     problems: list[Problem] = []
@@ -65,10 +65,10 @@ def read_trace(path: Path) -> Trace:
     if not entries and not problems:
         problems.append(Problem(path.name, None, "at least one request", "it is empty"))
     if problems:
-        raise Refused(problems[:_MOST_PROBLEMS], "the load can't be sent")
+        raise InvalidStack(problems[:_MAX_PROBLEMS], "the load can't be sent")
     entries.sort(key=lambda entry: entry.at_s)
-    began_s = entries[0].at_s
-    return Trace(tuple(TraceEntry(e.at_s - began_s, e.input_tokens, e.output_tokens) for e in entries), path.name)
+    started_s = entries[0].at_s
+    return Trace(tuple(TraceEntry(e.at_s - started_s, e.input_tokens, e.output_tokens) for e in entries), path.name)
 
 
 def _rows(text: str) -> Iterator[tuple[int, _Row | str]]:

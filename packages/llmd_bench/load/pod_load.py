@@ -11,17 +11,17 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
-from llmd_base.config_maps import MOST_CHUNKS, pieces
+from llmd_base.config_maps import MAX_CHUNKS, pieces
 from llmd_base.errors import KitError
 from pydantic import TypeAdapter
 
-from llmd_bench import run_context as circumstances
+from llmd_bench import run_context
 from llmd_bench.load.notation import read_length, read_shapes, read_trim
 from llmd_bench.load.records import Failure, Health, RequestRecord, delay_of, percentile, spoiled_reason, window_of
 from llmd_bench.load.sending import Share
 from llmd_bench.load.stages import Conditions, Stage, StageResult
 from llmd_bench.load.workload import ClosedLoop, Workload
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class Part:
 class PodResult:
     """All that one pod measured, and where."""
 
-    how: Circumstances
+    how: RunContext
     parts: tuple[Part, ...]
 
 
-def pack(how: Circumstances, results: Sequence[StageResult]) -> list[bytes]:
+def pack(how: RunContext, results: Sequence[StageResult]) -> list[bytes]:
     """A pod's results in pieces. What would be too many comes without the times of single tokens.
 
     Raises:
@@ -144,7 +144,7 @@ def pack(how: Circumstances, results: Sequence[StageResult]) -> list[bytes]:
     """
     for thinned in (False, True):
         parts = pieces(_encoded(how, results, thinned=thinned))
-        if len(parts) <= MOST_CHUNKS:
+        if len(parts) <= MAX_CHUNKS:
             return parts
     raise KitError(f"{sum(len(result.records) for result in results)} requests are too many for one pod's ConfigMaps.")
 
@@ -157,7 +157,7 @@ def unpack(content: bytes) -> PodResult:
     """
     try:
         document = json.loads(content)
-        return PodResult(circumstances.from_text(document["circumstances"]), tuple(map(_part, document["stages"])))
+        return PodResult(run_context.from_text(document["run_context"]), tuple(map(_part, document["stages"])))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise KitError(f"A pod's result can't be read: {error!r:.200}") from error
 
@@ -265,7 +265,7 @@ def _sum(rates: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _encoded(how: Circumstances, results: Sequence[StageResult], *, thinned: bool) -> bytes:
+def _encoded(how: RunContext, results: Sequence[StageResult], *, thinned: bool) -> bytes:
     stages = [
         {
             "records": [_fields(record.thinned() if thinned else record) for record in result.records],
@@ -277,7 +277,7 @@ def _encoded(how: Circumstances, results: Sequence[StageResult], *, thinned: boo
         }
         for result in results
     ]
-    return json.dumps({"circumstances": how.to_text(), "stages": stages}, separators=(",", ":")).encode()
+    return json.dumps({"run_context": how.to_text(), "stages": stages}, separators=(",", ":")).encode()
 
 
 def _fields(record: RequestRecord) -> list[Any]:

@@ -145,7 +145,7 @@ LATEST_MS = 5.0
 LATEST_SHARE = 0.05
 """The same as a share of the median time to first token: what is slow anyway isn't spoiled by some milliseconds."""
 
-LEAST_SENT_SHARE = 0.97
+MIN_SENT_SHARE = 0.97
 """Of the offered rate: a run that sent less was another run than the one asked for."""
 
 
@@ -198,7 +198,7 @@ def spoiled_reason(health: Health, median_ttft_ms: float | None) -> str | None:
         if delay and delay.p99 > limit_ms
     ]
     offered, sent = health.offered_requests_per_s, health.sent_requests_per_s
-    if offered and sent is not None and sent < LEAST_SENT_SHARE * offered:
+    if offered and sent is not None and sent < MIN_SENT_SHARE * offered:
         problems.append(f"{sent:.1f} of {offered:.1f} requests/s were sent")
     if not problems:
         return None

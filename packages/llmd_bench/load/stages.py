@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice
 from time import perf_counter
 
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 
 from llmd_bench.deployment import Stability
 from llmd_bench.load.completions import Target, address_of
@@ -157,12 +157,12 @@ def _rate(amount: float, window: Window) -> float:
 
 VERDICT = "the load can't be sent"
 
-MOST_REQUESTS_PER_S = 10_000.0
+MAX_REQUESTS_PER_S = 10_000.0
 """For each process: beyond what any sends, so that a slip of the pen does not run for hours."""
 
 
 def check(stages: Sequence[Stage], workload: Workload, processes: int) -> None:
-    """Raise `Refused` with everything that is wrong; `processes` is of all generators together."""
+    """Raise `InvalidStack` with everything that is wrong; `processes` is of all generators together."""
     problems = [
         *(
             problem
@@ -176,7 +176,7 @@ def check(stages: Sequence[Stage], workload: Workload, processes: int) -> None:
     if processes < 1:
         problems.append(Problem("processes", processes, "at least 1", "someone has to send"))
     if problems:
-        raise Refused(problems, VERDICT)
+        raise InvalidStack(problems, VERDICT)
 
 
 def _of_stage(path: str, stage: Stage, workload: Workload, processes: int) -> Iterator[Problem]:
@@ -185,7 +185,7 @@ def _of_stage(path: str, stage: Stage, workload: Workload, processes: int) -> It
     for name, value in (("requests", stage.requests), ("duration_s", stage.duration_s)):
         if value is not None and value <= 0:
             yield Problem(f"{path}.{name}", value, "more than 0", "nothing would be sent")
-    yield from _of_shape(f"{path}.shape", stage.shape, MOST_REQUESTS_PER_S * max(processes, 1))
+    yield from _of_shape(f"{path}.shape", stage.shape, MAX_REQUESTS_PER_S * max(processes, 1))
     conversations = workload.conversations
     if conversations and isinstance(stage.shape, ClosedLoop) and stage.shape.concurrency > conversations.at_a_time:
         yield Problem(
@@ -206,7 +206,7 @@ def _of_shape(path: str, shape: LoadShape, most_per_s: float) -> Iterator[Proble
     elif not 0 < shape.requests_per_s < float("inf"):
         yield Problem(path, str(shape), "a rate above 0", "nothing would be sent")
     elif shape.requests_per_s > most_per_s:
-        why = f"a process of the generator can't send more than {MOST_REQUESTS_PER_S:g} requests/s"
+        why = f"a process of the generator can't send more than {MAX_REQUESTS_PER_S:g} requests/s"
         yield Problem(path, str(shape), f"at most {most_per_s:g} requests/s, or more processes", why)
 
 
@@ -298,7 +298,7 @@ LEAD_S = 0.05
 
 LIVE_INTERVAL_S = 1.0
 
-MOST_COUNTED = 1_000_000
+MAX_COUNTED = 1_000_000
 """Requests of an open loop that are counted beforehand, which takes up to half a second."""
 
 OnProgress = Callable[[Live], None]
@@ -329,7 +329,7 @@ async def run_stages(
     is marked as interrupted.
 
     Raises:
-        Refused: a stage or the workload can't be run; carries everything that is wrong.
+        InvalidStack: a stage or the workload can't be run; carries everything that is wrong.
         KitError: the target's URL is none.
     """
     address_of(target)
@@ -432,9 +432,9 @@ class _StageRun:
         if isinstance(stage.shape, ClosedLoop):
             return _of_users(share, self._workers.processes, stage.shape.concurrency, stage)
         count = 0
-        for count, moment_s in enumerate(islice(self._section.moments_s(), MOST_COUNTED + 1), 1):  # noqa: B007
+        for count, moment_s in enumerate(islice(self._section.moments_s(), MAX_COUNTED + 1), 1):  # noqa: B007
             self._last_due_s = moment_s
-        return share.of(count) if count <= MOST_COUNTED else None
+        return share.of(count) if count <= MAX_COUNTED else None
 
     def _note(self, records: Sequence[RequestRecord]) -> None:
         self._ended += len(records)

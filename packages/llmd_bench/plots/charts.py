@@ -34,7 +34,7 @@ from typing import Any
 
 from llmd_base.errors import KitError
 
-MOST_STEPS = 1000
+MAX_STEPS = 1000
 """Points of a distribution's line; more would make the file large and the picture no clearer."""
 
 _TERMINAL_MARKERS = "●■▲◆▼○□△◇▽"
@@ -202,9 +202,9 @@ def _spans_decades(samples: Sequence[Samples]) -> bool:
 
 
 def _cumulative(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Value and share of samples up to it, for at most `MOST_STEPS` values: the largest is always among them."""
+    """Value and share of samples up to it, for at most `MAX_STEPS` values: the largest is always among them."""
     ordered = sorted(values)
-    stride = math.ceil(len(ordered) / MOST_STEPS) or 1
+    stride = math.ceil(len(ordered) / MAX_STEPS) or 1
     indices = range(len(ordered) - 1, -1, -stride)
     return [(ordered[index], (index + 1) / len(ordered)) for index in reversed(indices)]
 

@@ -18,13 +18,13 @@ from .web import Web, without_secrets
 SKIPPED_FOLDERS = ("original", "metal")
 """Weights in formats that vLLM doesn't read; it leaves `original` out too."""
 
-MOST_PAGES = 1000
+MAX_PAGES = 1000
 """Of a listing: a thousand files each."""
 
 SUMS = "SHA256SUMS"
 """Name of the file beside a model's objects with their SHA-256, as `sha256sum` writes it."""
 
-MOST_SUMS_BYTES = 2**20
+MAX_SUMS_BYTES = 2**20
 
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _PARTS_DIGEST = re.compile(r"[A-Za-z0-9+/]{22}==-[1-9][0-9]{0,4}")
@@ -42,7 +42,7 @@ def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -
             raise ValueError(f"it answers with commit {commit[:80]}")
     files: list[RemoteFile] = []
     page = f"{model}/tree/{commit}?recursive=true"
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         with _listing_errors(page):
             entries, next_page = web.read_json(page)
             files += [
@@ -55,7 +55,7 @@ def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -
         if not next_page:
             return Listing(commit, tuple(files))
         page = next_page
-    raise PrewarmError(f"{model} has more than {MOST_PAGES} pages of files")
+    raise PrewarmError(f"{model} has more than {MAX_PAGES} pages of files")
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def list_object_storage(web: Web, source_url: str, repository: str, revision: st
     base, prefix = source_url.rstrip("/") + "/", f"{repository}/"
     files: list[RemoteFile] = []
     start = prefix
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         query = urllib.parse.urlencode({"prefix": prefix, "start": start, "fields": "name,size,md5"})
         with _listing_errors(base):
             document, _ = web.read_json(f"{base}?{query}")
@@ -102,7 +102,7 @@ def list_object_storage(web: Web, source_url: str, repository: str, revision: st
         if not start:
             break
     else:
-        raise PrewarmError(f"{without_secrets(base)} has more than {MOST_PAGES} pages of files for {repository}")
+        raise PrewarmError(f"{without_secrets(base)} has more than {MAX_PAGES} pages of files for {repository}")
     files = _with_checksums(web, files)
     facts = json.dumps([(file.path, file.size, file.digest) for file in files])
     commit = hashlib.sha256(facts.encode()).hexdigest()[:40]
@@ -134,9 +134,9 @@ def _with_checksums(web: Web, files: list[RemoteFile]) -> list[RemoteFile]:
     sums = next((file for file in files if file.path == SUMS), None)
     if sums is None:
         return [file if file.check else replace(file, **_of_headers(web, file.url)) for file in files]
-    if sums.size > MOST_SUMS_BYTES:
-        raise PrewarmError(f"{SUMS} has {sums.size} bytes, more than {MOST_SUMS_BYTES}")
-    lines = web.read_text(sums.url, MOST_SUMS_BYTES).splitlines()
+    if sums.size > MAX_SUMS_BYTES:
+        raise PrewarmError(f"{SUMS} has {sums.size} bytes, more than {MAX_SUMS_BYTES}")
+    lines = web.read_text(sums.url, MAX_SUMS_BYTES).splitlines()
     by_path = {line[2]: line[1] for text in lines if (line := _SUM.fullmatch(text))}
     return [
         replace(file, check="sha256", digest=by_path[file.path]) if file.path in by_path else replace(file, check="")

@@ -22,11 +22,11 @@ MIB = 2**20
 USUAL_PART_MIB = (128, 64, 32, 16, 8, 5, 10, 20, 25, 50, 100, 200, 250, 256, 500, 512, 1000, 1024)
 """Sizes of parts that are tried first: 128 MiB is that of OCI's command line and SDKs, others are of S3 clients."""
 
-MOST_PART_SIZES = 32
+MAX_PART_SIZES = 32
 """Each is another reading of the file."""
 
 CURE = "upload them in one part, or put a SHA256SUMS (as sha256sum writes it) beside them"
-MOST_NAMES = 5
+MAX_NAMES = 5
 _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -142,7 +142,7 @@ def amount(size: float) -> str:
 
 def _refuse_unverifiable(paths: Sequence[str], count: int, reason: str) -> None:
     if paths:
-        names = ", ".join(paths[:MOST_NAMES]) + (", ..." if len(paths) > MOST_NAMES else "")
+        names = ", ".join(paths[:MAX_NAMES]) + (", ..." if len(paths) > MAX_NAMES else "")
         raise PrewarmError(f"{len(paths)} of {count} files can't be verified, because they {reason}: {names}; {CURE}")
 
 
@@ -161,7 +161,7 @@ def part_sizes(size: int, parts: int) -> list[int]:
     smallest, above = -(-size // parts), -(-size // (parts - 1))
     usual = [mib * MIB for mib in USUAL_PART_MIB]
     all_sizes = range(-(-smallest // MIB) * MIB, above, MIB)
-    return [part for part in dict.fromkeys([*usual, *all_sizes]) if smallest <= part < above][:MOST_PART_SIZES]
+    return [part for part in dict.fromkeys([*usual, *all_sizes]) if smallest <= part < above][:MAX_PART_SIZES]
 
 
 def digest_of_parts(path: Path, part_bytes: int) -> str:

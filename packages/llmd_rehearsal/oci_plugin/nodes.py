@@ -26,7 +26,7 @@ GIB_PER_OCPU: Final = 16
 """Memory of a flexible shape where none is asked for (OCI documentation, Flexible Shapes)."""
 DISK: Final = "1Ti"
 """Room for pods on a machine's disks, whatever they are."""
-MOST_PODS: Final = 110
+MAX_PODS: Final = 110
 """Pods on a node by default (kubelet's own)."""
 _CYCLED_FOR = (
     "initialNodeLabels",
@@ -232,7 +232,7 @@ class MachineSpec:
     placements: Sequence[JsonObject]
     boot: BootConfig
     size: JsonObject
-    pods: int = MOST_PODS
+    pods: int = MAX_PODS
     labels: tuple[tuple[str, str], ...] = ()
     rdma: bool = False
     alone: bool = False
@@ -301,7 +301,7 @@ def _of_pool(state: JsonObject) -> MachineSpec:
         placements=details.get("placementConfigs") or (),
         boot=read_boot(state.get("nodeMetadata") or {}),
         size=state.get("nodeShapeConfig") or {},
-        pods=dig(details, "nodePoolPodNetworkOptionDetails", "maxPodsPerNode") or MOST_PODS,
+        pods=dig(details, "nodePoolPodNetworkOptionDetails", "maxPodsPerNode") or MAX_PODS,
         labels=tuple((label["key"], label["value"]) for label in state.get("initialNodeLabels") or ()),
         rdma=bool(details.get("computeClusterId")),
     )
@@ -319,7 +319,7 @@ def _self_managed(name: str, launch: JsonObject, placement: JsonObject, *, rdma:
         placements=[placement],
         boot=read_boot(metadata, self_managed=True),
         size=launch.get("shapeConfig") or {},
-        pods=int(metadata.get("oke-max-pods") or MOST_PODS),
+        pods=int(metadata.get("oke-max-pods") or MAX_PODS),
         rdma=rdma,
     )
 

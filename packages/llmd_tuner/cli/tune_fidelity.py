@@ -30,9 +30,9 @@ from llmd_tuner.cli.tune_options import DEFAULT_SHAPE, STACK_OR_GPU, ModelOption
 from llmd_tuner.experiments.records import rows_file
 from llmd_tuner.fidelity import KnownFigures, ModelContext, Run, compare, published_runs, statements
 from llmd_tuner.fidelity_report import Report, verdict_of
-from llmd_tuner.findings import CheckVerdict, Outcome, check_findings, published_findings
-from llmd_tuner.hygiene import inspect_by_model
 from llmd_tuner.measurements import published_points
+from llmd_tuner.published_claims import CheckVerdict, Outcome, check_findings, published_findings
+from llmd_tuner.row_filters import inspect_by_model
 from llmd_tuner.simulation.deployment import Policy
 
 _COLOURS: dict[CheckVerdict, str] = {"hit": "green", "known miss": "magenta", "miss": "red", "unexpected hit": "red"}

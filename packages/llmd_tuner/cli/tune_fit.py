@@ -35,10 +35,10 @@ from llmd_tuner.cli.tune_options import (
     show_findings,
 )
 from llmd_tuner.experiments.records import current_rows, rows_file
-from llmd_tuner.hygiene import inspect_by_model
 from llmd_tuner.latency_models import unphysical
 from llmd_tuner.matching import Match, Settings, matches
 from llmd_tuner.measurements import published_names, published_points
+from llmd_tuner.row_filters import inspect_by_model
 
 RowFiles = Annotated[list[Path] | None, typer.Argument(help="Rows of `tune import` or `tune run`.", metavar="ROWS")]
 

@@ -25,7 +25,7 @@ from llmd_tuner.experiments.grid import NAME, GridName, Servers, grids, handing_
 from llmd_tuner.experiments.preparation import Experiment, RunOptions, forecast_of
 from llmd_tuner.experiments.recipes import Recipe
 from llmd_tuner.experiments.records import add_rows, rows_file
-from llmd_tuner.hygiene import inspect_by_model
+from llmd_tuner.row_filters import inspect_by_model
 
 Output = Annotated[
     Path | None,
@@ -68,7 +68,7 @@ def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
 
     Raises:
         KitError: model, workload or sizes are not known, or no server fits.
-        Refused: the stack can't be used; carries every problem.
+        InvalidStack: the stack can't be used; carries every problem.
     """
     base = config.load(selection.project, selection.stack)
     shape = search_inputs.known_shape(base.gpu_pools[0].shape)

@@ -22,7 +22,7 @@ from llmd_tuner import confidence, search_inputs, workload
 from llmd_tuner.calibration import calibrate
 from llmd_tuner.confidence import Confidence
 from llmd_tuner.experiments.records import current_rows, rows_file
-from llmd_tuner.hygiene import Inspection, inspect_by_model
+from llmd_tuner.row_filters import Inspection, inspect_by_model
 from llmd_tuner.search_inputs import Question, Targets, joined, parse_targets
 from llmd_tuner.workload import Workload
 

@@ -21,8 +21,7 @@ from llmd_oke.config import yaml_files
 from rich.markup import escape
 from rich.table import Table
 
-from llmd_tuner import applying, charts, ranking
-from llmd_tuner.applying import StackFileChange, thresholds
+from llmd_tuner import charts, ranking, stack_file_edit
 from llmd_tuner.cli.tune_options import (
     ModelOptions,
     SearchContext,
@@ -34,8 +33,9 @@ from llmd_tuner.cli.tune_options import (
 from llmd_tuner.experiments.records import applied_file, keep_applied
 from llmd_tuner.ranking import Ranking, SimulatedFinalist, Swing, deployment_name, forecast_row
 from llmd_tuner.search import Deployment, frontier_of
+from llmd_tuner.stack_file_edit import StackFileChange, thresholds
 
-MOST_FRONTIER = 8
+MAX_FRONTIER = 8
 
 Svg = Annotated[Path | None, typer.Option("--svg", help="Write the picture to this file.", dir_okay=False)]
 
@@ -256,7 +256,7 @@ def _simulated(finalists: Sequence[SimulatedFinalist]) -> Table:
 
 def _frontier(frontier: Sequence[Deployment]) -> Table:
     table = _table(("  TPSU", "TPSG", "qps", "TTFT ms", "ITL ms"), "deployment")
-    step = max(1, math.ceil(len(frontier) / MOST_FRONTIER))
+    step = max(1, math.ceil(len(frontier) / MAX_FRONTIER))
     for deployment in frontier[::step]:
         cells = (f"{deployment.tpsu:.1f}", f"{deployment.tpsg:.0f}", f"{deployment.requests_per_s:.1f}")
         latencies = (_number(deployment.ttft_s * 1000, 0), _number(deployment.itl_s * 1000, 1))
@@ -348,7 +348,7 @@ def apply(
     before = path.read_text(encoding="utf-8")
     role_thresholds = thresholds(context.question, best, context.confidence.tag)
     choice = StackFileChange(best.topology, best.copies, best.max_num_seqs, role_thresholds, add_scaling=scaling)
-    after = applying.apply_change(before, index, choice)
+    after = stack_file_edit.apply_change(before, index, choice)
     planning.plan(config.parse(yaml_files.plain(after)))
     console.output().print(
         f"{ranking.deployment_name(best)}: {context.confidence.sentence}", markup=False, soft_wrap=True

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
 from llmd_oke.cli.options import with_option_groups
@@ -33,7 +33,7 @@ from llmd_tuner.experiments.verification import verifying
 from llmd_tuner.experiments.watching import ModelAssumptions, Pace, model_assumptions
 
 EVERY_S, FOR_S = 15.0, 600.0
-LEAST_S, MOST_S = 1.0, 86_400.0
+MIN_S, MAX_S = 1.0, 86_400.0
 
 SIMULATED = "rehearsed: these are the simulation's figures, and tell nothing of real servers"
 
@@ -46,11 +46,11 @@ _SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
 _COLOURS = {Verdict.HOLDS: "green", Verdict.ABOVE: "red", Verdict.BELOW: "red"}
 
 Every = Annotated[
-    float, options.time_option(about="Time between two readings", least_s=LEAST_S, most_s=MOST_S, default_s=EVERY_S)
+    float, options.time_option(about="Time between two readings", least_s=MIN_S, most_s=MAX_S, default_s=EVERY_S)
 ]
 For = Annotated[
     float | None,
-    options.time_option("--for", about="How long to watch", least_s=LEAST_S, most_s=MOST_S, default_s=FOR_S),
+    options.time_option("--for", about="How long to watch", least_s=MIN_S, most_s=MAX_S, default_s=FOR_S),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Judge two readings, `--every` apart, for pipelines.")]
 Tolerance = Annotated[
@@ -122,7 +122,7 @@ def watch(
     applied = find_applied(applied_file(project, stack, reports), model.name)
     load_share = tolerances().load_share if how.tolerance is None else how.tolerance
     assumed = model_assumptions(plan, model, applied, verifying().tolerance, load_share)
-    state = _watch_until_end(plan, model, pace, smoke.circumstances(plan, time_scale, tuple(simulated or ()), ()))
+    state = _watch_until_end(plan, model, pace, smoke.run_context(plan, time_scale, tuple(simulated or ()), ()))
     about = f"{len(model.units)} x {model.topology}" if len(model.units) > 1 else str(model.topology)
     place = StackModel(stack, model.name if len(plan.models) > 1 else None, assumed.targets)
     watched = Watched(model.name, about, assumed, state.seen, place, bool(simulated), state.broken_off)
@@ -146,7 +146,7 @@ class _Watching:
     broken_off: KitError | None = None
 
 
-def _watch_until_end(plan: Plan, model: ModelPlan, pace: Pace, how: Circumstances) -> _Watching:
+def _watch_until_end(plan: Plan, model: ModelPlan, pace: Pace, how: RunContext) -> _Watching:
     """What was seen until something ended it.
 
     Raises:

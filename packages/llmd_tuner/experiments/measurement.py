@@ -43,7 +43,7 @@ from llmd_oke import planning
 from llmd_oke.catalogue.models import model_name
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.locks import file_lock
-from llmd_oke.operations.smoke import circumstances_of, smoke_plan
+from llmd_oke.operations.smoke import run_context_of, smoke_plan
 
 from llmd_tuner.experiments.recipes import Stage
 from llmd_tuner.experiments.runs import FAILURE_FILE, Assignment, RunFolder
@@ -85,7 +85,7 @@ def base_plan(assignment: Assignment) -> SmokePlan:
     """Where the deployment is, what it consists of, and what its servers have to say."""
     planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.router)
     model = next(model for model in planned.models if model.name == assignment.deployment)
-    how = circumstances_of(planned, assignment.time_scale, assignment.simulated, assignment.ran)
+    how = run_context_of(planned, assignment.time_scale, assignment.simulated, assignment.ran)
     access = ClusterAccess(planned.kubeconfig_context)
     plan = smoke_plan(assignment.stack, planned, model, access, how)
     return replace(plan, questions=None) if assignment.subject == "decode-only" else plan  # its prompts are made up

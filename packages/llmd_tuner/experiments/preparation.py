@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_oke import catalogue, config, planning
 from llmd_oke.config import StackConfig
 from llmd_oke.values import Entry, required_entry
@@ -210,7 +210,7 @@ class Experiment:
             value = deployer.derive(self.base, self.settings.stack, models)
         try:
             planning.plan(config.validate(value))
-        except Refused as refused:
+        except InvalidStack as refused:
             yield from refused.problems
 
 
@@ -219,7 +219,7 @@ def prepare(project: Path, name: str, stack: str, options: RunOptions) -> Experi
 
     Raises:
         KitError: there is no such recipe or stack.
-        Refused: recipe or stack can't be used; carries every problem.
+        InvalidStack: recipe or stack can't be used; carries every problem.
     """
     return prepare_recipe(project, name, recipes.load(name), stack, options)
 
@@ -229,7 +229,7 @@ def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options
 
     Raises:
         KitError: there is no such stack.
-        Refused: recipe or stack can't be used; carries every problem.
+        InvalidStack: recipe or stack can't be used; carries every problem.
     """
     base = config.load(project, stack)
     shape = catalogue.shape(base.gpu_pools[0].shape)
@@ -248,7 +248,7 @@ def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options
     )
     experiment = Experiment(project, name, recipe, settings, base, shape, chosen)
     if problems := {str(problem): problem for problem in _problems(experiment)}:
-        raise Refused(list(problems.values()), recipes.VERDICT)
+        raise InvalidStack(list(problems.values()), recipes.VERDICT)
     return experiment
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
 from llmd_oke import config
 from llmd_oke.config import shape_problems, yaml_files
 from llmd_oke.config.base import DnsLabel, Items, Part
-from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.values import names, values_folder
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -38,7 +38,7 @@ class Deployment(Part):
     topology: config.Topology
     """Servers of one unit, in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in long form."""
 
-    copies: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 1
+    copies: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
     """Units side by side."""
 
     router: config.Router | None = None
@@ -331,11 +331,11 @@ def load(name: str) -> Recipe:
 
     Raises:
         KitError: there is no such recipe, or it is not YAML.
-        Refused: something is wrong with it; carries every problem.
+        InvalidStack: something is wrong with it; carries every problem.
     """
     content = yaml_files.read(find(name))
     if problems := list(content.problems()):
-        raise Refused(problems, VERDICT)
+        raise InvalidStack(problems, VERDICT)
     return validate(content.value)
 
 
@@ -343,12 +343,12 @@ def validate(value: Any) -> Recipe:
     """The recipe that an object spells.
 
     Raises:
-        Refused: something is wrong with it; carries every problem.
+        InvalidStack: something is wrong with it; carries every problem.
     """
     try:
         recipe = Recipe.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise Refused(shape_problems.problems(error.errors(include_url=False), value, Recipe), VERDICT) from error
+        raise InvalidStack(shape_problems.problems(error.errors(include_url=False), value, Recipe), VERDICT) from error
     if problems := recipe_problems(recipe):
-        raise Refused(problems, VERDICT)
+        raise InvalidStack(problems, VERDICT)
     return recipe

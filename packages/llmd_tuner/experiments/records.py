@@ -34,8 +34,8 @@ def add_rows(rows: Sequence[Row], file: Path) -> list[Row]:
     earlier = read_rows(file) if file.exists() else []
     newest: dict[Hashable, Row] = {}
     for row in (*earlier, *rows):
-        newest.pop(circumstances(row), None)
-        newest[circumstances(row)] = row
+        newest.pop(measurement_key(row), None)
+        newest[measurement_key(row)] = row
     write_rows(newest.values(), file)
     return list(newest.values())
 
@@ -55,7 +55,7 @@ def current_rows(file: Path, model: str, gpu: str) -> list[Row]:
     return [row for row in same if conditions_of(row) == last[row.subject]]
 
 
-def circumstances(row: Row) -> Hashable:
+def measurement_key(row: Row) -> Hashable:
     """What tells one measurement of a server from another."""
     return (
         *(row.subject, row.basis, row.model, row.gpu, row.topology, row.tensor_parallel_size),

@@ -20,7 +20,7 @@ from llmd_tuner.latency_models import latency_model
 BUSY_TIMEOUT_S = 5.0
 """How long to wait for another program that runs the same experiment."""
 
-LEAST_LIMIT_S = 600.0
+MIN_LIMIT_S = 600.0
 LIMIT_FACTOR = 4.0
 """A stage may take so many times as long as was worked out, and no less than ten minutes, in model time."""
 
@@ -127,17 +127,17 @@ class Runner:
         scale = max(1.0, self._experiment.settings.time_scale)
         return {
             stage.name: scale
-            * (LEAST_LIMIT_S + LIMIT_FACTOR * stage_s(model, deployment, stage) if model else UNKNOWN_LIMIT_S)
+            * (MIN_LIMIT_S + LIMIT_FACTOR * stage_s(model, deployment, stage) if model else UNKNOWN_LIMIT_S)
             for stage in self._folder.deployments()[deployment.object_name]
         }
 
     @contextmanager
     def _timed(self, what: str) -> Generator[None]:
         """Keeps the longest time that something of this kind took, once it has ended well."""
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         yield
         seconds = self._folder.state.seconds
-        longest_s = max(time.monotonic() - began_s, seconds.get(what, 0.0))
+        longest_s = max(time.monotonic() - started_s, seconds.get(what, 0.0))
         self._save(seconds={**seconds, what: longest_s})
 
     def _stand(self, name: str, standing: DeploymentState) -> None:

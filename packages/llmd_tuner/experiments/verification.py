@@ -24,7 +24,7 @@ from llmd_tuner.experiments.runs import Assignment, RunFolder, Settings, measure
 NAME = "verify"
 """What its runs are stored under."""
 
-LEAST_LIMIT_S = 600.0
+MIN_LIMIT_S = 600.0
 
 LIMIT_FACTOR = 4.0
 """A run may take so many times as long as its requests are sent, and ten minutes more, in model time."""
@@ -182,7 +182,7 @@ def _begin(subject: AppliedModel, settings: Settings, deployed: Deployed) -> tup
     folder = runs.new_run(subject.project, NAME, recipe, settings, [subject.name])
     (stage,) = folder.deployments()[subject.name]
     forecast = subject.applied.forecast
-    limit_s = max(1.0, settings.time_scale) * (LEAST_LIMIT_S + LIMIT_FACTOR * stage.requests / stage.level)
+    limit_s = max(1.0, settings.time_scale) * (MIN_LIMIT_S + LIMIT_FACTOR * stage.requests / stage.level)
     slo = subject.model.slo or config.Slo()
     assignment = Assignment(
         project=subject.project,

@@ -103,10 +103,10 @@ def watch(
         KitError: the cluster does not answer at first, or at two readings for longer than `silence_s` of
             `values/tuning/watching.yaml`.
     """
-    began_s = read_s = clock()
+    started_s = read_s = clock()
     snapshot = read()
     tally = _Tally(snapshot, snapshot, read_s)
-    while read_s - began_s < pace.for_s:
+    while read_s - started_s < pace.for_s:
         sleep(max(0.0, read_s + pace.every_s - clock()))
         now_s = clock()
         snapshot = _read(read, tally, now_s)

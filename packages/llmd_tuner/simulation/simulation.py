@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_base.row import Basis, Row
 from llmd_bench.deployment import SHORT_FORMS
 from llmd_oke.config.model import Role
@@ -126,14 +126,14 @@ def simulate(
     what is left out. `basis` is the latency model's.
 
     Raises:
-        Refused: the load can't be sent, or a request fits no server; carries every problem.
+        InvalidStack: the load can't be sent, or a request fits no server; carries every problem.
         KitError: no request came in the time that counts.
     """
     problems = [*_load_problems(workload, arrivals, duration_s, requests), *_size_problems(deployment, workload)]
     if not seeds:
         problems.append(Problem("seeds", None, "one number or more", "there is no run without a seed"))
     if problems:
-        raise Refused(problems, "the load can't be simulated")
+        raise InvalidStack(problems, "the load can't be simulated")
     extent = Extent(duration_s, requests if requests or not isinstance(arrivals, RecordedTimes) else len(workload))
     runs = [run_once(deployment, workload, arrivals, latency_model, extent, seed) for seed in seeds]
     views = [view_of(run, window) for run in runs]

@@ -66,7 +66,7 @@ class Cluster:
     """The decode servers and what scales them."""
 
     def __init__(self) -> None:
-        self.client, self.began_s = Client(), time.monotonic()
+        self.client, self.started_s = Client(), time.monotonic()
         self.name = next(item.metadata.name for item in self.client.list(ScaledObject, namespace=NAMESPACE))
         self.timeline: list[tuple[float, int]] = []
 
@@ -74,7 +74,7 @@ class Cluster:
         deployment = self.client.get(Deployment, self.name, namespace=NAMESPACE)
         wanted = deployment.spec.replicas
         if not self.timeline or self.timeline[-1][1] != wanted:
-            self.timeline.append((round(time.monotonic() - self.began_s, 1), wanted))
+            self.timeline.append((round(time.monotonic() - self.started_s, 1), wanted))
         return deployment.status.readyReplicas or 0 if deployment.status.replicas == wanted else -1
 
     def hpa(self) -> dict[str, str]:

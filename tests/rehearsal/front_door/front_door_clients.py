@@ -53,7 +53,7 @@ class Unit:
     async def answer(self, asked: str, head: str, writer: asyncio.StreamWriter) -> None:
         self.seen.append(asked)
         if self.refuses:
-            writer.write(f"HTTP/1.1 {self.refuses} Refused\r\ncontent-length: 0\r\n\r\n".encode())
+            writer.write(f"HTTP/1.1 {self.refuses} InvalidStack\r\ncontent-length: 0\r\n\r\n".encode())
         elif asked == "headers":
             writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(head)}\r\n\r\n{head}".encode())
         elif asked == "stream":

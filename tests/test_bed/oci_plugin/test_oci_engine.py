@@ -373,9 +373,9 @@ def _rights_and_storage(lustre: bool = False) -> Callable[[], None]:
 def test_what_needs_rights_waits_for_the_policies_that_its_update_changes(kit: Kit):
     stack, words = replace(kit, program=_rights_and_storage), "storage-file-system waits 2 s until OCI acts"
     assert words not in stack.run("up").stdout
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     assert words in stack.run("up", lustre=True).stdout
-    assert time.monotonic() - began_s >= 2.0
+    assert time.monotonic() - started_s >= 2.0
     assert words not in stack.run("up", lustre=True).stdout
 
 

@@ -110,11 +110,11 @@ class _Starved:
     """Processes that got no processor until now."""
 
     def __init__(self, _: object) -> None:
-        self._began_s = asyncio.get_running_loop().time()
+        self._started_s = asyncio.get_running_loop().time()
 
     @property
     def seconds(self) -> float:
-        return asyncio.get_running_loop().time() - self._began_s
+        return asyncio.get_running_loop().time() - self._started_s
 
 
 async def test_time_in_which_a_process_was_starved_is_not_taken_from_its_limit(

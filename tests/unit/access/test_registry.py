@@ -78,7 +78,7 @@ def test_a_manifest_that_is_not_what_its_digest_says_is_unsound(registry: Regist
 
 def test_an_endless_answer_is_cut_off(registry: Registry, monkeypatch: pytest.MonkeyPatch):
     registry.push_index(REPOSITORY, "v1", AMD64)
-    monkeypatch.setattr(registries, "MOST_MANIFEST_BYTES", 100)
+    monkeypatch.setattr(registries, "MAX_MANIFEST_BYTES", 100)
     assert refusal(registry)[0] is Refusal.UNSOUND
 
 

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_bench.load.notation import read_length, read_shapes, read_trace, read_trim
 from llmd_bench.load.records import Trim
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, LogNormal, Normal, PoissonRate, TraceEntry
@@ -100,7 +100,7 @@ def test_all_bad_lines_are_told(tmp_path):
         '{"time_s": 0}\n{"time_s": "soon"}\nnothing\n{"input_tokens": 3}\n{"time_s":1,"input_tokens":0}\n'
         + "[" * 100_000,
     )
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         read_trace(path)
     assert [(problem.line, problem.why) for problem in refused.value.problems] == [
         (2, "time_s is no number"),
@@ -112,7 +112,7 @@ def test_all_bad_lines_are_told(tmp_path):
 
 
 def test_an_empty_trace_is_refused(tmp_path):
-    with pytest.raises(Refused, match="it is empty") as refused:
+    with pytest.raises(InvalidStack, match="it is empty") as refused:
         read_trace(written(tmp_path, ""))
     assert refused.value.verdict == "the load can't be sent"
 

@@ -14,7 +14,7 @@ from llmd_bench.load.records import Delay, Failure, Health, RequestRecord, windo
 from llmd_bench.load.stages import Stage, StageResult
 from llmd_bench.load.workload import ConstantRate
 from llmd_bench.rows import stage_row
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 
 REQUEST = LoadRequest(
     namespace="llm-d",
@@ -47,7 +47,7 @@ def stage(*records: RequestRecord, began: datetime = BEGAN, health: Health = HEA
     )
 
 
-def travelled(*stages: StageResult, how: Circumstances = Circumstances()) -> pod_load.PodResult:  # noqa: B008 - frozen
+def travelled(*stages: StageResult, how: RunContext = RunContext()) -> pod_load.PodResult:  # noqa: B008 - frozen
     return unpack(join_pieces(pack(how, stages)))
 
 
@@ -140,7 +140,7 @@ def test_times_of_tokens_arrive_to_the_microsecond(times):
 
 
 def test_what_is_too_much_goes_without_the_times_of_tokens(monkeypatch):
-    monkeypatch.setattr(pod_load, "MOST_CHUNKS", 1)
+    monkeypatch.setattr(pod_load, "MAX_CHUNKS", 1)
     monkeypatch.setattr("llmd_base.config_maps.CHUNK_BYTES", 3000)
     random = Random(1)  # noqa: S311 - noise
     many = [record(i, event_times_s=sorted(random.random() for _ in range(200))) for i in range(20)]
@@ -153,9 +153,9 @@ def test_what_is_too_much_goes_without_the_times_of_tokens(monkeypatch):
 
 
 def test_what_is_too_much_even_then_is_refused(monkeypatch):
-    monkeypatch.setattr(pod_load, "MOST_CHUNKS", 0)
+    monkeypatch.setattr(pod_load, "MAX_CHUNKS", 0)
     with pytest.raises(KitError, match="too many"):
-        pack(Circumstances(), [stage(record(0))])
+        pack(RunContext(), [stage(record(0))])
 
 
 @given(st.binary(max_size=200))

@@ -21,7 +21,7 @@ from llmd_bench.jobs.smoke import (
     unpack,
 )
 from llmd_bench.report import build_report, summarize_result
-from llmd_bench.run_context import VARIABLE, Circumstances
+from llmd_bench.run_context import VARIABLE, RunContext
 from llmd_bench.smoke import TOO_SLOW, SmokeResult, smoke
 from llmd_bench.smoke_request import Thresholds
 from llmd_bench.tables import render
@@ -29,7 +29,7 @@ from llmd_oke.catalogue.benchmarks import builtin_set
 from rich.console import Console
 from smoke_requests import REQUEST
 
-HOW = Circumstances()
+HOW = RunContext()
 
 
 @pytest.fixture
@@ -160,6 +160,6 @@ async def test_an_evaluation_arrives_with_the_result_and_fails_the_job_in_words(
 
 
 async def test_it_measures_on_the_clock_that_a_rehearsal_names(deployment):
-    how = Circumstances(0.5, Basis.CALIBRATED, ("vLLM",), {})
+    how = RunContext(0.5, Basis.CALIBRATED, ("vLLM",), {})
     _, result = await run(deployment, **{VARIABLE: how.to_text()})
     assert (result.plan.time_scale, result.plan.basis, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))

@@ -7,7 +7,7 @@ from llmd_base.addresses import HttpEndpoint, PodAddress
 from llmd_base.row import Basis
 from llmd_bench.deployment import RouterPart
 from llmd_bench.performance import summarize
-from llmd_bench.run_context import VARIABLE, Circumstances, from_environment
+from llmd_bench.run_context import VARIABLE, RunContext, from_environment
 from llmd_bench.smoke import resolve
 from llmd_bench.smoke_request import Thresholds, from_json, judge
 from smoke_requests import REQUEST
@@ -40,7 +40,7 @@ def test_equal_requests_give_equal_texts():
 
 
 def test_every_pod_is_asked_for_its_counters_where_it_shows_them():
-    result = resolve(REQUEST, FakeDirectory(), Circumstances()).metrics
+    result = resolve(REQUEST, FakeDirectory(), RunContext()).metrics
     assert [(item.role, item.url) for item in result] == [
         ("router", "http://10.0.0.1:9090/metrics"),
         ("prefill", "http://10.0.0.2:8000/metrics"),
@@ -50,7 +50,7 @@ def test_every_pod_is_asked_for_its_counters_where_it_shows_them():
 
 
 def test_the_pods_of_servers_are_listed_anew_whenever_they_are_asked_for():
-    servers = resolve(REQUEST, FakeDirectory(), Circumstances()).servers
+    servers = resolve(REQUEST, FakeDirectory(), RunContext()).servers
     assert servers
     assert [(server.role, server.name) for server in servers()] == [
         ("prefill", "p0"),
@@ -60,7 +60,7 @@ def test_the_pods_of_servers_are_listed_anew_whenever_they_are_asked_for():
 
 
 def test_each_pair_of_a_unit_is_introduced_through_the_routing_sidecar():
-    pairs = resolve(REQUEST, FakeDirectory(), Circumstances()).introductions
+    pairs = resolve(REQUEST, FakeDirectory(), RunContext()).introductions
     assert [(pair.base_url, pair.headers["x-prefiller-host-port"]) for pair in pairs] == [
         ("http://10.0.0.4:8000", "10.0.0.2:8000"),
         ("http://10.0.0.4:8000", "10.0.0.3:8000"),
@@ -69,25 +69,25 @@ def test_each_pair_of_a_unit_is_introduced_through_the_routing_sidecar():
 
 def test_units_are_not_introduced_to_each_other():
     apart = replace(REQUEST, groups=(REQUEST.groups[1], replace(REQUEST.groups[2], unit="b")))
-    assert resolve(apart, FakeDirectory(), Circumstances()).introductions == ()
+    assert resolve(apart, FakeDirectory(), RunContext()).introductions == ()
 
 
 def test_the_report_names_the_versions_that_ran():
     topology = replace(
         TOPOLOGY, router=(RouterPart("endpoint-picker", "x", "v0.8.0"), RouterPart("service", "y", "v1"))
     )
-    how = Circumstances(ran={"epp": "v0.7.1"})
+    how = RunContext(ran={"epp": "v0.7.1"})
     plan = resolve(replace(REQUEST, topology=topology), FakeDirectory(), how)
     assert [part.version for part in plan.topology.router] == ["v0.7.1", "v1"]
 
 
 def test_a_pod_that_is_told_nothing_measures_real_servers():
-    assert from_environment({}) == Circumstances()
+    assert from_environment({}) == RunContext()
 
 
 @pytest.mark.parametrize("basis", list(Basis))
 def test_what_a_rehearsal_tells_its_pods_arrives(basis):
-    how = Circumstances(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"}, ("some/model",))
+    how = RunContext(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"}, ("some/model",))
     assert from_environment({VARIABLE: how.to_text()}) == how
 
 

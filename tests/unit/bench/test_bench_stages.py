@@ -6,7 +6,7 @@ import time
 
 import pytest
 from fake_deployment import Answer
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_bench.load import processes
 from llmd_bench.load import stages as load_stages
 from llmd_bench.load.processes import WorkerGroup
@@ -366,14 +366,14 @@ async def test_more_requests_than_can_be_counted_soon_are_not_counted(deployment
 
 
 async def test_a_rate_that_no_process_can_send_is_refused(deployment):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         await run(deployment, Stage(ConstantRate(1e9), duration_s=1), processes=2)
     assert [problem.accepted for problem in refused.value.problems] == ["at most 20000 requests/s, or more processes"]
 
 
 async def test_all_that_is_wrong_is_told_before_anything_is_sent(deployment):
     stages = [Stage(ConstantRate(5)), Stage(ClosedLoop(0), requests=0), Stage(Trace(()))]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         await run(deployment, *stages, workload=Workload(Fixed(0), Fixed(1)), processes=0)
     assert [problem.path for problem in refused.value.problems] == [
         "stages[0]",
@@ -387,6 +387,6 @@ async def test_all_that_is_wrong_is_told_before_anything_is_sent(deployment):
 
 
 async def test_a_load_that_is_refused_is_not_called_a_stack(deployment):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         await run(deployment, Stage(ClosedLoop(0), requests=1))
     assert refused.value.verdict == "the load can't be sent"

@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import catalogue
 from llmd_oke.catalogue.model_configs import compute_model, families
 from llmd_oke.catalogue.models import ComputedModel, LinearAttention, SlidingWindow
@@ -15,7 +15,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 def refused(config: dict, index: dict | None = None) -> tuple[Problem, ...]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InvalidStack) as caught:
         compute_model(config, index)
     return caught.value.problems
 
@@ -179,5 +179,5 @@ JSON = st.recursive(
 def test_a_config_with_anything_in_a_key_is_computed_or_refused(name: str, data: st.DataObject):
     config = config_of(name)
     key = data.draw(st.sampled_from(sorted(config)))
-    with suppress(Refused):
+    with suppress(InvalidStack):
         compute_model(config | {key: data.draw(JSON)})

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_oke import catalogue
 from llmd_oke.catalogue.container_images import kit_lock, lock, locked_image
-from llmd_oke.catalogue.entries import MOST_BYTES, origin
+from llmd_oke.catalogue.entries import MAX_BYTES, origin
 from llmd_oke.catalogue.operations import prices
 from llmd_oke.catalogue.project import project_problems
 from llmd_oke.values import open_project, values_folder
@@ -95,7 +95,7 @@ def test_digests_of_the_projects_lock_stand_beside_the_kits(tmp_path: Path):
 
 def test_a_broken_entry_is_refused_where_it_is_used(tmp_path: Path):
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, max_model_len=0))
-    with pytest.raises(Refused, match=r"line 28: values/models/support-70b.yaml: max_model_len = 0"):
+    with pytest.raises(InvalidStack, match=r"line 28: values/models/support-70b.yaml: max_model_len = 0"):
         catalogue.model(MINE)
 
 
@@ -141,7 +141,7 @@ def test_a_wrong_value_is_told_with_what_would_be_right(
         ("name: a\nname: b\n", "the key is in line 1 already"),
         ("a: &a [*a]\n", "the alias contains itself"),
         ("? [1]\n: 2\n", "is not YAML"),
-        ("x: " + "a" * MOST_BYTES, f"it has {MOST_BYTES + 3:,} bytes"),
+        ("x: " + "a" * MAX_BYTES, f"it has {MAX_BYTES + 3:,} bytes"),
     ],
 )
 def test_a_file_that_is_no_entry_says_why(tmp_path: Path, content: str, why: str):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.cli.main import app
 from llmd_oke.planning import plan_stack_file
 from project_entries import kit_entry, model_entry, write_entry
@@ -118,12 +118,12 @@ def test_sixty_four_models_of_the_projects_own_are_planned_in_a_second(project: 
         write_entry(project, f"models/{name}", model_entry(name))
     pool = existing_pool(size=64)
     write(project, "s", stack(*(model("1p-tp2-1d-tp2", model=name) for name in models), gpuPools=[pool]))
-    began_s = time.process_time()
+    started_s = time.process_time()
     plan_stack_file(project, "s")
-    assert time.process_time() - began_s < 1.0
+    assert time.process_time() - started_s < 1.0
 
 
 def test_a_broken_stack_file_is_told_beside_a_project_without_problems(project: Path):
     write(project, "s", stack(model("1p-tp8-1d-tp8", model=MINE), release="llm-d-9"))
-    with pytest.raises(Refused, match="llm-d-9"):
+    with pytest.raises(InvalidStack, match="llm-d-9"):
         plan_stack_file(project, "s")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import catalogue
 from llmd_oke.access.hugging_face import ModelFile
 from llmd_oke.catalogue.models import Model
@@ -128,7 +128,7 @@ def test_an_unknown_architecture_is_refused_with_path_and_remedy(tmp_path: Path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("qwen3-32b", model_type="jamba")))
     error = run(str(path), *REPOSITORY).exception
-    assert isinstance(error, Refused)
+    assert isinstance(error, InvalidStack)
     assert error.verdict == f"no entry can be computed of {path}"
     told = str(error)
     assert "model_type = 'jamba'" in told
@@ -136,6 +136,6 @@ def test_an_unknown_architecture_is_refused_with_path_and_remedy(tmp_path: Path)
 
 
 def test_help_is_there_at_once():
-    began_s = time.process_time()
+    started_s = time.process_time()
     assert run("--help").exit_code == 0
-    assert time.process_time() - began_s < 1.0
+    assert time.process_time() - started_s < 1.0

@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import config
 from llmd_oke.config import CreateCluster
 from stack_files import cluster_layer, created_cluster, created_pool
 
 
 def only(*, cluster: Any = None, pool: Any = None, **changes: Any) -> Problem:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         config.validate({**cluster_layer(created_pool(**(pool or {})), cluster=cluster), **changes})
     (problem,) = refused.value.problems
     return problem
@@ -81,7 +81,7 @@ def test_a_checksum_says_its_kind():
 
 
 def test_what_is_missing_of_a_cluster_is_told_at_once():
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         config.validate({**cluster_layer(), "cluster": {"mode": "create"}})
     paths = {problem.path for problem in refused.value.problems}
     assert paths == {f"cluster.{key}" for key in created_cluster() if key != "mode"}

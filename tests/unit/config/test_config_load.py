@@ -5,7 +5,7 @@ import timeit
 from pathlib import Path
 
 import pytest
-from llmd_base.errors import KitError, Problem, Refused
+from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_oke import config
 
 PROJECT = Path(__file__).parents[3]
@@ -43,7 +43,7 @@ def write(project: Path, text: str | bytes, stack: str = "mine") -> Path:
 
 def refused(project: Path, text: str) -> list[Problem]:
     write(project, text)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InvalidStack) as caught:
         config.load(project, "mine")
     return list(caught.value.problems)
 

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import stack_files
 import yaml
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke import config
 from llmd_oke.cli.main import app
 from llmd_oke.config.schema import schema_text, stack_file_schema
@@ -74,7 +74,7 @@ def test_schema_and_code_are_of_one_mind(schema: dict[str, Any], changes: dict[s
     if good:
         config.parse(document(**changes))
     else:
-        with pytest.raises(Refused):
+        with pytest.raises(InvalidStack):
             config.parse(document(**changes))
 
 

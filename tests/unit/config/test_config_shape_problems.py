@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import config
 from llmd_oke.config.shape_problems import did_you_mean
 from stack_files import document, model, stack
@@ -25,7 +25,7 @@ def changed(*place: str | int, value: Any) -> dict[str, Any]:
 
 
 def problems(value: Any) -> list[Problem]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InvalidStack) as caught:
         config.validate(value)
     return list(caught.value.problems)
 
@@ -213,7 +213,7 @@ PLACES = st.sampled_from(
 def test_any_value_anywhere_gives_a_config_or_problems(place: tuple[str | int, ...], value: Any):
     try:
         config.validate(changed(*place, value=value))
-    except Refused as refused:
+    except InvalidStack as refused:
         for result in refused.problems:
             assert result.path
             assert result.accepted
@@ -224,7 +224,7 @@ def test_any_value_anywhere_gives_a_config_or_problems(place: tuple[str | int, .
 
 @given(JSON)
 def test_any_object_gives_a_config_or_problems(value: Any):
-    with pytest.raises(Refused):
+    with pytest.raises(InvalidStack):
         config.validate(value)
 
 

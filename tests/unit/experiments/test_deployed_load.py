@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from llmd_base.config_maps import join_pieces
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_base.progress import SilentProgress
 from llmd_bench.deployment import ServerPod
 from llmd_bench.files import Hints, read_rows
@@ -16,7 +16,7 @@ from llmd_bench.load.records import Health, RequestRecord, Window, read_lines
 from llmd_bench.load.stages import Stage, StageResult
 from llmd_bench.load.workload import ConstantRate
 from llmd_bench.rows import stage_row
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from llmd_oke import planning
 from llmd_oke.config.pools import Taint
 from llmd_oke.operations import load
@@ -54,7 +54,7 @@ def test_what_was_asked_reaches_the_pods(plan):
 
 
 def test_a_load_without_end_is_refused(plan):
-    with pytest.raises(Refused, match="it would never end"):
+    with pytest.raises(InvalidStack, match="it would never end"):
         load_request(plan, plan.models[0], LoadOptions(("closed:4",)), "load-x")
 
 
@@ -120,7 +120,7 @@ class Pods:
             StageResult(stage, (RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2),), Health(), Window(0.0, 1.0))
             for stage in request.stages()
         ]
-        pods = [unpack(join_pieces(pack(Circumstances(), stages))) for pod in range(2) if pod not in missing]
+        pods = [unpack(join_pieces(pack(RunContext(), stages))) for pod in range(2) if pod not in missing]
         yield PodResults(tuple(pods), missing, self._interrupted)
 
 
@@ -179,7 +179,7 @@ def test_a_shape_can_be_asked_for_by_its_own_name():
 
 
 def test_a_refused_load_leaves_no_folder(plan, tmp_path):
-    with pytest.raises(Refused):
+    with pytest.raises(InvalidStack):
         load.in_cluster(
             plan, plan.models[0], LoadOptions(("closed:4",)), LoadFolder(tmp_path / "x", Hints()), SilentProgress()
         )

@@ -17,7 +17,7 @@ from llmd_bench.load.pod_load import LoadRequest, pack
 from llmd_bench.load.records import Health, Window
 from llmd_bench.load.stages import Stage, StageResult
 from llmd_bench.load.workload import ConstantRate
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from llmd_oke.catalogue.container_images import parse_reference
 from llmd_oke.catalogue.shapes import shape
 from llmd_oke.operations import jobs
@@ -50,7 +50,7 @@ class Cluster:
         self.made: list[Any] = []
         self.later: list[dict[str, Any]] = []
         self._ends, self._pods = ends, pods
-        parts = pack(Circumstances(), [RESULT])
+        parts = pack(RunContext(), [RESULT])
         made = [config_maps(parts, [REQUEST.part_name(index, 0)], "llm-d", "job", "u") for index in results]
         self.config_maps = {item["metadata"]["name"]: item for (item,) in made}
         ready = [ready_config_map(REQUEST, index, "u") for index in range(REQUEST.parallelism)]

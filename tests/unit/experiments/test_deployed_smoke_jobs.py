@@ -19,7 +19,7 @@ from llmd_bench.evals import BuiltinResult
 from llmd_bench.jobs.smoke import RESULT_KEY, pack
 from llmd_bench.load.records import RequestRecord
 from llmd_bench.performance import summarize
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 from llmd_bench.smoke import SmokeResult, bare_plan
 from llmd_bench.smoke_request import Thresholds, judge
 from llmd_oke import config, planning
@@ -70,9 +70,9 @@ def result(plan) -> ConfigMap:
     performance = summarize(records, planned=4, gpus=16, concurrency=2)
     verdict = judge(request.thresholds, performance, None)
     nothing = Snapshot(())
-    bare = bare_plan(request, Circumstances())
+    bare = bare_plan(request, RunContext())
     actual = SmokeResult(bare, "r", NOW, NOW, 1.0, records, performance, None, verdict, nothing, nothing, ())
-    packed = base64.b64encode(pack(request, Circumstances(), actual).result).decode()
+    packed = base64.b64encode(pack(request, RunContext(), actual).result).decode()
     metadata = ObjectMeta(name=f"smoke-{MODEL}", annotations={JOB_ANNOTATION: "smoke-1"})
     return ConfigMap(metadata=metadata, binaryData={RESULT_KEY: packed})
 
@@ -95,7 +95,7 @@ def test_its_evaluation_is_kept_for_the_configuration_that_was_measured_alone(pl
     performance = summarize((), planned=4, gpus=16, concurrency=2)
     examined = BuiltinResult("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",))
     nothing, verdict = Snapshot(()), judge(Thresholds(), performance, None)
-    bare = bare_plan(asked, Circumstances())
+    bare = bare_plan(asked, RunContext())
     actual = SmokeResult(
         bare, "r", NOW, NOW, 1.0, (), performance, None, verdict, nothing, nothing, (), examined=examined
     )

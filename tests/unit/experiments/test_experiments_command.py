@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from experiments_for_tests import project, recipe_object
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.cli.main import app
 from typer.testing import CliRunner, Result
 
@@ -48,7 +48,7 @@ def test_what_costs_money_is_not_run_where_nobody_can_be_asked(recipe_file: Path
 def test_a_bad_recipe_is_refused_before_anything_is_shown(tmp_path: Path):
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump(recipe_object(loads=[], extra=1)))
     ended = experiment("run", tmp_path / "bad.yaml", project(tmp_path), "--rehearse")
-    assert isinstance(ended.exception, Refused)
+    assert isinstance(ended.exception, InvalidStack)
     assert {problem.path for problem in ended.exception.problems} == {"loads", "extra"}
 
 

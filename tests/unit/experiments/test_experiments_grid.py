@@ -19,9 +19,9 @@ from llmd_tuner.experiments.grid import (
     tuning_recipe,
 )
 from llmd_tuner.experiments.recipes import DECODE_BENCH, recipe_problems
-from llmd_tuner.hygiene import Limits, inspect
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import Point, decode_points, prefill_points, published_points
+from llmd_tuner.row_filters import Limits, inspect
 from llmd_tuner.workload import parse
 
 MODEL, SHAPE = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_shape("BM.GPU.MI300X.8")

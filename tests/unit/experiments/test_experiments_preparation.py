@@ -7,7 +7,7 @@ import yaml
 from experiments_for_tests import CLOSED, OPEN, experiment, project, small_model
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import config, planning
 from llmd_rehearsal import deployer as rehearsed
 from llmd_tuner.experiments import deployer, preparation
@@ -30,7 +30,7 @@ def test_deployments_that_do_not_fit_come_one_after_the_other(tmp_path: Path):
 
 
 def test_a_real_run_leaves_the_stacks_own_models_their_gpus(tmp_path: Path):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         experiment(tmp_path, RunOptions(), deployments=[{"topology": "agg-tp1-8r"}])
     (problem,) = refused.value.problems
     assert problem.path == "deployments[0].topology"
@@ -46,7 +46,7 @@ def test_a_stack_without_free_gpus_says_how_to_go_on(tmp_path: Path):
 
 
 def test_what_planning_refuses_is_told_in_the_words_of_the_recipe(tmp_path: Path):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         experiment(tmp_path, deployments=[{"topology": "agg-tp3-1r"}, {"topology": "1p-tp2-1d-tp1"}])
     assert [problem.path for problem in refused.value.problems] == [
         "deployments[0].topology",

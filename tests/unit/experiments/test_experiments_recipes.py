@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import CLOSED, OPEN, recipe, recipe_object
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.values import names
 from llmd_tuner.experiments import recipes
 from llmd_tuner.experiments.recipes import DECODE_BENCH, stages
 
 
 def problems(**changes: Any) -> dict[str, str]:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         recipe(**changes)
     return {problem.path: problem.accepted for problem in refused.value.problems}
 

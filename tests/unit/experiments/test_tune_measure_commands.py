@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from experiments_for_tests import project, small_model
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.cli.main import app
 from llmd_tuner.experiments import recipes, records
 from llmd_tuner.measurements import published_points
@@ -68,7 +68,7 @@ def test_a_stack_without_free_gpus_is_refused_with_what_to_do(tmp_path: Path):
 def test_what_costs_money_is_not_measured_where_nobody_can_be_asked(tmp_path: Path):
     ended = tune("run", project(tmp_path))
     assert isinstance(ended.exception, KitError)
-    assert not isinstance(ended.exception, Refused)
+    assert not isinstance(ended.exception, InvalidStack)
     assert not (tmp_path / "reports").exists()
 
 

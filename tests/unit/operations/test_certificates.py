@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 from certificates_for_tests import certificate, private_key
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.operations.cluster_checks import ReadSecret, StoredSecret, certificate_findings, refuse_certificates
 from llmd_oke.operations.preflight import Finding, Verdict
 from stack_files import plan
@@ -65,7 +65,7 @@ def test_a_certificate_that_no_client_would_take_is_a_problem(secret: StoredSecr
     ids=["expired", "not yet valid", "another host"],
 )
 def test_an_update_is_refused_while_clients_would_refuse_the_certificate(secret: StoredSecret, accepted: str):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         refuse_certificates(plan(frontDoor=DOOR), lambda _namespace, _name: secret)
     (problem,) = refused.value.problems
     assert (problem.path, problem.value, problem.accepted) == ("frontDoor.tls.name", "door", accepted)

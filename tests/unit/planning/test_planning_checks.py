@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from created_stacks import created
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke import config, planning
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import plan_object
@@ -20,7 +20,7 @@ def refused_paths(value: dict[str, Any], **changes: Any) -> dict[str, str]:
     changed = {key: part for key, part in {**value, **changes}.items() if part is not None}
     try:
         planning.plan(config.validate(changed))
-    except Refused as refused:
+    except InvalidStack as refused:
         return {problem.path: str(problem) for problem in refused.problems}
     return {}
 
@@ -65,7 +65,7 @@ def test_pools_of_the_serving_layer_only_say_what_is_there():
 def test_a_missing_list_of_pools_hides_no_wrong_release() -> None:
     value = stack(model(model="gpt"), release="llm-d-9", gpuPool=[])
     del value["gpuPools"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         plan_object(value)
     assert {"gpuPools", "gpuPool", "release", "models[0].model"} <= {problem.path for problem in refused.value.problems}
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from certificates_for_tests import certificate, private_key
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke.planning.front_door_secrets import read_secrets
 from llmd_oke.planning.plan import FrontDoorPlan
 from stack_files import plan
@@ -43,7 +43,7 @@ def refused(front_door: FrontDoorPlan, **settings: object) -> dict[str, str]:
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
     try:
         read_secrets(front_door, texts, NOW)
-    except Refused as error:
+    except InvalidStack as error:
         return {problem.path: str(problem) for problem in error.problems}
     return {}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from created_stacks import refusals
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke import planning
 from llmd_oke.config import validate
 from stack_files import model, plan, problems, stack
@@ -204,7 +204,7 @@ def test_pickers_behind_a_gateway_need_less_room_than_routers_with_envoys():
 
 def test_more_copies_than_a_route_of_the_provider_may_have_are_refused():
     config = validate(stack(behind(copies=2), gateway={**CREATED, "provider": "envoy-gateway"}))
-    with pytest.raises(Refused) as refused_:
+    with pytest.raises(InvalidStack) as refused_:
         planning.plan(config, nodes_pull=True)
     assert "models[0].copies" in [problem.path for problem in refused_.value.problems]
     assert planning.plan(config).models[0].copies == 2

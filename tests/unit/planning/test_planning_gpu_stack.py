@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import stack_files
 from created_stacks import refusals, validated
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke.config import CreateCluster, validate
 from llmd_oke.planning import plan
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, gpu_stack_kind, gpu_stack_problems
@@ -120,7 +120,7 @@ def test_names_of_functions_need_functions():
 
 
 def test_a_created_cluster_has_the_kits_own_names():
-    with pytest.raises(Refused, match="virtualFunctions"):
+    with pytest.raises(InvalidStack, match="virtualFunctions"):
         stack(cluster=created_cluster(virtualFunctions="oci-hpc-oke"))
 
 
@@ -152,13 +152,13 @@ def test_okes_plug_in_asks_for_no_version():
 
 
 def test_a_shape_without_virtual_functions_is_one_problem():
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         plan(stack(created=False, gpuPools=[existing_pool(shape="BM.GPU.MI355X.8")]))
     assert [problem.path for problem in refused.value.problems] == ["rdma"]
 
 
 def test_too_few_gpus_are_told_beside_virtual_functions_that_a_shape_lacks():
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         plan(stack(created=False, gpuPools=[existing_pool(shape="BM.GPU.MI355X.8", size=1)]))
     assert [problem.path for problem in refused.value.problems] == ["rdma", "gpuPools[0].size"]
 

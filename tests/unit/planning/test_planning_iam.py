@@ -9,7 +9,7 @@ from stack_files import COMPARTMENT, created_pool, ocid
 
 KEY = ocid("key")
 
-MOST_STATEMENTS = 50
+MAX_STATEMENTS = 50
 """OCI documentation, IAM limits: statements of one policy."""
 
 VARIABLES = Variables(
@@ -133,7 +133,7 @@ def test_a_need_is_served_by_these_statements(need):
 def test_all_that_there_is_fits_into_one_policy_of_each_compartment():
     result = statements(list(policies().needs), VARIABLES)
     assert set(result) == {"compartment", "network", "images", "keys", "reservations", "tags", "tenancy"}
-    assert max(map(len, result.values())) <= MOST_STATEMENTS
+    assert max(map(len, result.values())) <= MAX_STATEMENTS
 
 
 def test_no_statement_is_made_without_what_narrows_it():

@@ -1,7 +1,7 @@
 """How a stack is watched, and what of that is refused."""
 
 import pytest
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke.catalogue.operators import operator
 from llmd_oke.planning import plan_object
 from llmd_oke.planning.monitoring import NODE_CHECKS, OPERATOR
@@ -14,7 +14,7 @@ POD_ADDRESSES = {"cluster": {"mode": "existing", "identifier": "here", "controlP
 
 def paths(**changes: object) -> list[str]:
     """Where the problems of a stack are."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         plan_object(stack(**changes))
     return [problem.path for problem in refused.value.problems]
 

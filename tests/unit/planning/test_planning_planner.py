@@ -10,7 +10,7 @@ import pytest
 from created_stacks import created
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import config, planning
 from stack_files import created_pool, existing_cluster, model, stack, write
 
@@ -18,7 +18,7 @@ PROJECT = Path(__file__).parents[3]
 
 
 def problems(value: Any) -> list[Problem]:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InvalidStack) as caught:
         planning.plan_object(value)
     return list(caught.value.problems)
 
@@ -124,7 +124,7 @@ def test_nothing_is_made_up_that_follows_from_a_wrong_shape(changes: dict[str, A
 def test_problems_of_a_file_have_their_lines(tmp_path: Path):
     value = stack(model("8p-tp1-4d-tp2", copies=9), model({"prefill": {"replicas": 1, "tensorParallelSize": 3}}))
     lines = write(tmp_path, "mine", value).read_text().splitlines()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InvalidStack) as caught:
         planning.plan_stack_file(tmp_path, "mine")
     shown = {problem.path: lines[(problem.line or 0) - 1].strip() for problem in caught.value.problems}
     assert shown == {
@@ -196,7 +196,7 @@ STACKS = st.fixed_dictionaries(
 def outcome(value: Any) -> planning.Plan | tuple[Problem, ...]:
     try:
         return planning.plan_object(value)
-    except Refused as refused:
+    except InvalidStack as refused:
         return refused.problems
 
 

@@ -6,7 +6,7 @@ import shlex
 import pytest
 import yaml
 from created_stacks import validated
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke import planning
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.registry_mirror import RegistryMirror
@@ -111,7 +111,7 @@ def test_nodes_pull_copies_and_the_lock_goes_by_the_images_themselves():
 def test_a_release_whose_images_are_gone_is_deployed_from_copies():
     old = created_stack(release="llm-d-0.6.0", models=[model("2p-tp1-2d-tp1")])
     mirrored = {**old, "registryMirror": {"prefix": PREFIX}}
-    with pytest.raises(Refused, match="nodes can't pull"):
+    with pytest.raises(InvalidStack, match="nodes can't pull"):
         planning.plan_object(old, nodes_pull=True)
     assert not [item for item in planning.plan_object(mirrored, nodes_pull=True).advice if "can't pull" in item.text]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmd_base.errors import Problem, Refused
+from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import catalogue, config, planning
 from llmd_oke.catalogue.container_images import lock
 from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
@@ -60,7 +60,7 @@ def test_images_that_are_gone_are_refused_where_nodes_pull_them(
 def refused(value: object) -> Sequence[Problem]:
     try:
         planning.plan_object(value, nodes_pull=True)
-    except Refused as refusal:
+    except InvalidStack as refusal:
         return refusal.problems
     return ()
 

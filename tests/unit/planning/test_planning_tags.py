@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from created_stacks import created, refusals, validated
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke import planning
 from llmd_oke.planning.iam import iam_needs
 from stack_files import COMPARTMENT, created_pool, model, ocid, plan, problems
@@ -104,7 +104,7 @@ def test_the_tag_of_nodes_is_one_of_the_stacks_with_a_name_that_no_other_cluster
     ],
 )
 def test_a_tag_of_nodes_that_is_somebody_elses_is_refused(tag: str, tags: dict[str, Any], path: str):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         planning.plan_object(created(stack_changes={"tags": tags}, iam={"nodeTag": tag}))
     assert [problem.path for problem in refused.value.problems] == [path]
 

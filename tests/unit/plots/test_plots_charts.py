@@ -3,7 +3,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from llmd_base.row import Basis
-from llmd_bench.plots.charts import MOST_STEPS, agreement_svg, distribution_svg, lines_svg, scatter_svg
+from llmd_bench.plots.charts import MAX_STEPS, agreement_svg, distribution_svg, lines_svg, scatter_svg
 from llmd_bench.plots.drawing import INK, Box, Point, Samples, Series
 
 MEASURED = Series(
@@ -83,7 +83,7 @@ def test_lines_have_plain_numbers_on_both_axes(log):
 
 
 def test_a_distribution_ends_at_its_largest_value_however_many_samples_there_are():
-    samples = Samples("a", [1.0 + index for index in range(20 * MOST_STEPS)], Basis.MEASURED)
+    samples = Samples("a", [1.0 + index for index in range(20 * MAX_STEPS)], Basis.MEASURED)
     svg = distribution_svg([samples], title="t", x_label="ms")
     assert len(svg) < 200_000
     assert "20000" in texts(svg)

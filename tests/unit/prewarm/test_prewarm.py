@@ -235,7 +235,7 @@ def test_part_sizes_that_a_number_of_parts_allows_are_tried_from_the_usual_one_o
     assert transfer.part_sizes(4_600 * 2**20, 36)[0] == 128 * 2**20
     assert transfer.part_sizes(7, 1) == [7]
     assert transfer.part_sizes(7, 2) == []
-    assert len(transfer.part_sizes(10**12, 2)) == transfer.MOST_PART_SIZES
+    assert len(transfer.part_sizes(10**12, 2)) == transfer.MAX_PART_SIZES
 
 
 def test_without_the_secret_a_bucket_is_refused(tmp_path: Path, capfd):

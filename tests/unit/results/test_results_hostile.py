@@ -68,15 +68,15 @@ def written(tmp_path: Path, name: str, text: str | bytes) -> Path:
     ],
 )
 def test_a_hostile_file_ends_in_a_sentence_and_soon(tmp_path: Path, name: str, text: str, sentence: str):
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     _, ended = compared(written(tmp_path, name, text))
     assert isinstance(ended, KitError)
     assert sentence in str(ended)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - started_s < 5
 
 
 def test_a_file_that_never_ends_is_read_to_its_limit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(files, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(files, "MAX_BYTES", 2**20)
     with pytest.raises(KitError, match="larger than 1 MiB"):
         files.read_text(Path("/dev/zero"))
 
@@ -89,7 +89,7 @@ def test_pipes_in_a_folder_of_results_are_no_files(tmp_path: Path):
 
 
 def test_rows_of_a_store_are_bounded_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(files, "MOST_BYTES", 10)
+    monkeypatch.setattr(files, "MAX_BYTES", 10)
     (rejected,) = files.parse_rows(b"x" * 11, "dev/rows.jsonl").rejected
     assert "larger than" in rejected.why
 

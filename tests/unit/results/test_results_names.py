@@ -125,7 +125,7 @@ def test_files_of_a_pod_stay_in_the_folder_of_their_load(tmp_path, name):
 
 
 def test_a_result_that_unpacks_to_more_than_a_pod_can_have_is_refused(monkeypatch):
-    monkeypatch.setattr(config_maps, "MOST_BYTES", 1000)
+    monkeypatch.setattr(config_maps, "MAX_BYTES", 1000)
     with pytest.raises(KitError, match="broken, or larger"):
         config_maps.join_pieces(config_maps.pieces(bytes(1001)))
     assert config_maps.join_pieces(config_maps.pieces(bytes(1000))) == bytes(1000)

@@ -61,7 +61,7 @@ def test_a_file_larger_than_any_result_is_not_read_whole(service, monkeypatch):
     mine = store(service)
     mine.write("x", bytes(1000))
     assert mine.read("x") == bytes(1000)
-    monkeypatch.setattr(s3, "MOST_REQUEST_BYTES", 999)
+    monkeypatch.setattr(s3, "MAX_REQUEST_BYTES", 999)
     with pytest.raises(KitError, match="is larger than"):
         mine.read("x")
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke import catalogue, planning
 from llmd_oke.program.models import servers_args, unit_args
 from llmd_oke.serving.units import deployment, server_spec
@@ -39,7 +39,7 @@ def plans() -> Iterator[planning.Plan]:
         for name, topology, (rdma, nodes) in choices
     ]
     for release, item in itertools.product(catalogue.release_names(), [*map(read, STACKS), *stacks]):
-        with suppress(Refused):
+        with suppress(InvalidStack):
             yield planning.plan_object({**item, "release": release})
 
 

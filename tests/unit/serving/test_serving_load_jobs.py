@@ -1,6 +1,6 @@
 """Jobs that send load, as data."""
 
-from llmd_base.config_maps import MOST_CHUNKS
+from llmd_base.config_maps import MAX_CHUNKS
 from llmd_bench.load.pod_load import LoadRequest
 from llmd_oke.catalogue.benchmarks import bench_jobs, inference_perf
 from llmd_oke.catalogue.container_images import parse_reference
@@ -51,7 +51,7 @@ def test_everything_belongs_to_the_job():
 def test_pods_may_write_their_parts_and_read_the_start_and_nothing_else():
     (role,) = of_kind(jobs.load_objects(PLACE, REQUEST, "u"), "Role")
     written, read = role["rules"]
-    assert len(written["resourceNames"]) == 3 * (MOST_CHUNKS + 1)  # its parts, and that it is ready
+    assert len(written["resourceNames"]) == 3 * (MAX_CHUNKS + 1)  # its parts, and that it is ready
     assert written["verbs"] == ["create", "patch"]
     assert (read["resourceNames"], read["verbs"]) == (["load-gpt-1-start"], ["get"])
 

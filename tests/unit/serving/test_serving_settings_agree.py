@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, note, reject, settings
 from hypothesis import strategies as st
-from llmd_base.errors import Refused
+from llmd_base.errors import InvalidStack
 from llmd_oke import catalogue, planning
 from llmd_oke.planning.conditions import deployed_conditions, planned_conditions
 from llmd_oke.planning.models import memory
@@ -105,7 +105,7 @@ def started(vllm: Mapping[str, Any]) -> command.Settings:
 def test_plan_pods_and_reports_agree_in_every_setting(item: StackObject):
     try:
         made = planning.plan_object(item)
-    except Refused:
+    except InvalidStack:
         reject()
     note(str(item))
     (planned,) = made.models

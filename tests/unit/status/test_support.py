@@ -147,13 +147,13 @@ def test_a_log_that_cannot_be_read_is_told_in_the_manifest(run: Run, cluster: St
 def test_long_logs_keep_their_end_and_the_whole_its_limit(
     run: Run, cluster: StackCluster, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(support, "MOST_LOG_BYTES", 1000)
+    monkeypatch.setattr(support, "MAX_LOG_BYTES", 1000)
     log(cluster, "x" * 5000 + "the end")
     files = packed(run, project)
     cut = [item for item in json.loads(files["manifest.json"])["files"] if item["cut"]]
     assert {item["bytes"] for item in cut} == {1000}
     assert files[cut[0]["path"]].endswith("the end")
-    monkeypatch.setattr(support, "MOST_BYTES", 100)
+    monkeypatch.setattr(support, "MAX_BYTES", 100)
     assert "the archive has its" in json.loads(packed(run, project)["manifest.json"])["missing"][0]["why"]
 
 

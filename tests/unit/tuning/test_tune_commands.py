@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_bench.files import read_rows, write_rows
 from llmd_tuner.cli.tune import app
 from llmd_tuner.measurements import published_points
@@ -110,7 +110,7 @@ def test_apply_refuses_what_can_not_be_deployed(project):
     before = path.read_text()
     arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation")
     result = run("apply", *arguments)
-    assert isinstance(result.exception, Refused)
+    assert isinstance(result.exception, InvalidStack)
     assert path.read_text() == before
 
 

@@ -8,7 +8,7 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_bench.files import write_rows
-from llmd_tuner import findings
+from llmd_tuner import published_claims
 from llmd_tuner.cli.tune import app
 from tuning_for_tests import row
 from typer.testing import CliRunner
@@ -25,7 +25,7 @@ def run(*arguments):
 def _curves_once():
     """What statements are held against is the same in each run of a model."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(findings, "_curve", cache(findings._curve))
+        patch.setattr(published_claims, "_curve", cache(published_claims._curve))
         yield
 
 

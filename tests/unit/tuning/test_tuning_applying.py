@@ -8,8 +8,15 @@ from llmd_oke import config, planning
 from llmd_oke.config.yaml_files import difference
 from llmd_oke.config.yaml_files import plain as document_of
 from llmd_tuner import ranking
-from llmd_tuner.applying import RoleThresholds, StackFileChange, Threshold, apply_change, scaling_share, thresholds
 from llmd_tuner.search import at_loads, search
+from llmd_tuner.stack_file_edit import (
+    RoleThresholds,
+    StackFileChange,
+    Threshold,
+    apply_change,
+    scaling_share,
+    thresholds,
+)
 from tuning_for_tests import question
 
 STACKS = Path(__file__).parents[3] / "stacks"

@@ -22,9 +22,9 @@ from llmd_tuner.calibration import (
     nonnegative_least_squares,
     predict,
 )
-from llmd_tuner.hygiene import Limits, inspect
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import decode_points, prefill_points, published_points
+from llmd_tuner.row_filters import Limits, inspect
 from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, tpot, tuning_values, unloaded_prefill_s
 
 TOLERANCES = tuning_values("tolerances")

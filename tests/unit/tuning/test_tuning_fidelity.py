@@ -17,7 +17,7 @@ from llmd_tuner.fidelity import (
     simulated,
     unsuitable,
 )
-from llmd_tuner.hygiene import Finding, Inspection, Rule
+from llmd_tuner.row_filters import Finding, Inspection, Rule
 from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, unloaded_prefill_s
 
 IMAGE = "vllm:1"

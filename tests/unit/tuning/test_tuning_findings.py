@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from llmd_base.row import Basis
-from llmd_tuner.findings import Finding, Outcome, check_findings, published_findings
+from llmd_tuner.published_claims import Finding, Outcome, check_findings, published_findings
 
 
 @pytest.fixture(name="outcomes", scope="module")

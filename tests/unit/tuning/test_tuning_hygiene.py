@@ -1,8 +1,8 @@
 """Rows that can't be right are rejected with the reason; rows to be careful with are flagged."""
 
 import pytest
-from llmd_tuner.hygiene import Limits, Rule, inspect
 from llmd_tuner.measurements import published_points
+from llmd_tuner.row_filters import Limits, Rule, inspect
 from tuning_for_tests import LATENCY, row, tpot
 
 LIMITS = Limits(LATENCY, {2: 4_000_000})

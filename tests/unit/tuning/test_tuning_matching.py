@@ -2,9 +2,9 @@
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_tuner.hygiene import Limits, inspect
 from llmd_tuner.matching import DecodePoint, Match, Settings, match, matches
 from llmd_tuner.measurements import published_points
+from llmd_tuner.row_filters import Limits, inspect
 from tuning_for_tests import LATENCY, tuning_values
 
 GOLDEN = [

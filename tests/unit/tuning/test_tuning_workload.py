@@ -5,7 +5,7 @@ import json
 import pytest
 from llmd_base.errors import KitError
 from llmd_tuner.search import search
-from llmd_tuner.workload import MOST_CLASSES, parse, read_trace
+from llmd_tuner.workload import MAX_CLASSES, parse, read_trace
 from tuning_for_tests import question
 
 
@@ -47,7 +47,7 @@ def test_a_trace_gives_lengths_and_rate(tmp_path, suffix):
         lines = [",".join(requests[0]), *(",".join(map(str, item.values())) for item in requests)]
         path.write_text("\n".join(lines))
     load = read_trace(path)
-    assert len(load.classes) == MOST_CLASSES
+    assert len(load.classes) == MAX_CLASSES
     assert load.input_tokens == pytest.approx(5050)
     assert load.requests_per_s == pytest.approx(4)
 

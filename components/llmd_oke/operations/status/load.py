@@ -65,12 +65,12 @@ class PodCounters:
     def __call__(self, programs: Sequence[Program]) -> Growth:
         """What grew since the last reading of the same programs, or in the next `every_s` seconds."""
         endpoints = tuple(self._endpoints(programs))
-        before, began_s = self._last or self._read(endpoints)
+        before, started_s = self._last or self._read(endpoints)
         if {item.endpoint.pod for item in before.readings} != {item.pod for item in endpoints}:
-            before, began_s = self._read(endpoints)
-        sleep(max(0.0, began_s + self._every_s - monotonic()))
+            before, started_s = self._read(endpoints)
+        sleep(max(0.0, started_s + self._every_s - monotonic()))
         after, ended_s = self._last = self._read(endpoints)
-        return Growth(before, after, ended_s - began_s, f"their own counters over {ended_s - began_s:.0f} s")
+        return Growth(before, after, ended_s - started_s, f"their own counters over {ended_s - started_s:.0f} s")
 
     def _read(self, endpoints: Sequence[MetricsEndpoint]) -> tuple[Snapshot, float]:
         return asyncio.run(scrape(endpoints)), monotonic()

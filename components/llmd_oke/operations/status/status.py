@@ -13,7 +13,7 @@ from llmd_base.config_maps import LABEL
 from llmd_base.row import Basis
 from llmd_bench.passport import RunningImage
 from llmd_bench.queries import SCRAPE_TIMEOUT_S
-from llmd_bench.run_context import Circumstances
+from llmd_bench.run_context import RunContext
 
 from llmd_oke.config import ExistingCluster
 from llmd_oke.operations import jobs
@@ -56,7 +56,7 @@ _OCID_CHARACTERS = 12
 
 _ENVOY = "envoy"
 _SAME_UPDATE_S = 60.0
-_MOST_CHANGES = 3
+_MAX_CHANGES = 3
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,7 @@ class StatusReader:
     `every_s` is the wall time over which counters are compared where no Prometheus has them.
     """
 
-    def __init__(
-        self, stack: str, plan: Plan, how: Circumstances, every_s: float, prometheus: str | None = None
-    ) -> None:
+    def __init__(self, stack: str, plan: Plan, how: RunContext, every_s: float, prometheus: str | None = None) -> None:
         self._stack, self._plan, self._how, self._every_s = stack, plan, how, every_s
         self._access = ClusterAccess(plan.kubeconfig_context)
         decisions = plan.release.endpoint_picker.dialect.metrics.decisions
@@ -151,7 +149,7 @@ class StatusReader:
 def judge_status(
     stack: str,
     plan: Plan,
-    how: Circumstances,
+    how: RunContext,
     reading: ClusterReading,
     growth: Growth | Unread,
     alerts: tuple[Alert, ...] | Unread,
@@ -187,7 +185,7 @@ def judge_status(
         load_source=growth.why if isinstance(growth, Unread) else growth.source,
         images=images,
         ran=_ran(plan, how),
-        changes=tuple(_changes(reading))[:_MOST_CHANGES],
+        changes=tuple(_changes(reading))[:_MAX_CHANGES],
         prometheus=prometheus,
         alerts=alerts,
     )
@@ -210,7 +208,7 @@ def _serves(pod: Pod) -> bool:
     return labels.MODEL in texts(metadata(pod), "labels") and metadata(pod).deletionTimestamp is None
 
 
-def _loads(plan: Plan, running: Sequence[Program], growth: Growth, how: Circumstances) -> tuple[ModelLoad, ...]:
+def _loads(plan: Plan, running: Sequence[Program], growth: Growth, how: RunContext) -> tuple[ModelLoad, ...]:
     bases = [how.basis_of(model.model.repository) for model in plan.models]
     return tuple(
         model_load(plan, model, running, growth, how.time_scale, basis)
@@ -255,7 +253,7 @@ def _image_symptoms(plan: Plan, stack: str, images: Mapping[str, RunningImage]) 
             yield Symptom(Severity.RISK, f"{place} runs several images: {digests}", "docs/how-to/pin-images.md")
 
 
-def _ran(plan: Plan, how: Circumstances) -> dict[str, str]:
+def _ran(plan: Plan, how: RunContext) -> dict[str, str]:
     """Which versions of programs run in place of the images' own, by container."""
     release = plan.release
     programs = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -52,5 +52,5 @@ def grouped(items: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
 def some(names: Iterable[str]) -> str:
     """A few names, and how many more there are."""
     known = sorted(names)
-    more = len(known) - MOST_NAMES
-    return ", ".join(known[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(known) - MAX_NAMES
+    return ", ".join(known[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

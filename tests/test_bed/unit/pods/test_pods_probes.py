@@ -132,14 +132,14 @@ async def test_a_late_answer_of_a_starved_server_passes(monkeypatch: pytest.Monk
     class Starved:
         def __init__(self, pids: Iterable[int]) -> None:
             self.pids = set(pids)
-            self._began_s = asyncio.get_running_loop().time()
+            self._started_s = asyncio.get_running_loop().time()
 
         @property
         def seconds(self) -> float:
             """All the time since, where the server is among the processes."""
             if self.pids != {os.getpid(), server_pid}:
                 return 0.0
-            return asyncio.get_running_loop().time() - self._began_s
+            return asyncio.get_running_loop().time() - self._started_s
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -1,10 +1,10 @@
-"""The circumstances that `llmd-oke smoke` gives its figures, and questions that `eval` refuses."""
+"""The run_context that `llmd-oke smoke` gives its figures, and questions that `eval` refuses."""
 
 import pytest
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_oke.cli.main import app
-from llmd_oke.cli.smoke import circumstances
+from llmd_oke.cli.smoke import run_context
 from stack_files import model, plan
 from typer.testing import CliRunner
 
@@ -12,21 +12,21 @@ GPT, LLAMA = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic
 
 
 def test_simulated_servers_make_figures_calibrated():
-    how = circumstances(plan(), 0.5, ("vLLM",), ["epp=v0.7.1"])
+    how = run_context(plan(), 0.5, ("vLLM",), ["epp=v0.7.1"])
     assert (how.basis_of(GPT), how.ran) == (Basis.CALIBRATED, {"epp": "v0.7.1"})
-    assert circumstances(plan(), 1.0, (), []).basis_of(GPT) is Basis.MEASURED
+    assert run_context(plan(), 1.0, (), []).basis_of(GPT) is Basis.MEASURED
 
 
 def test_figures_of_a_model_are_bounds_where_its_times_were_fitted_to_nothing():
     two = plan(model("agg-tp1-1r"), model("agg-tp2-1r", model="llama-3.3-70b-instruct-fp8-dynamic"))
-    how = circumstances(two, 0.5, ("vLLM",), [])
+    how = run_context(two, 0.5, ("vLLM",), [])
     assert (how.basis_of(GPT), how.basis_of(LLAMA)) == (Basis.CALIBRATED, Basis.BOUND)
-    assert circumstances(two, 1.0, (), []).basis_of(LLAMA) is Basis.MEASURED
+    assert run_context(two, 1.0, (), []).basis_of(LLAMA) is Basis.MEASURED
 
 
 def test_a_program_without_a_version_is_refused():
     with pytest.raises(KitError, match="no version"):
-        circumstances(plan(), 1.0, (), ["epp"])
+        run_context(plan(), 1.0, (), ["epp"])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmd_base.errors import KitError, Refused
+from llmd_base.errors import InvalidStack, KitError
 from llmd_base.row import Basis
 from llmd_oke.catalogue import model, shape
 from llmd_tuner.latency_models import latency_model
@@ -167,7 +167,7 @@ def test_transfers_wait_for_the_port_of_a_prefill_server(deploy, latency):
 
 def test_all_that_is_wrong_is_refused_at_once(deploy, latency):
     """Nothing is simulated; each problem says what would be accepted."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidStack) as refused:
         simulate(deploy("agg-tp1-1r", key_value_tokens=100), [RequestClass(0, 5)], PoissonRate(0), latency, seeds=[])
     paths = {problem.path for problem in refused.value.problems}
     assert paths == {"workload[0]", "arrivals", "duration_s", "seeds"}
@@ -177,19 +177,19 @@ def test_all_that_is_wrong_is_refused_at_once(deploy, latency):
 def test_a_topology_without_decode_servers_is_refused(deploy, latency):
     made = deploy("2p-tp1-1d-tp2")
     alone = replace(made, limits={"prefill": made.limits["prefill"]})
-    with pytest.raises(Refused, match="topology"):
+    with pytest.raises(InvalidStack, match="topology"):
         simulate(alone, GUIDE, PoissonRate(1), latency, duration_s=10)
 
 
 def test_a_request_that_fits_no_server_is_refused(deploy, latency):
     """It would wait for ever."""
-    with pytest.raises(Refused, match="doesn't fit its KV cache"):
+    with pytest.raises(InvalidStack, match="doesn't fit its KV cache"):
         simulate(deploy("agg-tp1-1r", key_value_tokens=4000), GUIDE, PoissonRate(1), latency, duration_s=1)
 
 
 @pytest.mark.parametrize("times_s", [[0.0], [2.0, 1.0], [-1.0, 0.0]])
 def test_recorded_times_must_fit_the_requests_and_ascend(deploy, latency, times_s):
-    with pytest.raises(Refused, match="times_s"):
+    with pytest.raises(InvalidStack, match="times_s"):
         simulate(deploy("agg-tp1-1r"), GUIDE * 2, RecordedTimes(times_s), latency)
 
 

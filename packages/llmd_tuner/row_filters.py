@@ -71,7 +71,7 @@ class Inspection:
 
 
 class Thresholds(Entry):
-    """`values/tuning/hygiene.yaml`."""
+    """`values/tuning/row-filters.yaml`."""
 
     prefix_cache_flagged_share: float
     prefix_cache_rejected_share: float
@@ -85,7 +85,7 @@ class Thresholds(Entry):
 @cache
 def thresholds() -> Thresholds:
     """From where on a row is flagged or rejected."""
-    return required_entry("tuning", "hygiene", Thresholds)
+    return required_entry("tuning", "row-filters", Thresholds)
 
 
 def inspect(rows: Iterable[Row], limits: Limits) -> Inspection:
@@ -216,7 +216,7 @@ _RULES: Sequence[Callable[[Row, Limits], Iterator[Finding]]] = (
 
 
 def inspect_by_model(rows: list[Row]) -> Inspection:
-    """The rows under the rules of hygiene, each against the limits of its own model and GPU."""
+    """The rows that the rules leave, each against the limits of its own model and GPU."""
     accepted: list[Row] = []
     findings: list[Finding] = []
     for key in dict.fromkeys((row.model, row.gpu) for row in rows):
