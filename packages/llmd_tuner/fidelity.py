@@ -381,8 +381,8 @@ def compare(
 ) -> Comparison:
     """Simulates each run's load, and each rehearsal's that no measurement was under.
 
-    `inspection` is what the row filters found in the runs' rows: what can't be right is left out. Rehearsed rows have to be of
-    the model, no bounds, and of loads that can be sent again, as runs have to.
+    `inspection` is what the row filters found in the runs' rows: what can't be right is left out. Rehearsed rows have
+    to be of the model, no bounds, and of loads that can be sent again, as runs have to.
     """
     ticker = Ticker(progress or SilentProgress())
     every = [*runs, *(Run(row=row) for row in dict.fromkeys(rehearsed))]
