@@ -114,8 +114,8 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class DocstringFinding:
-    """A docstring that doesn't open with an imperative verb or a noun phrase."""
+class Finding:
+    """A place that counts, such as a docstring that opens with neither an imperative verb nor a noun phrase."""
 
     file: str
     line: int
@@ -259,14 +259,37 @@ def kind_of_finding(docstring: str) -> str | None:
     return next((kind for kind, pattern in FINDINGS.items() if re.match(pattern, opening)), None)
 
 
-def docstring_findings(modules: Iterable[Module]) -> list[DocstringFinding]:
+def docstring_findings(modules: Iterable[Module]) -> list[Finding]:
     """All findings outside tests, in the order of files and lines."""
     return [
-        DocstringFinding(module.file, line, kind, text.split("\n")[0])
+        Finding(module.file, line, kind, text.split("\n")[0])
         for module in modules
         if module.package != TESTS
         for line, text in sorted(docstrings(module))
         if (kind := kind_of_finding(text))
+    ]
+
+
+def helper_findings(modules: Iterable[Module]) -> list[Finding]:
+    """All helpers with one use, with their lines."""
+    return [
+        Finding(module.file, function.lineno, f"{length(function)} lines", function.name)
+        for module, function in one_use_helpers(list(modules))
+    ]
+
+
+def pair_findings(modules: Iterable[Module]) -> list[Finding]:
+    """Files outside tests with transcribed pairs, and how many."""
+    counted = [(module, transcribed(module.tree)[0]) for module in modules if module.package != TESTS]
+    return [Finding(module.file, 1, f"{pairs} pairs", "") for module, pairs in counted if pairs]
+
+
+def class_findings(modules: Iterable[Module]) -> list[Finding]:
+    """All places of public class names outside tests that occur more than once."""
+    return [
+        Finding(file, int(line), "class", f"{name} ({len(places)} times)")
+        for name, places in repeated_classes(modules).items()
+        for file, line in (place.split(":") for place in places)
     ]
 
 
@@ -437,6 +460,15 @@ def count(root: Path) -> House:
     )
 
 
+LISTS = {
+    "docstrings": docstring_findings,
+    "helpers": helper_findings,
+    "pairs": pair_findings,
+    "classes": class_findings,
+}
+"""Listings of `--list` by name."""
+
+
 def table(rows: list[list[str]]) -> str:
     """Rows as text, the first column to the left and the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -484,20 +516,18 @@ def report(house: House) -> str:
 
 
 def main() -> int:
-    """Print the counts, or with `--docstrings` the findings. Exit code 1 with `--check` where there is a finding."""
+    """Print the counts, or with `--list` the places of one. Exit code 1 with `--check` where there is a finding."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--tree", type=Path, default=PROJECT, help="another checkout of the project")
     parser.add_argument("--json", action="store_true", help="all counts with their places, as JSON")
-    parser.add_argument(
-        "--docstrings", action="store_true", help="list docstrings that don't open as a sentence that stands alone"
-    )
-    parser.add_argument("--check", action="store_true", help="end with 1 where --docstrings lists any")
-    parser.add_argument("folders", nargs="*", help="only docstrings of files below these, such as packages/llmd_pods")
+    parser.add_argument("--list", choices=LISTS, help="list the places of one count")
+    parser.add_argument("--check", action="store_true", help="end with 1 where --list lists any")
+    parser.add_argument("folders", nargs="*", help="list only files below these, such as packages/llmd_pods")
     arguments = parser.parse_args()
     root: Path = arguments.tree
-    if arguments.docstrings:
+    if arguments.list:
         below = tuple(arguments.folders) or ("",)
-        findings = [item for item in docstring_findings(read_tree(root)) if item.file.startswith(below)]
+        findings = [item for item in LISTS[arguments.list](read_tree(root)) if item.file.startswith(below)]
         print(json.dumps([asdict(item) for item in findings]) if arguments.json else "\n".join(map(str, findings)))
         return int(bool(findings) and arguments.check)
     house = count(root)
