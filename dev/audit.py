@@ -121,7 +121,7 @@ class _AcceptedFile(BaseModel):
 
 
 @dataclass(frozen=True)
-class Finding:
+class VulnerableVersion:
     """A locked version that has a vulnerability."""
 
     package: Package
@@ -159,7 +159,7 @@ class _LockedImages(BaseModel):
 class _Inside(BaseModel):
     """What Trivy says of an image (its JSON report)."""
 
-    class Target(BaseModel):
+    class AuditTarget(BaseModel):
         """One of the package managers of an image."""
 
         class Vulnerability(BaseModel):
@@ -173,7 +173,7 @@ class _Inside(BaseModel):
 
         Vulnerabilities: list[Vulnerability] | None = None
 
-    Results: list[Target] | None = None
+    Results: list[AuditTarget] | None = None
 
 
 class UnansweredError(Exception):
@@ -294,16 +294,16 @@ class Database:
         self._url = url.rstrip("/")
         self._client = client
 
-    def findings(self, packages: Sequence[Package]) -> list[Finding]:
+    def findings(self, packages: Sequence[Package]) -> list[VulnerableVersion]:
         """What is known of these versions, each vulnerability once under whichever of its names comes first."""
         of_package = [(package, id_) for package, ids in self._ids(packages) for id_ in ids]
         advisories = {id_: self._advisory(id_) for id_ in dict.fromkeys(id_ for _, id_ in of_package)}
-        findings: list[Finding] = []
+        findings: list[VulnerableVersion] = []
         seen: set[tuple[Package, str]] = set()
         for package, id_ in of_package:
             names = {(package, name) for name in (id_, *advisories[id_].aliases)}
             if not names & seen:
-                findings.append(Finding(package, advisories[id_]))
+                findings.append(VulnerableVersion(package, advisories[id_]))
             seen |= names
         return findings
 

@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from autoscaling_load import ROLES, Answer, Look, Order
+from autoscaling_load import ROLES, AnswerTimes, Look, Order
 from bench_projects import project_copy
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
 from llmd_base.row import Basis
 from llmd_bench.load.workload import RateProfile
 from llmd_bench.plots.charts import steps_svg
-from llmd_bench.plots.drawing import Point, Series
+from llmd_bench.plots.drawing import ChartPoint, ChartSeries
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_tuner.confidence import confine
 from llmd_tuner.families import capacities_of, fleet_of_counts
-from llmd_tuner.search import Deployment, families, search
-from llmd_tuner.search_inputs import Question, known_model, known_shape, parse_targets, question_of
+from llmd_tuner.search import Candidate, families, search
+from llmd_tuner.search_inputs import SearchInputs, known_model, known_shape, parse_targets, question_of
 from llmd_tuner.stack_file_edit import RoleThresholds, thresholds
 from llmd_tuner.workload import of_lengths
 
@@ -73,7 +73,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Step:
+class SizingStep:
     """What there is from a moment of the profile on, in seconds of scaling time, until the next step."""
 
     at_s: float
@@ -83,7 +83,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SizingOutcome:
     """What one way of sizing came to. `attained` is the share of requests that were answered within the targets."""
 
     profile: str
@@ -98,11 +98,11 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Run:
+class SizingRun:
     """An outcome, and its steps for the plot."""
 
-    outcome: Outcome
-    steps: Sequence[Step]
+    outcome: SizingOutcome
+    steps: Sequence[SizingStep]
     failures: Sequence[str] = ()
 
 
@@ -118,7 +118,7 @@ def with_lead(profile: RateProfile, lead_s: float) -> RateProfile:
     return RateProfile(profile.name, ((0.0, first), *((at_s + lead_s, rate) for at_s, rate in profile.points)))
 
 
-def hours(steps: Sequence[Step], end_s: float, amount: Callable[[Step], float]) -> float:
+def hours(steps: Sequence[SizingStep], end_s: float, amount: Callable[[SizingStep], float]) -> float:
     """An amount of each step times how long it lasts, in hours."""
     ends = [*(step.at_s for step in steps[1:]), end_s]
     return sum(amount(step) * max(0.0, end - step.at_s) for step, end in zip(steps, ends, strict=True)) / 3600
@@ -130,28 +130,28 @@ def turns(counts: Iterable[int]) -> int:
     return sum((before > 0) != (after > 0) for before, after in pairwise(changes))
 
 
-def turns_per_hour(steps: Sequence[Step], end_s: float) -> float:
+def turns_per_hour(steps: Sequence[SizingStep], end_s: float) -> float:
     """Turns of both roles in an hour of scaling time: what a load that only rises and falls needs, and flapping."""
     roles = ([step.servers.prefill for step in steps], [step.servers.decode for step in steps])
     return sum(map(turns, roles)) / ((end_s - steps[0].at_s) / 3600)
 
 
-def attained(answers: Sequence[Answer], ttft_ms: float = TTFT_MS, tpot_ms: float = TPOT_MS) -> float:
+def attained(answers: Sequence[AnswerTimes], ttft_ms: float = TTFT_MS, tpot_ms: float = TPOT_MS) -> float:
     """The share of all requests that were answered within both targets; one that failed was not."""
     return sum(_within(answer, ttft_ms, tpot_ms) for answer in answers) / len(answers)
 
 
-def _within(answer: Answer, ttft_ms: float, tpot_ms: float) -> bool:
+def _within(answer: AnswerTimes, ttft_ms: float, tpot_ms: float) -> bool:
     times = (answer.ttft_ms, answer.tpot_ms)
     return answer.failure is None and all(
         time is not None and time <= target for time, target in zip(times, (ttft_ms, tpot_ms), strict=True)
     )
 
 
-def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[Step]:
+def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[SizingStep]:
     """Looks as steps in scaling time. A server that ends does so in wall time, so its GPUs count by that much less."""
     return [
-        Step(
+        SizingStep(
             look.at_s * speed - lead_s,
             Size(look.replicas["prefill"], look.replicas["decode"]),
             look.gpus - look.ending_gpus + look.ending_gpus / speed,
@@ -165,7 +165,7 @@ def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[Step]:
 class Capacities:
     """What so many servers carry within the targets, by the tuner's latency figures."""
 
-    def __init__(self, question: Question, most: Size) -> None:
+    def __init__(self, question: SearchInputs, most: Size) -> None:
         family = next(item for item in families(question) if item.name == FAMILY)
         sizes = [Size(*counts) for counts in product(range(1, most.prefill + 1), range(1, most.decode + 1))]
         fleet = fleet_of_counts((size.prefill, size.decode, 1) for size in sizes)
@@ -181,19 +181,19 @@ class Capacities:
 
 def oracle_steps(
     profile: RateProfile, fewest: Callable[[float], Size], startup_s: float, gpus_per_node: int, interval_s: float = 10
-) -> list[Step]:
+) -> list[SizingStep]:
     """What an oracle has: at each moment the servers that are needed then, or will be while one starts."""
     moments = np.arange(0.0, profile.duration_s, interval_s)
     needed = [
         fewest(profile.rate_per_s(float(at_s))) for at_s in np.arange(0.0, profile.duration_s + startup_s, interval_s)
     ]
     ahead = round(startup_s / interval_s) + 1
-    steps: list[Step] = []
+    steps: list[SizingStep] = []
     for place, at_s in enumerate(moments):
         window = needed[place : place + ahead]
         size = Size(max(item.prefill for item in window), max(item.decode for item in window))
         nodes = -(-size.gpus // gpus_per_node)
-        steps.append(Step(float(at_s), size, size.gpus, nodes * gpus_per_node))
+        steps.append(SizingStep(float(at_s), size, size.gpus, nodes * gpus_per_node))
     return steps
 
 
@@ -201,7 +201,7 @@ def oracle_steps(
 class Scene:
     """What is benchmarked: the tuner's question and answer, and its thresholds."""
 
-    question: Question
+    question: SearchInputs
     fixed: Size
     least: Size
     peak_per_s: float
@@ -226,7 +226,7 @@ def usual_scene() -> Scene:
     return Scene(question, Size(best.prefill, best.decode), least, peak_per_s, by_role, confidence.tag)
 
 
-def _is_asked_for(deployment: Deployment) -> bool:
+def _is_asked_for(deployment: Candidate) -> bool:
     return (deployment.family, deployment.copies, deployment.gpus) == (FAMILY, 1, GPUS)
 
 
@@ -296,7 +296,7 @@ class AutoscalingBenchmark:
         start = ("--startup-seconds", f"{STARTUP_S / self.speed:g}")
         self.command("rehearse", "--stack", STACK, "--no-benchmark", *times, *start)
 
-    def run(self, profile: RateProfile, way: str) -> Run:
+    def run(self, profile: RateProfile, way: str) -> SizingRun:
         """Sends a profile, and measures what it was answered by."""
         whole = with_lead(profile, LEAD_S).faster(self.speed * self.time_scale)
         self.progress.step(f"{profile.name}, {way}: {whole.duration_s * self.time_scale:.0f} s of load")
@@ -316,15 +316,17 @@ class AutoscalingBenchmark:
         load = Path(__file__).with_name("autoscaling_load.py")
         self.command("rehearse", "run", "--stack", STACK, "--", sys.executable, str(load), str(file))
         result = json.loads(file.with_suffix(".result.json").read_text())
-        answers = [Answer(**item) for item in result["answers"] if item["due_s"] * self.speed >= LEAD_S]
+        answers = [AnswerTimes(**item) for item in result["answers"] if item["due_s"] * self.speed >= LEAD_S]
         steps = steps_of([Look(**item) for item in result["looks"]], LEAD_S, self.speed)
         return measured_run(profile, way, answers, [step for step in steps if step.at_s < profile.duration_s])
 
 
-def measured_run(profile: RateProfile, way: str, answers: Sequence[Answer], steps: Sequence[Step]) -> Run:
+def measured_run(
+    profile: RateProfile, way: str, answers: Sequence[AnswerTimes], steps: Sequence[SizingStep]
+) -> SizingRun:
     """What was measured in a rehearsal; its latencies are those of simulated servers."""
     end_s, failures = profile.duration_s, [answer.failure for answer in answers if answer.failure]
-    outcome = Outcome(
+    outcome = SizingOutcome(
         profile.name,
         way,
         hours(steps, end_s, lambda step: step.gpus),
@@ -335,53 +337,55 @@ def measured_run(profile: RateProfile, way: str, answers: Sequence[Answer], step
         turns_per_hour(steps, end_s),
         "measured; latencies calibrated",
     )
-    return Run(outcome, steps, sorted(set(failures)))
+    return SizingRun(outcome, steps, sorted(set(failures)))
 
 
-def oracle_run(profile: RateProfile, scene: Scene) -> Run:
+def oracle_run(profile: RateProfile, scene: Scene) -> SizingRun:
     """The forecast of what an oracle would need."""
     fewest = Capacities(scene.question, scene.fixed).fewest
     steps = oracle_steps(profile, fewest, STARTUP_S, known_shape(SHAPE).gpus)
     end_s = profile.duration_s
     gpu_hours, node_gpu_hours = (hours(steps, end_s, amount) for amount in (_gpus, _node_gpus))
     turned = turns_per_hour(steps, end_s)
-    return Run(Outcome(profile.name, "oracle", gpu_hours, node_gpu_hours, None, None, None, turned, scene.basis), steps)
+    return SizingRun(
+        SizingOutcome(profile.name, "oracle", gpu_hours, node_gpu_hours, None, None, None, turned, scene.basis), steps
+    )
 
 
-def _gpus(step: Step) -> float:
+def _gpus(step: SizingStep) -> float:
     return step.gpus
 
 
-def _node_gpus(step: Step) -> float:
+def _node_gpus(step: SizingStep) -> float:
     return step.node_gpus
 
 
 HEADINGS = ("profile", "servers", "GPU-hours", "of nodes", "within SLO", "failed", "turns/h", "basis")
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[SizingOutcome]) -> str:
     """A row for each way of each profile, as Markdown."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
+def _cells(outcome: SizingOutcome) -> tuple[str, ...]:
     within = "by forecast" if outcome.attained is None else f"{outcome.attained:.1%}"
     failed = "-" if outcome.failed is None else f"{outcome.failed} of {outcome.requests}"
     hours_text = (f"{outcome.gpu_hours:.1f}", f"{outcome.node_gpu_hours:.1f}")
     return (outcome.profile, outcome.way, *hours_text, within, failed, f"{outcome.turns_per_hour:.1f}", outcome.basis)
 
 
-def plot(profile: RateProfile, runs: Sequence[Run]) -> str:
+def plot(profile: RateProfile, runs: Sequence[SizingRun]) -> str:
     """The load, and servers of both roles, over minutes of scaling time, as SVG."""
     moments = np.linspace(0, profile.duration_s, 200)
-    load = [Point(float(at_s) / 60, profile.rate_per_s(float(at_s))) for at_s in moments]
-    panels = {"Requests/s": [Series("load", load, Basis.MEASURED)]}
+    load = [ChartPoint(float(at_s) / 60, profile.rate_per_s(float(at_s))) for at_s in moments]
+    panels = {"Requests/s": [ChartSeries("load", load, Basis.MEASURED)]}
     for role in ROLES:
         panels[f"{role.title()} servers"] = [
-            Series(
+            ChartSeries(
                 run.outcome.way,
-                [Point(step.at_s / 60, getattr(step.servers, role)) for step in run.steps],
+                [ChartPoint(step.at_s / 60, getattr(step.servers, role)) for step in run.steps],
                 Basis.MEASURED if run.outcome.requests else Basis.CALIBRATED,
             )
             for run in runs
@@ -435,7 +439,7 @@ def main() -> None:
     print(json.dumps([asdict(item) for item in outcomes], indent=2) if options.json else table(outcomes))
 
 
-def _compared(benchmark: AutoscalingBenchmark, profile: RateProfile, scene: Scene) -> list[Run]:
+def _compared(benchmark: AutoscalingBenchmark, profile: RateProfile, scene: Scene) -> list[SizingRun]:
     benchmark.deploy(scaled=False)
     fixed = benchmark.run(profile, "fixed")
     benchmark.deploy(scaled=True)

@@ -19,8 +19,8 @@ from lightkube.models.core_v1 import Container
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Node, Pod
 from llmd_base.errors import KitError
-from llmd_bench.load.completions import Target
-from llmd_bench.load.generator import Load, run_load, wait_for_answer
+from llmd_bench.load.completions import CompletionsTarget
+from llmd_bench.load.generator import GeneratedLoad, run_load, wait_for_answer
 from llmd_bench.load.workload import PromptSource, RateProfile
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.serving import labels
@@ -48,7 +48,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerTimes:
     """One request: when it was due in wall seconds, its times in milliseconds of model time, and what was wrong."""
 
     due_s: float
@@ -109,7 +109,7 @@ async def watch(order: Order, looks: list[Look]) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def send(order: Order) -> tuple[list[Answer], list[Look]]:
+async def send(order: Order) -> tuple[list[AnswerTimes], list[Look]]:
     """Sends all requests of the profile, once the model answers, and waits for their answers.
 
     Raises:
@@ -117,7 +117,7 @@ async def send(order: Order) -> tuple[list[Answer], list[Look]]:
     """
     profile = RateProfile(order.name, tuple((at_s, rate) for at_s, rate in order.points))
     trace = profile.trace()
-    load = Load(
+    load = GeneratedLoad(
         len(trace.entries),
         trace,
         PromptSource(order.input_tokens, 0, order.name),
@@ -125,18 +125,18 @@ async def send(order: Order) -> tuple[list[Answer], list[Look]]:
         request_timeout_s=REQUEST_LIMIT_S,
         time_scale=order.time_scale,
     )
-    target, looks = Target(order.address, order.model), list[Look]()
+    target, looks = CompletionsTarget(order.address, order.model), list[Look]()
     await wait_for_answer(target, limit_s=READY_LIMIT_S, time_scale=order.time_scale)
     watching = asyncio.create_task(watch(order, looks))
     limit_s = profile.duration_s * order.time_scale + REQUEST_LIMIT_S
     records = await run_load(target, load, limit_s=limit_s)
     watching.cancel()
-    answers: list[Answer] = []
+    answers: list[AnswerTimes] = []
     for record in records:
         model_time = record.in_model_time(order.time_scale)
         failure = None if record.succeeded else f"{record.failure}: {record.error}"[:200]
         due_s = record.started_s if record.due_s is None else record.due_s
-        answers.append(Answer(due_s, _ms(model_time.ttft_s), _ms(model_time.tpot_s), failure))
+        answers.append(AnswerTimes(due_s, _ms(model_time.ttft_s), _ms(model_time.tpot_s), failure))
     return answers, looks
 
 

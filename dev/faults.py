@@ -37,8 +37,8 @@ from llmd_oke.operations.locks import until
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.rehearsal import Settings
-from rehearsed_stack import CYCLE, Blow, End, Operation, Stack, errors_of, kill
+from llmd_rehearsal.rehearsal import RehearsalSettings
+from rehearsed_stack import CYCLE, Blow, End, Operation, RehearsedStack, errors_of, kill
 from serving_faults import NODES, VICTIMS, Loss
 
 Family = Literal["engine", "control-plane", "serving", "node", "oci", "disk"]
@@ -107,7 +107,7 @@ Change = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FaultOutcome:
     """One fault and what followed. Seconds are wall time, measured."""
 
     family: Family
@@ -147,7 +147,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Choice:
+class FaultSettings:
     """What is to fail, how often, and the seed of the moments and victims."""
 
     families: tuple[Family, ...] = FAMILIES
@@ -160,7 +160,7 @@ class Choice:
 class Bench:
     """A stack to which things happen, and the source of their moments."""
 
-    stack: Stack
+    stack: RehearsedStack
     chance: random.Random
     progress: Progress
 
@@ -169,27 +169,27 @@ class Bench:
         """Wall seconds that operations take where nothing fails, one after the other."""
         return {operation: _undisturbed(self.stack, operation, self.progress) for operation in CYCLE}
 
-    def engine_kills(self, number: int) -> Iterator[Outcome]:
+    def engine_kills(self, number: int) -> Iterator[FaultOutcome]:
         """Kills engines, or all processes of their commands."""
         for index in range(number):
             victim: Literal["engine", "everything"] = self.chance.choice(("engine", "everything"))
             fault = "engine killed" if victim == "engine" else "command killed with its engine"
             yield self._struck("engine", fault, CYCLE[index % len(CYCLE)], partial(kill, victim=victim))
 
-    def control_plane_kills(self, number: int) -> Iterator[Outcome]:
+    def control_plane_kills(self, number: int) -> Iterator[FaultOutcome]:
         """Kills etcd and the API server in turn: six of them are each during every operation."""
         for index in range(number):
             victim = CONTROL_PLANE[index % len(CONTROL_PLANE)]
             strike = partial(_kill_process, self.stack, victim)
             yield self._struck("control-plane", f"{victim} killed", CYCLE[index % len(CYCLE)], strike)
 
-    def _struck(self, family: Family, fault: str, operation: Operation, strike: Callable[[int], None]) -> Outcome:
+    def _struck(self, family: Family, fault: str, operation: Operation, strike: Callable[[int], None]) -> FaultOutcome:
         """An operation that the fault meets at a random moment, and the same again where it failed."""
         after_s = self.chance.uniform(0.05, 0.95) * self.usual_s[operation]
         ended = self.stack.operate(operation, Blow(after_s, strike))
         again = self.stack.operate(operation) if ended.failure or not ended.struck else None
         orphans, missing = self.stack.differences()
-        return Outcome(
+        return FaultOutcome(
             family,
             fault,
             f"{operation}, after {after_s:.1f} s" if ended.struck else f"{operation}, which had ended before",
@@ -201,7 +201,7 @@ class Bench:
             missing=missing,
         )
 
-    def losses(self, family: Literal["serving", "node"]) -> Iterator[Outcome]:
+    def losses(self, family: Literal["serving", "node"]) -> Iterator[FaultOutcome]:
         """Has the stack serve, and what serves fail, one part after the other, under load."""
         _undisturbed(self.stack, "up", self.progress)
         plan = self.stack.prepared.plan
@@ -213,7 +213,7 @@ class Bench:
         with self.stack.prepared.cluster.process_inside(argv, env=environment, output=subprocess.PIPE) as process:
             for line in process.stdout or ():
                 loss = Loss(**json.loads(line))
-                yield Outcome(
+                yield FaultOutcome(
                     family,
                     loss.victim if family == "node" else f"{loss.victim} killed",
                     "load",
@@ -226,7 +226,7 @@ class Bench:
             if process.wait() != 0:
                 raise KitError("The load under which programs were killed failed; standard error says why.")
 
-    def oci_faults(self) -> Iterator[Outcome]:
+    def oci_faults(self) -> Iterator[FaultOutcome]:
         """Creates a cluster with each of OCI's faults, goes on without it, and destroys the cluster."""
         usual_s = _undisturbed(self.stack, "up", self.progress)
         _undisturbed(self.stack, "destroy", self.progress)
@@ -236,7 +236,7 @@ class Bench:
             rehearsal.ask_for_faults(self.stack.prepared, ())
             again = self.stack.operate("up") if ended.failure else None
             orphans, missing = self.stack.differences()
-            yield Outcome(
+            yield FaultOutcome(
                 "oci",
                 f"OCI: {rule}",
                 "up of a created cluster",
@@ -249,7 +249,7 @@ class Bench:
             )
             _undisturbed(self.stack, "destroy", self.progress)
 
-    def full_disks(self, disk: Path) -> Iterator[Outcome]:
+    def full_disks(self, disk: Path) -> Iterator[FaultOutcome]:
         """Fills the disk of the engine's state during updates, and that of results during a benchmark."""
         (disk / "backend").mkdir()
         (self.stack.prepared.state / "backend").symlink_to(disk / "backend")
@@ -261,7 +261,7 @@ class Bench:
             _empty(disk)
             again = self.stack.operate("up")
             orphans, missing = self.stack.differences()
-            yield Outcome(
+            yield FaultOutcome(
                 "disk",
                 "disk of the state full",
                 f"up, after {after_s:.1f} s",
@@ -274,7 +274,7 @@ class Bench:
             )
         yield self._full_results(disk)
 
-    def _full_results(self, disk: Path) -> Outcome:
+    def _full_results(self, disk: Path) -> FaultOutcome:
         """Rows of a benchmark are whole before its disk is full, then, and after the next benchmark."""
         began, rows = self._benchmark(disk, None), disk / "rows.jsonl"
         if began.failure:
@@ -286,7 +286,7 @@ class Bench:
         again = self._benchmark(disk, None)
         lost = "" if kept else "the rows of the benchmark before are lost"
         failure = again.failure or lost or ("" if ended.failure else "a full disk was not told")
-        return Outcome(
+        return FaultOutcome(
             "disk",
             "disk of the results full",
             "benchmark",
@@ -347,7 +347,7 @@ def _empty(disk: Path) -> None:
     (disk / "filler").unlink()
 
 
-def _kill_process(stack: Stack, name: str, _operation: int) -> None:
+def _kill_process(stack: RehearsedStack, name: str, _operation: int) -> None:
     """Ends a process of the stack's cluster without a word, and waits until it was started again and is ready."""
     record = stack.prepared.cluster.status()
     if record is None:
@@ -364,7 +364,7 @@ def _kill_process(stack: Stack, name: str, _operation: int) -> None:
         raise KitError(f"{name} is not ready {CONTROL_PLANE_LIMIT_S:g} s after it was killed.")
 
 
-def measure(source: Path, stack: str, choice: Choice, progress: Progress) -> Iterator[Outcome]:
+def measure(source: Path, stack: str, choice: FaultSettings, progress: Progress) -> Iterator[FaultOutcome]:
     """Has a stack meet the chosen faults, in local clusters of its own that go afterwards.
 
     Raises:
@@ -383,18 +383,18 @@ def measure(source: Path, stack: str, choice: Choice, progress: Progress) -> Ite
 
 
 @contextmanager
-def _rehearsed(source: Path, stack: str, change: Change, progress: Progress) -> Generator[Stack]:
+def _rehearsed(source: Path, stack: str, change: Change, progress: Progress) -> Generator[RehearsedStack]:
     """The stack, with its document changed, in a local cluster of its own that goes afterwards."""
     with tempfile.TemporaryDirectory(prefix="llmd-oke-faults-") as folder:
         project = with_change(source, stack, Path(folder) / "project", change)
         try:
-            settings = Settings(plugin=PluginChoice.STAND_IN)
-            yield Stack(project, rehearsal.prepare(project.folder, stack, settings, progress))
+            settings = RehearsalSettings(plugin=PluginChoice.STAND_IN)
+            yield RehearsedStack(project, rehearsal.prepare(project.folder, stack, settings, progress))
         finally:
             rehearsal.down(project.folder, stack)
 
 
-def _outcomes(bench: Bench, choice: Choice) -> Iterator[Outcome]:
+def _outcomes(bench: Bench, choice: FaultSettings) -> Iterator[FaultOutcome]:
     if "engine" in choice.families:
         yield from bench.engine_kills(choice.kills)
     if "control-plane" in choice.families:
@@ -414,7 +414,7 @@ def _created(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"release": document["release"], **CREATED}
 
 
-def _undisturbed(stack: Stack, operation: Operation, progress: Progress) -> float:
+def _undisturbed(stack: RehearsedStack, operation: Operation, progress: Progress) -> float:
     ended = stack.operate(operation)
     if ended.failure:
         raise KitError(f"{operation} failed without any fault: {ended.failure}")
@@ -425,14 +425,14 @@ def _undisturbed(stack: Stack, operation: Operation, progress: Progress) -> floa
 HEADINGS = ("fault", "during", "outcome", "orphaned", "missing", "requests lost", "recovery, s", "undisturbed, s")
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
+def _cells(outcome: FaultOutcome) -> tuple[str, ...]:
     lost = "-" if outcome.lost is None else f"{outcome.lost} of {outcome.requests}"
     usual = "-" if outcome.undisturbed_s is None else f"{outcome.undisturbed_s:.1f}"
     left = (str(len(outcome.orphans)), str(len(outcome.missing))) if outcome.lost is None else ("-", "-")
     return outcome.fault, outcome.during, outcome.outcome, *left, lost, f"{outcome.recovery_s:.1f}", usual
 
 
-def _row(outcome: Outcome) -> str:
+def _row(outcome: FaultOutcome) -> str:
     """One line of progress."""
     named = zip(HEADINGS[3:], _cells(outcome)[3:], strict=True)
     facts = ", ".join(f"{heading} {cell}" for heading, cell in named if cell != "-")
@@ -440,7 +440,7 @@ def _row(outcome: Outcome) -> str:
     return f"{outcome.fault} during {outcome.during}: {outcome.outcome}, {facts}{''.join(left)}"
 
 
-def table(outcomes: list[Outcome]) -> str:
+def table(outcomes: list[FaultOutcome]) -> str:
     """All of them as a table of Markdown, with what is left and the sum."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
@@ -457,7 +457,7 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join([*lines, "", *left, *failures, total])
 
 
-def as_json(outcomes: list[Outcome]) -> str:
+def as_json(outcomes: list[FaultOutcome]) -> str:
     """All of them as JSON."""
     rows = [{**asdict(outcome), "outcome": outcome.outcome, "recovered": outcome.recovered} for outcome in outcomes]
     return json.dumps({"basis": "measured", "faults": rows}, indent=2)
@@ -465,7 +465,7 @@ def as_json(outcomes: list[Outcome]) -> str:
 
 def main() -> None:
     """Measures what the command line asks for; ends with 1 where anything had to be done by hand."""
-    usual = Choice()
+    usual = FaultSettings()
     parser = argparse.ArgumentParser(
         prog="scripts/bench-faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -480,13 +480,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
-    progress, outcomes = PlainProgress(sys.stderr), list[Outcome]()
+    progress, outcomes = PlainProgress(sys.stderr), list[FaultOutcome]()
     families: tuple[Family, ...] = tuple(
         options.only or (family for family in FAMILIES if family != "disk" or os.geteuid() == 0)
     )
     if not options.only and "disk" not in families:
         progress.step("no disk is filled: only root can mount a small one")
-    choice = Choice(families, options.kills, options.restarts, options.seed)
+    choice = FaultSettings(families, options.kills, options.restarts, options.seed)
     try:
         for outcome in measure(options.project, options.stack, choice, progress):
             outcomes.append(outcome)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import httpx2
-from attacks import ATTACKS, OF_TOKENS, Attack, Target
+from attacks import ATTACKS, OF_TOKENS, Attack, AttackTarget
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -56,7 +56,7 @@ MAX_SHARE = bounds().attack_share
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttackOutcome:
     """What an attack did: `memory_mib` at its highest and its share of the limit, the well-behaved client's requests,
     how many failed, and their times in milliseconds, before and during the attack; what the attacker counted.
     """
@@ -79,7 +79,7 @@ class Outcome:
         return self.memory_share < MAX_SHARE and not self.failed and not self.smuggled
 
 
-class Unit:
+class RecordingUnit:
     """Answers every request at once, large where it is asked to, and knows the paths that it was asked for."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ async def _body(reader: asyncio.StreamReader, head: str) -> bytes:
 class Client:
     """The well-behaved one."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: AttackTarget) -> None:
         self.target = target
         self.times_ms: list[float] = []
         self.failures: list[str] = []
@@ -190,10 +190,10 @@ class Door:
         )
         return moved.replace("/etc/", f"{self.folder}/")
 
-    def target(self, *clients: str) -> Target:
+    def target(self, *clients: str) -> AttackTarget:
         """The front door as one client knows it, or two."""
         keys = [self.keys[client] for client in clients]
-        return Target(HERE, STACK_PORT, HOST, self.certificate["chain"], keys[0], keys[-1], MODEL)
+        return AttackTarget(HERE, STACK_PORT, HOST, self.certificate["chain"], keys[0], keys[-1], MODEL)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[int]:
@@ -251,9 +251,9 @@ def _percentile(times_ms: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-async def attacked(door: Door, attack: Attack, seconds: float) -> Outcome:
+async def attacked(door: Door, attack: Attack, seconds: float) -> AttackOutcome:
     """What one attack does to a fresh Envoy."""
-    unit, client = Unit(), Client(door.target(OTHER))
+    unit, client = RecordingUnit(), Client(door.target(OTHER))
     async with unit.running(), door.running() as pid:
         asking = asyncio.create_task(client.ask_on())
         try:
@@ -268,7 +268,7 @@ async def attacked(door: Door, attack: Attack, seconds: float) -> Outcome:
             asking.cancel()
     for failure in client.failures[:3]:
         print(f"  {attack.__name__}: {failure}", file=sys.stderr)
-    return Outcome(
+    return AttackOutcome(
         attack=attack.__name__,
         memory_mib=round(highest_mib, 1),
         memory_share=round(highest_mib / bounds().memory_limit_mib, 3),
@@ -283,7 +283,7 @@ async def attacked(door: Door, attack: Attack, seconds: float) -> Outcome:
     )
 
 
-async def _run_attack(target: Target, attack: Attack, seconds: float) -> dict[str, int]:
+async def _run_attack(target: AttackTarget, attack: Attack, seconds: float) -> dict[str, int]:
     argv = [sys.executable, str(Path(__file__).with_name("attacks.py")), attack.__name__]
     process = await asyncio.create_subprocess_exec(
         *argv, json.dumps(asdict(target)), str(seconds), stdout=asyncio.subprocess.PIPE
@@ -299,8 +299,8 @@ async def _run_attack(target: Target, attack: Attack, seconds: float) -> dict[st
     return counts
 
 
-async def _outcomes(program: Path, names: Sequence[str], seconds: float, progress: Progress) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+async def _outcomes(program: Path, names: Sequence[str], seconds: float, progress: Progress) -> list[AttackOutcome]:
+    outcomes: list[AttackOutcome] = []
     chosen = [attack for attack in ATTACKS if not names or attack.__name__ in names]
     with tempfile.TemporaryDirectory() as folder:
         doors = {tokens: Door(Path(folder) / str(tokens), program, tokens=tokens) for tokens in (False, True)}
@@ -313,7 +313,7 @@ async def _outcomes(program: Path, names: Sequence[str], seconds: float, progres
     return outcomes
 
 
-def _table(outcomes: Sequence[Outcome]) -> str:
+def _table(outcomes: Sequence[AttackOutcome]) -> str:
     head = "attack | memory | of the limit | requests beside it | failed | median | 99th percentile | held"
     rows = [
         f"{o.attack.replace('_', ' ')} | {o.memory_mib:.0f} MiB | {o.memory_share:.0%} | {o.requests} | {o.failed} |"

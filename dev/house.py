@@ -114,7 +114,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CountedPlace:
     """A place that counts, such as a docstring that opens with neither an imperative verb nor a noun phrase."""
 
     file: str
@@ -259,10 +259,10 @@ def kind_of_finding(docstring: str) -> str | None:
     return next((kind for kind, pattern in FINDINGS.items() if re.match(pattern, opening)), None)
 
 
-def docstring_findings(modules: Iterable[Module]) -> list[Finding]:
+def docstring_findings(modules: Iterable[Module]) -> list[CountedPlace]:
     """All findings outside tests, in the order of files and lines."""
     return [
-        Finding(module.file, line, kind, text.split("\n")[0])
+        CountedPlace(module.file, line, kind, text.split("\n")[0])
         for module in modules
         if module.package != TESTS
         for line, text in sorted(docstrings(module))
@@ -270,24 +270,24 @@ def docstring_findings(modules: Iterable[Module]) -> list[Finding]:
     ]
 
 
-def helper_findings(modules: Iterable[Module]) -> list[Finding]:
+def helper_findings(modules: Iterable[Module]) -> list[CountedPlace]:
     """All helpers with one use, with their lines."""
     return [
-        Finding(module.file, function.lineno, f"{length(function)} lines", function.name)
+        CountedPlace(module.file, function.lineno, f"{length(function)} lines", function.name)
         for module, function in one_use_helpers(list(modules))
     ]
 
 
-def pair_findings(modules: Iterable[Module]) -> list[Finding]:
+def pair_findings(modules: Iterable[Module]) -> list[CountedPlace]:
     """Files outside tests with transcribed pairs, and how many."""
     counted = [(module, transcribed(module.tree)[0]) for module in modules if module.package != TESTS]
-    return [Finding(module.file, 1, f"{pairs} pairs", "") for module, pairs in counted if pairs]
+    return [CountedPlace(module.file, 1, f"{pairs} pairs", "") for module, pairs in counted if pairs]
 
 
-def class_findings(modules: Iterable[Module]) -> list[Finding]:
+def class_findings(modules: Iterable[Module]) -> list[CountedPlace]:
     """All places of public class names outside tests that occur more than once."""
     return [
-        Finding(file, int(line), "class", f"{name} ({len(places)} times)")
+        CountedPlace(file, int(line), "class", f"{name} ({len(places)} times)")
         for name, places in repeated_classes(modules).items()
         for file, line in (place.split(":") for place in places)
     ]

@@ -8,7 +8,7 @@ import grpc
 from llmd_rehearsal.plugin_protocol import (
     Empty,
     Message,
-    Server,
+    PluginServer,
     Servicer,
     plugin,
     provider,
@@ -45,7 +45,7 @@ class InstantPlugin(Servicer):
         return provider.CreateResponse(id=request.name, properties=request.properties)
 
 
-def start(port: int) -> Server:
+def start(port: int) -> PluginServer:
     """Serves on a port of 127.0.0.1."""
     return serve(InstantPlugin(), port, lambda: None)
 

@@ -91,7 +91,7 @@ def _family(pid: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Load:
+class ConstantLoad:
     """A constant rate against the exact server; `folder` is the tool's to write into."""
 
     url: str
@@ -118,11 +118,11 @@ class Tool:
     """A load generator: its command, and how its result is read from its folder and its standard output."""
 
     name: str
-    command: Callable[[Load], Sequence[str]]
+    command: Callable[[ConstantLoad], Sequence[str]]
     read: Callable[[Path, str], Ttft]
 
 
-def _our_command(load: Load) -> Sequence[str]:
+def _our_command(load: ConstantLoad) -> Sequence[str]:
     return [sys.executable, str(HERE / "own_load.py"), load.url, str(load.requests_per_s), str(load.duration_s)]
 
 
@@ -131,8 +131,8 @@ def _read_ours(_: Path, output: str) -> Ttft:
     return Ttft(document["mean_ms"], document["p99_ms"])
 
 
-def _aiperf_command(program: str) -> Callable[[Load], Sequence[str]]:
-    def command(load: Load) -> Sequence[str]:
+def _aiperf_command(program: str) -> Callable[[ConstantLoad], Sequence[str]]:
+    def command(load: ConstantLoad) -> Sequence[str]:
         return [
             *(program, "profile", "--model", "model", "--url", load.url, "--endpoint-type", "completions"),
             *("--streaming", "--request-rate", str(load.requests_per_s), "--request-rate-mode", "constant"),
@@ -150,8 +150,8 @@ def _read_aiperf(folder: Path, _: str) -> Ttft:
     return Ttft(ttft["avg"], ttft["p99"])
 
 
-def _guidellm_command(program: str) -> Callable[[Load], Sequence[str]]:
-    def command(load: Load) -> Sequence[str]:
+def _guidellm_command(program: str) -> Callable[[ConstantLoad], Sequence[str]]:
+    def command(load: ConstantLoad) -> Sequence[str]:
         return [
             *(program, "run", "--backend", f"kind=openai_http,target={load.url},model=model"),
             *("--profile", f"kind=constant,rate={load.requests_per_s:g}"),
@@ -265,7 +265,7 @@ def measure(tool: Tool, requests_per_s: float, duration_s: float) -> Measurement
         KitError: it failed.
     """
     with tempfile.TemporaryDirectory() as folder, _server() as (url, server):
-        load = Load(url, requests_per_s, duration_s, Path(folder))
+        load = ConstantLoad(url, requests_per_s, duration_s, Path(folder))
         usage = run_watched(tool.command(load), duration_s + START_LIMIT_S)
         ttft = tool.read(load.folder, usage.output)
         log: dict[str, Any] = json.loads(server.communicate()[0])

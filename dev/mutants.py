@@ -63,7 +63,7 @@ class Mutant:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MutantVerdict:
     """The test that failed for a mistake, empty where none did, and wall seconds until then."""
 
     mutant: Mutant
@@ -147,7 +147,7 @@ def sample(project: Path, folders: Sequence[str], number: int, seed: int) -> lis
     return random.Random(seed).sample(pool, min(number, len(pool)))  # noqa: S311 - no secrets
 
 
-def judge(copy: Path, mutant: Mutant) -> Verdict:
+def judge(copy: Path, mutant: Mutant) -> MutantVerdict:
     """Makes the mistake in a copy of the project, runs tests until one fails, and takes it back."""
     started_s = time.monotonic()
     file = copy / mutant.file
@@ -158,7 +158,7 @@ def judge(copy: Path, mutant: Mutant) -> Verdict:
         killed_by = next((name for tests in stages if (name := failure(copy, tests))), "")
     finally:
         file.write_bytes(source)
-    return Verdict(mutant, killed_by, time.monotonic() - started_s)
+    return MutantVerdict(mutant, killed_by, time.monotonic() - started_s)
 
 
 def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ def main() -> int:
     parser.add_argument("--folder", action="append", choices=FOLDERS, help="only of this folder; may be repeated")
     parser.add_argument("--json", action="store_true", help="write the verdicts as JSON")
     options = parser.parse_args()
-    verdicts: list[Verdict] = []
+    verdicts: list[MutantVerdict] = []
     # Beside the project, for tests read what lies there, and are skipped where it doesn't.
     with tempfile.TemporaryDirectory(prefix="llmd-oke-mutants-", dir=PROJECT.parent) as folder:
         copy = Path(folder)

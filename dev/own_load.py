@@ -7,17 +7,17 @@ import asyncio
 import json
 import sys
 
-from llmd_bench.load.completions import Target
+from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.records import percentile
-from llmd_bench.load.stages import Stage, run_stages
-from llmd_bench.load.workload import ConstantRate, Fixed, Workload
+from llmd_bench.load.stages import LoadStage, run_stages
+from llmd_bench.load.workload import ConstantRate, Fixed, RequestWorkload
 
 
 def main(url: str, requests_per_s: float, duration_s: float) -> None:
     """Run one stage and print what it measured."""
-    stage = Stage(ConstantRate(requests_per_s), duration_s=duration_s)
-    workload = Workload(Fixed(128), Fixed(50))
-    (result,) = asyncio.run(run_stages(Target(url, "model"), [stage], workload, limit_s=duration_s + 30))
+    stage = LoadStage(ConstantRate(requests_per_s), duration_s=duration_s)
+    workload = RequestWorkload(Fixed(128), Fixed(50))
+    (result,) = asyncio.run(run_stages(CompletionsTarget(url, "model"), [stage], workload, limit_s=duration_s + 30))
     if result.shortfall:
         sys.exit(result.shortfall)
     ttfts_ms = sorted(1000 * record.ttft_s for record in result.records if record.ttft_s is not None)

@@ -18,7 +18,7 @@ PACKAGE = "plain"
 
 
 @dataclass(frozen=True)
-class Node:
+class ResourceNode:
     """One resource. `parent` and `dependencies` are positions of earlier resources; a parent of -1 is the stack."""
 
     custom: bool
@@ -45,7 +45,7 @@ def record(file: Path) -> None:
         answer = register(request, *rest, **options)
         with lock:
             positions[answer.urn] = len(rows)
-            node = Node(
+            node = ResourceNode(
                 custom=bool(request.custom),
                 parent=positions.get(request.parent, -1),
                 dependencies=tuple(positions[urn] for urn in request.dependencies if urn in positions),
@@ -57,13 +57,13 @@ def record(file: Path) -> None:
     monitor.RegisterResource = registered
 
 
-def load(file: Path) -> list[Node]:
+def load(file: Path) -> list[ResourceNode]:
     """The recorded resources, each after those that it needs."""
     rows: list[dict[str, Any]] = json.loads(file.read_text())
-    return [Node(row["custom"], row["parent"], tuple(row["dependencies"])) for row in rows]
+    return [ResourceNode(row["custom"], row["parent"], tuple(row["dependencies"])) for row in rows]
 
 
-def declare(nodes: list[Node]) -> None:
+def declare(nodes: list[ResourceNode]) -> None:
     """The plain program: the same number of resources with the same parents and dependencies, and no work besides."""
     resources: list[pulumi.Resource] = []
     for index, node in enumerate(nodes):

@@ -30,7 +30,7 @@ from llmd_rehearsal.cluster_plan import PLUGIN_PORTS
 from llmd_rehearsal.cluster_spec import end_of_log
 from llmd_rehearsal.engine_project import copy_project
 from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.rehearsal import Prepared, Settings
+from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 
 INSTANT_PORT = 9390
 PREVIEW_TIMEOUT_S = 600.0
@@ -218,7 +218,7 @@ def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress
 @contextmanager
 def _local_cluster(of: BenchProject, progress: Progress) -> Generator[Prepared]:
     try:
-        yield rehearsal.prepare(of.folder, of.stack, Settings(plugin=PluginChoice.STAND_IN), progress)
+        yield rehearsal.prepare(of.folder, of.stack, RehearsalSettings(plugin=PluginChoice.STAND_IN), progress)
     finally:
         rehearsal.down(of.folder, of.stack)
 

@@ -21,7 +21,7 @@ from llmd_base.progress import PlainProgress
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest
 from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.rehearsal import Prepared, Settings
+from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 
 Operation = Literal["up", "refresh", "destroy"]
 CYCLE: tuple[Operation, ...] = ("up", "refresh", "destroy")
@@ -56,7 +56,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Stack:
+class RehearsedStack:
     """A rehearsed stack whose operations can be killed."""
 
     project: BenchProject
@@ -198,7 +198,7 @@ def main() -> None:
         else:
             progress = PlainProgress(sys.stdout)
             prepared = rehearsal.prepare(
-                options.project, options.stack, Settings(plugin=PluginChoice.STAND_IN), progress
+                options.project, options.stack, RehearsalSettings(plugin=PluginChoice.STAND_IN), progress
             )
             rehearsal.run_engine(prepared, options.operate, progress, unprotect=options.operate == "destroy")
     except KitError as error:

@@ -33,7 +33,7 @@ from llmd_rehearsal import rehearsal
 from llmd_rehearsal.engine_project import checkpoint_file, latest
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.rehearsal import Prepared, Settings
+from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from preview_speed import GROWTH_LIMIT, system_nodes
 
 SIZES = ((8, 32), (16, 64), (32, 128), (64, 256))
@@ -52,7 +52,7 @@ MIB = 1024.0
 
 
 @dataclass(frozen=True)
-class Cost:
+class StackCost:
     """What one stack took, all measured; seconds are wall time."""
 
     models: int
@@ -78,10 +78,10 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Growth:
+class StackGrowth:
     """Stacks of growing size."""
 
-    costs: Sequence[Cost]
+    costs: Sequence[StackCost]
 
     @property
     def ratios(self) -> tuple[float, float]:
@@ -131,33 +131,35 @@ def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, 
     return stack
 
 
-def measure(project: Path, stack: str, sizes: Sequence[tuple[int, int]], progress: Progress) -> Growth:
+def measure(project: Path, stack: str, sizes: Sequence[tuple[int, int]], progress: Progress) -> StackGrowth:
     """Rehearses stacks of these sizes, one after the other, each in a local cluster of its own that goes afterwards.
 
     Raises:
         KitError: a program is missing, a local cluster doesn't start, or an update fails.
     """
-    costs: list[Cost] = []
+    costs: list[StackCost] = []
     for models, nodes in sizes:
         with tempfile.TemporaryDirectory(prefix="llmd-oke-scale-") as temporary:
             own = with_change(project, stack, Path(temporary), partial(stack_of, models=models, nodes=nodes))
             costs.append(_cost(own, models, nodes, progress))
             progress.step(_row(costs[-1]))
-    return Growth(costs)
+    return StackGrowth(costs)
 
 
-def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) -> Cost:
+def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) -> StackCost:
     progress.step(f"{models} models on {nodes} nodes")
     try:
         started_s = time.monotonic()
-        prepared = rehearsal.prepare(project.folder, project.stack, Settings(plugin=PluginChoice.STAND_IN), progress)
+        prepared = rehearsal.prepare(
+            project.folder, project.stack, RehearsalSettings(plugin=PluginChoice.STAND_IN), progress
+        )
         cluster_s = time.monotonic() - started_s
         with _memory(prepared) as highest:
             update_s, again_s = (_update_s(prepared, progress) for _ in range(2))
         known = latest(checkpoint_file(prepared.state, project.stack)).get("resources") or ()
         largest = sorted(highest.items(), key=lambda program: program[1], reverse=True)[:MAX_PROGRAMS]
         scale, total_mib = prepared.time_scale.scale, sum(highest.values())
-        return Cost(models, nodes, len(known), scale, cluster_s, update_s, again_s, total_mib, dict(largest))
+        return StackCost(models, nodes, len(known), scale, cluster_s, update_s, again_s, total_mib, dict(largest))
     finally:
         rehearsal.down(project.folder, project.stack)
 
@@ -216,7 +218,7 @@ def _pss_mib(process: Path) -> float:
     return next((int(line.split()[1]) / MIB for line in lines if line.startswith("Pss:")), 0.0)
 
 
-def _row(cost: Cost) -> str:
+def _row(cost: StackCost) -> str:
     return (
         f"{cost.models:6} {cost.nodes:6} {cost.resources:10} {cost.time_scale:6g} {cost.cluster_s:8.1f} s "
         f"{cost.update_s:8.1f} s {cost.update_s_per_100:8.2f} s {cost.again_s:8.1f} s {cost.memory_mib:8.0f} MiB "
@@ -224,7 +226,7 @@ def _row(cost: Cost) -> str:
     )
 
 
-def _shown(growth: Growth) -> str:
+def _shown(growth: StackGrowth) -> str:
     names = f"{'models':>6} {'nodes':>6} {'resources':>10} {'scale':>6} {'cluster':>10} {'update':>10} {'per 100':>10} "
     programs = growth.costs[-1].programs_mib.items()
     time_ratio, memory_ratio = growth.ratios

@@ -23,8 +23,8 @@ from lightkube import ApiError, Client
 from lightkube.models.core_v1 import ContainerStatus
 from lightkube.resources.core_v1 import Namespace, Pod
 from llmd_base.errors import KitError
-from llmd_bench.load.completions import Target
-from llmd_bench.load.generator import Load, run_load
+from llmd_bench.load.completions import CompletionsTarget
+from llmd_bench.load.generator import GeneratedLoad, run_load
 from llmd_bench.load.records import RequestRecord
 from llmd_bench.load.workload import ConstantRate, PromptSource
 from llmd_oke.operations.objects import metadata, texts
@@ -59,7 +59,7 @@ SIMULATED = "simulator://"
 
 
 @dataclass(frozen=True)
-class Place:
+class VictimPlace:
     """Where a victim runs: pods with this label and value, a container of them, and words of its command."""
 
     label: str
@@ -68,14 +68,14 @@ class Place:
     program: str = ""
 
 
-PLACES: dict[Victim, Place] = {
-    "endpoint picker": Place(labels.ROUTED, "true", "epp", "/app/epp"),
-    "Envoy of a router": Place(labels.ROUTED, "true", "envoy-sidecar", "--service-node envoy-sidecar"),
-    "Envoy before the routers": Place(
+PLACES: dict[Victim, VictimPlace] = {
+    "endpoint picker": VictimPlace(labels.ROUTED, "true", "epp", "/app/epp"),
+    "Envoy of a router": VictimPlace(labels.ROUTED, "true", "envoy-sidecar", "--service-node envoy-sidecar"),
+    "Envoy before the routers": VictimPlace(
         "app.kubernetes.io/component", "front-door", "envoy", "--config-path /etc/envoy/envoy.yaml"
     ),
-    "prefill server": Place(labels.ROLE, "prefill", "vllm"),
-    "decode server": Place(labels.ROLE, "decode", "vllm"),
+    "prefill server": VictimPlace(labels.ROLE, "prefill", "vllm"),
+    "decode server": VictimPlace(labels.ROLE, "decode", "vllm"),
 }
 
 NODES: dict[Victim, float | None] = {"node that reboots": 20.0, "node that stays away": None}
@@ -107,7 +107,7 @@ async def lose(victim: Victim, address: str, model: str, namespace: str) -> Loss
         KitError: there is no such program, or it doesn't come back in time.
     """
     client = Client(namespace=namespace)
-    load = Load(
+    load = GeneratedLoad(
         NODE_REQUESTS if victim in NODES else REQUESTS,
         ConstantRate(REQUESTS_PER_S),
         PromptSource(INPUT_TOKENS, 0, victim),
@@ -115,7 +115,7 @@ async def lose(victim: Victim, address: str, model: str, namespace: str) -> Loss
         request_timeout_s=REQUEST_LIMIT_S,
     )
     sending = asyncio.create_task(
-        run_load(Target(address, model), load, limit_s=load.requests / REQUESTS_PER_S + 2 * REQUEST_LIMIT_S)
+        run_load(CompletionsTarget(address, model), load, limit_s=load.requests / REQUESTS_PER_S + 2 * REQUEST_LIMIT_S)
     )
     await asyncio.sleep(NODE_KILL_AT_S if victim in NODES else KILL_AT_S)
     back_after_s = await asyncio.to_thread(_hit(victim, client))
@@ -214,7 +214,7 @@ def _answers(client: Client) -> bool:
     return True
 
 
-def _kill(client: Client, place: Place) -> float:
+def _kill(client: Client, place: VictimPlace) -> float:
     """Ends one program of a place without a warning; the answer is how many seconds later all of them are ready."""
     before = _containers(client, place)
     if not before:
@@ -248,7 +248,7 @@ def _are_back(statuses: list[ContainerStatus], restarts: int) -> bool:
     return sum(status.restartCount for status in statuses) > restarts and all(status.ready for status in statuses)
 
 
-def _containers(client: Client, place: Place) -> list[ContainerStatus]:
+def _containers(client: Client, place: VictimPlace) -> list[ContainerStatus]:
     """The place's container in each of its pods."""
     pods = [pod.status for pod in client.list(Pod, labels={place.label: place.value}) if pod.status]
     statuses = [

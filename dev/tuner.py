@@ -26,7 +26,7 @@ PEER_LIMIT_S = 300
 
 
 @dataclass(frozen=True)
-class Figure:
+class TunerFigure:
     """One figure; `limit` is None where there is none to hold. `least` says that more is better."""
 
     name: str
@@ -58,7 +58,7 @@ def main() -> int:
     return 0 if all(figure.met for figure in figures) else 1
 
 
-def measured() -> list[Figure]:
+def measured() -> list[TunerFigure]:
     """All figures, of this process and one core; processor time where the machine's other work must not count."""
     matplotlib_s = _cpu_s(_import_matplotlib)
     from llmd_oke.catalogue.latency_figures import known_figures  # noqa: PLC0415
@@ -85,17 +85,17 @@ def measured() -> list[Figure]:
     simulated_s = _cpu_s(lambda: list(ranking.simulate_finalists(question, model, shape, first)))
     memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [
-        Figure("configurations scored", points / scored_s, "per s", 10_000, least=True),
-        Figure("full search, sensitivity and plots, 16 GPUs", full_s, "s", 1.0),
-        Figure("  of which search alone", _best(lambda: search(question)), "s"),
-        Figure("  beside it, once: import of matplotlib", matplotlib_s, "s"),
-        Figure("event simulation of the ten best, 120 s each", simulated_s, "s", 10.0),
-        Figure("memory at most", memory_mib, "MiB", 300),
+        TunerFigure("configurations scored", points / scored_s, "per s", 10_000, least=True),
+        TunerFigure("full search, sensitivity and plots, 16 GPUs", full_s, "s", 1.0),
+        TunerFigure("  of which search alone", _best(lambda: search(question)), "s"),
+        TunerFigure("  beside it, once: import of matplotlib", matplotlib_s, "s"),
+        TunerFigure("event simulation of the ten best, 120 s each", simulated_s, "s", 10.0),
+        TunerFigure("memory at most", memory_mib, "MiB", 300),
         *_peer(full_s),
     ]
 
 
-def _peer(own_s: float) -> list[Figure]:
+def _peer(own_s: float) -> list[TunerFigure]:
     """The peer's time in wall seconds, its start included, where it is installed (PATH, or AICONFIGURATOR)."""
     program = os.environ.get(PEER.upper()) or shutil.which(PEER)
     if program is None:
@@ -112,7 +112,10 @@ def _peer(own_s: float) -> list[Figure]:
     if ended.returncode:
         print(f"{PEER} failed: {ended.stderr.strip()[-500:]}", file=sys.stderr)
         return []
-    return [Figure(f"{PEER}, a comparable search", seconds, "s"), Figure("  times ours", seconds / own_s, "x")]
+    return [
+        TunerFigure(f"{PEER}, a comparable search", seconds, "s"),
+        TunerFigure("  times ours", seconds / own_s, "x"),
+    ]
 
 
 def _best(work: Callable[[], object]) -> float:

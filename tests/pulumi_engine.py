@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from llmd_rehearsal.engine import Stack, Workspace
+from llmd_rehearsal.engine import EngineStack, Workspace
 from llmd_rehearsal.engine_events import StepRecorder
 from pulumi import automation
 from pulumi.automation import PulumiFn
@@ -20,12 +20,12 @@ def home_without_logs(folder: Path) -> str:
     return str(folder)
 
 
-def new_stack(program: PulumiFn, options: automation.LocalWorkspaceOptions, name: str = "test") -> Stack:
+def new_stack(program: PulumiFn, options: automation.LocalWorkspaceOptions, name: str = "test") -> EngineStack:
     """A stack whose operations give no summary: a `StepRecorder` that hears them knows what changed."""
     project = options.project_settings or automation.ProjectSettings("llmd-oke", "python")
     workspace = Workspace(options.work_dir, project_settings=project, env_vars=options.env_vars)
     workspace.program = program
-    return Stack(name, workspace, StackInitMode.CREATE)
+    return EngineStack(name, workspace, StackInitMode.CREATE)
 
 
 def count_changes(operate: Callable[..., Result]) -> tuple[Result, dict[str, int]]:

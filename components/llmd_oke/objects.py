@@ -14,7 +14,7 @@ from pulumi.runtime.settings import get_monitor
 from pydantic import BaseModel
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.releases import with_override
 from llmd_oke.sdk_modules import plugin_version
 
@@ -30,7 +30,7 @@ _SECRET_FIELDS = {"Secret": ["data", "stringData"]}
 Value = TypeVar("Value")
 
 if TYPE_CHECKING:  # a name of the catalogue, or a record of another project's own
-    ModelRef = str | catalogue.Model
+    ModelRef = str | catalogue.CatalogueModel
     ReleaseRef = str | catalogue.Release
     ShapeRef = str | catalogue.Shape
 else:  # the analyzer of component packages knows no unions, and other languages have no records
@@ -65,13 +65,13 @@ class RegistryMirrorArgs(TypedDict):
     """Name of the Secret that pods pull with; none if left out, where nodes sign in themselves."""
 
 
-def registry_mirror(args: Mapping[str, Any]) -> RegistryMirror | None:
+def registry_mirror(args: Mapping[str, Any]) -> MirrorRegistry | None:
     """The private registry of a component's arguments; None where there is none."""
     own: RegistryMirrorArgs | None = args.get("registry_mirror")
-    return None if own is None else RegistryMirror(own["prefix"], own.get("pull_secret"))
+    return None if own is None else MirrorRegistry(own["prefix"], own.get("pull_secret"))
 
 
-def pulls_from(mirror: RegistryMirror) -> pulumi.ResourceTransformation:
+def pulls_from(mirror: MirrorRegistry) -> pulumi.ResourceTransformation:
     """Has the pods of all objects pull their images from a private registry, as an option of components."""
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
@@ -200,7 +200,7 @@ def resolve_release(ref: ReleaseRef, override: OverrideArgs | None = None) -> ca
     return with_override(base, catalogue.Override.model_validate(override)) if override else base
 
 
-def resolve_model(ref: ModelRef) -> catalogue.Model:
+def resolve_model(ref: ModelRef) -> catalogue.CatalogueModel:
     """The model of that name, or that record.
 
     Raises:

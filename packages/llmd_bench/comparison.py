@@ -20,7 +20,7 @@ from llmd_base.errors import KitError
 from llmd_base.metrics import METRICS, SHOWN, Metric, metric
 from llmd_base.row import Basis, Row
 
-from llmd_bench.loads import Load, deployment, grouped
+from llmd_bench.loads import RequestedLoad, deployment, grouped
 
 LEVEL = 0.95
 
@@ -46,7 +46,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Change:
+class MetricChange:
     """One metric under one load: the values of each side's runs."""
 
     metric: Metric
@@ -99,7 +99,7 @@ class Change:
 class LoadComparison:
     """Both sides under one load."""
 
-    load: Load
+    load: RequestedLoad
     a: tuple[Row, ...]
     b: tuple[Row, ...]
 
@@ -108,13 +108,13 @@ class LoadComparison:
         """Whether both sides ran more than once, so that something can be said about chance."""
         return len(self.a) > 1 and len(self.b) > 1
 
-    def change(self, metric: Metric) -> Change | None:
+    def change(self, metric: Metric) -> MetricChange | None:
         """The change of a metric; None where a side does not have it."""
         a, b = (tuple(value for row in rows if (value := metric.of(row)) is not None) for rows in (self.a, self.b))
-        return Change(metric, a, b) if a and b else None
+        return MetricChange(metric, a, b) if a and b else None
 
     @property
-    def shown(self) -> Iterator[Change]:
+    def shown(self) -> Iterator[MetricChange]:
         """The changes that a table shows."""
         changes = (self.change(METRICS[name]) for name in SHOWN)
         return (change for change in changes if change)
@@ -127,8 +127,8 @@ class Comparison:
     a: Side
     b: Side
     loads: tuple[LoadComparison, ...]
-    only_a: tuple[Load, ...]
-    only_b: tuple[Load, ...]
+    only_a: tuple[RequestedLoad, ...]
+    only_b: tuple[RequestedLoad, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def compare(a: Side, b: Side) -> Comparison:
     )
 
 
-def _loads_of(side: Side, groups: Sequence[tuple[Load, list[Row]]]) -> str:
+def _loads_of(side: Side, groups: Sequence[tuple[RequestedLoad, list[Row]]]) -> str:
     return f"{side.name} has {'; '.join(str(load) for load, _ in groups) or 'no results'}."
 
 
@@ -181,14 +181,14 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             yield f"Only in {side.name}: {'; '.join(map(str, loads))}."
 
 
-def _failed(side: Side, load: Load, rows: Sequence[Row]) -> Iterator[str]:
+def _failed(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[str]:
     failures, requests = sum(row.failures for row in rows), sum(row.requests or 0 for row in rows)
     if failures:
         of_all = f" of {requests}" if requests else ""
         yield f"{side.name}: {failures}{of_all} requests failed under {load}; latencies are those of the others."
 
 
-def _behind(side: Side, load: Load, rows: Sequence[Row]) -> Iterator[str]:
+def _behind(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[str]:
     """A deployment that can't follow its load has no steady state: its latencies depend on the run's length."""
     shares = [
         row.achieved_requests_per_s / (row.offered_requests_per_s * _answered_share(row))
@@ -238,7 +238,7 @@ def summarize(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def _summary(change: Change) -> dict[str, object]:
+def _summary(change: MetricChange) -> dict[str, object]:
     return {
         "units": change.metric.units,
         "a": change.mean_a,

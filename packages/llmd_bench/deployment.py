@@ -20,7 +20,7 @@ SHORT_FORM_PATTERN = f"^({_DISAGGREGATED.pattern}|{_AGGREGATED.pattern})$"
 
 
 @dataclass(frozen=True)
-class Servers:
+class ReportedServers:
     """Equal model servers of one role. `image` and the native settings go into the report as they are."""
 
     role: Role
@@ -47,14 +47,14 @@ class RouterPart:
 
 
 @dataclass(frozen=True)
-class Topology:
+class ReportedTopology:
     """All units of one model.
 
     `gpus_reserved` counts the GPUs that it keeps from others, where those are more than it uses.
     """
 
     name: str
-    servers: tuple[Servers, ...]
+    servers: tuple[ReportedServers, ...]
     router: tuple[RouterPart, ...] = ()
     accelerator: str = "AMD-Instinct-MI300X"
     gpus_reserved: int | None = None
@@ -64,7 +64,7 @@ class Topology:
         """GPUs that its servers use."""
         return sum(servers.gpus for servers in self.servers)
 
-    def of(self, role: Role) -> Servers | None:
+    def of(self, role: Role) -> ReportedServers | None:
         """The servers of one role."""
         return next((servers for servers in self.servers if servers.role == role), None)
 
@@ -135,7 +135,7 @@ class Counter:
 
 
 @dataclass(frozen=True)
-class Series:
+class MetricSample:
     """One sample of a scrape."""
 
     labels: Mapping[str, str]
@@ -147,7 +147,7 @@ class Reading:
     """What one program showed; `error` says why there are no series."""
 
     endpoint: MetricsEndpoint
-    series: Mapping[str, tuple[Series, ...]] = field(default_factory=dict[str, tuple[Series, ...]])
+    series: Mapping[str, tuple[MetricSample, ...]] = field(default_factory=dict[str, tuple[MetricSample, ...]])
     error: str | None = None
 
     def total(self, counter: Counter) -> float | None:
@@ -212,7 +212,7 @@ def stability(before: ServerPods, after: ServerPods) -> Stability:
 
 
 @dataclass(frozen=True)
-class Change:
+class CounterIncrease:
     """What a counter of a role grew by between two snapshots, over all its programs.
 
     `value` is None when no program of the role shows the counter, or one of them could not be read, since then the
@@ -228,7 +228,7 @@ class Change:
     read: int = 0
 
 
-def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Counter) -> Change:
+def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Counter) -> CounterIncrease:
     """What `counter` grew by over all programs of `role`."""
     earlier = {reading.endpoint.url: reading for reading in before.readings}
     pairs = [
@@ -240,7 +240,7 @@ def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Count
     read = [(old, new) for old, new in pairs if not (old.error or new.error)]
     grown = [(_restarted(old, new, counter), old.total(counter), new.total(counter), new) for old, new in read]
     shown = [(restarted, old or 0.0, new, reading) for restarted, old, new, reading in grown if new is not None]
-    return Change(
+    return CounterIncrease(
         value=sum(new if restarted else new - old for restarted, old, new, _ in shown)
         if shown and not unread
         else None,

@@ -197,7 +197,7 @@ class EvalResult(BaseModel):
         return interval(self.answers.count("1"), len(self.answers))
 
 
-class Judgement(BaseModel):
+class EvaluationJudgement(BaseModel):
     """Whether an evaluation passed, and what it was held against."""
 
     model_config = ConfigDict(frozen=True)
@@ -214,14 +214,14 @@ class Judgement(BaseModel):
         return not self.failures
 
 
-def judge(result: EvalResult, floor: float | None, baseline: EvalResult | None) -> Judgement:
+def judge(result: EvalResult, floor: float | None, baseline: EvalResult | None) -> EvaluationJudgement:
     """Holds a result against its floor and, where there is one, against the baseline. What is unknown fails.
 
     Raises:
         KitError: the baseline answered other questions, or is another model or image.
     """
     paired = _paired(result, baseline) if baseline else None
-    return Judgement(
+    return EvaluationJudgement(
         floor=floor,
         failures=tuple(_failures(result, floor, paired)),
         baseline_score=baseline.score if baseline else None,

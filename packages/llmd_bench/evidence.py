@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from llmd_bench.deployment import Change, Counter, Snapshot, change
+from llmd_bench.deployment import Counter, CounterIncrease, Snapshot, change
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class RemotePrefill:
     proven: bool
     consistent: bool
     fallback_requests: int
-    counters: Mapping[str, Change]
+    counters: Mapping[str, CounterIncrease]
     notes: tuple[str, ...]
     failed_prefills: int | None = None
 
@@ -187,7 +187,7 @@ def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings
     )
 
 
-def _changes(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> dict[str, Change]:
+def _changes(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> dict[str, CounterIncrease]:
     decisions, servers = settings.decisions, settings.servers
     remote = Counter(decisions.names, {decisions.label: decisions.remote})
     return {
@@ -221,7 +221,7 @@ def _path(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> tupl
     return [f"{text}: as slow as UCX's software emulation over TCP, about {emulated:g} GB/s"], []
 
 
-def _by_epp(sent: Sent, counters: Mapping[str, Change]) -> float | None:
+def _by_epp(sent: Sent, counters: Mapping[str, CounterIncrease]) -> float | None:
     """Of all decisions, or of the requests if it decided less often than that; a counter never used isn't shown."""
     all_decisions, remote = counters["router decisions"], counters["router remote decisions"]
     if all_decisions.unread or not all_decisions.read:
@@ -229,7 +229,9 @@ def _by_epp(sent: Sent, counters: Mapping[str, Change]) -> float | None:
     return _share(remote.value or 0.0, max(all_decisions.value or 0.0, sent.requests))
 
 
-def _by_decode(sent: Sent, counters: Mapping[str, Change], uncached: float, settings: EvidenceSettings) -> float | None:
+def _by_decode(
+    sent: Sent, counters: Mapping[str, CounterIncrease], uncached: float, settings: EvidenceSettings
+) -> float | None:
     received = counters["decode received tokens"].value
     if received is not None:
         within_a_block = uncached - received < settings.block_size * sent.requests
@@ -247,7 +249,7 @@ def _fallback_requests(sent: Sent, by_epp: float | None, servers: list[float]) -
     return max(round((by_epp - min(servers)) * sent.requests), 0)
 
 
-def _failed_prefills(counters: Mapping[str, Change]) -> int | None:
+def _failed_prefills(counters: Mapping[str, CounterIncrease]) -> int | None:
     """Unknown where a program could not be read, or counts since its restart only."""
     chosen, finished = counters["router remote decisions"], counters["prefill finished requests"]
     whole = chosen.read and not any(counter.unread or counter.restarted for counter in (chosen, finished))
@@ -262,7 +264,11 @@ def _has_new_server(before: Snapshot, after: Snapshot) -> bool:
 
 
 def _contradictions(
-    sent: Sent, counters: Mapping[str, Change], fallback: int, by_prefill: float | None, by_decode: float | None
+    sent: Sent,
+    counters: Mapping[str, CounterIncrease],
+    fallback: int,
+    by_prefill: float | None,
+    by_decode: float | None,
 ) -> list[str]:
     contradictions: list[str] = []
     if fallback:
@@ -291,7 +297,7 @@ def _describe_fallback(sent: Sent, fallback: int, by_prefill: float | None, by_d
     return f"{begin} were computed by decode servers, which took only {by_decode:.1%} over from prefill servers"
 
 
-def _gaps(counters: Mapping[str, Change], settings: EvidenceSettings) -> list[str]:
+def _gaps(counters: Mapping[str, CounterIncrease], settings: EvidenceSettings) -> list[str]:
     """What limits the proof: programs that could not be read, weren't given, or restarted."""
     notes: list[str] = []
     unread = sorted({pod for counter in counters.values() for pod in counter.unread})

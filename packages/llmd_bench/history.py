@@ -27,7 +27,7 @@ from llmd_bench.files import (
     Rejection,
     parse_rows,
 )
-from llmd_bench.stores import FolderStore, Store, safe_names
+from llmd_bench.stores import FileStore, FolderStore, safe_names
 
 ROWS_FILE = "rows.jsonl"
 """What comparisons and the history read; a folder of results is recognised by it."""
@@ -37,10 +37,10 @@ _HASH = re.compile(r"[0-9a-f]{4,64}")
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """All results of one moment: those of the smoke benchmark for each model of the stack, or of a load's stages."""
 
-    store: Store
+    store: FileStore
     stack: str
     time: str
     files: tuple[str, ...]
@@ -85,13 +85,13 @@ def stack_folder(stack: str) -> str:
     return stack.replace("/", "_")
 
 
-def stacks(store: Store) -> list[str]:
+def stacks(store: FileStore) -> list[str]:
     """The stacks that have runs."""
     matches = (name for name in store.names("") if name.endswith(f"/{ROWS_FILE}") and _RUN.match(name))
     return sorted({name.split("/", 1)[0] for name in matches})
 
 
-def runs(store: Store, stack: str, *, loads: bool = False) -> list[Run]:
+def runs(store: FileStore, stack: str, *, loads: bool = False) -> list[StoredRun]:
     """The runs of a stack, newest first: its smoke benchmarks, and with `loads` what `llmd-oke bench` measured too.
 
     Raises:
@@ -103,10 +103,10 @@ def runs(store: Store, stack: str, *, loads: bool = False) -> list[Run]:
         if match and (loads or not match["load"]):
             files.setdefault((match["time"], "load" if match["load"] else "smoke"), []).append(name)
     whole = {key: names for key, names in files.items() if any(name.endswith(f"/{ROWS_FILE}") for name in names)}
-    return [Run(store, stack, time, tuple(whole[time, kind]), kind) for time, kind in sorted(whole, reverse=True)]
+    return [StoredRun(store, stack, time, tuple(whole[time, kind]), kind) for time, kind in sorted(whole, reverse=True)]
 
 
-def find(store: Store, reference: str) -> list[Run]:
+def find(store: FileStore, reference: str) -> list[StoredRun]:
     """The runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration hash>`.
 
     A configuration hash (its first four digits or more) means all smoke benchmarks of that configuration: repeats of
@@ -139,7 +139,7 @@ def _split(reference: str) -> tuple[str, str, str]:
     return (match.group(1), match.group(2), match.group(3)) if match else ("", "", "")
 
 
-def _named(known: Sequence[Run], mark: str, which: str) -> Iterator[Run]:
+def _named(known: Sequence[StoredRun], mark: str, which: str) -> Iterator[StoredRun]:
     if mark == ":":
         yield from (run for run in known if run.time == which)
     elif which in {"latest", "previous"}:
@@ -148,7 +148,7 @@ def _named(known: Sequence[Run], mark: str, which: str) -> Iterator[Run]:
         yield from (run for run in known if any(config_hash.startswith(which) for config_hash in run.config_hashes))
 
 
-def copy_runs(source: Store, target: Store, stack: str, tell: Callable[[str], None]) -> list[Run]:
+def copy_runs(source: FileStore, target: FileStore, stack: str, tell: Callable[[str], None]) -> list[StoredRun]:
     """Bring the runs of a stack that `target` lacks to it, and `tell` of each. A run's rows go last: without them it
     counts as not there.
 
@@ -188,7 +188,7 @@ class SideResults:
         return max(self.side.bases, key=list(Basis).index)
 
 
-def load_side(name: str, store: Store, hints: Hints) -> SideResults:
+def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
     """A side by the name of a file, a folder, or a run of the history (`dev@latest`).
 
     Raises:
@@ -206,7 +206,7 @@ def load_side(name: str, store: Store, hints: Hints) -> SideResults:
     return loaded
 
 
-def open_store(address: str) -> Store:
+def open_store(address: str) -> FileStore:
     """The history at a folder or at `s3://<bucket>/<prefix>`.
 
     Raises:
@@ -219,7 +219,7 @@ def open_store(address: str) -> Store:
     return FolderStore(Path(address))
 
 
-def _from_history(name: str, store: Store) -> SideResults:
+def _from_history(name: str, store: FileStore) -> SideResults:
     matches = find(store, name)
 
     def latencies() -> Latencies:

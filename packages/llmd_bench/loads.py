@@ -28,7 +28,7 @@ and its published report counts 5151 and 281.
 
 
 @dataclass(frozen=True)
-class Load:
+class RequestedLoad:
     """What was asked of a deployment; `deployment` is empty where deployments are compared with each other."""
 
     row: Row
@@ -39,7 +39,7 @@ class Load:
         """What sets the pace: users in a closed loop, else the offered rate."""
         return self.row.concurrency if self.row.arrival == "closed" else self.row.offered_requests_per_s
 
-    def same(self, other: "Load") -> bool:
+    def same(self, other: "RequestedLoad") -> bool:
         """Whether results under both may be compared."""
         own, their = self.row, other.row
         alike = (own.subject, own.model, own.arrival, self.deployment)
@@ -75,15 +75,15 @@ def deployment(row: Row) -> str:
     return f"tp{size}" if size else f"{row.gpus_counted} GPUs"
 
 
-def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[Load, list[Row]]]:
+def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[RequestedLoad, list[Row]]]:
     """Rows of the same load together, in the order in which loads first appear.
 
     Raises:
         KitError: there are too many to be compared one by one, or read.
     """
-    groups: list[tuple[Load, list[Row]]] = []
+    groups: list[tuple[RequestedLoad, list[Row]]] = []
     for row in rows:
-        load = Load(row, deployment(row) if by_deployment else "")
+        load = RequestedLoad(row, deployment(row) if by_deployment else "")
         members = next((members for other, members in groups if other.same(load)), None)
         if members is None:
             groups.append((load, [row]))

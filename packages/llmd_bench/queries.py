@@ -21,7 +21,7 @@ from llmd_base.errors import KitError
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel, ValidationError
 
-from llmd_bench.deployment import MetricsEndpoint, Reading, Series, Snapshot
+from llmd_bench.deployment import MetricSample, MetricsEndpoint, Reading, Snapshot
 from llmd_bench.evals import BuiltinResult, BuiltinSet, Item, builtin_items, fingerprint, right
 from llmd_bench.evidence import (
     ApiAnswer,
@@ -32,7 +32,7 @@ from llmd_bench.evidence import (
     prove_remote_prefill,
 )
 from llmd_bench.load import completions
-from llmd_bench.load.completions import PATHS, Target
+from llmd_bench.load.completions import PATHS, CompletionsTarget
 from llmd_bench.load.connections import CONNECT_TIMEOUT_S
 
 
@@ -62,12 +62,12 @@ def open_client(
 SCRAPE_TIMEOUT_S = 10.0
 
 
-def parse(text: str) -> dict[str, tuple[Series, ...]]:
+def parse(text: str) -> dict[str, tuple[MetricSample, ...]]:
     """Read Prometheus text; a sample keeps the name that stands in the text."""
-    series: dict[str, list[Series]] = {}
+    series: dict[str, list[MetricSample]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            series.setdefault(sample.name, []).append(Series(sample.labels, sample.value))
+            series.setdefault(sample.name, []).append(MetricSample(sample.labels, sample.value))
     return {name: tuple(samples) for name, samples in series.items()}
 
 
@@ -113,7 +113,12 @@ class GradedAnswer:
 
 
 async def ask_builtin_set(
-    target: Target, figures: BuiltinSet, *, concurrency: int, limit_s: float, on_answer: Callable[[int, int], None]
+    target: CompletionsTarget,
+    figures: BuiltinSet,
+    *,
+    concurrency: int,
+    limit_s: float,
+    on_answer: Callable[[int, int], None],
 ) -> BuiltinResult:
     """Asks the kit's own questions through the router; `on_answer` is told how many are answered, and of how many.
 
@@ -141,7 +146,7 @@ async def ask_builtin_set(
 
 
 async def ask_all(
-    target: Target,
+    target: CompletionsTarget,
     items: Sequence[Item],
     *,
     concurrency: int,
@@ -184,7 +189,7 @@ async def ask_all(
 
 
 async def _ask(
-    client: httpx.AsyncClient, target: Target, body: Mapping[str, Any], item: Item, deadline_s: float
+    client: httpx.AsyncClient, target: CompletionsTarget, body: Mapping[str, Any], item: Item, deadline_s: float
 ) -> GradedAnswer:
     error = NO_TIME
     for _ in range(ATTEMPTS):
@@ -203,7 +208,7 @@ async def _ask(
     return GradedAnswer(item.id, right=False, error=error)
 
 
-def _body(target: Target, item: Item, max_output_tokens: int) -> Mapping[str, Any]:
+def _body(target: CompletionsTarget, item: Item, max_output_tokens: int) -> Mapping[str, Any]:
     return {
         "model": target.model,
         "messages": [{"role": "user", "content": item.prompt}],
@@ -239,7 +244,7 @@ class _Answer(BaseModel):
 
 
 async def ask_other_api(
-    target: Target,
+    target: CompletionsTarget,
     api: OtherApi,
     prompt: str,
     *,
@@ -274,7 +279,7 @@ def _other_api_body(model: str, name: OtherApiName, prompt: str) -> dict[str, ob
     return {"model": model, "messages": messages, "max_tokens": OUTPUT_TOKENS, "temperature": 0}
 
 
-async def _post(target: Target, path: str, body: dict[str, object], limit_s: float) -> bytes:
+async def _post(target: CompletionsTarget, path: str, body: dict[str, object], limit_s: float) -> bytes:
     """The body of an answer 200. Raises `ValueError` for another one."""
     timeout = httpx.Timeout(limit_s)
     async with open_client(

@@ -15,11 +15,11 @@ from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
 from pydantic import BaseModel
 
 from llmd_bench import report_format as v02
-from llmd_bench.deployment import Role, RouterPart, Servers
+from llmd_bench.deployment import ReportedServers, Role, RouterPart
 from llmd_bench.evidence import ApiAnswer, RemotePrefill
 from llmd_bench.performance import Performance, Statistics, single
 from llmd_bench.smoke import SmokeResult
-from llmd_bench.smoke_request import Verdict
+from llmd_bench.smoke_request import SmokeVerdict
 
 Json = dict[str, object]
 
@@ -132,7 +132,7 @@ def describe_other_apis(answers: Sequence[ApiAnswer]) -> list[Json]:
     ]
 
 
-def describe_checks(verdict: Verdict) -> list[Json]:
+def describe_checks(verdict: SmokeVerdict) -> list[Json]:
     """One entry for each threshold."""
     return [
         {
@@ -177,9 +177,9 @@ def build_report(
     )
 
 
-def _run(result: SmokeResult, experiment: str | None, cluster: str | None) -> v02.Run:
+def _run(result: SmokeResult, experiment: str | None, cluster: str | None) -> v02.ReportedRun:
     plan = result.plan
-    return v02.Run(
+    return v02.ReportedRun(
         uid=result.run,
         eid=experiment,
         cid=cluster,
@@ -209,7 +209,7 @@ def _describe(result: SmokeResult) -> str:
     return " ".join(sentences)
 
 
-def _engine(model: str, accelerator: str, servers: Servers) -> v02.Component:
+def _engine(model: str, accelerator: str, servers: ReportedServers) -> v02.Component:
     roles: dict[Role, str] = {"prefill": "prefill", "decode": "decode", "aggregated": "replica"}
     native = v02.Native(args=dict(servers.args) or None, envars=dict(servers.env) or None)
     standardized = v02.InferenceEngine.model_validate(
@@ -227,13 +227,15 @@ def _engine(model: str, accelerator: str, servers: Servers) -> v02.Component:
         }
     )
     identity = {**standardized.model_dump(mode="json"), **native.model_dump(mode="json")}
-    metadata = v02.Metadata(label=f"{_ENGINE}-{servers.role}", cfg_id=_hash(identity))
+    metadata = v02.ComponentMetadata(label=f"{_ENGINE}-{servers.role}", cfg_id=_hash(identity))
     return v02.Component(metadata=metadata, standardized=standardized, native=native)
 
 
 def _router_part(part: RouterPart) -> v02.Component:
     return v02.Component(
-        metadata=v02.Metadata(label=part.label, cfg_id=_hash({"version": part.version, "config": part.config})),
+        metadata=v02.ComponentMetadata(
+            label=part.label, cfg_id=_hash({"version": part.version, "config": part.config})
+        ),
         standardized=v02.Generic(tool=part.tool, tool_version=part.version),
         native=v02.Native(config=part.config),
     )

@@ -47,7 +47,7 @@ class RunTime(Strict):
     duration: str | None = None
 
 
-class Run(Strict):
+class ReportedRun(Strict):
     """Which run: `uid` is this report's own, `eid` that of the experiment it belongs to, `cid` that of the cluster."""
 
     uid: str
@@ -60,7 +60,7 @@ class Run(Strict):
     keywords: list[str] | None = None
 
 
-class Metadata(Strict):
+class ComponentMetadata(Strict):
     """Names a component; `cfg_id` is a hash of its configuration."""
 
     schema_version: str = "0.0.1"
@@ -129,7 +129,7 @@ class Generic(BaseModel):
 class Component(Strict):
     """One part of the stack under test."""
 
-    metadata: Metadata
+    metadata: ComponentMetadata
     standardized: Annotated[InferenceEngine | Generic, Discriminator("kind")]
     native: Native
 
@@ -249,6 +249,6 @@ class BenchmarkReport(Strict):
     """A report of version 0.2."""
 
     version: Literal["0.2"] = VERSION
-    run: Run
+    run: ReportedRun
     scenario: Scenario | None = None
     results: Results

@@ -125,7 +125,7 @@ def _metrics(report: v02.BenchmarkReport, aggregate: v02.Aggregate) -> v02.Json 
     }
 
 
-def _time(run: v02.Run) -> v02.Json:
+def _time(run: v02.ReportedRun) -> v02.Json:
     """Version 0.1 counts in seconds, from 1970 on."""
     time = run.time or v02.RunTime()
     known = {

@@ -16,11 +16,11 @@ from llmd_bench.deployment import (
     Directory,
     EndpointRole,
     MetricsEndpoint,
+    ReportedTopology,
     ServerPod,
     ServerPods,
     Snapshot,
     Stability,
-    Topology,
     change,
     stability,
 )
@@ -34,14 +34,14 @@ from llmd_bench.evidence import (
     Sent,
     prove_remote_prefill,
 )
-from llmd_bench.load.completions import Api, Target
-from llmd_bench.load.generator import ATTEMPT_TIMEOUT_S, Load, introduce, run_load, wait_for_answer
+from llmd_bench.load.completions import Api, CompletionsTarget
+from llmd_bench.load.generator import ATTEMPT_TIMEOUT_S, GeneratedLoad, introduce, run_load, wait_for_answer
 from llmd_bench.load.records import RequestRecord, classify
 from llmd_bench.load.workload import ClosedLoop, PromptSource
 from llmd_bench.performance import Performance, summarize
 from llmd_bench.queries import OTHER_API_PATHS, ask_builtin_set, ask_other_api, scrape
 from llmd_bench.run_context import RunContext
-from llmd_bench.smoke_request import SmokeRequest, Thresholds, Verdict, judge
+from llmd_bench.smoke_request import SmokeLimits, SmokeRequest, SmokeVerdict, judge
 
 WARMUP_OUTPUT_TOKENS = 16
 """Enough for a warm-up request to have been decoded together with others."""
@@ -73,7 +73,7 @@ PROGRAMS = {"endpoint-picker": "epp", "proxy": "envoy", "front-door": "envoy", "
 
 
 @dataclass(frozen=True)
-class Progress:
+class SmokeProgress:
     """How far a run is: `done` of `total` requests of a phase."""
 
     phase: str
@@ -84,7 +84,7 @@ class Progress:
         return f"{self.phase} {self.done}/{self.total}" if self.total else self.phase
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[SmokeProgress], None]
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ class SmokePlan:
 
     base_url: str
     model: str
-    topology: Topology
+    topology: ReportedTopology
     input_tokens: int
     output_tokens: int
     requests: int = 64
     concurrency: int = 8
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: SmokeLimits = field(default_factory=SmokeLimits)
     metrics: tuple[MetricsEndpoint, ...] = ()
     evidence: EvidenceSettings | None = None
     other_apis: tuple[OtherApi, ...] = ()
@@ -127,7 +127,7 @@ class SmokePlan:
     timeout_s: float = 600.0
     router_timeout_s: float = 120.0
     servers: Callable[[], ServerPods] | None = field(default=None, repr=False, compare=False)
-    introductions: tuple[Target, ...] = field(default=(), repr=False)
+    introductions: tuple[CompletionsTarget, ...] = field(default=(), repr=False)
     warmup_requests: int | None = None
     seed: int = 0
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -142,9 +142,9 @@ class SmokePlan:
         return max(strangers, self.concurrency)
 
     @property
-    def target(self) -> Target:
+    def target(self) -> CompletionsTarget:
         """Where the requests go."""
-        return Target(self.base_url, self.model, self.headers, self.verify, self.api)
+        return CompletionsTarget(self.base_url, self.model, self.headers, self.verify, self.api)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class SmokeResult:
     records: tuple[RequestRecord, ...]
     performance: Performance
     remote_prefill: RemotePrefill | None
-    verdict: Verdict
+    verdict: SmokeVerdict
     before: Snapshot
     after: Snapshot
     notes: tuple[str, ...]
@@ -197,13 +197,13 @@ async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> Smoke
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + plan.timeout_s
     run = uuid.uuid4().hex
-    report(Progress("waiting for the model to answer"))
+    report(SmokeProgress("waiting for the model to answer"))
     limit_s = min(plan.router_timeout_s * max(1.0, plan.time_scale), plan.timeout_s)
     await wait_for_answer(plan.target, limit_s=limit_s, time_scale=plan.time_scale)
     answered = datetime.now(UTC)
     prompts = PromptSource(plan.input_tokens, plan.seed, run)
     introduced = await _introduce(plan, run, deadline_s, report)
-    measured = Load(
+    measured = GeneratedLoad(
         plan.requests,
         ClosedLoop(plan.concurrency),
         prompts,
@@ -262,7 +262,7 @@ async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> Built
         plan.questions,
         concurrency=QUESTIONS_AT_A_TIME,
         limit_s=max(limit_s, 0.0),
-        on_answer=lambda done, of: report(Progress("evaluating answers", done, of)),
+        on_answer=lambda done, of: report(SmokeProgress("evaluating answers", done, of)),
     )
 
 
@@ -290,20 +290,20 @@ async def _introduce(plan: SmokePlan, run: str, deadline_s: float, report: OnPro
     left_s = max(deadline_s - asyncio.get_running_loop().time(), 0)
 
     def on_done(done: int) -> None:
-        report(Progress("introducing prefill and decode servers", done, total))
+        report(SmokeProgress("introducing prefill and decode servers", done, total))
 
     if total:
         on_done(0)
     return await introduce(plan.introductions, run, limit_s=left_s, on_done=on_done)
 
 
-async def _send(plan: SmokePlan, load: Load, deadline_s: float, report: OnProgress) -> Sequence[RequestRecord]:
+async def _send(plan: SmokePlan, load: GeneratedLoad, deadline_s: float, report: OnProgress) -> Sequence[RequestRecord]:
     done = 0
 
     def on_record(_: RequestRecord) -> None:
         nonlocal done
         done += 1
-        report(Progress(load.label, done, load.requests))
+        report(SmokeProgress(load.label, done, load.requests))
 
     left_s = max(deadline_s - asyncio.get_running_loop().time(), 0)
     return await run_load(plan.target, load, limit_s=left_s, on_record=on_record) if load.requests else []
@@ -314,7 +314,7 @@ async def _ask_other_apis(
 ) -> tuple[ApiAnswer, ...]:
     evidence, answers = _evidence(plan), list[ApiAnswer]()
     for api in plan.other_apis:
-        report(Progress(f"asking {OTHER_API_PATHS[api.name]}"))
+        report(SmokeProgress(f"asking {OTHER_API_PATHS[api.name]}"))
         left_s = deadline_s - asyncio.get_running_loop().time()
         limit_s = max(min(left_s, ATTEMPT_TIMEOUT_S * max(1.0, plan.time_scale)), 0)
         prompt = prompts.prompt(api.name)
@@ -479,7 +479,7 @@ def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod,
     )
 
 
-def _introductions(request: SmokeRequest, directory: Directory) -> Iterator[Target]:
+def _introductions(request: SmokeRequest, directory: Directory) -> Iterator[CompletionsTarget]:
     """Each decode server's routing sidecar, once for each prefill server of its unit."""
     prefill = {group.unit: group for group in request.groups if group.role == "prefill"}
     for group in request.groups:
@@ -490,4 +490,4 @@ def _introductions(request: SmokeRequest, directory: Directory) -> Iterator[Targ
             endpoint = directory.pod(request.namespace, pod, request.server_port)
             for other in others:
                 headers = {**endpoint.headers, request.prefill_header: f"{other.address}:{request.server_port}"}
-                yield Target(endpoint.url, request.model, headers, endpoint.verify)
+                yield CompletionsTarget(endpoint.url, request.model, headers, endpoint.verify)

@@ -8,14 +8,14 @@ from typing import Any, Literal
 from llmd_base.metrics import LATENCIES
 from pydantic import TypeAdapter
 
-from llmd_bench.deployment import EndpointRole, Stability, Topology
+from llmd_bench.deployment import EndpointRole, ReportedTopology, Stability
 from llmd_bench.evals import BuiltinResult, BuiltinSet
 from llmd_bench.evidence import ApiAnswer, EvidenceSettings, OtherApi, RemotePrefill
 from llmd_bench.performance import Performance, Statistics
 
 
 @dataclass(frozen=True)
-class Thresholds:
+class SmokeLimits:
     """Limits in model time; a figure that is None is not judged.
 
     `min_remote_prefill_share` holds for disaggregated models only, `min_accuracy` is a share of right answers.
@@ -50,7 +50,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SmokeVerdict:
     """All checks of a run."""
 
     checks: tuple[Check, ...]
@@ -67,13 +67,13 @@ class Verdict:
 
 
 def judge(
-    thresholds: Thresholds,
+    thresholds: SmokeLimits,
     performance: Performance,
     remote_prefill: RemotePrefill | None,
     other_apis: Sequence[ApiAnswer] = (),
     examined: BuiltinResult | None = None,
     stability: Stability | None = None,
-) -> Verdict:
+) -> SmokeVerdict:
     """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated, `examined` for
     one that was asked no questions, `stability` where nobody can tell.
 
@@ -94,10 +94,10 @@ def judge(
         checks.append(Check("answers", "at least", 1, 0, "requests", _failed(performance)))
     for answer in other_apis:
         checks.extend(_other_api(thresholds.min_remote_prefill_share, answer))
-    return Verdict(tuple(checks))
+    return SmokeVerdict(tuple(checks))
 
 
-def _failures(thresholds: Thresholds, performance: Performance) -> Iterator[Check]:
+def _failures(thresholds: SmokeLimits, performance: Performance) -> Iterator[Check]:
     if thresholds.max_failures is None:
         return
     evidence = _failed(performance) or f"all {performance.requests} requests answered"
@@ -108,7 +108,7 @@ def _failed(performance: Performance) -> str:
     return "; ".join(performance.failure_reasons[:3])
 
 
-def _latencies(thresholds: Thresholds, performance: Performance) -> Iterator[Check]:
+def _latencies(thresholds: SmokeLimits, performance: Performance) -> Iterator[Check]:
     for latency in LATENCIES:
         limit_ms: float | None = getattr(thresholds, f"max_{latency.key}_p95_ms", None)
         if limit_ms is not None:
@@ -185,13 +185,13 @@ class SmokeRequest:
     namespace: str
     service: str
     model: str
-    topology: Topology
+    topology: ReportedTopology
     input_tokens: int
     output_tokens: int
     requests: int
     concurrency: int
     timeout_s: float
-    thresholds: Thresholds
+    thresholds: SmokeLimits
     groups: tuple[PodGroup, ...]
     server_port: int
     prefill_header: str

@@ -14,7 +14,7 @@ from llmd_bench.files import MAX_REQUEST_BYTES, read_bytes
 UNSAFE_NAME_REMEDY = "Names of results stay below their folder: look at who wrote this one, and remove it."
 
 
-class Store(Protocol):
+class FileStore(Protocol):
     """Files by name, wherever they are; names are relative, with `/` between."""
 
     def names(self, below: str) -> list[str]:

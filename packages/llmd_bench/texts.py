@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llmd_bench.comparison import Change, Comparison, LoadComparison, Verdict
+from llmd_bench.comparison import Comparison, LoadComparison, MetricChange, Verdict
 
 _MARKS = re.compile(r"[\\`*_\[\]|~]")
 
@@ -71,7 +71,7 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _interval(change: Change) -> str:
+def _interval(change: MetricChange) -> str:
     if change.interval is None:
         return "none: one run"
     interval = change.relative_interval

@@ -34,7 +34,7 @@ Verdict = Literal["passed", "failed", "not tested"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class NodeRequirements:
     """What each node must have and reach. Without RDMA there are no virtual functions, and no links.
 
     `link_gb_per_s` is for a read from GPU to GPU over one port, `all_reduce_gb_per_s` the bus bandwidth of an
@@ -70,7 +70,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class NodeGpu:
     """A GPU by its place in amd-smi's list, its PCI address, its socket (None where the kernel doesn't tell) and the
     errors of its memory that could not be corrected, None where the tool doesn't tell.
     """
@@ -108,7 +108,7 @@ class LinkRate:
 
 
 @dataclass(frozen=True)
-class Round:
+class PairMeasurement:
     """What a node measured with a partner, itself where it is alone. `problem` says why something is missing."""
 
     partner: str
@@ -127,7 +127,7 @@ class NodeReport:
     over: bool = False
     checks: tuple[CheckResult, ...] = ()
     regions: tuple[str, ...] = ()
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[PairMeasurement, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -155,9 +155,9 @@ def report_from_json(text: str) -> NodeReport:
         raise ValueError(f"no report of a node: {error!r}") from error
 
 
-def _round(value: dict[str, Any]) -> Round:
+def _round(value: dict[str, Any]) -> PairMeasurement:
     fields: dict[str, Any] = {**value, "links": tuple(_link(item) for item in value["links"])}
-    return Round(**fields)
+    return PairMeasurement(**fields)
 
 
 def _link(value: dict[str, Any]) -> LinkRate:
@@ -196,7 +196,7 @@ def result_from_json(text: str) -> NodeResult:
         raise ValueError(f"no result of a node: {error!r}") from error
 
 
-def read_gpus(list_json: str, ecc_json: str) -> tuple[Gpu, ...]:
+def read_gpus(list_json: str, ecc_json: str) -> tuple[NodeGpu, ...]:
     """GPUs of `amd-smi list --json`, with the errors of `amd-smi metric --ecc --json`. Newer versions put the latter's
     list into an object as `gpu_data`; figures that a GPU doesn't have are `N/A`.
 
@@ -206,7 +206,7 @@ def read_gpus(list_json: str, ecc_json: str) -> tuple[Gpu, ...]:
     try:
         errors = {int(item["gpu"]): item["ecc"]["total_uncorrectable_count"] for item in _items(ecc_json)}
         return tuple(
-            Gpu(int(item["gpu"]), str(item["bdf"]).lower(), None, _count(errors.get(int(item["gpu"]))))
+            NodeGpu(int(item["gpu"]), str(item["bdf"]).lower(), None, _count(errors.get(int(item["gpu"]))))
             for item in _items(list_json)
         )
     except (TypeError, KeyError) as error:
@@ -265,7 +265,7 @@ _MAPPED = "0000:0000:0000:0000:0000:ffff:"
 """A GID of RoCE v2 over IPv4 begins so: the address is mapped into IPv6."""
 
 
-def judge_gpus(gpus: Sequence[Gpu], limits: Limits) -> CheckResult:
+def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult:
     """Every GPU is there, and none has had errors of memory that could not be corrected."""
     problems = [] if len(gpus) == limits.gpus else [f"amd-smi sees {len(gpus)} of {limits.gpus} GPUs"]
     problems += [
@@ -276,7 +276,7 @@ def judge_gpus(gpus: Sequence[Gpu], limits: Limits) -> CheckResult:
     return _result("gpus", problems, f"{len(gpus)} GPUs, no uncorrectable memory errors")
 
 
-def judge_ports(ports: Sequence[Port], limits: Limits) -> CheckResult:
+def judge_ports(ports: Sequence[Port], limits: NodeRequirements) -> CheckResult:
     """Every virtual function is there and up, with a GID of RoCE v2 over IPv4 at the index that UCX and RCCL use, and
     the MTU of the network, where one is known.
     """
@@ -289,7 +289,7 @@ def judge_ports(ports: Sequence[Port], limits: Limits) -> CheckResult:
     return _result("rdma", problems, f"{count} ports up, GID {limits.gid_index} {ROCE_V2}, MTU {mtu}")
 
 
-def _port_problems(port: Port, limits: Limits) -> Iterator[str]:
+def _port_problems(port: Port, limits: NodeRequirements) -> Iterator[str]:
     if not port.state.endswith("ACTIVE"):
         yield f"state {port.state or 'unknown'} ({port.physical_state or 'unknown'})"
     elif port.gid_type != ROCE_V2 or not port.gid.startswith(_MAPPED):
@@ -299,7 +299,7 @@ def _port_problems(port: Port, limits: Limits) -> Iterator[str]:
         yield f"MTU of {port.interface} is {port.mtu_bytes or 'unknown'}, not {limits.mtu_bytes}"
 
 
-def judge_locality(gpus: Sequence[Gpu], ports: Sequence[Port]) -> CheckResult:
+def judge_locality(gpus: Sequence[NodeGpu], ports: Sequence[Port]) -> CheckResult:
     """Each socket has as many ports as GPUs, so that no GPU's traffic has to cross to the other."""
     if any(item.socket is None for item in (*gpus, *ports)):
         return CheckResult("locality", "not run", "the kernel does not tell on which socket a GPU or port is")
@@ -313,13 +313,13 @@ def judge_locality(gpus: Sequence[Gpu], ports: Sequence[Port]) -> CheckResult:
     return _result("locality", problems, "; ".join(words.values()))
 
 
-def judge_memory(speeds: Sequence[GpuSpeed], limits: Limits) -> CheckResult:
+def judge_memory(speeds: Sequence[GpuSpeed], limits: NodeRequirements) -> CheckResult:
     """Every GPU copies its memory as fast as its product does."""
     rates = {speed.gpu: speed.memory_gb_per_s for speed in speeds}
     return _judge_rates("memory", rates, limits.memory_gb_per_s, "GB/s")
 
 
-def judge_matrix_products(speeds: Sequence[GpuSpeed], limits: Limits) -> CheckResult:
+def judge_matrix_products(speeds: Sequence[GpuSpeed], limits: NodeRequirements) -> CheckResult:
     """Every GPU multiplies matrices as fast as its product does; one that is throttled does not."""
     rates = {speed.gpu: speed.matrix_tflops for speed in speeds}
     return _judge_rates("matrix-products", rates, limits.matrix_tflops, "TFLOPS")
@@ -330,7 +330,7 @@ def _judge_rates(name: CheckName, rates: Mapping[int, float], least: float, unit
     return _result(name, slow, f"{len(rates)} GPUs, the slowest {min(rates.values(), default=0):.0f} {unit}")
 
 
-def judge_disks(sizes: Mapping[str, int], read_gb_per_s: float | None, limits: Limits) -> CheckResult:
+def judge_disks(sizes: Mapping[str, int], read_gb_per_s: float | None, limits: NodeRequirements) -> CheckResult:
     """Every NVMe disk of the shape is there in its size, and their file system is read fast enough, where there is one.
 
     Args:
@@ -367,7 +367,7 @@ def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int,
 
 
 def judge_rounds(
-    reports: Iterable[NodeReport], limits: Limits, names: Sequence[CheckName]
+    reports: Iterable[NodeReport], limits: NodeRequirements, names: Sequence[CheckName]
 ) -> dict[str, list[CheckResult]]:
     """The checks that take two nodes, by node. Of a slow pair both are suspects: a node fails if it was slow with
     everybody that it met, and one that was fast with somebody else is cleared.
@@ -382,7 +382,7 @@ def judge_rounds(
     return results
 
 
-def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: Limits) -> CheckResult:
+def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: NodeRequirements) -> CheckResult:
     """Reads into the node's GPUs and out of them, GPU by GPU; the best of each counts."""
     best: dict[int, tuple[LinkRate, str]] = {}
     for link, partner in _links_of(report, nodes):
@@ -413,15 +413,15 @@ def _links_of(report: NodeReport, nodes: Mapping[str, NodeReport]) -> Iterator[t
                 yield from ((link, other.node) for link in item.links)
 
 
-def _is_carried(link: LinkRate, limits: Limits) -> bool:
+def _is_carried(link: LinkRate, limits: NodeRequirements) -> bool:
     return link.carried_share is None or link.carried_share >= limits.least_carried_share
 
 
-def _rank(link: LinkRate, limits: Limits) -> tuple[bool, float]:
+def _rank(link: LinkRate, limits: NodeRequirements) -> tuple[bool, float]:
     return _is_carried(link, limits), link.gb_per_s
 
 
-def _judge_all_reduce(report: NodeReport, limits: Limits) -> CheckResult:
+def _judge_all_reduce(report: NodeReport, limits: NodeRequirements) -> CheckResult:
     rates = [(item.all_reduce_gb_per_s, item.partner) for item in report.rounds if item.all_reduce_gb_per_s is not None]
     if not rates:
         return CheckResult("all-reduce", "failed", _why_missing(report))

@@ -22,11 +22,11 @@ from llmd_pods import all_reduce
 from llmd_pods.acceptance import (
     CheckName,
     CheckResult,
-    Gpu,
-    Limits,
     LinkRate,
+    NodeGpu,
     NodeReport,
-    Round,
+    NodeRequirements,
+    PairMeasurement,
     judge_disks,
     judge_gpus,
     judge_locality,
@@ -40,10 +40,10 @@ from llmd_pods.acceptance import (
 )
 from llmd_pods.kv_path import (
     PATTERN,
+    BufferTransfer,
     Endpoint,
+    MemoryRegion,
     Reads,
-    Region,
-    Transfer,
     counts_received_bytes,
     increase,
     measure,
@@ -76,7 +76,7 @@ class NodeRequest:
     index: int
     nodes: int
     checks: tuple[CheckName, ...]
-    limits: Limits
+    limits: NodeRequirements
     link_bytes: int
     reduce_bytes: int
     repeats: int
@@ -105,7 +105,7 @@ class NodeRequest:
 def request_from_json(text: str) -> NodeRequest:
     """The request of `to_json`."""
     value: dict[str, Any] = json.loads(text)
-    fields: dict[str, Any] = {**value, "checks": tuple(value["checks"]), "limits": Limits(**value["limits"])}
+    fields: dict[str, Any] = {**value, "checks": tuple(value["checks"]), "limits": NodeRequirements(**value["limits"])}
     return NodeRequest(**fields)
 
 
@@ -198,7 +198,9 @@ def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysf
         board.post(report)
         for number, pairs in enumerate(board.schedule()):
             pair = next((pair for pair in pairs if request.index in pair), None)
-            measured = Round(report.node) if pair is None else meet(request, board, report, links, number, pair)
+            measured = (
+                PairMeasurement(report.node) if pair is None else meet(request, board, report, links, number, pair)
+            )
             report = replace(report, rounds=(*report.rounds, measured))
             board.post(report)
         board.post(replace(report, over=True))
@@ -214,7 +216,7 @@ def _measures_links(request: NodeRequest) -> bool:
 def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
     """The checks that take nothing but the node."""
     limits, names = request.limits, request.checks
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[NodeGpu, ...] = ()
     if "gpus" in names or "locality" in names:
         try:
             gpus = tuple(
@@ -259,7 +261,7 @@ def speed_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
             yield CheckResult("disks", "failed", error.message)
 
 
-def amd_smi_gpus(tools: Sequence[str] = AMD_SMI) -> tuple[Gpu, ...]:
+def amd_smi_gpus(tools: Sequence[str] = AMD_SMI) -> tuple[NodeGpu, ...]:
     """The GPUs that amd-smi sees.
 
     Raises:
@@ -292,7 +294,9 @@ class Links:
         self._request = request
         self._counters = counters
         self._sources: list[Endpoint] = []
-        self._reads = Reads(Transfer(request.link_bytes, 1), request.repeats, request.warm_ups, request.round_limit_s)
+        self._reads = Reads(
+            BufferTransfer(request.link_bytes, 1), request.repeats, request.warm_ups, request.round_limit_s
+        )
         self._api: Any = None
         self._torch: Any = None
 
@@ -319,7 +323,7 @@ class Links:
             target = self._endpoint(gpu, f"target-{number}", 0)
             try:
                 before = read_counters(self._counters)
-                seconds = measure(target, Region.model_validate_json(text), self._reads, clock=time.perf_counter)
+                seconds = measure(target, MemoryRegion.model_validate_json(text), self._reads, clock=time.perf_counter)
                 after = read_counters(self._counters)
             finally:
                 target.close()
@@ -346,11 +350,11 @@ class Links:
 
 def meet(
     request: NodeRequest, board: Board, report: NodeReport, links: Links | None, number: int, pair: tuple[int, int]
-) -> Round:
+) -> PairMeasurement:
     """One round with a partner; what goes wrong in it is part of what it gives."""
     first, second = pair
     other = second if request.index == first else first
-    measured = Round(report.node)
+    measured = PairMeasurement(report.node)
     try:
         partner = report if other == request.index else board.partner(other, number)
         measured = replace(measured, partner=partner.node)

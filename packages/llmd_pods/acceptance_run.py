@@ -31,8 +31,8 @@ from llmd_pods.acceptance import (
     TAINT_VALUE,
     CheckName,
     CheckResult,
-    Limits,
     NodeReport,
+    NodeRequirements,
     NodeResult,
     binding_names,
     judge_rounds,
@@ -75,7 +75,7 @@ class RunRequest:
     image: str
     devices: Mapping[str, int]
     checks: tuple[CheckName, ...]
-    limits: Limits
+    limits: NodeRequirements
     pod: Mapping[str, Any]
     node_request: Mapping[str, Any]
     most_rounds: int
@@ -89,7 +89,7 @@ class RunRequest:
 def request_from_json(text: str) -> RunRequest:
     """The request of a file."""
     value: dict[str, Any] = json.loads(text)
-    limits = Limits(**value["limits"])
+    limits = NodeRequirements(**value["limits"])
     fields: dict[str, Any] = {
         **value,
         "checks": tuple(value["checks"]),
@@ -99,7 +99,7 @@ def request_from_json(text: str) -> RunRequest:
     return RunRequest(**fields)
 
 
-class Api:
+class KubernetesApi:
     """The API server by the pod's own account."""
 
     def __init__(self, url: str, account: Path = ACCOUNT, pause: Callable[[float], None] = time.sleep) -> None:
@@ -172,11 +172,11 @@ class Worker:
 
 
 @dataclass
-class Run:
+class AcceptanceRun:
     """One acceptance, as it goes on."""
 
     request: RunRequest
-    api: Api
+    api: KubernetesApi
     job: str
     uid: str
     pause: Callable[[float], None] = time.sleep
@@ -440,8 +440,8 @@ def main() -> int:
     try:
         request = request_from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-        api = Api(f"https://{f'[{host}]' if ':' in host else host}:{port}")
-        run = Run(request, api, os.environ["JOB_NAME"], os.environ["JOB_UID"])
+        api = KubernetesApi(f"https://{f'[{host}]' if ':' in host else host}:{port}")
+        run = AcceptanceRun(request, api, os.environ["JOB_NAME"], os.environ["JOB_UID"])
         _, problems = run.lead()
         if not problems:  # a Job that failed is made again with the same bindings
             run.give_up_rights()

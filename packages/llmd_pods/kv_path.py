@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 @dataclass(frozen=True)
-class Transfer:
+class BufferTransfer:
     """One buffer, in `descriptors` pieces of `descriptor_bytes` each."""
 
     descriptor_bytes: int
@@ -35,7 +35,7 @@ class Transfer:
 class Reads:
     """The transfer is done `warm_ups` times, then `repeats` times by the clock. `limit_s` is for all of it."""
 
-    transfer: Transfer
+    transfer: BufferTransfer
     repeats: int
     warm_ups: int
     limit_s: float
@@ -107,7 +107,7 @@ PATTERN = 0xA5
 Clock = Callable[[], float]
 
 
-class Region(BaseModel):
+class MemoryRegion(BaseModel):
     """Registered memory of an agent, and the agent's metadata, which another needs to read it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -189,7 +189,7 @@ class Endpoint:
 
     @property
     @nixl_errors("its metadata were asked for")
-    def region(self) -> Region:
+    def region(self) -> MemoryRegion:
         """What another side needs to read the buffer.
 
         Raises:
@@ -197,10 +197,10 @@ class Endpoint:
         """
         length_bytes = int(self._buffer.numel())
         metadata = self._agent.get_agent_metadata().hex()
-        return Region(metadata=metadata, address=self._address, length_bytes=length_bytes, device=self._device)
+        return MemoryRegion(metadata=metadata, address=self._address, length_bytes=length_bytes, device=self._device)
 
     @nixl_errors("the other side's metadata were loaded")
-    def meet(self, other: Region) -> str:
+    def meet(self, other: MemoryRegion) -> str:
         """Takes another side's metadata; gives the name of its agent.
 
         Raises:
@@ -210,7 +210,7 @@ class Endpoint:
         return name.decode() if isinstance(name, bytes) else str(name)
 
     @contextmanager
-    def reading(self, peer: str, other: Region, transfer: Transfer) -> Generator["Read"]:
+    def reading(self, peer: str, other: MemoryRegion, transfer: BufferTransfer) -> Generator["Read"]:
         """A read of another side's buffer into this one's, which can be done again and again.
 
         Raises:
@@ -240,7 +240,7 @@ class Endpoint:
         with suppress(Exception):  # the process ends next, and what went wrong before is told already
             self._agent.deregister_memory(self._registered)
 
-    def _descriptors(self, address: int, device: int, transfer: Transfer) -> Any:
+    def _descriptors(self, address: int, device: int, transfer: BufferTransfer) -> Any:
         size = transfer.descriptor_bytes
         pieces = [(address + place * size, size, device) for place in range(transfer.descriptors)]
         return self._agent.get_xfer_descs(pieces, mem_type=MEMORY)
@@ -249,7 +249,7 @@ class Endpoint:
 class Read:
     """A prepared read."""
 
-    def __init__(self, agent: Any, handle: Any, transfer: Transfer) -> None:
+    def __init__(self, agent: Any, handle: Any, transfer: BufferTransfer) -> None:
         self._agent = agent
         self._handle = handle
         self._transfer = transfer
@@ -272,7 +272,9 @@ class Read:
         return clock() - started_s
 
 
-def measure(endpoint: Endpoint, other: Region, reads: Reads, *, clock: Clock = time.perf_counter) -> tuple[float, ...]:
+def measure(
+    endpoint: Endpoint, other: MemoryRegion, reads: Reads, *, clock: Clock = time.perf_counter
+) -> tuple[float, ...]:
     """Reads the other side's buffer, and sees to it that its bytes have come; the seconds of each repetition.
 
     Raises:

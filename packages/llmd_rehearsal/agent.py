@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from llmd_rehearsal.agent_config import AgentConfig, NodeConfig
 from llmd_rehearsal.cluster_spec import POLICIES_FILE
 from llmd_rehearsal.devices import DeviceProvider
-from llmd_rehearsal.nodes import Change, ChangeNode, Fleet, NodeControl, serve_control
+from llmd_rehearsal.nodes import Change, ChangeNode, NodeControl, NodeFleet, serve_control
 from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.pods import images, packet_filters
 from llmd_rehearsal.pods.container_worker import BackOff, Starts
@@ -47,8 +47,8 @@ from llmd_rehearsal.pods.pod_worker import PodRunner
 from llmd_rehearsal.pods.probes import ProbeCount
 from llmd_rehearsal.pods.status import EventRecorder
 from llmd_rehearsal.running_time import RunningLoop
-from llmd_rehearsal.services import Address, DnsName, ServiceNetwork
-from llmd_rehearsal.watches import Store, status_code
+from llmd_rehearsal.services import DnsName, ServiceNetwork, SocketAddress
+from llmd_rehearsal.watches import ObjectStore, status_code
 
 _log = logging.getLogger(__name__)
 READY = "node agent ready"
@@ -70,27 +70,27 @@ class Agent:
         client = AsyncClient(config=KubeConfig.from_file(config.kubeconfig).get(), trust_env=False)
         self._config = config
         self._client = client
-        self._pods = Store(client, Pod)
-        self._services = Store(client, Service)
-        self._slices = Store(client, EndpointSlice)
-        self._sources = StoredSources(Store(client, ConfigMap), Store(client, Secret))
+        self._pods = ObjectStore(client, Pod)
+        self._services = ObjectStore(client, Service)
+        self._slices = ObjectStore(client, EndpointSlice)
+        self._sources = StoredSources(ObjectStore(client, ConfigMap), ObjectStore(client, Secret))
         self._networks = Networks(config.pod_network)
-        self.fleet = Fleet(client, config.pod_network)
+        self.fleet = NodeFleet(client, config.pod_network)
         self._devices = DeviceProvider(client, self.fleet, self._pods)
         self._runner = PodRunner(self._context(client), self._pods)
-        self._policies = Store(client, NetworkPolicy)
-        self._namespaces = Store(client, Namespace)
+        self._policies = ObjectStore(client, NetworkPolicy)
+        self._namespaces = ObjectStore(client, Namespace)
         self._policy_filter = NetworkPolicyFilter(
             self._pods, self._policies, self._namespaces, self._networks, config.pod_network, config.service_cidr
         )
         self._unsupported_policies = packet_filters.unsupported()
         host, _, port = config.api_server.rpartition(":")
-        api_service = Address(str(config.service_cidr.network_address + 1), _HTTPS)
+        api_service = SocketAddress(str(config.service_cidr.network_address + 1), _HTTPS)
         self._service_network = ServiceNetwork(
             self._services,
             self._slices,
             config.cluster_domain,
-            {api_service: Address(host, int(port))},
+            {api_service: SocketAddress(host, int(port))},
             {name: DnsName((address,)) for name, address in config.outside_names.items()},
             self._policy_filter.allows,
         )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Taint(BaseModel):
+class NodeTaint(BaseModel):
     """A node's taint, in Kubernetes' own words."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +34,7 @@ class NodeConfig(BaseModel):
         description="quantities that the node shows only when the cluster has what gives them (devices.yaml)",
     )
     labels: dict[str, str] = {}
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[NodeTaint, ...] = ()
 
 
 FIRST_NODE_HOST = 10

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from llmd_oke.catalogue.releases import Crds
+from llmd_oke.catalogue.releases import CrdFiles
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.planning import Plan
 from llmd_oke.values import Entry, required_entry
@@ -35,7 +35,7 @@ _RATE = re.compile(r"\bi?rate\((?:[^()]|\([^()]*\))*\)")
 class KedaParts(Entry):
     """`values/rehearsal/keda.yaml`: what a rehearsal puts into its cluster, and times at speed 1."""
 
-    definitions: Crds
+    definitions: CrdFiles
     speed: float
     sync_period_s: float
     stabilization_s: float

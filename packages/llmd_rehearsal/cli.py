@@ -29,8 +29,8 @@ from llmd_rehearsal.engine_project import DEPLOYED
 from llmd_rehearsal.inventory import IN_TESTS, WATCHING, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.programs import Program, ensure
-from llmd_rehearsal.rehearsal import Prepared, Settings
+from llmd_rehearsal.programs import LocalProgram, ensure
+from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from llmd_rehearsal.time_scale import SLOWEST
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None
     }
 
 
-def _show_programs(programs: Iterable[Program]) -> None:
+def _show_programs(programs: Iterable[LocalProgram]) -> None:
     """A line for each program; paths are whole in narrow terminals too."""
     rows = [(program.name, program.version, program.origin, str(program.path)) for program in programs]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -354,7 +354,9 @@ def rehearse(
     faults = [parse_rule(text) for text in fault or []]
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
-    settings = Settings(time_scale=time_scale, plugin=plugin, startup_s=startup_seconds, scaling_speed=scaling_speed)
+    settings = RehearsalSettings(
+        time_scale=time_scale, plugin=plugin, startup_s=startup_seconds, scaling_speed=scaling_speed
+    )
     prepared = rehearsal.prepare(project, stack, settings, progress)
     _tell_release(prepared, progress)
     if not as_json:

@@ -11,17 +11,17 @@ from typing import Any
 from llmd_base.row import Basis
 from llmd_bench.run_context import VARIABLE, RunContext
 from llmd_oke.catalogue.monitoring import monitoring
-from llmd_oke.catalogue.releases import Crds, crd_manifests
+from llmd_oke.catalogue.releases import CrdFiles, crd_manifests
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
-from llmd_oke.planning import Node, Plan
+from llmd_oke.planning import PlacedNode, Plan
 from llmd_oke.planning.conditions import bound_models
 from llmd_oke.values import cache_folder, read_yaml, values_folder
 from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 
 from llmd_rehearsal import control_plane
-from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
+from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, NodeTaint
 from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts, preinstalled_scaling
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.control_plane import Pki
@@ -30,7 +30,7 @@ from llmd_rehearsal.front_door import gateway_parts, preinstalled_objects, simul
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
-from llmd_rehearsal.programs import Program
+from llmd_rehearsal.programs import LocalProgram
 from llmd_rehearsal.time_scale import RULE_TIME_SCALE
 
 KUBERNETES_PLUGIN_PORT = 9301
@@ -192,7 +192,7 @@ def _nodes(plan: Plan) -> list[NodeConfig]:
     return [_node(plan, node) for node in plan.nodes_at_first if node.pool in existing]
 
 
-def _node(plan: Plan, node: Node) -> NodeConfig:
+def _node(plan: Plan, node: PlacedNode) -> NodeConfig:
     """A node as the shape describes it."""
     pool = next(pool for pool in plan.pools if pool.name == node.pool)
     shape = pool.shape
@@ -206,7 +206,7 @@ def _node(plan: Plan, node: Node) -> NodeConfig:
             **{resource: str(count) for resource, count in shape.devices(rdma=plan.rdma).items()},
         },
         labels={**shape.node.labels, "oke.oraclecloud.com/pool.name": node.pool},
-        taints=tuple(Taint.model_validate(taint.model_dump()) for taint in shape.node.taints),
+        taints=tuple(NodeTaint.model_validate(taint.model_dump()) for taint in shape.node.taints),
     )
 
 
@@ -315,7 +315,7 @@ def okes_definition() -> dict[str, Any]:
     return read_yaml(values_folder() / "rehearsal" / "node-operations.yaml")
 
 
-def preinstalled_definitions(plan: Plan) -> tuple[Crds, ...]:
+def preinstalled_definitions(plan: Plan) -> tuple[CrdFiles, ...]:
     """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled, those of the Gateway
     API, where models are behind a Gateway, and those of the Prometheus operator, where there is one.
     """
@@ -348,7 +348,7 @@ def simulated(
 
 
 def pod_environment(
-    plan: Plan, programs: Mapping[str, Program], plugin: KubernetesPlugin, time_scale: float
+    plan: Plan, programs: Mapping[str, LocalProgram], plugin: KubernetesPlugin, time_scale: float
 ) -> dict[str, str]:
     """Environment variables that describe the rehearsal to programs in pods: benchmarks measure in model time."""
     versions = {name: programs[name].version for name in programs_in_pods(plan)}

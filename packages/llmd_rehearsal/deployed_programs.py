@@ -16,7 +16,7 @@ from llmd_oke.planning import Plan
 from llmd_oke.planning.monitoring import OPERATOR as MONITORING
 
 from llmd_rehearsal.inventory import FOLLOWING, IN_PODS, WATCHING, ReleaseChoice
-from llmd_rehearsal.programs import Program, program_definition
+from llmd_rehearsal.programs import LocalProgram, program_definition
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 _PROMETHEUS_IMAGE = ("prometheus", "prometheusSpec", "image")
@@ -50,7 +50,7 @@ def deployed_versions() -> dict[str, dict[str, str]]:
 
 
 def version_differences(
-    plan: Plan, choice: ReleaseChoice, programs: Mapping[str, Program]
+    plan: Plan, choice: ReleaseChoice, programs: Mapping[str, LocalProgram]
 ) -> tuple[VersionDifference, ...]:
     """Programs that a rehearsal runs in another version than the stack would, with the reasons.
 
@@ -59,7 +59,7 @@ def version_differences(
     return tuple(_differences(plan, choice, programs.values()))
 
 
-def _differences(plan: Plan, choice: ReleaseChoice, programs: Iterable[Program]) -> Iterator[VersionDifference]:
+def _differences(plan: Plan, choice: ReleaseChoice, programs: Iterable[LocalProgram]) -> Iterator[VersionDifference]:
     versions = {name: _release_version(name, choice.asked) for name in IN_PODS}
     if plan.monitoring is not None and plan.monitoring.install:
         versions |= dict.fromkeys(WATCHING, _prometheus())

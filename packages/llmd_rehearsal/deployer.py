@@ -8,12 +8,12 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 from llmd_oke import config
 from llmd_tuner.experiments import deployer
-from llmd_tuner.experiments.deployer import Deployed, Rehearsal
+from llmd_tuner.experiments.deployer import Deployed, RehearsalRunner
 
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.cluster_plan import programs_in_pods
-from llmd_rehearsal.rehearsal import Prepared, Settings, pre_scale_down
-from llmd_rehearsal.time_scale import Demand, choose_time_scale, processors
+from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings, pre_scale_down
+from llmd_rehearsal.time_scale import ProcessorDemand, choose_time_scale, processors
 
 
 class RehearsedDeployer:
@@ -26,11 +26,11 @@ class RehearsedDeployer:
         self._stack = stack
         self._derived = deployer.name_of(stack)
         self._nodes = nodes
-        self._settings = Settings(time_scale=time_scale)
+        self._settings = RehearsalSettings(time_scale=time_scale)
         self._environment = environment
         self._prepared: Prepared | None = None
 
-    def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
+    def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
         """Deploy these models with the real engine."""
         base = config.load(self._project, self._stack)
         value = deployer.derive_rehearsed(base, self._stack, models, self._nodes)
@@ -66,7 +66,7 @@ class RehearsalBackend:
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
         """Wall seconds for a second of model time at which this machine keeps up with these programs and tokens."""
-        return choose_time_scale(Demand(pickers, servers, tokens_per_s), processors()).scale
+        return choose_time_scale(ProcessorDemand(pickers, servers, tokens_per_s), processors()).scale
 
     def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:
         """Local cluster and time scale of a stack's rehearsal.
@@ -100,4 +100,4 @@ def _deployed(prepared: Prepared, result: Mapping[str, Any]) -> Deployed:
     return Deployed(prepared.router, prepared.simulated(result["placeholders"]), versions)
 
 
-backend: Rehearsal = RehearsalBackend()
+backend: RehearsalRunner = RehearsalBackend()

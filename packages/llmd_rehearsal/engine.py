@@ -34,7 +34,7 @@ from llmd_oke.operations import drift, guards
 from llmd_oke.operations.backend import remove_unfinished
 from llmd_oke.operations.locks import file_lock
 from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
-from llmd_oke.operations.previews import Change, of_document
+from llmd_oke.operations.previews import ResourceChange, of_document
 from llmd_oke.operations.recovery import Find, Pending, look, recovered_state, unanswered_creations, with_pending
 from llmd_oke.operations.updates import is_gone_after_failure
 from pulumi import automation
@@ -142,7 +142,7 @@ def run(
     remove_unfinished(checkpoint.parents[2])
     if copy := mend(checkpoint):
         progress.step(f"the stack's state was not whole, as where its disk was full: going on from {copy.name}")
-    handle = Stack(stack, workspace, StackInitMode.SELECT if checkpoint.is_file() else StackInitMode.CREATE)
+    handle = EngineStack(stack, workspace, StackInitMode.SELECT if checkpoint.is_file() else StackInitMode.CREATE)
     if operation not in _READING_OPERATIONS:
         adopt_pending(handle, checkpoint, journal_file(project.parent), progress)
     if operation == "destroy" and not targets:
@@ -175,7 +175,7 @@ class Workspace(automation.LocalWorkspace):
         return {key: automation.OutputValue(value, secret=True) for key, value in json.loads(output.stdout).items()}
 
 
-class Stack(automation.Stack):
+class EngineStack(automation.Stack):
     """Stack that leaves out the CLI's look into its history after operations: the engine's events say what changed."""
 
     def info(self, show_secrets: bool = True) -> automation.UpdateSummary:  # noqa: ARG002 - the SDK's
@@ -285,7 +285,7 @@ def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) ->
     return [str(change) for change in changes]
 
 
-def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[Change]:
+def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[ResourceChange]:
     """Differences that a refresh of these resources, or of all, would find in OCI's stand-in and the cluster."""
     steps: list[dict[str, Any]] = []
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from llmd_oke.catalogue.releases import Crds
+from llmd_oke.catalogue.releases import CrdFiles
 from llmd_oke.planning import Plan
 from llmd_oke.values import Entry, required_entry
 
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from llmd_oke.config import StackConfig
-from llmd_oke.config.front_door import FrontDoor
+from llmd_oke.config.front_door import FrontDoorConfig
 
 PROVIDER = "envoy-gateway"
 
@@ -49,7 +49,7 @@ class GatewayParts(Entry):
     """Objects and programs that a rehearsal puts into its cluster."""
 
     title: str
-    definitions: tuple[Crds, ...]
+    definitions: tuple[CrdFiles, ...]
     objects: tuple[dict[str, Any], ...]
 
 
@@ -119,7 +119,7 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
         return {}
     from llmd_oke.serving.stack_front_door import NAME  # noqa: PLC0415 - it loads Pulumi
 
-    door = FrontDoor.model_validate(stack["frontDoor"])
+    door = FrontDoorConfig.model_validate(stack["frontDoor"])
     namespace: str = stack.get("namespace", StackConfig.model_fields["namespace"].default)
     hosts = [*([door.host] if door.host else []), *door.hosts, f"{NAME}.{namespace}.svc.cluster.local"]
     clients: list[str] = sorted({CLIENT, *(door.limits.clients if door.limits else ())})

@@ -9,11 +9,11 @@ from llmd_base.progress import Progress
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue import releases as catalogue_releases
-from llmd_oke.catalogue.releases import Crds
+from llmd_oke.catalogue.releases import CrdFiles
 
 from llmd_rehearsal.control_plane import PROGRAMS as CONTROL_PLANE
 from llmd_rehearsal.kubernetes_plugin import charts
-from llmd_rehearsal.programs import Program, ensure, locate, module_folder, why_unbuildable
+from llmd_rehearsal.programs import LocalProgram, ensure, locate, module_folder, why_unbuildable
 
 ENGINE = ("pulumi", "helm")
 IN_PODS = ("epp", "pd-sidecar", "envoy")
@@ -47,7 +47,7 @@ class Inventory:
     """Programs by name, and the release whose router they are."""
 
     release: ReleaseChoice
-    programs: Mapping[str, Program]
+    programs: Mapping[str, LocalProgram]
 
     def paths(self) -> dict[str, Path]:
         """Paths of programs by name."""
@@ -76,7 +76,7 @@ def take_inventory(release: Release, progress: Progress, further: Sequence[str] 
     return Inventory(choice, programs)
 
 
-def fetch_definitions(sources: Iterable[Crds], progress: Progress) -> None:
+def fetch_definitions(sources: Iterable[CrdFiles], progress: Progress) -> None:
     """Fetch definitions: a release's, or those that a stack counts on.
 
     Raises:
@@ -96,14 +96,14 @@ def fetch_charts(progress: Progress) -> None:
         module_folder(module.name, module.version, progress)
 
 
-def _why_missing(program: catalogue_releases.Program) -> str | None:
+def _why_missing(program: catalogue_releases.ImageProgram) -> str | None:
     """Reason why a release's program is neither on this machine nor can be built on it; None where it is or can."""
     if locate(program.name, program.version) is not None:
         return None
     return why_unbuildable(program.name, program.version)
 
 
-def choose_release(desired: Release, missing: Callable[[catalogue_releases.Program], str | None]) -> ReleaseChoice:
+def choose_release(desired: Release, missing: Callable[[catalogue_releases.ImageProgram], str | None]) -> ReleaseChoice:
     """The nearest release that is `missing` none of its programs; between equals the older one.
 
     Raises:
@@ -119,6 +119,6 @@ def choose_release(desired: Release, missing: Callable[[catalogue_releases.Progr
     raise KitError("No release's endpoint picker and routing sidecar can be had on this machine.", because)
 
 
-def _release_programs(release: Release) -> tuple[catalogue_releases.Program, ...]:
+def _release_programs(release: Release) -> tuple[catalogue_releases.ImageProgram, ...]:
     """The programs of a release that the rehearsal runs for real."""
     return release.endpoint_picker.program, release.routing_sidecar.program

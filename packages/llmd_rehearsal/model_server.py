@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 from llmd_oke import catalogue
-from llmd_oke.catalogue import Model, open_project
+from llmd_oke.catalogue import CatalogueModel, open_project
 
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
@@ -23,7 +23,7 @@ from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
 class ModelSources:
     """HTTP handler for models' repositories and vocabularies; everything else is not found, as at the real hosts."""
 
-    def __init__(self, hosts: SourceHosts, models: Callable[[], Sequence[Model]]) -> None:
+    def __init__(self, hosts: SourceHosts, models: Callable[[], Sequence[CatalogueModel]]) -> None:
         """Take a function of the `models` to serve, called at each request: an update may bring another one."""
         self._hosts = hosts
         self._models = models
@@ -91,7 +91,7 @@ class ModelSources:
         return web.Response(body=model_sources.content(repository, path, self._hosts.files[path]))
 
 
-def _models(project: Path | None) -> Sequence[Model]:
+def _models(project: Path | None) -> Sequence[CatalogueModel]:
     """All models of the kit and of the project, as they are now."""
     open_project(project)
     models = (catalogue.model(name) for name in catalogue.model_names())

@@ -50,7 +50,7 @@ _PRESSURES = {
 _KUBELET_VERSION = "v0.0.0-rehearsal"
 
 
-class Fleet:
+class NodeFleet:
     """The simulated nodes, by name; nodes can be added and removed while it runs."""
 
     def __init__(
@@ -370,7 +370,7 @@ class NodeControl:
     machine without power, until it is started.
     """
 
-    def __init__(self, fleet: Fleet, add: Add, changes: Mapping[Change, ChangeNode]) -> None:
+    def __init__(self, fleet: NodeFleet, add: Add, changes: Mapping[Change, ChangeNode]) -> None:
         self._fleet = fleet
         self._add_nodes = add
         self._changes = changes

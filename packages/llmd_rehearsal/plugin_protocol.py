@@ -20,7 +20,7 @@ import grpc
 from google.protobuf import empty_pb2, struct_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 
-from llmd_rehearsal.plugin_values import UNKNOWN, Change, InitFailed, Naming, Refusal, Secret, Tree
+from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, Naming, OperationRefusal, PropertyChangeKind, Secret, Tree
 
 provider: Any = provider_pb2
 plugin: Any = plugin_pb2
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Server:
+class PluginServer:
     """A running plug-in on a port of 127.0.0.1. `cancel` ends the waits that are under way."""
 
     port: int
@@ -59,7 +59,7 @@ class Server:
         self._grpc.stop(grace=0).wait()
 
 
-def serve(servicer: object, port: int, cancel: Callable[[], None]) -> Server:
+def serve(servicer: object, port: int, cancel: Callable[[], None]) -> PluginServer:
     """Serve on a port of 127.0.0.1; 0 for a free one."""
     options = [
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
@@ -70,10 +70,10 @@ def serve(servicer: object, port: int, cancel: Callable[[], None]) -> Server:
     add_servicer(servicer, server)
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
-    return Server(bound, server, cancel)
+    return PluginServer(bound, server, cancel)
 
 
-def serve_until_signal(start: Callable[[], Server]) -> None:
+def serve_until_signal(start: Callable[[], PluginServer]) -> None:
     """Start a plug-in that logs every call to standard error, and stop it at SIGINT or SIGTERM."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -102,7 +102,7 @@ def logged_call(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, request, context)
         except Exception as error:
             outcome = f"failed: {error}"
-            if not isinstance(error, Refusal | InitFailed):
+            if not isinstance(error, OperationRefusal | InitFailed):
                 _log.exception("%s", method.__name__)
             context.abort_with_status(_failure(error))
         finally:
@@ -162,7 +162,7 @@ def diff_changes(some: bool) -> Message:
     return provider.DiffResponse.DIFF_SOME if some else provider.DiffResponse.DIFF_NONE
 
 
-def property_diff(change: Change, *, replaces: bool, of_inputs: bool = False) -> Message:
+def property_diff(change: PropertyChangeKind, *, replaces: bool, of_inputs: bool = False) -> Message:
     """Diff of one property; `of_inputs` where old and new inputs were compared, not state and inputs."""
     kind = f"{change.name}_REPLACE" if replaces else change.name
     return provider.PropertyDiff(kind=provider.PropertyDiff.Kind.Value(kind), inputDiff=of_inputs)

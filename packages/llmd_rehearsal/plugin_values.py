@@ -43,7 +43,7 @@ class Naming:
     allowed: bool = True
 
 
-class Change(enum.Enum):
+class PropertyChangeKind(enum.Enum):
     """Kinds of a property's change in an update; the names are the engine's."""
 
     ADD = enum.auto()
@@ -51,7 +51,7 @@ class Change(enum.Enum):
     DELETE = enum.auto()
 
 
-class Refusal(Exception):
+class OperationRefusal(Exception):
     """An operation that failed and left nothing that the engine should record."""
 
 

@@ -73,7 +73,7 @@ class PythonSource(Entry):
     install: str
 
 
-class Source(Entry):
+class ProgramSource(Entry):
     """Source of a program that isn't on PATH: a build, a Python distribution, or the operating system.
 
     `other_builds` make further versions, for releases that ask for them.
@@ -95,7 +95,7 @@ class ProgramDefinition(Entry):
     version: str
     accepts: Literal["exact", "patch", "minor", "later"]
     ask: VersionQuery
-    source: Source
+    source: ProgramSource
     differs: dict[str, str] = Field(default_factory=dict[str, str])
     not_deployed: str | None = None
 
@@ -184,7 +184,7 @@ def tools_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Program:
+class LocalProgram:
     """A program that can be run; `origin` says in words where it is from."""
 
     name: str
@@ -193,7 +193,9 @@ class Program:
     origin: str
 
 
-def ensure(names: Iterable[str], progress: Progress, versions: Mapping[str, str] | None = None) -> dict[str, Program]:
+def ensure(
+    names: Iterable[str], progress: Progress, versions: Mapping[str, str] | None = None
+) -> dict[str, LocalProgram]:
     """Every program by name: located on this machine, or built now.
 
     `versions` are those that a release needs where they are not those of the data file. Raises KitError that names
@@ -273,7 +275,7 @@ def install_command(packages: Mapping[str, str], os_release: Path = _OS_RELEASE)
     return installers[family].format(package=package) if family else f"install the package {package}"
 
 
-def locate(name: str, version: str | None = None) -> Program | None:
+def locate(name: str, version: str | None = None) -> LocalProgram | None:
     """The program of that name on this machine, or None where there is none in a version that will do.
 
     `version` stands for the one of the data file: a release may need another. Looked at in turn: the folder in
@@ -290,7 +292,7 @@ def locate(name: str, version: str | None = None) -> Program | None:
     )
 
 
-def _in_override(name: str, definition: ProgramDefinition, required: str | None) -> Program | None:
+def _in_override(name: str, definition: ProgramDefinition, required: str | None) -> LocalProgram | None:
     folder = os.environ.get(OVERRIDE)
     path = None if not folder else shutil.which(name, path=str(Path(folder).resolve()))
     if path is None:
@@ -299,19 +301,19 @@ def _in_override(name: str, definition: ProgramDefinition, required: str | None)
     version = definition.version if built and built.path.samefile(path) else program_version(Path(path), definition)
     if required is not None and not (version and definition.satisfies(version, required)):
         return None
-    return Program(name, Path(path), version or definition.version, f"the folder in {OVERRIDE}")
+    return LocalProgram(name, Path(path), version or definition.version, f"the folder in {OVERRIDE}")
 
 
-def _in_cache(name: str, definition: ProgramDefinition, required: str) -> Program | None:
+def _in_cache(name: str, definition: ProgramDefinition, required: str) -> LocalProgram | None:
     found = definition.build_of(required)
     if found is None:
         return None
     version, build = found
     path = program_file(name, version, definitions().builds[build])
-    return Program(name, path, version, "built from tools/") if path.is_file() else None
+    return LocalProgram(name, path, version, "built from tools/") if path.is_file() else None
 
 
-def _in_distribution(name: str, definition: ProgramDefinition, required: str) -> Program | None:
+def _in_distribution(name: str, definition: ProgramDefinition, required: str) -> LocalProgram | None:
     source = definition.source.python
     path = None if source is None else packaged_file(source)
     if source is None or path is None:
@@ -319,7 +321,7 @@ def _in_distribution(name: str, definition: ProgramDefinition, required: str) ->
     version = normal_version(metadata.version(source.distribution))
     if not definition.satisfies(version, required):
         return None
-    return Program(name, path, version, f"the Python package {source.distribution}")
+    return LocalProgram(name, path, version, f"the Python package {source.distribution}")
 
 
 def packaged_file(source: PythonSource) -> Path | None:
@@ -331,7 +333,7 @@ def packaged_file(source: PythonSource) -> Path | None:
     return path if path.is_file() else None
 
 
-def _on_path(name: str, definition: ProgramDefinition, required: str) -> Program | None:
+def _on_path(name: str, definition: ProgramDefinition, required: str) -> LocalProgram | None:
     command = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
     if command is None:
         return None
@@ -340,7 +342,7 @@ def _on_path(name: str, definition: ProgramDefinition, required: str) -> Program
     if version is None or not definition.satisfies(version, required):
         return None
     # The local cluster hides /run, so a link in it is followed; other links may choose a program by their own name.
-    return Program(name, path.resolve() if path.is_relative_to("/run") else path, version, "PATH")
+    return LocalProgram(name, path.resolve() if path.is_relative_to("/run") else path, version, "PATH")
 
 
 def program_version(path: Path, definition: ProgramDefinition) -> str | None:

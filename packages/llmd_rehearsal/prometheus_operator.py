@@ -30,7 +30,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 
 from llmd_rehearsal.oci_plugin.faults import NODE, Fault, Faults
-from llmd_rehearsal.plugin_values import Refusal
+from llmd_rehearsal.plugin_values import OperationRefusal
 from llmd_rehearsal.pods.hardware import FAULTY_PORT
 from llmd_rehearsal.time_scale import RULE_TIME_SCALE
 
@@ -298,7 +298,7 @@ def main() -> int:
     while True:
         try:
             _once(client, arguments.folder, arguments.kubeconfig, faults, arguments.interval)
-        except (ApiError, httpx2.HTTPError, OSError, Refusal) as error:
+        except (ApiError, httpx2.HTTPError, OSError, OperationRefusal) as error:
             sys.stderr.write(f"{json.dumps(str(error))}\n")
         time.sleep(_POLL_S)
 

@@ -69,7 +69,7 @@ _CLUSTER_FOLDERS = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
 
 
 @dataclass(frozen=True)
-class Settings:
+class RehearsalSettings:
     """Options of a rehearsal. `time_scale` is wall seconds for a second of model time, `probe_time_scale` of probes.
 
     `startup_s` is the wall time that each simulated server takes to start; None is about a second.
@@ -169,7 +169,7 @@ def restarts(project: Path, stack: str) -> dict[str, int]:
     return {name: process.restarts for name, process in record.processes.items() if process.restarts}
 
 
-def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -> Prepared:
+def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Progress) -> Prepared:
     """Plan the stack, provide its programs, and start its cluster. A local cluster that fits is left as it is.
 
     Raises:
@@ -208,7 +208,7 @@ def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
     write_faults(prepared.state / OCI_FAULTS_FILE, faults)
 
 
-def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> TimeScale:
+def _time_scale(project: Path, stack: str, plan: Plan, settings: RehearsalSettings) -> TimeScale:
     """Time scale of the settings, else of the local cluster that runs, else the one that suits stack and machine."""
     if settings.time_scale is not None:
         return TimeScale(settings.time_scale, "as asked for")
@@ -220,7 +220,9 @@ def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> Ti
     return TimeScale(running, f"the running rehearsal keeps its own; {other}")
 
 
-def _scaling_time(project: Path, stack: str, plan: Plan, settings: Settings, time_scale: float) -> ScalingTime | None:
+def _scaling_time(
+    project: Path, stack: str, plan: Plan, settings: RehearsalSettings, time_scale: float
+) -> ScalingTime | None:
     """Scaling speed of the settings, else of the local cluster that runs, else the usual one; None without scaling."""
     if not is_scaled(plan):
         return None
@@ -228,16 +230,16 @@ def _scaling_time(project: Path, stack: str, plan: Plan, settings: Settings, tim
     return ScalingTime(settings.scaling_speed or running or keda_parts().speed, time_scale)
 
 
-def running_settings(project: Path, stack: str) -> Settings:
+def running_settings(project: Path, stack: str) -> RehearsalSettings:
     """The settings that a stack's cluster runs with; the defaults where there is none."""
     record = LocalCluster(rehearsal_folder(project, stack)).status()
     if record is None:
-        return Settings()
+        return RehearsalSettings()
     names = ("time_scale", "probe_time_scale", SCALING_SPEED)
     scales = {name: float(record.facts[name]) for name in names if name in record.facts}
     plugin, _, _version = record.facts.get("kubernetes_plugin", PluginChoice.AUTO).partition(" ")
     start = record.facts.get(SECONDS_TO_START, USUAL)
-    return Settings(**scales, plugin=PluginChoice(plugin), startup_s=None if start == USUAL else float(start))
+    return RehearsalSettings(**scales, plugin=PluginChoice(plugin), startup_s=None if start == USUAL else float(start))
 
 
 def running_programs(project: Path, stack: str) -> tuple[str, ...]:

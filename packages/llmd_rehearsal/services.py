@@ -27,7 +27,7 @@ from lightkube.resources.core_v1 import Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 from llmd_oke.operations.objects import metadata, texts
 
-from llmd_rehearsal.watches import Changes, Store
+from llmd_rehearsal.watches import Changes, ObjectStore
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 _CONNECT_S = 5.0
@@ -40,24 +40,26 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, order=True)
-class Address:
+class SocketAddress:
     """An IPv4 address and a TCP port."""
 
     ip: str
     port: int
 
 
-ConnectionFilter = Callable[[str, Address], bool]
+ConnectionFilter = Callable[[str, SocketAddress], bool]
 """Function that tells whether a connection from an IPv4 address may be passed on to an endpoint."""
 
 
 # Which addresses stand behind which Service.
 
 
-def forwardings(services: Iterable[Service], slices: Iterable[EndpointSlice]) -> dict[Address, tuple[Address, ...]]:
+def forwardings(
+    services: Iterable[Service], slices: Iterable[EndpointSlice]
+) -> dict[SocketAddress, tuple[SocketAddress, ...]]:
     """Give for each Service address with ready endpoints those endpoints; Services without are left out."""
     by_service = slices_by_service(slices)
-    table: dict[Address, tuple[Address, ...]] = {}
+    table: dict[SocketAddress, tuple[SocketAddress, ...]] = {}
     for service in services:
         spec = service.spec or ServiceSpec()
         if not spec.clusterIP or spec.clusterIP == "None":
@@ -65,7 +67,7 @@ def forwardings(services: Iterable[Service], slices: Iterable[EndpointSlice]) ->
         for port in spec.ports or []:
             targets = sorted(set(_targets(port, by_service.get(service_key(service), []))))
             if (port.protocol or "TCP") == "TCP" and targets:
-                table[Address(spec.clusterIP, port.port)] = tuple(targets)
+                table[SocketAddress(spec.clusterIP, port.port)] = tuple(targets)
     return table
 
 
@@ -92,13 +94,13 @@ def ready_endpoints(endpoint_slice: EndpointSlice) -> list[Endpoint]:
     return [point for point in endpoints if point.conditions is None or point.conditions.ready is not False]
 
 
-def _targets(port: ServicePort, slices: Iterable[EndpointSlice]) -> Iterator[Address]:
+def _targets(port: ServicePort, slices: Iterable[EndpointSlice]) -> Iterator[SocketAddress]:
     for endpoint_slice in slices:
         ports = endpoint_slice.ports or []
         number = next((target.port for target in ports if (target.name or "") == (port.name or "")), None)
         if number is not None:
             for point in ready_endpoints(endpoint_slice):
-                yield from (Address(ip, number) for ip in point.addresses)
+                yield from (SocketAddress(ip, number) for ip in point.addresses)
 
 
 # The Services' own addresses: a listener for each port that passes connections on to ready endpoints in turn.
@@ -196,21 +198,21 @@ class Relay:
 class RoundRobin:
     """Endpoints in turn; a change of endpoints keeps the turn."""
 
-    def __init__(self, targets: Sequence[Address]) -> None:
+    def __init__(self, targets: Sequence[SocketAddress]) -> None:
         self.targets = tuple(targets)
         self._next = 0
 
-    def order(self) -> list[Address]:
+    def order(self) -> list[SocketAddress]:
         """Give all endpoints, the one whose turn it is first, to be tried until one answers."""
         start = self._next % len(self.targets)
         self._next = start + 1
         return [*self.targets[start:], *self.targets[:start]]
 
 
-class Listener:
+class ServiceListener:
     """One Service address: accepts connections and relays them."""
 
-    def __init__(self, address: Address, targets: Sequence[Address], allows: ConnectionFilter) -> None:
+    def __init__(self, address: SocketAddress, targets: Sequence[SocketAddress], allows: ConnectionFilter) -> None:
         self.robin = RoundRobin(targets)
         self._allows = allows
         self._address = address
@@ -260,7 +262,7 @@ class Listener:
         self._relays.add(Relay(client, server, self._relays.discard))
 
 
-async def _connected(targets: Sequence[Address]) -> socket.socket | None:
+async def _connected(targets: Sequence[SocketAddress]) -> socket.socket | None:
     """A connection to the first target that answers."""
     for target in targets:
         candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -274,7 +276,7 @@ async def _connected(targets: Sequence[Address]) -> socket.socket | None:
     return None
 
 
-def _listening(address: Address) -> socket.socket:
+def _listening(address: SocketAddress) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -286,19 +288,19 @@ def _listening(address: Address) -> socket.socket:
     return listener
 
 
-class Proxy:
+class ServiceProxy:
     """One listener for each Service address that has ready endpoints."""
 
     def __init__(self, allows: ConnectionFilter = lambda _source, _target: True) -> None:
-        self._listeners: dict[Address, Listener] = {}
+        self._listeners: dict[SocketAddress, ServiceListener] = {}
         self._allows = allows
 
     @property
-    def addresses(self) -> frozenset[Address]:
+    def addresses(self) -> frozenset[SocketAddress]:
         """The addresses that are listened on."""
         return frozenset(self._listeners)
 
-    def apply(self, table: Mapping[Address, Sequence[Address]]) -> None:
+    def apply(self, table: Mapping[SocketAddress, Sequence[SocketAddress]]) -> None:
         """Open, change and close listeners so that they match the table."""
         for address in self._listeners.keys() - table.keys():
             self._listeners.pop(address).close()
@@ -307,7 +309,7 @@ class Proxy:
                 self._listeners[address].robin.targets = tuple(targets)
                 continue
             try:
-                self._listeners[address] = Listener(address, targets, self._allows)
+                self._listeners[address] = ServiceListener(address, targets, self._allows)
             except OSError as error:
                 _log.warning("Service address %s:%d: %s", address.ip, address.port, error)
 
@@ -494,10 +496,10 @@ class ServiceNetwork:
 
     def __init__(
         self,
-        services: Store[Service],
-        slices: Store[EndpointSlice],
+        services: ObjectStore[Service],
+        slices: ObjectStore[EndpointSlice],
         domain: str,
-        fixed: Mapping[Address, Address],
+        fixed: Mapping[SocketAddress, SocketAddress],
         outside: Mapping[str, DnsName],
         allows: ConnectionFilter,
     ) -> None:
@@ -508,7 +510,7 @@ class ServiceNetwork:
         self._outside = outside
         self._zone: Mapping[str, DnsName] = {}
         self._changes = Changes(_GATHER_S)
-        self._proxy = Proxy(allows)
+        self._proxy = ServiceProxy(allows)
         self._dns = DnsServer(lambda: self._zone, domain)
         services.subscribe(self._changes.note)
         slices.subscribe(self._changes.note)

@@ -21,7 +21,7 @@ SLOWEST = 100.0
 """The largest scale; `--time-scale` takes none beyond either."""
 
 
-class Work(Entry):
+class ProcessorWork(Entry):
     """Processor seconds for one of something: of all programs, and of the simulated vLLM's thread among them."""
 
     all_s: float
@@ -35,12 +35,12 @@ class Picker(Entry):
     at_rest: float
 
 
-class Figures(Entry):
+class ProcessorFigures(Entry):
     """`values/rehearsal/time_scale.yaml`; `control_plane` is in cores."""
 
     scrapes_per_s: float
-    scrape: Work
-    token: Work
+    scrape: ProcessorWork
+    token: ProcessorWork
     picker: Picker
     control_plane: float
     busy_share: float
@@ -49,13 +49,13 @@ class Figures(Entry):
 
 
 @cache
-def figures() -> Figures:
+def figures() -> ProcessorFigures:
     """Figures of the processor time that a rehearsal takes."""
-    return required_entry("rehearsal", "time_scale", Figures)
+    return required_entry("rehearsal", "time_scale", ProcessorFigures)
 
 
 @dataclass(frozen=True)
-class Demand:
+class ProcessorDemand:
     """Work for the machine in each second of a stack's model time: endpoint pickers that read servers, and output
     tokens of its benchmark. Both go with model time; pickers of a rehearsal read at intervals that are scaled too.
 
@@ -103,11 +103,11 @@ class TimeScale:
         return f"time scale {self.scale:g}: {self.because}"
 
 
-def demand_of(plan: Plan) -> Demand:
+def demand_of(plan: Plan) -> ProcessorDemand:
     """Demand of a stack; every model is loaded as its smoke benchmark does it, if it has one."""
     routed = [model for model in plan.models if model.routed]
     readers = max((model.router_replicas for model in routed), default=1)
-    return Demand(
+    return ProcessorDemand(
         pickers=sum(model.router_replicas * len(model.units) for model in routed),
         servers=sum(role.replicas for model in routed for unit in model.units for role in unit.roles),
         tokens_per_s=sum(_tokens_per_s(plan, model) for model in plan.models if plan.smoke.where != "none"),
@@ -115,7 +115,7 @@ def demand_of(plan: Plan) -> Demand:
     )
 
 
-def choose_time_scale(demand: Demand, cores: float) -> TimeScale:
+def choose_time_scale(demand: ProcessorDemand, cores: float) -> TimeScale:
     """The least scale at which neither the processors nor the simulated vLLM's thread are too busy."""
     machine = figures()
     free_cores = max(machine.busy_share * cores - demand.at_rest, machine.least_share * cores)

@@ -61,7 +61,7 @@ def timestamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Store(Generic[Kind]):
+class ObjectStore(Generic[Kind]):
     """The objects of one kind in all namespaces.
 
     `run` lists, then follows the watch, and lists again when the server has forgotten the version or can't be

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmd_base.row import Row
-from llmd_oke.operations.judgements import Assumption, Judgement, Kind, latency_limits, tolerances
+from llmd_oke.operations.judgements import Assumption, AssumptionJudgement, AssumptionKind, latency_limits, tolerances
 from llmd_oke.operations.observations import (
     HITS,
     INPUT_TOKENS,
@@ -18,7 +18,7 @@ from llmd_oke.operations.observations import (
     REQUESTS,
     RUNNING,
     TTFT,
-    Observation,
+    CountedObservation,
 )
 
 from llmd_tuner.search_inputs import Targets
@@ -46,8 +46,8 @@ def of_lengths(
 ) -> Iterator[Assumption]:
     """Lengths of the requests, and how much of them a prefix cache answers."""
     for figure, tokens in ((INPUT_TOKENS, input_tokens), (OUTPUT_TOKENS, output_tokens)):
-        yield Assumption(figure, Kind.LOAD, tokens, "given", tolerance=share * tokens)
-    yield Assumption(HITS, Kind.LOAD, hit_share, "given", tolerance=tolerances().prefix_cache_share)
+        yield Assumption(figure, AssumptionKind.LOAD, tokens, "given", tolerance=share * tokens)
+    yield Assumption(HITS, AssumptionKind.LOAD, hit_share, "given", tolerance=tolerances().prefix_cache_share)
 
 
 def of_targets(targets: Targets) -> Iterator[Assumption]:
@@ -61,7 +61,7 @@ def _load(forecast: Row, targets: Targets, share: float) -> Iterator[Assumption]
     if rate:
         given = targets.requests_per_s is not None
         basis, side = ("given", "near") if given else (forecast.basis.value, "at most")
-        yield Assumption(REQUESTS, Kind.LOAD, rate, basis, side, share * rate)
+        yield Assumption(REQUESTS, AssumptionKind.LOAD, rate, basis, side, share * rate)
 
 
 def _forecast(forecast: Row, servers: int, share: float) -> Iterator[Assumption]:
@@ -74,7 +74,7 @@ def _forecast(forecast: Row, servers: int, share: float) -> Iterator[Assumption]
         (RUNNING, decoding),
     ):
         if value:
-            yield Assumption(figure, Kind.FORECAST, value, forecast.basis.value, tolerance=share * value)
+            yield Assumption(figure, AssumptionKind.FORECAST, value, forecast.basis.value, tolerance=share * value)
 
 
 @dataclass(frozen=True)
@@ -92,36 +92,36 @@ class StackModel:
 
 
 @dataclass(frozen=True)
-class Advice:
+class NextStep:
     """Why something has to be done, and the command that begins it."""
 
     why: str
     command: str
 
 
-def advice(judged: Sequence[Judgement], seen: Observation, place: StackModel) -> Iterator[Advice]:
+def advice(judged: Sequence[AssumptionJudgement], seen: CountedObservation, place: StackModel) -> Iterator[NextStep]:
     """One for each cause; none where all assumptions hold, or where no request came."""
     if not seen.answered:
         return
     off = [item.assumption for item in judged if item.off]
     remote = [assumption for assumption in off if assumption.figure is REMOTE_PREFILL]
-    if any(assumption.kind is Kind.LOAD for assumption in off):
+    if any(assumption.kind is AssumptionKind.LOAD for assumption in off):
         why = "The load is another one than assumed: rank for what is seen."
         hits = seen.prefix_cache_hit_share
         if hits is not None and hits > tolerances().prefix_cache_share:
             why += f" Prefix caches answer {hits:.0%} of prompt tokens; the ranking then counts on as much."
-        yield Advice(why, rank_command(seen, place))
-    elif any(assumption.kind is Kind.LIMIT and assumption not in remote for assumption in off):
-        yield Advice("The load is the assumed one, and the servers have no room for it.", rank_command(seen, place))
-    if any(assumption.kind is Kind.FORECAST for assumption in off):
+        yield NextStep(why, rank_command(seen, place))
+    elif any(assumption.kind is AssumptionKind.LIMIT and assumption not in remote for assumption in off):
+        yield NextStep("The load is the assumed one, and the servers have no room for it.", rank_command(seen, place))
+    if any(assumption.kind is AssumptionKind.FORECAST for assumption in off):
         why = "The load is the assumed one, and the forecast is off: measure the servers again, then rank."
-        yield Advice(why, place.command("run"))
+        yield NextStep(why, place.command("run"))
     if remote:
         why = "Decode servers compute prompts themselves: the smoke benchmark says which part is at fault."
-        yield Advice(why, shlex.join(["llmd-oke", "smoke", "--stack", place.stack]))
+        yield NextStep(why, shlex.join(["llmd-oke", "smoke", "--stack", place.stack]))
 
 
-def rank_command(seen: Observation, place: StackModel) -> str:
+def rank_command(seen: CountedObservation, place: StackModel) -> str:
     """`tune rank` for what was seen, with the targets as they were; without lengths where few requests told them."""
     words: list[str] = []
     if seen.input_tokens and seen.output_tokens and seen.answered >= tolerances().latency_requests:

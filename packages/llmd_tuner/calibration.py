@@ -17,42 +17,42 @@ from typing import Any
 import numpy as np
 from llmd_base.errors import KitError
 from llmd_base.row import Basis, Row
-from llmd_oke.catalogue import Model, Node
+from llmd_oke.catalogue import CatalogueModel, NodeHardware
 from llmd_oke.catalogue.conditions import Conditions, conditions_of
 from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures
 from numpy.typing import NDArray
 
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.measurements import Point, decode_points, prefill_points
+from llmd_tuner.measurements import StepTime, decode_points, prefill_points
 from llmd_tuner.servers import TOKEN_BUDGET
 
 Array = NDArray[np.float64]
 
-Group = Callable[[Point], Hashable]
+Group = Callable[[StepTime], Hashable]
 
 FEWEST_POINTS = 3
 """Below that a fit is not even tried."""
 
 MAX_ROUNDS = 100
 
-Fitter = Callable[[Sequence[Point], LatencyModel], LatencyModel]
+Fitter = Callable[[Sequence[StepTime], LatencyModel], LatencyModel]
 """Fits the factors of one role and leaves the others."""
 
 _ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class Role:
+class CalibratedRole:
     """Which points rows have of a role, how its factors are fitted to them, and how a model predicts them."""
 
     name: str
-    points: Callable[[Iterable[Row]], list[Point]]
+    points: Callable[[Iterable[Row]], list[StepTime]]
     fit: Fitter
-    predict: Callable[[LatencyModel, Point], float]
+    predict: Callable[[LatencyModel, StepTime], float]
 
 
-def fit_decode(points: Sequence[Point], base: LatencyModel) -> LatencyModel:
+def fit_decode(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
     """`base` with the factors of a decode step that fit the points best."""
     none = replace(
         base.factors,
@@ -84,7 +84,7 @@ def fit_decode(points: Sequence[Point], base: LatencyModel) -> LatencyModel:
     return replace(base, factors=factors)
 
 
-def fit_prefill(points: Sequence[Point], base: LatencyModel) -> LatencyModel:
+def fit_prefill(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
     """`base` with the factors of a prefill that fit the points best.
 
     Which points have a busy GPU follows from the fit itself, so that it is repeated until that stays as it was.
@@ -103,16 +103,16 @@ def fit_prefill(points: Sequence[Point], base: LatencyModel) -> LatencyModel:
     return fitted
 
 
-def _fit_prefill(points: Sequence[Point], busy: Sequence[bool], base: LatencyModel) -> LatencyModel:
+def _fit_prefill(points: Sequence[StepTime], busy: Sequence[bool], base: LatencyModel) -> LatencyModel:
     """The fit where it is known which points have a busy GPU; the overhead of `base` stays where all have."""
     ideal = replace(base, factors=replace(base.factors, prefill_overhead_s=0.0, prefill_compute_efficiency=1.0))
     links = replace(base, factors=replace(ideal.factors, prefill_compute_efficiency=float("inf")))
     at_work = dict(zip(points, busy, strict=True))
 
-    def overheads(point: Point) -> float:
+    def overheads(point: StepTime) -> float:
         return 0.0 if at_work[point] else 1 / point.sequences
 
-    def share(point: Point) -> float:
+    def share(point: StepTime) -> float:
         return 1.0 if at_work[point] else _together(point) / point.sequences
 
     overhead_s, slowness = _solve(
@@ -128,40 +128,40 @@ def _fit_prefill(points: Sequence[Point], busy: Sequence[bool], base: LatencyMod
     return replace(base, factors=factors)
 
 
-def decode_s(model: LatencyModel, point: Point) -> float:
+def decode_s(model: LatencyModel, point: StepTime) -> float:
     """The step of a point."""
     return model.server(point.tensor_parallel_size).decode_step_s(point.sequences, point.tokens)
 
 
-def prefill_s(model: LatencyModel, point: Point) -> float:
+def prefill_s(model: LatencyModel, point: StepTime) -> float:
     """The prompt of a point."""
     gpu_s = _gpu_s(model, point)
     return max(gpu_s, (_together(point) * gpu_s + model.factors.prefill_overhead_s) / point.sequences)
 
 
-def _together(point: Point) -> int:
+def _together(point: StepTime) -> int:
     """Prompts of one step."""
     return min(point.sequences, max(1, int(TOKEN_BUDGET // point.tokens)))
 
 
-def _gpu_s(model: LatencyModel, point: Point) -> float:
+def _gpu_s(model: LatencyModel, point: StepTime) -> float:
     return model.server(point.tensor_parallel_size).prefill_s(round(point.tokens))
 
 
-DECODE = Role("decode", decode_points, fit_decode, decode_s)
-PREFILL = Role("prefill", prefill_points, fit_prefill, prefill_s)
+DECODE = CalibratedRole("decode", decode_points, fit_decode, decode_s)
+PREFILL = CalibratedRole("prefill", prefill_points, fit_prefill, prefill_s)
 ROLES = (PREFILL, DECODE)
 
 
-def errors(role: Role, model: LatencyModel, points: Sequence[Point]) -> list[float]:
+def errors(role: CalibratedRole, model: LatencyModel, points: Sequence[StepTime]) -> list[float]:
     """Predicted over measured, less one, for each point."""
     return [role.predict(model, point) / point.seconds - 1 for point in points]
 
 
 def _solve(
-    points: Sequence[Point],
-    columns: Callable[[Point], list[float]],
-    given: Callable[[Point], float] = lambda _point: 0.0,
+    points: Sequence[StepTime],
+    columns: Callable[[StepTime], list[float]],
+    given: Callable[[StepTime], float] = lambda _point: 0.0,
 ) -> list[float]:
     """The factors of the columns, beside what is given, by relative error."""
     matrix = np.array([[value / point.seconds for value in columns(point)] for point in points])
@@ -213,7 +213,7 @@ def _backed_off(columns: Array, values: Array, start: Array, chosen: "NDArray[An
 class HeldOut:
     """Errors of points that were predicted from others: predicted over measured, less one."""
 
-    points: tuple[Point, ...]
+    points: tuple[StepTime, ...]
     errors: tuple[float, ...]
 
     @property
@@ -227,19 +227,19 @@ class HeldOut:
         return max(map(abs, self.errors))
 
 
-def by_load(point: Point) -> Hashable:
+def by_load(point: StepTime) -> Hashable:
     """Points of one load: a batch and a length."""
     return point.sequences, point.tokens
 
 
-def by_size(point: Point) -> Hashable:
+def by_size(point: StepTime) -> Hashable:
     """Points of one tensor parallel size."""
     return point.tensor_parallel_size
 
 
-def leave_out(role: Role, points: Sequence[Point], base: LatencyModel, group: Group) -> HeldOut | None:
+def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyModel, group: Group) -> HeldOut | None:
     """Each group predicted from the others; None where there are too few points or groups for that."""
-    predictions: list[tuple[Point, float]] = []
+    predictions: list[tuple[StepTime, float]] = []
     for left_out in dict.fromkeys(map(group, points)):
         known = [point for point in points if group(point) != left_out]
         if len(known) < FEWEST_POINTS or len({group(point) for point in known}) < 2:
@@ -249,7 +249,7 @@ def leave_out(role: Role, points: Sequence[Point], base: LatencyModel, group: Gr
     return HeldOut(*zip(*predictions, strict=True)) if predictions else None
 
 
-def predict(role: Role, known: Sequence[Point], others: Sequence[Point], base: LatencyModel) -> HeldOut:
+def predict(role: CalibratedRole, known: Sequence[StepTime], others: Sequence[StepTime], base: LatencyModel) -> HeldOut:
     """Some points predicted from others."""
     return HeldOut(tuple(others), tuple(errors(role, role.fit(known, base), others)))
 
@@ -262,7 +262,7 @@ class Calibration:
     fitted: tuple[str, ...]
 
 
-def calibrate(rows: Sequence[Row], model: Model, node: Node, base: LatencyFigures) -> Calibration:
+def calibrate(rows: Sequence[Row], model: CatalogueModel, node: NodeHardware, base: LatencyFigures) -> Calibration:
     """The figures that the rows make of `base`: each role with enough points gets new factors, the others stay.
 
     Raises:
@@ -319,8 +319,8 @@ def _counts_text(counts: Mapping[str | int | None, int]) -> str:
 
 def _with_role(
     figures: LatencyFigures,
-    role: Role,
-    points: Sequence[Point],
+    role: CalibratedRole,
+    points: Sequence[StepTime],
     base: LatencyModel,
     rows: Sequence[Row],
     image: str | None,
@@ -344,7 +344,7 @@ def _with_role(
     return figures.model_copy(update={role.name: section.model_copy(update={**_factors(role, fitted), "fit": fit})})
 
 
-def _factors(role: Role, fitted: LatencyModel) -> dict[str, object]:
+def _factors(role: CalibratedRole, fitted: LatencyModel) -> dict[str, object]:
     factors = fitted.factors
     if role is PREFILL:
         new = {"overhead_s": factors.prefill_overhead_s, "compute_efficiency": factors.prefill_compute_efficiency}

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from llmd_base.row import Basis, Row
 from llmd_bench.loads import served
 from llmd_bench.plots.charts import lines_svg, scatter_svg, scatter_text
-from llmd_bench.plots.drawing import Box, Point, Series
-from llmd_bench.plots.page import Section, Table, page
+from llmd_bench.plots.drawing import Box, ChartPoint, ChartSeries
+from llmd_bench.plots.page import PageSection, Table, page
 
 from llmd_tuner.confidence import Confidence
 from llmd_tuner.ranking import Ranking, deployment_name
-from llmd_tuner.search import Deployment, curve_of, frontier_of
-from llmd_tuner.search_inputs import Question
+from llmd_tuner.search import Candidate, curve_of, frontier_of
+from llmd_tuner.search_inputs import SearchInputs
 
 TPSU = "output tokens/s for each user (TPSU)"
 TPSG = "output tokens/s for each GPU (TPSG)"
@@ -29,16 +29,16 @@ class Picture:
     """All that a plot shows."""
 
     model: str
-    question: Question
+    question: SearchInputs
     confidence: Confidence
     ranking: Ranking
-    frontier: Sequence[Deployment]
-    curves: Sequence[Sequence[Deployment]]
+    frontier: Sequence[Candidate]
+    curves: Sequence[Sequence[Candidate]]
     measured: Sequence[Row] = ()
 
 
 def picture(
-    model: str, question: Question, confidence: Confidence, ranking: Ranking, measured: Sequence[Row] = ()
+    model: str, question: SearchInputs, confidence: Confidence, ranking: Ranking, measured: Sequence[Row] = ()
 ) -> Picture:
     """The frontier of all deployments, the curves of the best ones of different kinds, and measured runs."""
     shown = list({deployment.family: deployment for deployment in _candidates(ranking)}.values())[:MAX_CURVES]
@@ -46,29 +46,29 @@ def picture(
     return Picture(model, question, confidence, ranking, frontier_of(question), curves, measured)
 
 
-def _candidates(ranking: Ranking) -> list[Deployment]:
+def _candidates(ranking: Ranking) -> list[Candidate]:
     """The first, then the best of the other families, an aggregated one early among them."""
     losers = [loser.deployment for loser in ranking.losers]
     aggregated = [deployment for deployment in losers if deployment.family.startswith("agg")]
     return [*ranking.first[:1], *aggregated[:1], *losers]
 
 
-def scatter(picture: Picture) -> list[Series]:
+def scatter(picture: Picture) -> list[ChartSeries]:
     """TPSG against TPSU: curves over the load, and the frontier with its topologies."""
     basis = picture.confidence.basis
-    curves = [Series(deployment_name(curve[0]), _load_points(curve), basis) for curve in picture.curves if curve]
-    best = Series("best of all", _frontier_points(picture.frontier), basis)
+    curves = [ChartSeries(deployment_name(curve[0]), _load_points(curve), basis) for curve in picture.curves if curve]
+    best = ChartSeries("best of all", _frontier_points(picture.frontier), basis)
     return [*curves, best, *_measured(picture.measured)]
 
 
-def _measured(rows: Sequence[Row]) -> Iterator[Series]:
+def _measured(rows: Sequence[Row]) -> Iterator[ChartSeries]:
     """Runs of whole deployments, a series for each deployment and basis."""
     whole = [row for row in rows if row.subject == "end-to-end" and served(row) and row.tpsu and row.tpsg]
     kinds = dict.fromkeys((row.topology or "run", row.copies, row.basis) for row in whole)
     for topology, copies, basis in kinds:
         own = [row for row in whole if ((row.topology or "run"), row.copies, row.basis) == (topology, copies, basis)]
-        points = [Point(row.tpsu or 0.0, row.tpsg or 0.0, f"C {row.concurrency:.0f}") for row in own]
-        yield Series(topology if copies == 1 else f"{copies} copies of {topology}", points, basis)
+        points = [ChartPoint(row.tpsu or 0.0, row.tpsg or 0.0, f"C {row.concurrency:.0f}") for row in own]
+        yield ChartSeries(topology if copies == 1 else f"{copies} copies of {topology}", points, basis)
 
 
 def box(picture: Picture) -> Box | None:
@@ -92,20 +92,22 @@ def text(picture: Picture, width: int, height: int) -> str:
 def html(picture: Picture) -> str:
     """A page with the plots and the frontier's table."""
     latencies = [
-        Section("TTFT against load", svg=_latency(picture, "TTFT, ms", "ttft_s")),
-        Section("ITL against load", svg=_latency(picture, "ITL, ms", "itl_s")),
+        PageSection("TTFT against load", svg=_latency(picture, "TTFT, ms", "ttft_s")),
+        PageSection("ITL against load", svg=_latency(picture, "ITL, ms", "itl_s")),
     ]
     what = "No forecasts" if picture.confidence.basis is Basis.BOUND else "Forecasts"
-    throughput = Section("Throughput against speed", f"{what}: {picture.confidence.sentence}", svg=svg(picture))
-    return page(_title(picture), [throughput, *latencies, Section("Best of all", _FRONTIER, _table(picture.frontier))])
+    throughput = PageSection("Throughput against speed", f"{what}: {picture.confidence.sentence}", svg=svg(picture))
+    return page(
+        _title(picture), [throughput, *latencies, PageSection("Best of all", _FRONTIER, _table(picture.frontier))]
+    )
 
 
 def _latency(picture: Picture, label: str, field: str) -> str:
     basis = picture.confidence.basis
     series = [
-        Series(
+        ChartSeries(
             deployment_name(curve[0]),
-            [Point(deployment.requests_per_s, getattr(deployment, field) * 1000) for deployment in curve],
+            [ChartPoint(deployment.requests_per_s, getattr(deployment, field) * 1000) for deployment in curve],
             basis,
         )
         for curve in picture.curves
@@ -114,26 +116,26 @@ def _latency(picture: Picture, label: str, field: str) -> str:
     return lines_svg(series, title=label.split(",", maxsplit=1)[0], x_label="requests/s", y_label=label)
 
 
-def _load_points(curve: Sequence[Deployment]) -> list[Point]:
+def _load_points(curve: Sequence[Candidate]) -> list[ChartPoint]:
     """A curve, with the loads at its ends."""
     ends = {0, len(curve) - 1}
     return [
-        Point(deployment.tpsu, deployment.tpsg, f"{deployment.requests_per_s:.0f} qps" if place in ends else "")
+        ChartPoint(deployment.tpsu, deployment.tpsg, f"{deployment.requests_per_s:.0f} qps" if place in ends else "")
         for place, deployment in enumerate(curve)
     ]
 
 
-def _frontier_points(frontier: Sequence[Deployment]) -> list[Point]:
+def _frontier_points(frontier: Sequence[Candidate]) -> list[ChartPoint]:
     """A part of the frontier, with the names of some of its deployments at even distances."""
     shown = _thinned(frontier, MAX_POINTS)
     step = -(-len(shown) // MAX_NAMES)
     return [
-        Point(deployment.tpsu, deployment.tpsg, "" if place % step else deployment_name(deployment))
+        ChartPoint(deployment.tpsu, deployment.tpsg, "" if place % step else deployment_name(deployment))
         for place, deployment in enumerate(shown)
     ]
 
 
-def _thinned(frontier: Sequence[Deployment], most: int) -> Sequence[Deployment]:
+def _thinned(frontier: Sequence[Candidate], most: int) -> Sequence[Candidate]:
     return frontier[:: max(1, -(-len(frontier) // most))]
 
 
@@ -141,7 +143,7 @@ def _title(picture: Picture) -> str:
     return f"{picture.model}, {picture.question.workload}, on up to {picture.question.hardware.gpus} GPUs"
 
 
-def _table(frontier: Sequence[Deployment]) -> Table:
+def _table(frontier: Sequence[Candidate]) -> Table:
     columns = ("TPSU", "TPSG", "deployment", "GPUs", "requests/s", "TTFT ms", "ITL ms")
     rows = [
         (

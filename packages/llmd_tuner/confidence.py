@@ -10,7 +10,7 @@ from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures
 from llmd_oke.planning.conditions import DeployedConditions
 
 from llmd_tuner.latency_models import Reach, Unphysical, unphysical
-from llmd_tuner.search_inputs import Question
+from llmd_tuner.search_inputs import SearchInputs
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,11 @@ class Confidence:
 
 
 def confine(
-    question: Question, figures: LatencyFigures, allow_extrapolation: bool, started: DeployedConditions | None = None
-) -> tuple[Question, Confidence]:
+    question: SearchInputs,
+    figures: LatencyFigures,
+    allow_extrapolation: bool,
+    started: DeployedConditions | None = None,
+) -> tuple[SearchInputs, Confidence]:
     """The question within what the figures were fitted to, and how far its answer may be trusted.
 
     `started` is what the servers are started with that the answer is for; None where that is not known.
@@ -116,7 +119,7 @@ def _refuse_blind(beyond: Sequence[_Beyond], faults: Sequence[Unphysical]) -> No
         raise KitError(f"The latency figures can't be extrapolated so far:\n{listed}", remedy)
 
 
-def _beyond(question: Question, figures: LatencyFigures) -> Iterator[_Beyond]:
+def _beyond(question: SearchInputs, figures: LatencyFigures) -> Iterator[_Beyond]:
     """Where no choice of deployment could stay within the fits."""
     prefill, decode = figures.prefill.fit, figures.decode.fit
     for name, fit in (("prefill", prefill), ("decode", decode)):
@@ -131,7 +134,7 @@ def _beyond(question: Question, figures: LatencyFigures) -> Iterator[_Beyond]:
         yield _Beyond("decode", "contexts", text)
 
 
-def _choices_beyond(question: Question, figures: LatencyFigures) -> Iterator[str]:
+def _choices_beyond(question: SearchInputs, figures: LatencyFigures) -> Iterator[str]:
     """Which choices of the search leave the fits; none where extrapolation was not allowed."""
     for name, fit in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
         sizes = [str(size) for size in question.sizes if fit and not _covers(fit, size)]
@@ -143,7 +146,7 @@ def _choices_beyond(question: Question, figures: LatencyFigures) -> Iterator[str
         yield f"decode: batches up to {question.room.max_num_seqs}, measured up to {most:g}"
 
 
-def _within(question: Question, figures: LatencyFigures, *, sizes: bool, batches: bool) -> Question:
+def _within(question: SearchInputs, figures: LatencyFigures, *, sizes: bool, batches: bool) -> SearchInputs:
     """The question held to the sizes and the batches that were measured, or to one of them."""
     fits = [fit for fit in (figures.prefill.fit, figures.decode.fit) if fit]
     if sizes:

@@ -12,10 +12,10 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from llmd_tuner.search_inputs import Question
+from llmd_tuner.search_inputs import SearchInputs
 from llmd_tuner.servers import TOKEN_BUDGET, DecodeServer, PrefillServer
 from llmd_tuner.waits import Looseness, routed_waits_s, waits_s
-from llmd_tuner.workload import Workload
+from llmd_tuner.workload import WorkloadClasses
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -34,7 +34,7 @@ MAX_COPIES = 64
 
 
 @dataclass(frozen=True)
-class Fleet:
+class DeploymentCounts:
     """Deployments by their counts: servers of each role in a unit, and units. Aggregated servers stand under `decode`,
     with no `prefill`.
     """
@@ -43,9 +43,9 @@ class Fleet:
     decode: Counts
     copies: Counts
 
-    def at(self, places: "NDArray[np.int64]") -> "Fleet":
+    def at(self, places: "NDArray[np.int64]") -> "DeploymentCounts":
         """Some of them."""
-        return Fleet(self.prefill[places], self.decode[places], self.copies[places])
+        return DeploymentCounts(self.prefill[places], self.decode[places], self.copies[places])
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Scores:
     e2e_s: Array
 
 
-class Family(Protocol):
+class DeploymentFamily(Protocol):
     """Deployments that differ in counts only."""
 
     @property
@@ -75,7 +75,7 @@ class Family(Protocol):
         """The servers that generate tokens."""
         ...
 
-    def gpus(self, fleet: Fleet) -> Counts:
+    def gpus(self, fleet: DeploymentCounts) -> Counts:
         """GPUs of all servers."""
         ...
 
@@ -83,11 +83,11 @@ class Family(Protocol):
         """The short form of a unit."""
         ...
 
-    def most_requests_per_s(self, fleet: Fleet) -> Array:
+    def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
         """What the slower role sustains."""
         ...
 
-    def score(self, fleet: Fleet, requests_per_s: Array) -> Scores:
+    def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
         """Steady state under loads; infinite latencies where there is none."""
         ...
 
@@ -98,7 +98,7 @@ class Disaggregated:
 
     prefill: PrefillServer
     decode: DecodeServer
-    workload: Workload
+    workload: WorkloadClasses
     loose: Looseness
 
     @property
@@ -111,7 +111,7 @@ class Disaggregated:
         """The decode servers."""
         return self.decode
 
-    def gpus(self, fleet: Fleet) -> Counts:
+    def gpus(self, fleet: DeploymentCounts) -> Counts:
         """GPUs of all servers."""
         unit = fleet.prefill * self.prefill.tensor_parallel_size + fleet.decode * self.decode.tensor_parallel_size
         return fleet.copies * unit
@@ -121,13 +121,13 @@ class Disaggregated:
         sizes = self.prefill.tensor_parallel_size, self.decode.tensor_parallel_size
         return f"{prefill}p-tp{sizes[0]}-{decode}d-tp{sizes[1]}"
 
-    def most_requests_per_s(self, fleet: Fleet) -> Array:
+    def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
         """What the slower role sustains."""
         decode = fleet.decode * self.decode.most_requests_per_s
         slower: Array = np.minimum(fleet.prefill / self.prefill.service_s, decode)
         return fleet.copies * slower
 
-    def score(self, fleet: Fleet, requests_per_s: Array) -> Scores:
+    def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
         """TTFT = overhead + wait + prefill + hand-over + first step; the wait for a port is that of M/D/1."""
         load = requests_per_s / fleet.copies
         utilization = load * self.prefill.service_s / fleet.prefill
@@ -159,7 +159,7 @@ class Aggregated:
 
     prefill: PrefillServer
     server: DecodeServer
-    workload: Workload
+    workload: WorkloadClasses
     loose: Looseness
 
     @property
@@ -172,7 +172,7 @@ class Aggregated:
         """All of them."""
         return self.server
 
-    def gpus(self, fleet: Fleet) -> Counts:
+    def gpus(self, fleet: DeploymentCounts) -> Counts:
         """GPUs of all servers."""
         return fleet.copies * fleet.decode * self.server.tensor_parallel_size
 
@@ -180,12 +180,12 @@ class Aggregated:
         """The short form of a unit."""
         return f"agg-tp{self.server.tensor_parallel_size}-{decode}r"
 
-    def most_requests_per_s(self, fleet: Fleet) -> Array:
+    def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
         """At the largest batch."""
         most: Array = fleet.copies * fleet.decode * np.float64(self.server.most_requests_per_s)
         return most
 
-    def score(self, fleet: Fleet, requests_per_s: Array) -> Scores:
+    def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
         """A prompt is served in steps that it shares with the batch, after the step that runs when it comes.
 
         Its service is its prefill and its share of such steps: ISL of the tokens of a step that the batch leaves.
@@ -216,8 +216,8 @@ class Aggregated:
 class ScoredFleet:
     """The deployments of a family at one load each: `ratios` is what each constraint has over what it allows."""
 
-    family: Family
-    fleet: Fleet
+    family: DeploymentFamily
+    fleet: DeploymentCounts
     requests_per_s: Array
     scores: Scores
     ratios: Array
@@ -228,7 +228,9 @@ class ScoredFleet:
         return self.ratios.max(axis=0)
 
 
-def score_fleet(question: Question, family: Family, fleet: Fleet, requests_per_s: Array) -> ScoredFleet:
+def score_fleet(
+    question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts, requests_per_s: Array
+) -> ScoredFleet:
     """Deployments at loads, against every constraint."""
     scores = family.score(fleet, requests_per_s)
     targets = question.targets
@@ -245,7 +247,7 @@ def score_fleet(question: Question, family: Family, fleet: Fleet, requests_per_s
     return ScoredFleet(family, fleet, requests_per_s, scores, ratios)
 
 
-def capacities_of(question: Question, family: Family, fleet: Fleet) -> Array:
+def capacities_of(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> Array:
     """The most requests per second within all targets, by halving: every ratio rises with load."""
     high = family.most_requests_per_s(fleet)
     low = np.zeros_like(high)
@@ -261,7 +263,7 @@ def _share(values: Array, limit: float | None) -> Array:
     return np.zeros_like(values) if limit is None else np.where(np.isfinite(values), values, 0.0) / limit
 
 
-def fleet_of(family: Family, gpus: int) -> Fleet:
+def fleet_of(family: DeploymentFamily, gpus: int) -> DeploymentCounts:
     """All deployments of a family that fit that many GPUs. Aggregated servers have one unit: copies of them would only
     split their queue.
     """
@@ -277,7 +279,7 @@ def fleet_of(family: Family, gpus: int) -> Fleet:
     )
 
 
-def fleet_of_counts(counts: Iterable[tuple[int, int, int]]) -> Fleet:
+def fleet_of_counts(counts: Iterable[tuple[int, int, int]]) -> DeploymentCounts:
     """Deployments by their prefill servers, decode servers and copies."""
     table = np.array(list(counts), dtype=np.int64).reshape(-1, 3)
-    return Fleet(table[:, 0], table[:, 1], table[:, 2])
+    return DeploymentCounts(table[:, 0], table[:, 1], table[:, 2])

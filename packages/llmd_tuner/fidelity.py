@@ -15,12 +15,12 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress, SilentProgress, Ticker
 from llmd_base.row import Basis, Row
 from llmd_bench.comparison import ForecastError, forecast_errors
-from llmd_bench.loads import Load
+from llmd_bench.loads import RequestedLoad
 from llmd_bench.loads import deployment as deployment_of
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE, Conditions, conditions_of
 from llmd_oke.catalogue.latency_figures import LatencyFigures
-from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.shapes import Node
+from llmd_oke.catalogue.models import CatalogueModel
+from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
 from llmd_oke.values import Entry, required_entry
@@ -28,16 +28,16 @@ from llmd_oke.values import Entry, required_entry
 from llmd_tuner.calibration import left_out_models
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.published_claims import Outcome, Throughput, check_findings, published_findings
+from llmd_tuner.published_claims import ClaimOutcome, Throughput, check_findings, published_findings
 from llmd_tuner.row_filters import Inspection, Rule, place
 from llmd_tuner.search_inputs import known_shape
 from llmd_tuner.simulation.deployment import (
-    ClosedLoop,
-    ConstantRate,
-    Deployment,
-    PoissonRate,
+    ClosedLoopArrivals,
+    ConstantArrivals,
+    PoissonArrivals,
     Policy,
     RequestClass,
+    SimulatedDeployment,
     deployment,
 )
 from llmd_tuner.simulation.result import TRIMMED_SHARE, Window
@@ -65,7 +65,7 @@ SIMULATED_TOO = frozenset({Rule.MAX_NUM_SEQS, Rule.KEY_VALUE_CACHE})
 """Rules that say that requests waited: a fit can't use such rows, but simulated requests wait too."""
 
 
-class Run(Entry):
+class PublishedRun(Entry):
     """One run. `policy` is how its router picks servers, `window` what counts of its time (its tool's usual one where
     there is none); `conditions` is what its servers were started with, where that is told;
     `key_value_bytes_per_token` is told where its KV cache has another number format than the catalogue's; `lengths` are
@@ -84,11 +84,11 @@ class PublishedRuns(Entry):
     """The file of runs; `definitions` has what several of them share."""
 
     definitions: dict[str, object]
-    runs: tuple[Run, ...]
+    runs: tuple[PublishedRun, ...]
 
 
 @cache
-def published_runs(model: str, gpu: str) -> tuple[Run, ...]:
+def published_runs(model: str, gpu: str) -> tuple[PublishedRun, ...]:
     """The published runs of a model on a GPU product."""
     published = required_entry("tuning", "published-runs", PublishedRuns)
     return tuple(run for run in published.runs if (run.row.model, run.row.gpu) == (model, gpu))
@@ -172,10 +172,10 @@ def has_alike(rows: Sequence[Row], row: Row) -> bool:
 
 def alike(row: Row, other: Row) -> bool:
     """Whether two rows are of the same deployment and load."""
-    return Load(row, deployment_of(row)).same(Load(other, deployment_of(other)))
+    return RequestedLoad(row, deployment_of(row)).same(RequestedLoad(other, deployment_of(other)))
 
 
-class Limits(Entry):
+class SimulationLimits(Entry):
     """`values/tuning/fidelity.yaml`: `most_requests` of one simulation, and how long an open loop lasts whose source
     doesn't say.
     """
@@ -185,9 +185,9 @@ class Limits(Entry):
 
 
 @cache
-def limits() -> Limits:
+def limits() -> SimulationLimits:
     """How loads are sent again."""
-    return required_entry("tuning", "fidelity", Limits)
+    return required_entry("tuning", "fidelity", SimulationLimits)
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ class Simulator:
     `block_size` is in tokens of KV cache.
     """
 
-    model: Model
-    node: Node
+    model: CatalogueModel
+    node: NodeHardware
     latency: LatencyModel
     basis: Basis = Basis.CALIBRATED
     block_size: int = DEFAULT_BLOCK_SIZE
@@ -272,7 +272,7 @@ def _window(row: Row) -> Window:
     return "steady" if any(note.startswith(TRIMMED_NOTES) for note in row.notes) else "whole"
 
 
-def _servers(row: Row, simulator: Simulator, policy: Policy) -> Deployment:
+def _servers(row: Row, simulator: Simulator, policy: Policy) -> SimulatedDeployment:
     topology = row.topology if row.subject == "end-to-end" else f"agg-tp{row.tensor_parallel_size}-1r"
     return deployment(
         simulator.model,
@@ -289,14 +289,14 @@ def _users(row: Row) -> int:
     return max(1, round(row.concurrency or 0))
 
 
-def _arrivals(row: Row) -> ClosedLoop | ConstantRate | PoissonRate:
+def _arrivals(row: Row) -> ClosedLoopArrivals | ConstantArrivals | PoissonArrivals:
     if row.arrival == "closed":
-        return ClosedLoop(_users(row))
+        return ClosedLoopArrivals(_users(row))
     rate = row.offered_requests_per_s or 0.0
     if row.arrival == "constant":
-        return ConstantRate(rate)
+        return ConstantArrivals(rate)
     if row.arrival == "poisson":
-        return PoissonRate(rate)
+        return PoissonArrivals(rate)
     raise KitError("Recorded arrivals can't be sent again: their times are not in the row.")
 
 
@@ -344,7 +344,7 @@ class Omission:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FidelityComparison:
     """What is held against each other: all that is simulated, and what is not."""
 
     cases: tuple[Case, ...]
@@ -352,17 +352,17 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ModelContext:
+class FidelityContext:
     """A model on nodes, and the latency figures that are to be judged. `started` is what servers are taken to have been
     started with where a run doesn't tell.
     """
 
-    model: Model
-    node: Node
+    model: CatalogueModel
+    node: NodeHardware
     known: KnownFigures
     started: DeployedConditions = VLLM_DEFAULTS
 
-    def simulator(self, run: Run) -> Simulator:
+    def simulator(self, run: PublishedRun) -> Simulator:
         """What stands in for the deployment of a run."""
         own = conditions_of(run.row)
         conditions = run.conditions or (own if own.started_told else self.started.of(run.row.topology))
@@ -373,23 +373,23 @@ class ModelContext:
 
 
 def compare(
-    subject: ModelContext,
-    runs: Sequence[Run],
+    subject: FidelityContext,
+    runs: Sequence[PublishedRun],
     rehearsed: Sequence[Row] = (),
     inspection: Inspection | None = None,
     progress: Progress | None = None,
-) -> Comparison:
+) -> FidelityComparison:
     """Simulates each run's load, and each rehearsal's that no measurement was under.
 
     `inspection` is what the row filters found in the runs' rows: what can't be right is left out. Rehearsed rows have
     to be of the model, no bounds, and of loads that can be sent again, as runs have to.
     """
     ticker = Ticker(progress or SilentProgress())
-    every = [*runs, *(Run(row=row) for row in dict.fromkeys(rehearsed))]
+    every = [*runs, *(PublishedRun(row=row) for row in dict.fromkeys(rehearsed))]
     whys = dict(_omissions(subject, every, inspection))
     measured = [run for run in runs if run.row not in whys]
     rehearsed = [run.row for run in every[len(runs) :] if run.row not in whys]
-    alone = [Run(row=row) for row in rehearsed if not any(alike(row, run.row) for run in measured)]
+    alone = [PublishedRun(row=row) for row in rehearsed if not any(alike(row, run.row) for run in measured)]
     omitted = [Omission(row, whys[row]) for row in dict.fromkeys(run.row for run in every) if row in whys]
     cases: list[Case] = []
     for run in (*measured, *alone):
@@ -398,10 +398,12 @@ def compare(
             cases.append(_case(subject, run, rehearsed))
         except KitError as error:
             omitted.append(Omission(run.row, error.message))
-    return Comparison((*cases, *_left_out(subject, cases)), tuple(omitted))
+    return FidelityComparison((*cases, *_left_out(subject, cases)), tuple(omitted))
 
 
-def _omissions(subject: ModelContext, runs: Iterable[Run], inspection: Inspection | None) -> Iterator[tuple[Row, str]]:
+def _omissions(
+    subject: FidelityContext, runs: Iterable[PublishedRun], inspection: Inspection | None
+) -> Iterator[tuple[Row, str]]:
     """Why some rows can't be compared."""
     for finding in inspection.rejected if inspection else ():
         if finding.rule not in SIMULATED_TOO:
@@ -416,7 +418,7 @@ def _omissions(subject: ModelContext, runs: Iterable[Run], inspection: Inspectio
             yield row, why
 
 
-def _case(subject: ModelContext, run: Run, rehearsed: Sequence[Row]) -> Case:
+def _case(subject: FidelityContext, run: PublishedRun, rehearsed: Sequence[Row]) -> Case:
     row = run.row
     standing = subject.known.standing(row)
     simulation = simulated(row, subject.simulator(run), run.policy, run.window, run.lengths)
@@ -424,19 +426,19 @@ def _case(subject: ModelContext, run: Run, rehearsed: Sequence[Row]) -> Case:
     return Case(standing, row, simulation, None if standing is Standing.REHEARSED else other)
 
 
-def _left_out(subject: ModelContext, cases: Sequence[Case]) -> Iterator[Case]:
+def _left_out(subject: FidelityContext, cases: Sequence[Case]) -> Iterator[Case]:
     """The points of the fit again, each simulated with a model that has not seen it."""
     if subject.known.fitted is None:
         return
     rows = [case.reference for case in cases if case.standing is Standing.IN_SAMPLE]
     base = latency_model_of(subject.known.figures, subject.model, subject.node)
     for row, latency in left_out_models(rows, base):
-        simulator = replace(subject.simulator(Run(row=row)), latency=latency)
+        simulator = replace(subject.simulator(PublishedRun(row=row)), latency=latency)
         yield Case(Standing.LEFT_OUT, row, simulated(row, simulator))
 
 
 @dataclass(frozen=True)
-class Statement:
+class ClaimSimulation:
     """A statement at one point: what is simulated there, and how far that is outside of the published range."""
 
     text: str
@@ -457,7 +459,7 @@ class Statement:
         return self.simulated / most - 1 if most is not None and self.simulated > most else 0.0
 
 
-def statements(model: str, gpu: str, progress: Progress | None = None) -> tuple[Statement, ...]:
+def statements(model: str, gpu: str, progress: Progress | None = None) -> tuple[ClaimSimulation, ...]:
     """The statements about a model on a GPU; some seconds of simulation with the kit's own latency figures."""
     findings = published_findings()
     selected = tuple(
@@ -470,12 +472,12 @@ def statements(model: str, gpu: str, progress: Progress | None = None) -> tuple[
     return tuple(_statements(check_findings(findings.model_copy(update={"findings": selected}), progress)))
 
 
-def _statements(outcomes: list[Outcome]) -> Iterator[Statement]:
+def _statements(outcomes: list[ClaimOutcome]) -> Iterator[ClaimSimulation]:
     for outcome in outcomes:
         evaluation = outcome.finding.evaluate
         if isinstance(evaluation, Throughput):
             at = f"{outcome.at:g} {outcome.unit}"
-            yield Statement(
+            yield ClaimSimulation(
                 outcome.finding.statement,
                 outcome.finding.source,
                 at,

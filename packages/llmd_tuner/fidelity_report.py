@@ -12,11 +12,11 @@ from llmd_base.row import Row
 from llmd_bench.comparison import ForecastError, mean_absolute_error
 from llmd_bench.loads import deployment
 from llmd_bench.plots.charts import agreement_svg
-from llmd_bench.plots.drawing import Point, Series
-from llmd_bench.plots.page import Cell, Section, Table, page
+from llmd_bench.plots.drawing import ChartPoint, ChartSeries
+from llmd_bench.plots.page import Cell, PageSection, Table, page
 from llmd_bench.texts import number, plain
 
-from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, Omission, Standing, Statement
+from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, ClaimSimulation, Omission, Standing
 
 SUMMARY = ("of", "metric", "points", "mean error", "rehearsed", "worst", "at")
 """`rehearsed` is the rehearsal's mean error, where measurements have one under the same load."""
@@ -29,7 +29,7 @@ ERROR = "Errors are simulated over measured, less one; mean errors are without t
 
 
 @dataclass(frozen=True)
-class Entry:
+class CaseFigure:
     """One figure of one case; `rehearsed` is the same figure of a rehearsal, against the same measurement."""
 
     case: Case
@@ -48,7 +48,7 @@ class Errors:
 
     subject: str
     metric: Metric
-    entries: tuple[Entry, ...]
+    entries: tuple[CaseFigure, ...]
 
     @property
     def title(self) -> str:
@@ -61,7 +61,7 @@ class Errors:
         return mean_absolute_error([entry.compared for entry in self.entries])
 
     @property
-    def worst(self) -> Entry:
+    def worst(self) -> CaseFigure:
         """What is furthest off."""
         return max(self.entries, key=lambda entry: abs(entry.compared.error))
 
@@ -73,7 +73,7 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Group:
+class CaseGroup:
     """The cases of one standing; of another image, those of one image."""
 
     standing: Standing
@@ -98,7 +98,7 @@ class Group:
         return [*seen, *dict.fromkeys(note for row in rows for note in row.notes)]
 
     def _metrics(self) -> Iterator[Errors]:
-        entries: dict[tuple[str, str], list[Entry]] = {}
+        entries: dict[tuple[str, str], list[CaseFigure]] = {}
         for case in self.cases:
             for entry in _entries(case):
                 entries.setdefault((case.reference.subject, entry.compared.metric.name), []).append(entry)
@@ -117,10 +117,10 @@ class Report:
     figures: str
     cases: tuple[Case, ...]
     omitted: tuple[Omission, ...] = ()
-    statements: tuple[Statement, ...] = ()
+    statements: tuple[ClaimSimulation, ...] = ()
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[CaseGroup, ...]:
         """The groups that have cases, what counts first."""
         cases: dict[tuple[Standing, str | None], list[Case]] = {}
         for case in self.cases:
@@ -128,9 +128,9 @@ class Report:
             cases.setdefault((case.standing, image), []).append(case)
         order = list(Standing)
         keys = sorted(cases, key=lambda key: order.index(key[0]))
-        return tuple(Group(standing, tuple(cases[standing, image]), image) for standing, image in keys)
+        return tuple(CaseGroup(standing, tuple(cases[standing, image]), image) for standing, image in keys)
 
-    def beyond(self, most_error: float) -> list[tuple[Group, Errors]]:
+    def beyond(self, most_error: float) -> list[tuple[CaseGroup, Errors]]:
         """The metrics of counted groups whose mean absolute error is larger."""
         return [
             (group, errors)
@@ -153,13 +153,13 @@ def named(row: Row) -> str:
     return f"{role}{deployment(row)} {row.input_tokens:.0f}/{row.output_tokens:.0f} {level}"
 
 
-def _entries(case: Case) -> Iterator[Entry]:
+def _entries(case: Case) -> Iterator[CaseFigure]:
     rehearsed = {figure.metric.name: figure for figure in case.rehearsed_figures}
     for figure in case.figures:
-        yield Entry(case, figure, rehearsed.get(figure.metric.name))
+        yield CaseFigure(case, figure, rehearsed.get(figure.metric.name))
 
 
-def all_entries(groups: Sequence[Group]) -> Iterator[tuple[Group, Errors, Entry]]:
+def all_entries(groups: Sequence[CaseGroup]) -> Iterator[tuple[CaseGroup, Errors, CaseFigure]]:
     """Every figure of every group."""
     for group in groups:
         for errors in group.metrics:
@@ -167,12 +167,12 @@ def all_entries(groups: Sequence[Group]) -> Iterator[tuple[Group, Errors, Entry]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FidelityVerdict:
     """The means of counted groups that are beyond `most_error`, a share; `counted`: whether there are any to judge."""
 
     most_error: float
     counted: bool
-    beyond: tuple[tuple[Group, Errors], ...]
+    beyond: tuple[tuple[CaseGroup, Errors], ...]
 
     @property
     def passed(self) -> bool:
@@ -205,9 +205,9 @@ class Verdict:
         }
 
 
-def verdict_of(report: Report, most_error: float) -> Verdict:
+def verdict_of(report: Report, most_error: float) -> FidelityVerdict:
     """The report held against a mean absolute error, a share."""
-    return Verdict(most_error, report.counted, tuple(report.beyond(most_error)))
+    return FidelityVerdict(most_error, report.counted, tuple(report.beyond(most_error)))
 
 
 def about(report: Report) -> str:
@@ -218,18 +218,18 @@ def about(report: Report) -> str:
     )
 
 
-def title(group: Group) -> str:
+def title(group: CaseGroup) -> str:
     """What a section about the group is called: an image's name stays as it is."""
     return f"{group.title[0].upper()}{group.title[1:]}"
 
 
-def heading(group: Group) -> str:
+def heading(group: CaseGroup) -> str:
     """The group, and whether it counts."""
     quiet = "" if group.standing.counted else f" {NOT_COUNTED}"
     return f"{group.standing.about[0].upper()}{group.standing.about[1:]}.{quiet}"
 
 
-def summary(group: Group) -> list[tuple[str, ...]]:
+def summary(group: CaseGroup) -> list[tuple[str, ...]]:
     """A line for each metric."""
     return [
         (
@@ -245,7 +245,7 @@ def summary(group: Group) -> list[tuple[str, ...]]:
     ]
 
 
-def point_columns(group: Group, errors: Errors) -> tuple[str, ...]:
+def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
     """The columns of a metric's table."""
     bases = sorted({entry.case.simulated.basis.value for entry in errors.entries})
     seen = "rehearsed (calibrated)" if group.standing.name == "REHEARSED" else "measured"
@@ -273,7 +273,7 @@ def statement_lines(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def outside(statement: Statement) -> str:
+def outside(statement: ClaimSimulation) -> str:
     """How far the simulation is from the published range."""
     if statement.error is None:
         return "-"
@@ -290,7 +290,7 @@ def markdown(report: Report) -> str:
     return "\n".join(_markdown(report)) + "\n"
 
 
-def as_json(report: Report, verdict: Verdict | None = None) -> dict[str, Any]:
+def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str, Any]:
     """The whole report as plain data, with the verdict where one was asked for."""
     return {
         "model": report.model,
@@ -317,7 +317,7 @@ def _has_rehearsed(errors: Errors) -> bool:
     return any(entry.rehearsed for entry in errors.entries)
 
 
-def _point(entry: Entry, with_rehearsed: bool) -> tuple[str, ...]:
+def _point(entry: CaseFigure, with_rehearsed: bool) -> tuple[str, ...]:
     own = entry.compared
     cells = (entry.name, number(own.seen), number(own.predicted), percent(own.error))
     if not with_rehearsed:
@@ -326,7 +326,7 @@ def _point(entry: Entry, with_rehearsed: bool) -> tuple[str, ...]:
     return (*cells, *(("", "") if other is None else (number(other.predicted), percent(other.error))))
 
 
-def _range(statement: Statement) -> str:
+def _range(statement: ClaimSimulation) -> str:
     least, most = (None if end is None else number(end) for end in statement.published)
     if least is None or most is None:
         return f"at most {most}" if least is None else f"at least {least}"
@@ -356,7 +356,7 @@ def _table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[s
     yield from (f"| {' | '.join(map(plain, line))} |" for line in lines)
 
 
-def _group_json(group: Group) -> dict[str, Any]:
+def _group_json(group: CaseGroup) -> dict[str, Any]:
     return {
         "standing": group.standing.title,
         "image": group.image,
@@ -367,7 +367,7 @@ def _group_json(group: Group) -> dict[str, Any]:
     }
 
 
-def _errors_json(group: Group, errors: Errors) -> dict[str, Any]:
+def _errors_json(group: CaseGroup, errors: Errors) -> dict[str, Any]:
     return {
         "subject": errors.subject,
         "metric": errors.metric.name,
@@ -402,7 +402,7 @@ def _entries_json(report: Report) -> Iterator[dict[str, Any]]:
         }
 
 
-def _statement_json(statement: Statement) -> dict[str, Any]:
+def _statement_json(statement: ClaimSimulation) -> dict[str, Any]:
     return {
         "statement": statement.text,
         "source": statement.source,
@@ -423,25 +423,27 @@ def html(report: Report) -> str:
     return page(f"Fidelity of simulated measurements: {report.model} on {report.gpu}", list(_sections(report)))
 
 
-def _sections(report: Report) -> Iterator[Section]:
-    yield Section("What is compared", about(report))
+def _sections(report: Report) -> Iterator[PageSection]:
+    yield PageSection("What is compared", about(report))
     for group in report.groups:
         text = "\n\n".join((heading(group), *group.circumstances))
-        yield Section(title(group), text, Table(SUMMARY, summary(group)))
+        yield PageSection(title(group), text, Table(SUMMARY, summary(group)))
     charts = "".join(_charts(report))
     if charts:
-        yield Section("Simulated against measured", "On the line both are equal.", svg=charts)
+        yield PageSection("Simulated against measured", "On the line both are equal.", svg=charts)
     if report.statements:
         lines = [
             (*cells, Cell(outside, "good" if statement.error == 0 else "bad"))
             for statement, (*cells, outside) in zip(report.statements, statement_lines(report), strict=True)
         ]
-        yield Section("Published statements", table=Table(STATEMENTS, lines))
+        yield PageSection("Published statements", table=Table(STATEMENTS, lines))
     for group in report.groups:
         for errors in group.metrics:
-            yield Section(f"{errors.title}, {group.title}", table=Table(point_columns(group, errors), points(errors)))
+            yield PageSection(
+                f"{errors.title}, {group.title}", table=Table(point_columns(group, errors), points(errors))
+            )
     if report.omitted:
-        yield Section("Not compared", "\n\n".join(map(str, report.omitted)))
+        yield PageSection("Not compared", "\n\n".join(map(str, report.omitted)))
 
 
 def _charts(report: Report) -> Iterator[str]:
@@ -461,11 +463,11 @@ def _charts(report: Report) -> Iterator[str]:
             )
 
 
-def _series(group: Group, errors: Errors, name: str) -> Iterator[Series]:
+def _series(group: CaseGroup, errors: Errors, name: str) -> Iterator[ChartSeries]:
     if errors.metric.name != name:
         return
     for basis in dict.fromkeys(entry.case.simulated.basis for entry in errors.entries):
         own = [entry.compared for entry in errors.entries if entry.case.simulated.basis is basis]
-        points = [Point(figure.seen, figure.predicted) for figure in own if figure.predicted > 0]
+        points = [ChartPoint(figure.seen, figure.predicted) for figure in own if figure.predicted > 0]
         if points:
-            yield Series(f"{errors.subject}, {group.title}", points, basis)
+            yield ChartSeries(f"{errors.subject}, {group.title}", points, basis)

@@ -54,7 +54,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Hardware:
+class GpuLimits:
     """Limits of one GPU and its ports, in bytes and operations per second. A link is counted in one direction; a GPU
     has one to each other GPU, or a single one to all of them through a switch.
     """
@@ -93,7 +93,7 @@ class LatencyModel:
     """The latency of servers of one model on one kind of GPU."""
 
     sizes: Sizes
-    hardware: Hardware
+    hardware: GpuLimits
     factors: Factors
 
     def prefill_s(self, tokens: int, context_tokens: int = 0, tensor_parallel_size: int = 1) -> float:

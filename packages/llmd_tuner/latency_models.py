@@ -12,13 +12,13 @@ from typing import Literal
 from llmd_oke.catalogue.benchmarks import kv_path
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, all_reduce_shares
 from llmd_oke.catalogue.latency_figures import DecodeFigures, Fit, LatencyFigures, PrefillFigures, latency_figures
-from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import release, release_names
-from llmd_oke.catalogue.shapes import Node
+from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.values import Entry, required_entry
 
-from llmd_tuner.latency import Factors, Hardware, LatencyModel, Sizes
+from llmd_tuner.latency import Factors, GpuLimits, LatencyModel, Sizes
 
 Reach = Literal["contexts", "batches", "sizes", "prompts"]
 """What is not extrapolated: longer contexts, larger batches, other tensor parallel sizes, other lengths of prompts."""
@@ -28,8 +28,8 @@ _NOTHING = 1e-9
 
 
 def latency_model(
-    model: Model,
-    node: Node,
+    model: CatalogueModel,
+    node: NodeHardware,
     conditions: Conditions = UNKNOWN_CONDITIONS,
     key_value_bytes_per_token: float | None = None,
 ) -> LatencyModel | None:
@@ -40,8 +40,8 @@ def latency_model(
 
 def latency_model_of(
     figures: LatencyFigures,
-    model: Model,
-    node: Node,
+    model: CatalogueModel,
+    node: NodeHardware,
     conditions: Conditions = UNKNOWN_CONDITIONS,
     key_value_bytes_per_token: float | None = None,
 ) -> LatencyModel:
@@ -56,7 +56,7 @@ def latency_model_of(
     return LatencyModel(sizes, _hardware(model, node), _factors(figures, conditions.quick_reduce or "NONE"))
 
 
-def _sizes(model: Model, key_value_bytes_per_token: float, regions: int, *, windows_alone: bool) -> Sizes:
+def _sizes(model: CatalogueModel, key_value_bytes_per_token: float, regions: int, *, windows_alone: bool) -> Sizes:
     architecture, work = model.architecture, model.work
     experts, window, linear = architecture.experts, architecture.sliding_window, architecture.linear_attention
     return Sizes(
@@ -81,9 +81,9 @@ def _sizes(model: Model, key_value_bytes_per_token: float, regions: int, *, wind
     )
 
 
-def _hardware(model: Model, node: Node) -> Hardware:
+def _hardware(model: CatalogueModel, node: NodeHardware) -> GpuLimits:
     gpu = node.gpu
-    return Hardware(
+    return GpuLimits(
         memory_bytes_per_s=gpu.memory_bandwidth_gb_per_s * 1e9,
         flops=gpu.dense_tflops.of(model.weights.format) * 1e12,
         link_bytes_per_s=gpu.link.gb_per_s * 1e9,
@@ -187,7 +187,7 @@ def hands_over_windows(name: str | None) -> bool:
     return found is not None and found.vllm.kv_connector.hybrid_flag is not None
 
 
-def key_value_regions(model: Model, release: str | None) -> int:
+def key_value_regions(model: CatalogueModel, release: str | None) -> int:
     """Pieces of memory that a block of a model's KV cache is spread over, in vLLM of a release; the newest one's where
     none is named. MLA has one cache for keys and values.
     """

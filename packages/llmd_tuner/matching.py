@@ -23,7 +23,7 @@ class DecodePoint:
 
 
 @dataclass(frozen=True)
-class Settings:
+class MatchingSettings:
     """What is matched for. `prefill_share` is the part of prefill's rate that may be used: 1 as published.
 
     `key_value_tokens` is the room of a decode server by its GPUs; sizes that it lacks are not judged. `gpus_per_node`
@@ -80,7 +80,7 @@ class Match:
         return self.decode_replicas * self.decode.tokens_per_s / self.gpus
 
 
-def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settings: Settings) -> Match:
+def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settings: MatchingSettings) -> Match:
     """The fewest prefill GPUs that keep up; of equally many, the server size that comes first.
 
     `prefill_tokens_per_s` is the best rate of one prefill server by its GPUs. Demand is T_d x ISL / OSL for each
@@ -110,7 +110,7 @@ def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settin
     )
 
 
-def matches(rows: Iterable[Row], settings: Settings) -> list[Match]:
+def matches(rows: Iterable[Row], settings: MatchingSettings) -> list[Match]:
     """A match for each decode row, in their order, with the prefill rows among them.
 
     Raises:

@@ -19,7 +19,7 @@ ByLoad = dict[int, dict[int, float]]
 
 
 @dataclass(frozen=True)
-class Point:
+class StepTime:
     """The time of one step with `sequences` in the batch and `tokens` of mean context each, or that of one prompt of
     `tokens` with `sequences` prompts in flight, in seconds.
     """
@@ -30,12 +30,12 @@ class Point:
     seconds: float
 
 
-def decode_points(rows: Iterable[Row]) -> list[Point]:
+def decode_points(rows: Iterable[Row]) -> list[StepTime]:
     """The points of the decode rows that say enough."""
     return [point for row in rows if row.subject == "decode" and (point := _decode_point(row))]
 
 
-def prefill_points(rows: Iterable[Row]) -> list[Point]:
+def prefill_points(rows: Iterable[Row]) -> list[StepTime]:
     """The points of the prefill rows that say enough."""
     return [point for row in rows if row.subject == "prefill" and (point := _prefill_point(row))]
 
@@ -49,7 +49,7 @@ def requests_per_s(row: Row) -> float | None:
     return row.output_tokens_per_s / row.output_tokens if row.output_tokens_per_s else None
 
 
-def _decode_point(row: Row) -> Point | None:
+def _decode_point(row: Row) -> StepTime | None:
     if not row.tensor_parallel_size or not row.concurrency:
         return None
     if row.tpot_ms.mean:
@@ -59,17 +59,17 @@ def _decode_point(row: Row) -> Point | None:
     else:
         return None
     context_tokens = row.input_tokens + row.output_tokens / 2
-    return Point(row.tensor_parallel_size, max(1, round(row.concurrency)), context_tokens, step_s)
+    return StepTime(row.tensor_parallel_size, max(1, round(row.concurrency)), context_tokens, step_s)
 
 
-def _prefill_point(row: Row) -> Point | None:
+def _prefill_point(row: Row) -> StepTime | None:
     rate = requests_per_s(row)
     if not row.tensor_parallel_size or not row.concurrency or rate is None:
         return None
     computed = rate * (1 - (row.prefix_cache_hit_share or 0.0))
     if computed <= 0:
         return None
-    return Point(row.tensor_parallel_size, max(1, round(row.concurrency)), row.input_tokens, 1 / computed)
+    return StepTime(row.tensor_parallel_size, max(1, round(row.concurrency)), row.input_tokens, 1 / computed)
 
 
 class DecodePoints(Entry):

@@ -20,11 +20,11 @@ from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search_inputs import known_model, known_shape
 from llmd_tuner.simulation.deployment import (
-    ConstantRate,
-    Deployment,
-    PoissonRate,
+    ConstantArrivals,
+    PoissonArrivals,
     Policy,
     RequestClass,
+    SimulatedDeployment,
     deployment,
 )
 from llmd_tuner.simulation.result import SimulationResult, Window
@@ -51,7 +51,7 @@ class Sweep(Entry):
     topologies: tuple[str, ...]
 
 
-class Load(Entry):
+class ClaimedLoad(Entry):
     """Requests at a rate, in an open loop. `conditions` is what servers were started with."""
 
     model: str
@@ -93,7 +93,7 @@ class Throughput(Entry):
     tolerance: float
 
 
-class Latency(Entry):
+class ClaimedLatency(Entry):
     """A figure of a row (`e2e_ms.mean`), or its ratio to that of another deployment or to another figure of its own.
 
     Rates are requests per second, or shares of what the prefill servers of `of` can do at most.
@@ -111,10 +111,10 @@ class Latency(Entry):
     tolerance: float
 
 
-Evaluation = Annotated[Winner | Throughput | Latency, Field(discriminator="kind")]
+Evaluation = Annotated[Winner | Throughput | ClaimedLatency, Field(discriminator="kind")]
 
 
-class Finding(Entry):
+class PublishedClaim(Entry):
     """One finding. `known_misses` has why the model misses it, by the point at which it does."""
 
     name: str
@@ -129,8 +129,8 @@ class Findings(Entry):
 
     definitions: dict[str, object]
     sweeps: dict[str, Sweep]
-    loads: dict[str, Load]
-    findings: tuple[Finding, ...]
+    loads: dict[str, ClaimedLoad]
+    findings: tuple[PublishedClaim, ...]
 
 
 @cache
@@ -140,12 +140,12 @@ def published_findings() -> Findings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClaimOutcome:
     """One finding at one point. `predicted` is the event simulation's, with the basis of the latency figures behind it;
     `accepted` includes the tolerance.
     """
 
-    finding: Finding
+    finding: PublishedClaim
     at: float
     unit: str
     basis: Basis
@@ -168,11 +168,11 @@ class Outcome:
         return "unexpected hit" if self.holds else "known miss"
 
 
-def check_findings(findings: Findings, progress: Progress | None = None) -> list[Outcome]:
+def check_findings(findings: Findings, progress: Progress | None = None) -> list[ClaimOutcome]:
     """Evaluate every finding at every point; takes some seconds for simulations, which findings share."""
     listener = progress or SilentProgress()
     simulations = _Simulations(findings)
-    outcomes: list[Outcome] = []
+    outcomes: list[ClaimOutcome] = []
     for finding in findings.findings:
         listener.step(f"simulating {finding.name}")
         outcomes += _outcomes(finding, simulations)
@@ -196,12 +196,12 @@ class _Simulations:
             known[topology] = _curve(self.findings.sweeps[sweep], topology)
         return known[topology]
 
-    def basis(self, finding: Finding) -> Basis:
+    def basis(self, finding: PublishedClaim) -> Basis:
         """Calibrated where all latency figures are, bound where some are limits or assumptions."""
         evaluation = finding.evaluate
         setup = (
             self.findings.loads[evaluation.load]
-            if isinstance(evaluation, Latency)
+            if isinstance(evaluation, ClaimedLatency)
             else self.findings.sweeps[evaluation.sweep]
         )
         return known_figures(known_model(setup.model), known_shape(setup.shape).gpu).basis
@@ -214,17 +214,17 @@ class _Simulations:
         return self.results[key]
 
 
-def _outcomes(finding: Finding, simulations: _Simulations) -> Iterator[Outcome]:
+def _outcomes(finding: PublishedClaim, simulations: _Simulations) -> Iterator[ClaimOutcome]:
     match finding.evaluate:
         case Winner() as evaluation:
             yield from _winners(finding, evaluation, simulations)
         case Throughput() as evaluation:
             yield from _throughputs(finding, evaluation, simulations)
-        case Latency() as evaluation:
+        case ClaimedLatency() as evaluation:
             yield from _latencies(finding, evaluation, simulations)
 
 
-def _winners(finding: Finding, evaluation: Winner, simulations: _Simulations) -> Iterator[Outcome]:
+def _winners(finding: PublishedClaim, evaluation: Winner, simulations: _Simulations) -> Iterator[ClaimOutcome]:
     for tpsu in evaluation.tpsu:
         reached = {
             name: _best(simulations, evaluation.sweep, topologies, tpsu)
@@ -234,12 +234,12 @@ def _winners(finding: Finding, evaluation: Winner, simulations: _Simulations) ->
         winner = max(known, key=known.__getitem__, default="none")
         ranking = ", ".join(f"{name} {tpsg:.0f}" for name, tpsg in sorted(known.items(), key=lambda item: -item[1]))
         holds = winner == evaluation.winner
-        yield Outcome(
+        yield ClaimOutcome(
             finding, tpsu, "TPSU", simulations.basis(finding), ranking or "none", f"{evaluation.winner} first", holds
         )
 
 
-def _throughputs(finding: Finding, evaluation: Throughput, simulations: _Simulations) -> Iterator[Outcome]:
+def _throughputs(finding: PublishedClaim, evaluation: Throughput, simulations: _Simulations) -> Iterator[ClaimOutcome]:
     for tpsu in evaluation.tpsu:
         value = _best(simulations, evaluation.sweep, evaluation.of, tpsu)
         if evaluation.over and value is not None:
@@ -250,7 +250,9 @@ def _throughputs(finding: Finding, evaluation: Throughput, simulations: _Simulat
         )
 
 
-def _latencies(finding: Finding, evaluation: Latency, simulations: _Simulations) -> Iterator[Outcome]:
+def _latencies(
+    finding: PublishedClaim, evaluation: ClaimedLatency, simulations: _Simulations
+) -> Iterator[ClaimOutcome]:
     rates = [(rate, rate, "requests/s") for rate in evaluation.requests_per_s]
     if evaluation.prefill_shares:
         most = _prefill_requests_per_s(simulations.findings.loads[evaluation.load], evaluation.of)
@@ -266,14 +268,14 @@ def _latencies(finding: Finding, evaluation: Latency, simulations: _Simulations)
 
 
 def _judged(
-    finding: Finding, at: float, unit: str, basis: Basis, value: float | None, band: Band, tolerance: float
-) -> Outcome:
+    finding: PublishedClaim, at: float, unit: str, basis: Basis, value: float | None, band: Band, tolerance: float
+) -> ClaimOutcome:
     low, high = band
     least = None if low is None else low * (1 - tolerance)
     most = None if high is None else high * (1 + tolerance)
     holds = value is not None and (least is None or value >= least) and (most is None or value <= most)
     predicted = "not reached" if value is None else _text(value)
-    return Outcome(finding, at, unit, basis, predicted, _band(least, most), holds, value)
+    return ClaimOutcome(finding, at, unit, basis, predicted, _band(least, most), holds, value)
 
 
 def _band(least: float | None, most: float | None) -> str:
@@ -290,12 +292,12 @@ def _best(simulations: _Simulations, sweep: str, topologies: Sequence[str], tpsu
     return best_at([simulations.curve(sweep, topology) for topology in topologies], tpsu)
 
 
-def _latency_model(under: Sweep | Load) -> LatencyModel:
+def _latency_model(under: Sweep | ClaimedLoad) -> LatencyModel:
     chosen, nodes = known_model(under.model), known_shape(under.shape)
     return latency_model_of(known_figures(chosen, nodes.gpu), chosen, nodes, under.conditions)
 
 
-def _deployment(under: Sweep | Load, topology: str, policy: Policy = "queue") -> Deployment:
+def _deployment(under: Sweep | ClaimedLoad, topology: str, policy: Policy = "queue") -> SimulatedDeployment:
     block_size = under.conditions.block_size or DEFAULT_BLOCK_SIZE
     chosen, nodes = known_model(under.model), known_shape(under.shape)
     return deployment(chosen, nodes, topology, policy=policy, block_size=block_size)
@@ -306,18 +308,18 @@ def _curve(sweep: Sweep, topology: str) -> Curve:
     return concurrency_sweep(_deployment(sweep, topology), workload, sweep.concurrencies, _latency_model(sweep))
 
 
-def _result(load: Load, served: ServedDeployment, requests_per_s: float) -> SimulationResult:
+def _result(load: ClaimedLoad, served: ServedDeployment, requests_per_s: float) -> SimulationResult:
     return simulate(
         _deployment(load, served.topology, served.policy),
         [RequestClass(load.input_tokens, load.output_tokens)],
-        (PoissonRate if load.arrival == "poisson" else ConstantRate)(requests_per_s),
+        (PoissonArrivals if load.arrival == "poisson" else ConstantArrivals)(requests_per_s),
         _latency_model(load),
         duration_s=load.duration_s,
         window=load.window,
     )
 
 
-def _prefill_requests_per_s(load: Load, served: ServedDeployment) -> float:
+def _prefill_requests_per_s(load: ClaimedLoad, served: ServedDeployment) -> float:
     """What the prefill servers can do at most."""
     unit = _deployment(load, served.topology)
     server = _latency_model(load).server(unit.limits["prefill"].tensor_parallel_size)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from llmd_base.row import Origin, Quantiles, Row
-from llmd_oke.catalogue import Model, Node
+from llmd_oke.catalogue import CatalogueModel, NodeHardware
 from llmd_oke.planning.conditions import DeployedConditions
 
 from llmd_tuner.confidence import Confidence
 from llmd_tuner.latency import LatencyModel
-from llmd_tuner.search import Deployment, Search, search
-from llmd_tuner.search_inputs import Question, Targets
-from llmd_tuner.simulation.deployment import PoissonRate, RequestClass
+from llmd_tuner.search import Candidate, Search, search
+from llmd_tuner.search_inputs import SearchInputs, Targets
+from llmd_tuner.simulation.deployment import PoissonArrivals, RequestClass
 from llmd_tuner.simulation.deployment import deployment as simulated_deployment
 from llmd_tuner.simulation.simulation import simulate
 
@@ -29,7 +29,7 @@ SEEDS = (0,)
 class Loser:
     """The best deployment of a family that lost, and why."""
 
-    deployment: Deployment
+    deployment: Candidate
     why: str
 
 
@@ -39,7 +39,7 @@ class Swing:
 
     name: str
     factor: float
-    winner: Deployment | None
+    winner: Candidate | None
     changes: bool
 
 
@@ -48,15 +48,15 @@ class Ranking:
     """`best` is None where nothing meets the targets: `remedies` then says what would have to change."""
 
     search: Search
-    best: Deployment | None
-    first: tuple[Deployment, ...]
+    best: Candidate | None
+    first: tuple[Candidate, ...]
     """The first in order, the best among them; the nearest misses where nothing meets the targets."""
     losers: tuple[Loser, ...]
     swings: tuple[Swing, ...]
     remedies: tuple[str, ...]
 
 
-def rank(question: Question, most: int = 5, sensitivity: bool = True) -> Ranking:
+def rank(question: SearchInputs, most: int = 5, sensitivity: bool = True) -> Ranking:
     """Searches, explains and varies."""
     result = search(question)
     best = result.best()
@@ -75,12 +75,12 @@ def rank(question: Question, most: int = 5, sensitivity: bool = True) -> Ranking
     )
 
 
-def same(first: Deployment, second: Deployment) -> bool:
+def same(first: Candidate, second: Candidate) -> bool:
     """Whether two are the same servers."""
     return (first.topology, first.copies) == (second.topology, second.copies)
 
 
-def binding_text(deployment: Deployment, question: Question) -> str:
+def binding_text(deployment: Candidate, question: SearchInputs) -> str:
     """The constraint that is nearest to its limit, with its figures."""
     targets, shares = question.targets, question.headroom
     name = deployment.binding
@@ -101,7 +101,7 @@ def binding_text(deployment: Deployment, question: Question) -> str:
     return f"{name} {seconds * 1000:.4g} ms{'' if limit_s is None else f', {limit_s * 1000:g} ms allowed'}"
 
 
-def _why_lost(deployment: Deployment, best: Deployment | None, question: Question) -> str:
+def _why_lost(deployment: Candidate, best: Candidate | None, question: SearchInputs) -> str:
     if not deployment.feasible or best is None:
         return binding_text(deployment, question)
     if deployment.gpus_reserved > best.gpus_reserved:
@@ -110,7 +110,7 @@ def _why_lost(deployment: Deployment, best: Deployment | None, question: Questio
     return f"carries {deployment.capacity_per_s:.1f} requests/s within the targets, {less:.0%} less"
 
 
-def _swings(question: Question, best: Deployment) -> Iterator[Swing]:
+def _swings(question: SearchInputs, best: Candidate) -> Iterator[Swing]:
     for name, vary in _INPUTS.items():
         for factor in (1 - SWING, 1 + SWING):
             varied = vary(question, factor)
@@ -153,12 +153,12 @@ def _less_load(result: Search) -> Iterator[str]:
     yield f"{copies * most.gpus_reserved} GPUs instead of {question.hardware.gpus}: {deployment_name(more)}"
 
 
-def deployment_name(deployment: Deployment) -> str:
+def deployment_name(deployment: Candidate) -> str:
     """Its topology and how many copies of it."""
     return deployment.topology if deployment.copies == 1 else f"{deployment.copies} copies of {deployment.topology}"
 
 
-def _model(question: Question, change: Callable[[LatencyModel], LatencyModel]) -> Question:
+def _model(question: SearchInputs, change: Callable[[LatencyModel], LatencyModel]) -> SearchInputs:
     return replace(question, model=change(question.model))
 
 
@@ -188,12 +188,12 @@ def slower_prefill(model: LatencyModel, factor: float) -> LatencyModel:
     return replace(model, factors=factors)
 
 
-def _targets(question: Question, field: str, factor: float) -> Question | None:
+def _targets(question: SearchInputs, field: str, factor: float) -> SearchInputs | None:
     value = getattr(question.targets, field)
     return None if value is None else replace(question, targets=replace(question.targets, **{field: value * factor}))
 
 
-_INPUTS: dict[str, Callable[[Question, float], Question | None]] = {
+_INPUTS: dict[str, Callable[[SearchInputs, float], SearchInputs | None]] = {
     "decode step": lambda question, factor: _model(question, lambda model: slower_decode(model, factor)),
     "prefill time": lambda question, factor: _model(question, lambda model: slower_prefill(model, factor)),
     "ISL": lambda question, factor: replace(question, workload=question.workload.scaled(input_factor=factor)),
@@ -208,7 +208,7 @@ _INPUTS: dict[str, Callable[[Question, float], Question | None]] = {
 class SimulatedFinalist:
     """A deployment and what the simulation saw it do at the same load. Ratios are simulated over closed form."""
 
-    deployment: Deployment
+    deployment: Candidate
     row: Row
 
     @property
@@ -225,10 +225,10 @@ class SimulatedFinalist:
 
 
 def simulate_finalists(
-    question: Question,
-    model: Model,
-    node: Node,
-    deployments: Sequence[Deployment],
+    question: SearchInputs,
+    model: CatalogueModel,
+    node: NodeHardware,
+    deployments: Sequence[Candidate],
     seeds: Sequence[int] = SEEDS,
     duration_s: float = DURATION_S,
 ) -> Iterator[SimulatedFinalist]:
@@ -255,7 +255,7 @@ def simulate_finalists(
             )
             for lengths in workload.classes
         ]
-        arrivals = PoissonRate(finalist.requests_per_s)
+        arrivals = PoissonArrivals(finalist.requests_per_s)
         result = simulate(servers, classes, arrivals, question.model, seeds=seeds, duration_s=duration_s)
         yield SimulatedFinalist(finalist, result.row)
 
@@ -263,10 +263,10 @@ def simulate_finalists(
 def forecast_row(
     model: str,
     gpu: str,
-    question: Question,
+    question: SearchInputs,
     confidence: Confidence,
     started: DeployedConditions,
-    deployment: Deployment,
+    deployment: Candidate,
 ) -> Row:
     """What a deployment is expected to do at its load. Latencies are means; the notes say how sure they are. `started`
     is what its servers are started with.

@@ -37,7 +37,7 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class RowFinding:
     """What is wrong with a row. A flagged row is used, a rejected one is not."""
 
     row: Row
@@ -50,7 +50,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RowLimits:
     """What rows of one model on one GPU are held against. `key_value_tokens` is by tensor parallel size."""
 
     model: LatencyModel | None = None
@@ -62,15 +62,15 @@ class Inspection:
     """The rows that may be used, and everything that was found."""
 
     accepted: tuple[Row, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[RowFinding, ...]
 
     @property
-    def rejected(self) -> tuple[Finding, ...]:
+    def rejected(self) -> tuple[RowFinding, ...]:
         """The findings that cost a row."""
         return tuple(finding for finding in self.findings if finding.verdict == "rejected")
 
 
-class Thresholds(Entry):
+class FilterThresholds(Entry):
     """`values/tuning/row-filters.yaml`."""
 
     prefix_cache_flagged_share: float
@@ -83,15 +83,15 @@ class Thresholds(Entry):
 
 
 @cache
-def thresholds() -> Thresholds:
+def thresholds() -> FilterThresholds:
     """From where on a row is flagged or rejected."""
-    return required_entry("tuning", "row-filters", Thresholds)
+    return required_entry("tuning", "row-filters", FilterThresholds)
 
 
-def inspect(rows: Iterable[Row], limits: Limits) -> Inspection:
+def inspect(rows: Iterable[Row], limits: RowLimits) -> Inspection:
     """Looks at each row under every rule."""
     accepted: list[Row] = []
-    findings: list[Finding] = []
+    findings: list[RowFinding] = []
     for row in rows:
         own = [finding for rule in _RULES for finding in rule(row, limits)]
         findings += own
@@ -109,7 +109,7 @@ def place(row: Row) -> str:
     return f"{row.subject}{size}{load}"
 
 
-def _hardware_bound(row: Row, limits: Limits) -> Iterator[Finding]:
+def _hardware_bound(row: Row, limits: RowLimits) -> Iterator[RowFinding]:
     if limits.model is None or row.tensor_parallel_size is None:
         return
     rate = requests_per_s(row)
@@ -118,29 +118,29 @@ def _hardware_bound(row: Row, limits: Limits) -> Iterator[Finding]:
         most = most_prefill_tokens_per_s(limits.model, round(row.input_tokens), row.tensor_parallel_size)
         if tokens_per_s > most:
             why = f"{tokens_per_s:,.0f} prompt tokens/s, at most {most:,.0f} can be computed: a cache answered"
-            yield Finding(row, Rule.HARDWARE_BOUND, "rejected", why)
+            yield RowFinding(row, Rule.HARDWARE_BOUND, "rejected", why)
     for point in decode_points([row]):
         least_s = least_step_s(limits.model, point.sequences, point.tokens, point.tensor_parallel_size)
         if point.seconds < least_s:
             why = f"a step of {point.seconds * 1000:.2f} ms; reading the weights alone takes {least_s * 1000:.2f} ms"
-            yield Finding(row, Rule.HARDWARE_BOUND, "rejected", why)
+            yield RowFinding(row, Rule.HARDWARE_BOUND, "rejected", why)
 
 
-def _prefix_cache(row: Row, _limits: Limits) -> Iterator[Finding]:
+def _prefix_cache(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     share = row.prefix_cache_hit_share or 0.0
     if share > thresholds().prefix_cache_flagged_share:
         verdict: RowVerdict = "rejected" if share > thresholds().prefix_cache_rejected_share else "flagged"
         used = "" if verdict == "rejected" else "; a fit takes them out of the rate"
-        yield Finding(row, Rule.PREFIX_CACHE, verdict, f"{share:.0%} of the prompts were cached{used}")
+        yield RowFinding(row, Rule.PREFIX_CACHE, verdict, f"{share:.0%} of the prompts were cached{used}")
 
 
-def _max_num_seqs(row: Row, _limits: Limits) -> Iterator[Finding]:
+def _max_num_seqs(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     if not row.concurrency or not row.max_num_seqs or row.subject == "prefill":
         return
     most = row.max_num_seqs * _generating_servers(row)
     if row.concurrency > most:
         why = f"{row.concurrency:g} in flight, {most} at a time: the rest waited"
-        yield Finding(row, Rule.MAX_NUM_SEQS, "rejected" if row.subject == "decode" else "flagged", why)
+        yield RowFinding(row, Rule.MAX_NUM_SEQS, "rejected" if row.subject == "decode" else "flagged", why)
 
 
 def _generating_servers(row: Row) -> int:
@@ -151,58 +151,58 @@ def _generating_servers(row: Row) -> int:
     return row.copies * sum(part.replicas for role, part in servers.items() if role != "prefill")
 
 
-def _key_value_cache(row: Row, limits: Limits) -> Iterator[Finding]:
+def _key_value_cache(row: Row, limits: RowLimits) -> Iterator[RowFinding]:
     tokens = limits.key_value_tokens.get(row.tensor_parallel_size or 0)
     if tokens is None or not row.concurrency or row.subject != "decode":
         return
     fit = int(tokens / (row.input_tokens + row.output_tokens))
     if row.concurrency > fit:
         why = f"{row.concurrency:g} in flight, {fit} fit the KV cache: the rest waited or was preempted"
-        yield Finding(row, Rule.KEY_VALUE_CACHE, "rejected", why)
+        yield RowFinding(row, Rule.KEY_VALUE_CACHE, "rejected", why)
 
 
-def _waves(row: Row, _limits: Limits) -> Iterator[Finding]:
+def _waves(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     if row.arrival != "closed" or not row.requests or not row.concurrency:
         return
     waves = row.requests / row.concurrency
     if waves < thresholds().fewest_waves:
         why = f"{row.requests} requests, {row.concurrency:g} in flight: {waves:.1f} waves"
-        yield Finding(row, Rule.WAVES, "flagged", f"{why}, of which filling and draining are a large part")
+        yield RowFinding(row, Rule.WAVES, "flagged", f"{why}, of which filling and draining are a large part")
 
 
-def _achieved(row: Row, _limits: Limits) -> Iterator[Finding]:
+def _achieved(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     achieved, offered = row.achieved_requests_per_s, row.offered_requests_per_s
     if achieved and offered and achieved < thresholds().achieved_share * offered:
         why = f"{achieved:.2f} of {offered:.2f} requests/s ({achieved / offered:.0%}): not a steady state"
-        yield Finding(row, Rule.ACHIEVED, "flagged", why)
+        yield RowFinding(row, Rule.ACHIEVED, "flagged", why)
 
 
-def _reserved(row: Row, _limits: Limits) -> Iterator[Finding]:
+def _reserved(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     if row.gpus_reserved and row.gpus_reserved != row.gpus_counted:
         why = f"{row.gpus_reserved} GPUs are held, rates are for {row.gpus_counted}"
-        yield Finding(row, Rule.RESERVED, "flagged", why)
+        yield RowFinding(row, Rule.RESERVED, "flagged", why)
 
 
-def _fill(row: Row, _limits: Limits) -> Iterator[Finding]:
+def _fill(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     if row.subject != "decode" or not row.concurrency or not row.output_tokens_per_s:
         return
     if not row.tpot_ms.mean:
         if row.input_tokens >= thresholds().long_prompt_tokens:
             why = "the row has no TPOT, so that filling the cache can't be told from decoding"
-            yield Finding(row, Rule.FILL, "flagged", why)
+            yield RowFinding(row, Rule.FILL, "flagged", why)
         return
     stepping = row.concurrency * 1000 / row.tpot_ms.mean
     if row.output_tokens_per_s < (1 - thresholds().fill_share) * stepping:
         why = f"{row.output_tokens_per_s:,.0f} tokens/s, {stepping:,.0f} by TPOT, which a fit goes by"
-        yield Finding(row, Rule.FILL, "flagged", why)
+        yield RowFinding(row, Rule.FILL, "flagged", why)
 
 
-def _failures(row: Row, _limits: Limits) -> Iterator[Finding]:
+def _failures(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     if row.failures and row.failures > thresholds().failed_share * (row.requests or row.failures):
-        yield Finding(row, Rule.FAILURES, "rejected", f"{row.failures} of {row.requests or row.failures} failed")
+        yield RowFinding(row, Rule.FAILURES, "rejected", f"{row.failures} of {row.requests or row.failures} failed")
 
 
-_RULES: Sequence[Callable[[Row, Limits], Iterator[Finding]]] = (
+_RULES: Sequence[Callable[[Row, RowLimits], Iterator[RowFinding]]] = (
     _hardware_bound,
     _prefix_cache,
     _max_num_seqs,
@@ -218,7 +218,7 @@ _RULES: Sequence[Callable[[Row, Limits], Iterator[Finding]]] = (
 def inspect_by_model(rows: list[Row]) -> Inspection:
     """The rows that the rules leave, each against the limits of its own model and GPU."""
     accepted: list[Row] = []
-    findings: list[Finding] = []
+    findings: list[RowFinding] = []
     for key in dict.fromkeys((row.model, row.gpu) for row in rows):
         inspection = inspect([row for row in rows if (row.model, row.gpu) == key], _limits(*key))
         accepted += inspection.accepted
@@ -226,14 +226,14 @@ def inspect_by_model(rows: list[Row]) -> Inspection:
     return Inspection(tuple(accepted), tuple(findings))
 
 
-def _limits(name: str, gpu: str) -> Limits:
+def _limits(name: str, gpu: str) -> RowLimits:
     """None where the catalogue has no such model or GPU."""
     model = catalogue.model(name) or catalogue.model_of_repository(name)
     node = catalogue.node_of_gpu(gpu)
     if model is None or node is None:
-        return Limits()
+        return RowLimits()
     room = {
         size: key_value_tokens(model, node, size, DEFAULT_ENGINE.gpu_memory_utilization)
         for size in sizes_of(model, node)
     }
-    return Limits(latency_model_of(bound_figures(model, node.gpu), model, node), room)
+    return RowLimits(latency_model_of(bound_figures(model, node.gpu), model, node), room)

@@ -12,16 +12,16 @@ from llmd_tuner.families import (
     CONSTRAINTS,
     FINE,
     Aggregated,
+    DeploymentCounts,
+    DeploymentFamily,
     Disaggregated,
-    Family,
-    Fleet,
     ScoredFleet,
     capacities_of,
     fleet_of,
     fleet_of_counts,
     score_fleet,
 )
-from llmd_tuner.search_inputs import Question, Targets
+from llmd_tuner.search_inputs import SearchInputs, Targets
 from llmd_tuner.servers import aggregated_server, decode_server, prefill_server
 from llmd_tuner.waits import LOOSENESS
 
@@ -34,7 +34,7 @@ LOADS = np.linspace(0.02, 1.0, 40)
 
 
 @dataclass(frozen=True)
-class Deployment:
+class Candidate:
     """One deployment at one load. Latencies in seconds, rates per second; prices at list price of whole nodes."""
 
     family: str
@@ -86,7 +86,7 @@ def reserved(gpus: "NDArray[np.int64]", gpus_per_node: int) -> "NDArray[np.int64
     return -(-gpus // gpus_per_node) * gpus_per_node
 
 
-def deployment_of(question: Question, scored: ScoredFleet, capacity: float, place: int) -> Deployment:
+def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, place: int) -> Candidate:
     """One of those that were judged. `capacity` is NaN where nobody asks for it."""
     scores, hardware = scored.scores, question.hardware
     prefill, decode = int(scored.fleet.prefill[place]), int(scored.fleet.decode[place])
@@ -97,7 +97,7 @@ def deployment_of(question: Question, scored: ScoredFleet, capacity: float, plac
     usd, binding = hardware.price_usd_per_hour, int(scored.ratios[:, place].argmax())
     server, itl_limit_s = scored.family.generating, question.targets.itl_s
     largest = server.batches[-1] if itl_limit_s is None else np.count_nonzero(server.itl_s <= itl_limit_s)
-    return Deployment(
+    return Candidate(
         family=scored.family.name,
         topology=scored.family.topology(prefill, decode),
         copies=int(scored.fleet.copies[place]),
@@ -127,7 +127,7 @@ def deployment_of(question: Question, scored: ScoredFleet, capacity: float, plac
 class Search:
     """Everything that was scored. `order` lists places in the flat sequence of all deployments, best first."""
 
-    question: Question
+    question: SearchInputs
     scored: tuple[ScoredFleet, ...]
     capacities: tuple[Array, ...]
     order: "NDArray[np.int64]"
@@ -137,26 +137,26 @@ class Search:
         """How many deployments were scored."""
         return len(self.order)
 
-    def deployments(self, most: int | None = None) -> Iterator[Deployment]:
+    def deployments(self, most: int | None = None) -> Iterator[Candidate]:
         """Deployments in order, best first."""
         return (self.deployment(int(place)) for place in self.order[:most])
 
-    def feasible(self) -> Iterator[Deployment]:
+    def feasible(self) -> Iterator[Candidate]:
         """Those that meet all targets, best first."""
         return itertools.takewhile(lambda deployment: deployment.feasible, self.deployments())
 
-    def best(self) -> Deployment | None:
+    def best(self) -> Candidate | None:
         """The first, where it meets all targets."""
         return next(self.feasible(), None)
 
-    def best_of_families(self) -> list[Deployment]:
+    def best_of_families(self) -> list[Candidate]:
         """The first of each family, in order."""
         starts = np.cumsum([0, *(len(fleet.worst) for fleet in self.scored)])
         families = np.searchsorted(starts, self.order, side="right") - 1
         _, firsts = np.unique(families, return_index=True)
         return [self.deployment(int(self.order[place]), whole=False) for place in sorted(firsts)]
 
-    def deployment(self, place: int, whole: bool = True) -> Deployment:
+    def deployment(self, place: int, whole: bool = True) -> Candidate:
         """One of the flat sequence. Unless `whole`, the capacity of what misses a target may be left open (NaN)."""
         for fleet, capacity in zip(self.scored, self.capacities, strict=True):
             if place < len(fleet.worst):
@@ -167,7 +167,7 @@ class Search:
         raise IndexError(place)
 
 
-def search(question: Question) -> Search:
+def search(question: SearchInputs) -> Search:
     """Scores all deployments at the load that is asked for, or each at its own capacity where none is.
 
     With a load, the fewest nodes come first and, of equally many, what has the most room left; without one, what
@@ -189,7 +189,7 @@ def search(question: Question) -> Search:
     return Search(question, tuple(scored), tuple(capacities), _order(question, scored, capacities))
 
 
-def _at_load(question: Question, family: Family, fleet: Fleet) -> tuple[ScoredFleet, Array]:
+def _at_load(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> tuple[ScoredFleet, Array]:
     """At the load that is asked for. The capacity of what misses a target is left open: few are looked at."""
     scored = score_fleet(question, family, fleet, np.full(len(fleet.copies), question.targets.requests_per_s))
     capacity = np.full(len(fleet.copies), np.nan)
@@ -199,14 +199,14 @@ def _at_load(question: Question, family: Family, fleet: Fleet) -> tuple[ScoredFl
     return scored, capacity
 
 
-def families(question: Question) -> list[Family]:
+def families(question: SearchInputs) -> list[DeploymentFamily]:
     """All kinds of deployments that fit the GPUs' memory."""
     model, workload, room = question.model, question.workload, question.room
     shared = {size: room.sequences(size, workload, aggregated=True) for size in question.sizes}
     apart = {size: room.sequences(size, workload, aggregated=False) for size in question.sizes}
     decode = {size: decode_server(model, workload, size, batch) for size, batch in apart.items() if batch >= 2}
     loose = LOOSENESS[question.profile]
-    result: list[Family] = []
+    result: list[DeploymentFamily] = []
     for prefill_size in question.sizes:
         if shared[prefill_size] >= 2:
             prefill = prefill_server(model, workload, prefill_size)
@@ -219,7 +219,7 @@ def families(question: Question) -> list[Family]:
     return result
 
 
-def at_loads(question: Question, deployment: Deployment, loads: Sequence[float]) -> list[Deployment]:
+def at_loads(question: SearchInputs, deployment: Candidate, loads: Sequence[float]) -> list[Candidate]:
     """One deployment at several loads."""
     family = next(candidate for candidate in families(question) if candidate.name == deployment.family)
     counts = [(deployment.prefill, deployment.decode, deployment.copies)] * len(loads)
@@ -227,7 +227,7 @@ def at_loads(question: Question, deployment: Deployment, loads: Sequence[float])
     return [deployment_of(question, scored, deployment.capacity_per_s, place) for place in range(len(loads))]
 
 
-def _order(question: Question, scored: Sequence[ScoredFleet], capacities: Sequence[Array]) -> "NDArray[np.int64]":
+def _order(question: SearchInputs, scored: Sequence[ScoredFleet], capacities: Sequence[Array]) -> "NDArray[np.int64]":
     if not scored:
         return np.zeros(0, dtype=np.int64)
     worst = np.concatenate([fleet.worst for fleet in scored])
@@ -240,7 +240,7 @@ def _order(question: Question, scored: Sequence[ScoredFleet], capacities: Sequen
     return np.lexsort((gpus, -np.round(capacity, 6), np.where(misses, 0, price), how_far))
 
 
-def frontier_of(question: Question) -> list[Deployment]:
+def frontier_of(question: SearchInputs) -> list[Candidate]:
     """Deployments and loads that no other exceeds in both TPSG and TPSU, fastest for users first.
 
     All deployments are scored at loads up to what the shares of `headroom` allow; latency targets are left out, since
@@ -248,7 +248,7 @@ def frontier_of(question: Question) -> list[Deployment]:
     """
     free = replace(question, targets=Targets())
     tokens = question.workload.output_tokens
-    deployments: list[Deployment] = []
+    deployments: list[Candidate] = []
     for scored in _units_at_loads(free):
         tpsu = tokens / scored.scores.e2e_s
         tpsg = scored.requests_per_s * tokens / scored.family.gpus(scored.fleet)
@@ -257,7 +257,7 @@ def frontier_of(question: Question) -> list[Deployment]:
     return frontier(deployments, lambda deployment: deployment.tpsu, lambda deployment: deployment.tpsg)
 
 
-def curve_of(question: Question, deployment: Deployment, points: int = 16) -> list[Deployment]:
+def curve_of(question: SearchInputs, deployment: Candidate, points: int = 16) -> list[Candidate]:
     """One deployment from little load up to what the shares of `headroom` allow."""
     free = replace(question, targets=Targets())
     family = next(candidate for candidate in families(free) if candidate.name == deployment.family)
@@ -266,7 +266,7 @@ def curve_of(question: Question, deployment: Deployment, points: int = 16) -> li
     return at_loads(free, deployment, [most * share for share in np.linspace(0.05, 1.0, points)])
 
 
-def _units_at_loads(question: Question) -> Iterator[ScoredFleet]:
+def _units_at_loads(question: SearchInputs) -> Iterator[ScoredFleet]:
     """Each family at all loads, as one flat fleet of single units: copies of one are no better for a GPU or a user."""
     for family in families(question):
         whole = fleet_of(family, question.hardware.gpus)

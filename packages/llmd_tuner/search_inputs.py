@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 
 from llmd_base.errors import KitError
-from llmd_oke.catalogue import Model, Node, Shape, gpu_names, model_names, node_of_gpu, shape_names
+from llmd_oke.catalogue import CatalogueModel, NodeHardware, Shape, gpu_names, model_names, node_of_gpu, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
@@ -18,7 +18,7 @@ from llmd_oke.values import Entry, required_entry
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.servers import Room
-from llmd_tuner.workload import Workload
+from llmd_tuner.workload import WorkloadClasses
 
 SLO_FORM = "ttft=MS, itl=MS, e2e=MS and qps=RATE, separated by commas, such as ttft=2000,itl=25,qps=45"
 
@@ -53,7 +53,7 @@ def headroom() -> Headroom:
 
 
 @dataclass(frozen=True)
-class Hardware:
+class GpuInventory:
     """The GPUs that there are. `price_usd_per_hour` is that of one GPU, None if unknown; nodes are rented whole."""
 
     gpus: int
@@ -62,13 +62,13 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchInputs:
     """All that a search goes by."""
 
     model: LatencyModel
-    workload: Workload
+    workload: WorkloadClasses
     targets: Targets
-    hardware: Hardware
+    hardware: GpuInventory
     room: Room
     sizes: tuple[int, ...]
     """Tensor parallel sizes to try."""
@@ -111,7 +111,7 @@ def joined(first: Targets, second: Targets) -> Targets:
     )
 
 
-def known_model(name: str) -> Model:
+def known_model(name: str) -> CatalogueModel:
     """The catalogue's model of that name.
 
     Raises:
@@ -133,7 +133,7 @@ def known_shape(name: str) -> Shape:
     raise KitError(f"There is no shape {name!r} in the catalogue.", f"Shapes: {', '.join(shape_names())}.")
 
 
-def known_gpu(product: str) -> Node:
+def known_gpu(product: str) -> NodeHardware:
     """The nodes that a GPU product comes in; its case is all one.
 
     Raises:
@@ -149,7 +149,7 @@ def gpu_named(product: str) -> str:
     return next((name for name in gpu_names() if name.lower() == product.lower()), product)
 
 
-def checked_figures(figures: LatencyFigures, model: Model, node: Node) -> LatencyFigures:
+def checked_figures(figures: LatencyFigures, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
     """The same figures.
 
     Raises:
@@ -162,7 +162,7 @@ def checked_figures(figures: LatencyFigures, model: Model, node: Node) -> Latenc
     return figures
 
 
-def sizes_of(model: Model, node: Node) -> tuple[int, ...]:
+def sizes_of(model: CatalogueModel, node: NodeHardware) -> tuple[int, ...]:
     """Tensor parallel sizes that the model's heads and blocks of weights allow within a node: powers of two."""
     powers = (1 << power for power in range(node.gpus.bit_length()))
     return tuple(
@@ -171,10 +171,10 @@ def sizes_of(model: Model, node: Node) -> tuple[int, ...]:
 
 
 def question_of(
-    model: Model,
-    node: Node,
+    model: CatalogueModel,
+    node: NodeHardware,
     figures: LatencyFigures,
-    workload: Workload,
+    workload: WorkloadClasses,
     targets: Targets,
     gpus: int,
     *,
@@ -182,18 +182,18 @@ def question_of(
     gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization,
     started: DeployedConditions = VLLM_DEFAULTS,
     profile: RouterProfileName = "token-load",
-) -> Question:
+) -> SearchInputs:
     """The question which deployment of `gpus` GPUs serves the workload within the targets.
 
     `started` is what its servers are started with, `profile` how its routers choose among them.
     """
     sizes = sizes_of(model, node)
     room = {size: key_value_tokens(model, node, size, gpu_memory_utilization) for size in sizes}
-    return Question(
+    return SearchInputs(
         model=latency_model_of(figures, model, node, started.handing_over),
         workload=workload,
         targets=targets,
-        hardware=Hardware(gpus, node.gpus, node.price_usd_per_gpu_hour),
+        hardware=GpuInventory(gpus, node.gpus, node.price_usd_per_gpu_hour),
         room=Room(
             room,
             max_num_seqs,

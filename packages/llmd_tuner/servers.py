@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from llmd_tuner.latency import LatencyModel, ServerLatency
 from llmd_tuner.waits import scv
-from llmd_tuner.workload import Workload
+from llmd_tuner.workload import WorkloadClasses
 
 Array = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class Room:
     state_tokens: Mapping[int, int] = field(default_factory=dict[int, int])
     """Tokens whose room the state of a sequence takes, by tensor parallel size, where layers keep one."""
 
-    def sequences(self, tensor_parallel_size: int, workload: Workload, *, aggregated: bool) -> int:
+    def sequences(self, tensor_parallel_size: int, workload: WorkloadClasses, *, aggregated: bool) -> int:
         """Sequences of the workload that fit a server of that size, each in whole blocks."""
         tokens = self.key_value_tokens.get(tensor_parallel_size, 0)
         block_size = self.aggregated_block_size if aggregated else self.block_size
@@ -78,7 +78,7 @@ class DecodeServer:
 
 def prefill_server(
     model: LatencyModel,
-    workload: Workload,
+    workload: WorkloadClasses,
     tensor_parallel_size: int,
     rails: int = 1,
     block_size: int = DEFAULT_BLOCK_SIZE,
@@ -95,13 +95,17 @@ def prefill_server(
     )
 
 
-def decode_server(model: LatencyModel, workload: Workload, tensor_parallel_size: int, batch: int) -> DecodeServer:
+def decode_server(
+    model: LatencyModel, workload: WorkloadClasses, tensor_parallel_size: int, batch: int
+) -> DecodeServer:
     """A decode server with room for `batch` sequences."""
     batches, step_s = _steps(model, workload, tensor_parallel_size, batch)
     return DecodeServer(tensor_parallel_size, batches, step_s, step_s, _rates(workload, batches, step_s))
 
 
-def aggregated_server(model: LatencyModel, workload: Workload, prefill: PrefillServer, batch: int) -> DecodeServer:
+def aggregated_server(
+    model: LatencyModel, workload: WorkloadClasses, prefill: PrefillServer, batch: int
+) -> DecodeServer:
     """A server that does both: between two tokens of a request it also prefills for the others that begin meanwhile."""
     size = prefill.tensor_parallel_size
     batches, step_s = _steps(model, workload, size, batch)
@@ -109,16 +113,16 @@ def aggregated_server(model: LatencyModel, workload: Workload, prefill: PrefillS
     return DecodeServer(size, batches, step_s, itl_s, _rates(workload, batches, itl_s))
 
 
-def _steps(model: LatencyModel, workload: Workload, size: int, batch: int) -> tuple[Array, Array]:
+def _steps(model: LatencyModel, workload: WorkloadClasses, size: int, batch: int) -> tuple[Array, Array]:
     server, context_tokens = model.server(size), workload.context_tokens
     batches = range(1, batch + 1)
     return np.array(batches, dtype=np.float64), np.array([server.decode_step_s(b, context_tokens) for b in batches])
 
 
-def _rates(workload: Workload, batches: Array, itl_s: Array) -> Array:
+def _rates(workload: WorkloadClasses, batches: Array, itl_s: Array) -> Array:
     return (batches - 1) / (workload.output_tokens * itl_s)
 
 
-def _prompt_s(server: ServerLatency, workload: Workload, input_tokens: float) -> float:
+def _prompt_s(server: ServerLatency, workload: WorkloadClasses, input_tokens: float) -> float:
     cached = round(input_tokens * workload.prefix_cache_hit_share)
     return server.prefill_s(max(1, round(input_tokens) - cached), cached)

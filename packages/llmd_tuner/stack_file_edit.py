@@ -12,8 +12,8 @@ from typing import Any, cast
 from llmd_oke.config import CONFIG_KEY, yaml_files
 from llmd_oke.values import Entry, required_entry
 
-from llmd_tuner.search import Deployment, at_loads
-from llmd_tuner.search_inputs import Question
+from llmd_tuner.search import Candidate, at_loads
+from llmd_tuner.search_inputs import SearchInputs
 
 
 class ScalingShare(Entry):
@@ -45,7 +45,7 @@ def scaling_share() -> float:
     return required_entry("tuning", "scaling", ScalingShare).threshold_share
 
 
-def thresholds(question: Question, best: Deployment, tag: str) -> Mapping[str, RoleThresholds]:
+def thresholds(question: SearchInputs, best: Candidate, tag: str) -> Mapping[str, RoleThresholds]:
     """The thresholds of a deployment's roles, at the most that it carries within all targets.
 
     Prefill goes by prompt tokens per second, because its work is in proportion to them whatever their number; servers

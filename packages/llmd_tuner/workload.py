@@ -30,7 +30,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadClasses:
     """Classes of requests. `prefix_cache_hit_share` is the part of each prompt that prefill finds in its cache."""
 
     classes: tuple[Lengths, ...]
@@ -70,7 +70,7 @@ class Workload:
         weights = [c.weight for c in self.classes]
         return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
 
-    def scaled(self, input_factor: float = 1.0, output_factor: float = 1.0) -> "Workload":
+    def scaled(self, input_factor: float = 1.0, output_factor: float = 1.0) -> "WorkloadClasses":
         """The same classes with longer or shorter prompts and outputs."""
         classes = tuple(
             Lengths(c.weight, c.input_tokens * input_factor, c.output_tokens * output_factor) for c in self.classes
@@ -85,12 +85,12 @@ class Workload:
         return lengths + several + cached
 
 
-def of_lengths(input_tokens: float, output_tokens: float) -> Workload:
+def of_lengths(input_tokens: float, output_tokens: float) -> WorkloadClasses:
     """One class."""
-    return Workload((Lengths(1.0, input_tokens, output_tokens),))
+    return WorkloadClasses((Lengths(1.0, input_tokens, output_tokens),))
 
 
-def parse(text: str) -> Workload:
+def parse(text: str) -> WorkloadClasses:
     """A workload as it is written on a command line.
 
     Raises:
@@ -102,10 +102,10 @@ def parse(text: str) -> Workload:
         if match is None or int(match[2]) < 1 or int(match[3]) < 1 or float(match[1] or 1) <= 0:
             raise KitError(f"{part.strip()!r} is no workload.", f"Accepted: {FORM}.")
         classes.append(Lengths(float(match[1] or 1), float(match[2]), float(match[3])))
-    return Workload(tuple(classes))
+    return WorkloadClasses(tuple(classes))
 
 
-def read_trace(path: Path) -> Workload:
+def read_trace(path: Path) -> WorkloadClasses:
     """The workload of a trace: JSON Lines or CSV with `input_tokens` and `output_tokens`, and `at_s` where known.
 
     Raises:
@@ -129,7 +129,7 @@ def read_trace(path: Path) -> Workload:
         raise KitError(f"{path} has no requests.")
     times = [time_s for _, _, time_s in requests if time_s is not None]
     span_s = max(times) - min(times) if len(times) == len(requests) else 0.0
-    return Workload(_condensed(requests), requests_per_s=(len(times) - 1) / span_s if span_s > 0 else None)
+    return WorkloadClasses(_condensed(requests), requests_per_s=(len(times) - 1) / span_s if span_s > 0 else None)
 
 
 def _entries(text: str, is_csv: bool) -> Iterator[tuple[int, Any]]:

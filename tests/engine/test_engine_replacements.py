@@ -9,7 +9,7 @@ import pytest
 import stack_files
 from google.protobuf import json_format
 from llmd_oke.operations.recovery import Pending, Recovery, State, recovered_state
-from llmd_oke.program.access import ClusterAccess
+from llmd_oke.program.access import ClusterIdentity
 from llmd_oke.program.addresses import declare_front_door
 from llmd_oke.program.models import declare_address
 from pulumi.runtime.proto import provider_pb2
@@ -125,7 +125,7 @@ def test_the_service_of_a_model_stays_where_the_stack_gets_a_front_door(
     plans = iter([own, shared, own])
 
     def program() -> None:
-        plan, access = next(plans), ClusterAccess("test")
+        plan, access = next(plans), ClusterIdentity("test")
         opts = access.options(access.provider("cluster"))
         door = plan.front_door and declare_front_door(plan, plan.front_door, access, pulumi.Config("llmd-oke"), [])
         declare_address(plan, plan.models[0], opts, [], door)

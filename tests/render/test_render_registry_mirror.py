@@ -11,7 +11,7 @@ from llmd_oke import planning
 from llmd_oke.catalogue import operators, release_names
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals
 from llmd_oke.catalogue.container_images import lock
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.config import stacks, validate
 from llmd_oke.gitops.rendering import rendering_of
 from llmd_oke.operations import acceptance, load
@@ -155,7 +155,7 @@ def pod_images(rendered: Rendered) -> list[str]:
 def test_the_list_to_copy_has_all_that_is_pulled(rendered: Callable[..., Rendered], variant: str):
     config = with_mirror(variant)
     plan = planning.plan(validate(config))
-    wanted = {copy.destination.pinned for copy in copies(plan, RegistryMirror(PREFIX))}
+    wanted = {copy.destination.pinned for copy in copies(plan, MirrorRegistry(PREFIX))}
     used = set(pod_images(rendered(config)))
     used |= {text for text in texts([r.inputs for r in declared_objects(rendered(config))]) if IMAGE.fullmatch(text)}
     assert used - wanted == set()
@@ -238,7 +238,7 @@ def test_every_image_that_a_charts_values_bring_is_named_by_the_kit(name: str):
 
 @pytest.mark.parametrize("name", [*CHART_VALUES, "node-feature-discovery"])
 def test_an_operators_images_are_taken_from_the_private_registry_by_their_digests(name: str):
-    facts, mirror = operators.operator(name), RegistryMirror(PREFIX, "ocir")
+    facts, mirror = operators.operator(name), MirrorRegistry(PREFIX, "ocir")
     values = chart_values(facts.taken_from(mirror), [])
     written = json.dumps(values)
     assert [text for text in texts(values) if ELSEWHERE.search(text)] == []
@@ -248,7 +248,7 @@ def test_an_operators_images_are_taken_from_the_private_registry_by_their_digest
 
 
 def test_the_gpu_operators_own_resource_names_the_private_registry():
-    spec = device_config("ns", None, [], RegistryMirror(PREFIX, "ocir"))["spec"]
+    spec = device_config("ns", None, [], MirrorRegistry(PREFIX, "ocir"))["spec"]
     assert ELSEWHERE.search(json.dumps(spec)) is None
     assert spec["commonConfig"]["imageRegistrySecrets"] == [{"name": "ocir"}]
 
@@ -263,7 +263,7 @@ def test_what_lies_in_the_private_registry_already_is_pulled_from_where_it_is(re
     config = {**stack(model("agg-tp1-8r")), **MIRROR, "override": {"vllmImage": own}}
     assert own in pod_images(rendered(config))
     assert own not in {
-        copy.destination.pinned for copy in copies(planning.plan(validate(config)), RegistryMirror(PREFIX))
+        copy.destination.pinned for copy in copies(planning.plan(validate(config)), MirrorRegistry(PREFIX))
     }
 
 

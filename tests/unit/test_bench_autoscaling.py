@@ -9,11 +9,11 @@ from llmd_oke import config, planning
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 import autoscaling
-from autoscaling import Size, Step
-from autoscaling_load import Answer, Look
+from autoscaling import Size, SizingStep
+from autoscaling_load import AnswerTimes, Look
 
 SLOPE = RateProfile("slope", ((0, 2), (100, 2), (200, 10), (300, 10)))
-MET = Answer(0.0, 2000.0, 10.0, None)
+MET = AnswerTimes(0.0, 2000.0, 10.0, None)
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,8 @@ def scene():
     return autoscaling.usual_scene()
 
 
-def step(at_s: float, prefill: int, decode: int) -> Step:
-    return Step(at_s, Size(prefill, decode), prefill + decode, 8)
+def step(at_s: float, prefill: int, decode: int) -> SizingStep:
+    return SizingStep(at_s, Size(prefill, decode), prefill + decode, 8)
 
 
 def look(at_s: float, gpus: int, ending_gpus: int = 0) -> Look:
@@ -94,7 +94,7 @@ def test_turns_are_changes_of_direction_and_not_of_size():
 
 
 def test_requests_that_failed_or_missed_one_target_are_not_within_the_slo():
-    missed = [Answer(0, 9000, 10, None), Answer(0, 2000, 90, None), Answer(0, None, None, "timed-out: ")]
+    missed = [AnswerTimes(0, 9000, 10, None), AnswerTimes(0, 2000, 90, None), AnswerTimes(0, None, None, "timed-out: ")]
     assert autoscaling.attained([MET, *missed]) == 0.25
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
-from attacks import ATTACKS, Target, smuggling_cases
+from attacks import ATTACKS, AttackTarget, smuggling_cases
 
 PAGE = (Path(__file__).parents[2] / "docs" / "front-door-attacks.md").read_text()
 
@@ -21,5 +21,5 @@ def test_no_published_attack_got_past_its_share_of_memory_or_made_a_request_fail
 
 
 def test_each_smuggled_request_hides_another_one():
-    cases = smuggling_cases(Target("127.0.0.1", 1, "a", "", "k", "k", "m"))
+    cases = smuggling_cases(AttackTarget("127.0.0.1", 1, "a", "", "k", "k", "m"))
     assert all(sent.count(b"POST ") == 2 and b"/smuggled" in sent for sent in cases.values())

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 
-from house import DocstringFinding, House, count, docstring_findings, kind_of_finding, read_tree
+from house import CountedPlace, House, count, docstring_findings, kind_of_finding, read_tree
 
 PROGRAM = Path(__file__).parents[2] / "dev" / "house.py"
 
@@ -119,7 +119,7 @@ def test_findings_name_file_and_line_and_leave_tests_out(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text('"""What it does."""\n')
     found = docstring_findings(read_tree(tmp_path))
-    assert found == [DocstringFinding("components/llmd_oke/one.py", 4, "verb", "Gives a number.")]
+    assert found == [CountedPlace("components/llmd_oke/one.py", 4, "verb", "Gives a number.")]
 
 
 def test_a_walk_enters_the_modules_whose_functions_are_called(tmp_path):
@@ -152,10 +152,10 @@ def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_check_of_docstrings_fails_while_one_is_found(tmp_path):
     tree(tmp_path, one='"""Gives a number."""\n', three_in_two='"""A module."""\n')
-    found = run(tmp_path, "--docstrings", "--check")
+    found = run(tmp_path, "--list", "docstrings", "--check")
     assert (found.returncode, found.stdout.split()[:2]) == (1, ["components/llmd_oke/one.py:1", "verb"])
-    assert run(tmp_path, "--docstrings").returncode == 0
-    assert run(tmp_path, "--docstrings", "--check", "components/llmd_oke/two").returncode == 0
+    assert run(tmp_path, "--list", "docstrings").returncode == 0
+    assert run(tmp_path, "--list", "docstrings", "--check", "components/llmd_oke/two").returncode == 0
 
 
 def test_counts_are_a_table_or_json(tmp_path):

@@ -77,7 +77,7 @@ class TunnelOptions:
 
 
 @dataclass(frozen=True)
-class Target:
+class TunnelTarget:
     """What the tunnel leads to: a private address and port, through a bastion, in sessions of at most so long."""
 
     bastion_id: str
@@ -86,7 +86,7 @@ class Target:
     session_s: float
 
 
-def target(client: OciClient, options: TunnelOptions) -> Target:
+def target(client: OciClient, options: TunnelOptions) -> TunnelTarget:
     """The private endpoint of a cluster, and the bastion on the way to it.
 
     Raises:
@@ -101,7 +101,7 @@ def target(client: OciClient, options: TunnelOptions) -> Target:
     host, _, port = endpoint.partition(":")
     bastion = _bastion(client, cluster, options)
     session_s = min(options.session_s, int(bastion.get("maxSessionTtlInSeconds") or options.session_s))
-    return Target(str(bastion["id"]), host, int(port or 6443), session_s)
+    return TunnelTarget(str(bastion["id"]), host, int(port or 6443), session_s)
 
 
 def _cluster(client: OciClient, options: TunnelOptions) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _bastion(client: OciClient, cluster: Mapping[str, Any], options: TunnelOptio
 
 
 @dataclass(frozen=True)
-class Session:
+class BastionSession:
     """A bastion session that is active, and the command that makes the tunnel."""
 
     id: str
@@ -146,11 +146,11 @@ class Session:
 @contextmanager
 def session(
     client: OciClient,
-    end: Target,
+    end: TunnelTarget,
     public_key: str,
     progress: Progress,
     pause: Callable[[float], None] = time.sleep,
-) -> Generator[Session]:
+) -> Generator[BastionSession]:
     """A bastion session during the block.
 
     Raises:
@@ -176,13 +176,13 @@ def session(
             client.send("DELETE", "bastion", f"/sessions/{created['id']}")
 
 
-def _when_active(client: OciClient, ocid: str, progress: Progress, pause: Callable[[float], None]) -> Session:
+def _when_active(client: OciClient, ocid: str, progress: Progress, pause: Callable[[float], None]) -> BastionSession:
     state = ""
     for attempt in range(int(ACTIVE_TIMEOUT_S / POLL_S)):
         document = client.get("bastion", f"/sessions/{ocid}")
         state = str(document.get("lifecycleState"))
         if state == "ACTIVE":
-            return Session(ocid, str(document["sshMetadata"]["command"]))
+            return BastionSession(ocid, str(document["sshMetadata"]["command"]))
         if state in {"FAILED", "DELETED", "DELETING"}:
             break
         progress.detail(f"the bastion session is {state}, {attempt * POLL_S:.0f} s")
@@ -220,12 +220,12 @@ def make_key(folder: Path) -> tuple[Path, str]:
     return path, private_key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-Find = Callable[[], tuple[OciClient, Target]]
+Find = Callable[[], tuple[OciClient, TunnelTarget]]
 """Looks for the cluster and its bastion, signed in anew; raises NotYet where they are not there."""
 
 
 @dataclass(frozen=True)
-class Pace:
+class TunnelIntervals:
     """How the tunnel is kept, in seconds: how often cluster and `ssh` are looked at, how long `ssh` may take until it
     listens, how long it must have run not to count as failed, the pause before it is started again and how often in a
     row, with how many sessions in a row, and how long before its end a session is renewed.
@@ -251,12 +251,12 @@ class Tunnel:
     `failure` says why it is kept no longer, where nobody ended it.
     """
 
-    def __init__(self, find: Find, port: int, progress: Progress, pace: Pace | None = None) -> None:
+    def __init__(self, find: Find, port: int, progress: Progress, pace: TunnelIntervals | None = None) -> None:
         self.port = port
         self.failure: KitError | None = None
         self._find = find
         self._progress = progress
-        self._pace = pace or Pace()
+        self._pace = pace or TunnelIntervals()
         self._ending = threading.Event()
         self._open = threading.Event()
 
@@ -327,7 +327,7 @@ class Tunnel:
         if self.failure:
             self._progress.step(f"there is no tunnel any more: {self.failure.message}")
 
-    def _session(self, public_key: str, patience_s: float | None) -> tuple[ExitStack, Session, float]:
+    def _session(self, public_key: str, patience_s: float | None) -> tuple[ExitStack, BastionSession, float]:
         """An active session in a stack that ends it, and when it has to be renewed on the monotonic clock."""
         started_s = time.monotonic()
         while True:

@@ -1,18 +1,18 @@
 """Typed access to the data in `values/`, the kit's and the open project's: shapes, models and releases."""
 
-from llmd_oke.catalogue.cluster import Image, image, image_names
-from llmd_oke.catalogue.models import Model, model, model_names, model_of_repository
+from llmd_oke.catalogue.cluster import OracleImage, image, image_names
+from llmd_oke.catalogue.models import CatalogueModel, model, model_names, model_of_repository
 from llmd_oke.catalogue.releases import Release, release, release_names
-from llmd_oke.catalogue.shapes import Gpu, GpuNode, Node, Shape, gpu, gpu_names, node_of_gpu, shape, shape_names
+from llmd_oke.catalogue.shapes import Gpu, GpuNode, NodeHardware, Shape, gpu, gpu_names, node_of_gpu, shape, shape_names
 from llmd_oke.config.stack import Override
 from llmd_oke.values import open_project
 
 __all__ = [
+    "CatalogueModel",
     "Gpu",
     "GpuNode",
-    "Image",
-    "Model",
-    "Node",
+    "NodeHardware",
+    "OracleImage",
     "Override",
     "Release",
     "Shape",

@@ -4,7 +4,7 @@ from functools import cache
 from typing import Literal
 
 from llmd_oke.catalogue import entries
-from llmd_oke.catalogue.entries import Kind
+from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.values import Entry, follows_project, required_entry, values_folder
 
 SubnetRole = Literal[
@@ -78,7 +78,7 @@ class GrowingSubnet(Entry):
     blocks: tuple[Block, ...]
 
 
-class Subnets(Entry):
+class SubnetLayout(Entry):
     """The layout of a VCN."""
 
     vcn_cidr: str
@@ -127,9 +127,9 @@ class _ReservedRanges(Entry):
 
 
 @cache
-def subnets() -> Subnets:
+def subnets() -> SubnetLayout:
     """The layout of a VCN."""
-    return required_entry("network", "subnets", Subnets)
+    return required_entry("network", "subnets", SubnetLayout)
 
 
 @cache
@@ -229,7 +229,7 @@ def script_template(name: str) -> str:
     return (values_folder() / "cloud-init" / f"{name}.sh.j2").read_text()
 
 
-class Image(Entry):
+class OracleImage(Entry):
     """An image that Oracle publishes as a file. Its link changes, so that the stack file gives it."""
 
     name: str
@@ -241,11 +241,11 @@ class Image(Entry):
     shapes: tuple[str, ...]
 
 
-IMAGES = Kind("images", Image, key="name")
+IMAGES = EntryKind("images", OracleImage, key="name")
 
 
 @follows_project
-def image(name: str) -> Image | None:
+def image(name: str) -> OracleImage | None:
     """The image of that name, or None."""
     return entries.entry(IMAGES, name)
 
@@ -330,7 +330,7 @@ class DynamicGroup(Entry):
     source: str
 
 
-class Statement(Entry):
+class IamStatement(Entry):
     """A policy statement, a template; repeated for each value of its `variable` if there is one.
 
     `scope` says which compartment its policy is attached to: the cluster's, that of the network, of images, of keys,
@@ -348,7 +348,7 @@ class NeedEntry(Entry):
 
     phase: Phase
     why: str
-    statements: tuple[Statement, ...]
+    statements: tuple[IamStatement, ...]
 
 
 class Policies(Entry):

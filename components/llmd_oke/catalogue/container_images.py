@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema, model_validator
 
 from llmd_oke.catalogue import entries
-from llmd_oke.catalogue.entries import Kind
+from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.values import Entry, follows_project, required_entry, values_folder
 
 OCI_REGISTRY = ".ocir.io"
@@ -88,7 +88,7 @@ class Lock(Entry):
     images: dict[Annotated[str, AfterValidator(_tagged)], LockedDigest]
 
 
-LOCK = Kind("container-images", Lock, files=("lock",))
+LOCK = EntryKind("container-images", Lock, files=("lock",))
 
 
 def lock_file() -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from llmd_oke.catalogue import entries
-from llmd_oke.catalogue.entries import Kind
+from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.config.base import matching
 from llmd_oke.config.model import Decider, RouterProfileName
 from llmd_oke.values import Entry, follows_project
@@ -203,7 +203,7 @@ def _is(value: JsonValue, type_: JsonType) -> bool:
     return isinstance(value, _PYTHON_TYPES[type_])
 
 
-ENDPOINT_PICKERS = Kind("endpoint-pickers", EndpointPickerVersion, key="version")
+ENDPOINT_PICKERS = EntryKind("endpoint-pickers", EndpointPickerVersion, key="version")
 
 
 @follows_project

@@ -36,7 +36,7 @@ SUFFIX = ".yaml"
 
 
 @dataclass(frozen=True)
-class Kind(Generic[EntryType]):
+class EntryKind(Generic[EntryType]):
     """The entries in one folder of `values/` that projects may have too.
 
     Each has the name of its file; `key` is the field that says it again, None where the names are the kit's `files`.
@@ -71,7 +71,7 @@ def names(folder: str) -> list[str]:
     return sorted({*values.names(folder), *_project_files(folder)})
 
 
-def entry(kind: Kind[EntryType], name: str) -> EntryType | None:
+def entry(kind: EntryKind[EntryType], name: str) -> EntryType | None:
     """The entry of that name, the project's before the kit's; None where neither has it.
 
     Raises:
@@ -80,7 +80,7 @@ def entry(kind: Kind[EntryType], name: str) -> EntryType | None:
     return project_entry(kind, name) or values.entry(kind.folder, name, kind.type_)
 
 
-def required_entry(kind: Kind[EntryType], name: str) -> EntryType:
+def required_entry(kind: EntryKind[EntryType], name: str) -> EntryType:
     """The same for a name that the kit has.
 
     Raises:
@@ -89,7 +89,7 @@ def required_entry(kind: Kind[EntryType], name: str) -> EntryType:
     return project_entry(kind, name) or values.required_entry(kind.folder, name, kind.type_)
 
 
-def project_entry(kind: Kind[EntryType], name: str) -> EntryType | None:
+def project_entry(kind: EntryKind[EntryType], name: str) -> EntryType | None:
     """The project's own entry of that name, or None.
 
     Raises:
@@ -118,7 +118,7 @@ def origin(folder: str, name: str) -> ProjectEntry | None:
 
 
 @follows_project
-def judged(kind: Kind[EntryType], name: str) -> tuple[EntryType | None, Sequence[Problem]]:
+def judged(kind: EntryKind[EntryType], name: str) -> tuple[EntryType | None, Sequence[Problem]]:
     """A project's entry, and all that is wrong with it. There is none where its own shape is wrong."""
     file = _project_files(kind.folder)[name]
     where = f"{VALUES}/{file.path}"
@@ -141,7 +141,7 @@ def judged(kind: Kind[EntryType], name: str) -> tuple[EntryType | None, Sequence
     ]
 
 
-def _validated(kind: Kind[EntryType], document: yaml_files.Document) -> tuple[EntryType | None, list[Problem]]:
+def _validated(kind: EntryKind[EntryType], document: yaml_files.YamlDocument) -> tuple[EntryType | None, list[Problem]]:
     """The record of a document. It is read as JSON, which has lists for tuples and is strict about all else."""
     value = document.value
     if problems := list(document.problems()):

@@ -13,8 +13,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, Valida
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.conditions import Conditions, common_first, differences
-from llmd_oke.catalogue.entries import SUFFIX, Kind
-from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.entries import SUFFIX, EntryKind
+from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.project import LATENCY, latency_files
 from llmd_oke.catalogue.shapes import Gpu
 from llmd_oke.values import VALUES, Entry, follows_project, read_yaml, required_entry
@@ -116,9 +116,9 @@ class LatencyFigures(Entry):
         )
 
 
-def latency_kind(gpu: str) -> Kind[LatencyFigures]:
+def latency_kind(gpu: str) -> EntryKind[LatencyFigures]:
     """Where the figures of models on a GPU product are."""
-    return Kind(f"{LATENCY}/{gpu}", LatencyFigures, key="model")
+    return EntryKind(f"{LATENCY}/{gpu}", LatencyFigures, key="model")
 
 
 @follows_project
@@ -144,12 +144,12 @@ def _of_file(gpu: str, model: str) -> Iterator[Problem]:
         yield Problem("gpu", figures.gpu, gpu, "the folder is called so", file=file)
 
 
-def known_figures(model: Model, gpu: Gpu) -> LatencyFigures:
+def known_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
     """The catalogue's latency figures of a model on a GPU; bounds of the hardware where it has none."""
     return latency_figures(model.name, gpu.product) or bound_figures(model, gpu)
 
 
-def bound_figures(model: Model, gpu: Gpu) -> LatencyFigures:
+def bound_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
     """Figures of servers that lose nothing to their hardware's limits: where a fit starts, and never a forecast."""
     return LatencyFigures(
         model=model.name,

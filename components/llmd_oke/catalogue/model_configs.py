@@ -21,10 +21,10 @@ from llmd_oke.catalogue.models import (
     KeyValueCache,
     LatentAttention,
     LinearAttention,
+    ModelWork,
     Parameters,
     SlidingWindow,
     Weights,
-    Work,
 )
 from llmd_oke.values import Entry, required_entry
 
@@ -34,7 +34,7 @@ _HALF = 2
 """Bytes of a number in BF16 or FP16."""
 
 
-class Family(Entry):
+class ArchitectureFamily(Entry):
     """An architecture: its kind of attention, and what its config.json leaves to the code of the model."""
 
     attention: Literal["grouped-query", "latent", "gated-delta-net"]
@@ -46,11 +46,11 @@ class Family(Entry):
 
 
 class _Families(Entry):
-    families: dict[str, Family]
+    families: dict[str, ArchitectureFamily]
 
 
 @cache
-def families() -> Mapping[str, Family]:
+def families() -> Mapping[str, ArchitectureFamily]:
     """The architectures that are understood, by the `model_type` of config.json."""
     return required_entry("architectures", "families", _Families).families
 
@@ -304,7 +304,7 @@ class _Part:
 class _ModelFiles:
     """What was read of a model, each checked."""
 
-    family: Family
+    family: ArchitectureFamily
     config: TransformerConfig
     number_format: NumberFormat
     experts: ExpertsConfig | None
@@ -425,13 +425,13 @@ def _key_value_cache(files: _ModelFiles) -> KeyValueCache:
     return KeyValueCache(bytes_per_token=2 * layers * files.config.key_value_heads * files.config.head_size * _HALF)
 
 
-def _work(files: _ModelFiles, parts: list[_Part], head: int) -> Work:
+def _work(files: _ModelFiles, parts: list[_Part], head: int) -> ModelWork:
     """Matrices alone: norms and biases are less than a thousandth. The head is stored in BF16."""
     matrices = [part for part in parts if part.matrices]
     prefill = sum(part.used for part in matrices)
     dense = sum(files.part_bytes(part) for part in matrices if not part.routed)
     routed = sum(files.part_bytes(part) for part in matrices if part.routed)
-    return Work(
+    return ModelWork(
         prefill_parameters_billions=_three_digits(prefill / 1e9),
         decode_parameters_billions=_three_digits((prefill + head) / 1e9),
         dense_weight_gb=_three_digits((dense + _HALF * head) / 1e9),

@@ -7,8 +7,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.endpoint_pickers import Api
-from llmd_oke.catalogue.entries import Kind
-from llmd_oke.catalogue.shapes import Node
+from llmd_oke.catalogue.entries import EntryKind
+from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.config.base import EnvironmentName, HttpsUrl, matching
 from llmd_oke.config.stack import Commit, QuantizedReduce
 from llmd_oke.values import Entry, follows_project
@@ -96,7 +96,7 @@ class Weights(Entry):
         return self.stored_gib or self.gib
 
 
-class Work(Entry):
+class ModelWork(Entry):
     """What a token passes through and a decode step reads: parameters in billions, weights in GB (10^9 bytes).
 
     A prompt token passes through all but the head, which runs for the last one only. Of the experts a step reads those
@@ -148,12 +148,12 @@ class ComputedModel(Entry):
     architecture: Architecture
     parameters: Parameters
     weights: Weights
-    work: Work
+    work: ModelWork
     kv_cache: KeyValueCache
     max_model_len: PositiveInt
 
 
-class Model(ComputedModel):
+class CatalogueModel(ComputedModel):
     """A model of the catalogue: beside what is computed, what only sources and measurements can tell.
 
     `revision` is the commit of the repository that servers and pre-warming read, the head of `main` if left out; `apis`
@@ -173,11 +173,11 @@ class Model(ComputedModel):
     revision: Commit | None = None
 
 
-MODELS = Kind("models", Model, key="name")
+MODELS = EntryKind("models", CatalogueModel, key="name")
 
 
 @follows_project
-def model(name: str) -> Model | None:
+def model(name: str) -> CatalogueModel | None:
     """The model of that name, or None."""
     return entries.entry(MODELS, name)
 
@@ -187,7 +187,7 @@ def model_names() -> list[str]:
     return entries.names(MODELS.folder)
 
 
-def model_of_repository(repository: str) -> Model | None:
+def model_of_repository(repository: str) -> CatalogueModel | None:
     """The model with that Hugging Face repository, or None."""
     return next((item for name in model_names() if (item := model(name)) and item.repository == repository), None)
 
@@ -195,7 +195,7 @@ def model_of_repository(repository: str) -> Model | None:
 BYTES_PER_GIB = 2**30
 
 
-def key_value_gib(model: Model, node: Node, tensor_parallel_size: int, utilization: float) -> float:
+def key_value_gib(model: CatalogueModel, node: NodeHardware, tensor_parallel_size: int, utilization: float) -> float:
     """Room for the KV cache over all GPUs of a server, in GiB; negative where not even the weights fit.
 
     KV cache = share of the GPUs' memory that vLLM may take, less weights, less activations; `utilization` is
@@ -205,7 +205,7 @@ def key_value_gib(model: Model, node: Node, tensor_parallel_size: int, utilizati
     return utilization * gpu_gib - model.weights.gib - model.activation_gib_per_gpu * tensor_parallel_size
 
 
-def key_value_tokens(model: Model, node: Node, tensor_parallel_size: int, utilization: float) -> int:
+def key_value_tokens(model: CatalogueModel, node: NodeHardware, tensor_parallel_size: int, utilization: float) -> int:
     """Tokens whose KV cache fits one server beside weights and activations; a bound, as vLLM's profiling run decides.
 
     A KV head that is on several GPUs (more GPUs than KV heads, or latent attention) is stored on each of them.
@@ -215,14 +215,14 @@ def key_value_tokens(model: Model, node: Node, tensor_parallel_size: int, utiliz
     return max(0, int(room_gib * BYTES_PER_GIB / bytes_per_token))
 
 
-def key_value_copies(model: Model, tensor_parallel_size: int) -> int:
+def key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:
     """How many GPUs of a server hold the same part of the KV cache."""
     if model.architecture.latent_attention is not None:
         return tensor_parallel_size
     return max(1, tensor_parallel_size // model.architecture.key_value_heads)
 
 
-def heads_allow(model: Model, tensor_parallel_size: int) -> bool:
+def heads_allow(model: CatalogueModel, tensor_parallel_size: int) -> bool:
     """Whether so many GPUs share the attention heads evenly, and each has whole KV heads; a latent cache is copied."""
     sizes, gpus = model.architecture, tensor_parallel_size
     shared = sizes.key_value_heads % gpus == 0 or gpus % sizes.key_value_heads == 0
@@ -232,7 +232,7 @@ def heads_allow(model: Model, tensor_parallel_size: int) -> bool:
 _EXPERT_PARALLEL = frozenset({"--enable-expert-parallel", "-ep"})
 
 
-def shared_size(model: Model, arguments: Iterable[str] = ()) -> int | None:
+def shared_size(model: CatalogueModel, arguments: Iterable[str] = ()) -> int | None:
     """The inner size of what a server's GPUs share: an expert's, or a dense layer's. None where the model's or further
     arguments of vLLM keep experts whole.
     """
@@ -243,13 +243,13 @@ def shared_size(model: Model, arguments: Iterable[str] = ()) -> int | None:
     return None if whole else experts.intermediate_size
 
 
-def blocks_allow(model: Model, tensor_parallel_size: int, arguments: Iterable[str] = ()) -> bool:
+def blocks_allow(model: CatalogueModel, tensor_parallel_size: int, arguments: Iterable[str] = ()) -> bool:
     """Whether each GPU has whole blocks of weights that are scaled by blocks: vLLM starts with nothing else."""
     inner, block = shared_size(model, arguments), model.weights.block_size
     return block is None or inner is None or inner % (tensor_parallel_size * block) == 0
 
 
-def state_tokens(model: Model, tensor_parallel_size: int) -> int:
+def state_tokens(model: CatalogueModel, tensor_parallel_size: int) -> int:
     """Tokens whose KV cache takes as much room as the state of a sequence in layers of linear attention, rounded up.
 
     The state is split over all GPUs of a server, its KV cache as `key_value_copies` says.

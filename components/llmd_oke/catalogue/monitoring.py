@@ -7,7 +7,7 @@ from typing import Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from llmd_oke.catalogue.endpoint_pickers import Metrics
-from llmd_oke.catalogue.releases import Crds
+from llmd_oke.catalogue.releases import CrdFiles
 from llmd_oke.values import Entry, follows_project, required_entry
 
 MetricKind = Literal["counter", "gauge", "histogram"]
@@ -23,7 +23,7 @@ _Rule = TypeVar("_Rule", "Recording", "Alert")
 class MonitoringFacts(Entry):
     """The facts of `values/monitoring/prometheus.yaml`. `url` is the Prometheus where the stack file names none."""
 
-    definitions: Crds
+    definitions: CrdFiles
     names: tuple[str, ...]
     established_timeout_s: int
     remedy: str
@@ -129,7 +129,7 @@ def dashboards() -> tuple[Dashboard, ...]:
 
 
 @dataclass(frozen=True)
-class Watch:
+class MonitoringRules:
     """All rules and dashboards with the names that an endpoint picker gives its metrics.
 
     `lacking` names the rules and panels that are left out, because it has no such metric.
@@ -141,7 +141,7 @@ class Watch:
     lacking: tuple[str, ...]
 
 
-def watch(picker: Metrics) -> Watch:
+def watch(picker: Metrics) -> MonitoringRules:
     """Rules and dashboards of a release, by the metrics of its endpoint picker."""
     names = {"<decisions>": picker.decisions, "<ready_servers>": picker.ready_servers}
     unknown = [placeholder for placeholder, name in names.items() if name is None]
@@ -165,7 +165,7 @@ def watch(picker: Metrics) -> Watch:
         )
 
     rows, boards = rules(), dashboards()
-    return Watch(
+    return MonitoringRules(
         available(rows.recordings),
         available(rows.alerts),
         tuple(

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from llmd_oke.catalogue import entries
-from llmd_oke.catalogue.entries import Kind
+from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.values import Entry, follows_project, required_entry
 
 
@@ -85,14 +85,14 @@ def remedy_for(failure: str) -> str | None:
     return next((item.remedy for item in _remedies().remedies if item.says in failure), None)
 
 
-class Duration(Entry):
+class SourcedDuration(Entry):
     """A time with its source; None where it is assumed."""
 
     seconds: float
     source: str | None
 
 
-class ImagePull(Entry):
+class ImagePullFigures(Entry):
     """The size of vLLM's image in GB (10^9 bytes, compressed) where the lock has none, and the rate of its pull."""
 
     gigabytes: float
@@ -125,16 +125,16 @@ class ServerStart(Entry):
 class BringUpFacts(Entry):
     """Each leg's time, or what it follows from."""
 
-    network: Duration
-    control_plane: Duration
-    system_nodes: Duration
-    gpu_nodes: Duration
-    operators: Duration
-    devices: Duration
-    acceptance: Duration
-    router: Duration
-    first_request: Duration
-    image: ImagePull
+    network: SourcedDuration
+    control_plane: SourcedDuration
+    system_nodes: SourcedDuration
+    gpu_nodes: SourcedDuration
+    operators: SourcedDuration
+    devices: SourcedDuration
+    acceptance: SourcedDuration
+    router: SourcedDuration
+    first_request: SourcedDuration
+    image: ImagePullFigures
     weights: WeightRates
     server_start: ServerStart
 
@@ -152,7 +152,7 @@ class ServiceLimit(Entry):
     names: tuple[str, ...]
 
 
-class Limits(Entry):
+class ServiceLimits(Entry):
     """The limits of clusters and of networks."""
 
     cluster: ServiceLimit
@@ -160,9 +160,9 @@ class Limits(Entry):
 
 
 @cache
-def limits() -> Limits:
+def limits() -> ServiceLimits:
     """The limits of clusters and of networks."""
-    return required_entry("limits", "oci", Limits)
+    return required_entry("limits", "oci", ServiceLimits)
 
 
 class TagLimits(Entry):
@@ -288,7 +288,7 @@ class Prices(Entry):
     not_included: tuple[str, ...]
 
 
-PRICES = Kind("prices", Prices, files=("oci",))
+PRICES = EntryKind("prices", Prices, files=("oci",))
 
 
 @follows_project

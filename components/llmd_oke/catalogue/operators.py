@@ -7,7 +7,7 @@ from llmd_base.errors import KitError
 from pydantic import Field, model_validator
 
 from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked_image
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.values import Entry, entry, follows_project, required_entry
@@ -57,7 +57,7 @@ class HelmChart(Entry):
         repository = "/".join(part for part in (path, self.reference) if part)
         return ContainerImage(registry=registry, repository=repository, tag=self.version.replace("+", "_"))
 
-    def taken_from(self, mirror: RegistryMirror) -> "HelmChart":
+    def taken_from(self, mirror: MirrorRegistry) -> "HelmChart":
         """The chart's copy in a private registry."""
         copy = mirror.copy_of(self.published)
         return HelmChart(reference=f"{_OCI}{copy.registry}/{copy.repository}", version=self.version, digest=copy.digest)
@@ -126,7 +126,7 @@ class Operator(Entry):
             raise ValueError(f"images_of has to say that {', '.join(others)} are what {self.chart.version} brings")
         return self
 
-    def taken_from(self, mirror: RegistryMirror | None) -> "Operator":
+    def taken_from(self, mirror: MirrorRegistry | None) -> "Operator":
         """The operator with its chart and images from a private registry; as it is if None."""
         if mirror is None:
             return self
@@ -194,7 +194,7 @@ class DeviceConfig(Entry):
     tolerations_at: tuple[tuple[str, ...], ...]
     pull_secrets_at: tuple[str, ...]
 
-    def taken_from(self, mirror: RegistryMirror | None) -> "DeviceConfig":
+    def taken_from(self, mirror: MirrorRegistry | None) -> "DeviceConfig":
         """The resource with its images from a private registry; as it is if None."""
         if mirror is None:
             return self
@@ -202,7 +202,7 @@ class DeviceConfig(Entry):
         return self.model_copy(update={"images": _copies(self.images, mirror), "spec": spec})
 
 
-def _copies(places: tuple[ImagePlace, ...], mirror: RegistryMirror) -> tuple[ImagePlace, ...]:
+def _copies(places: tuple[ImagePlace, ...], mirror: MirrorRegistry) -> tuple[ImagePlace, ...]:
     return tuple(place.model_copy(update={"image": mirror.copy_of(place.image)}) for place in places)
 
 

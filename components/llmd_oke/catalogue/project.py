@@ -9,15 +9,15 @@ from llmd_base.errors import Problem
 from llmd_oke.catalogue.cluster import IMAGES
 from llmd_oke.catalogue.container_images import LOCK
 from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
-from llmd_oke.catalogue.entries import NAME, NAME_FORM, SUFFIX, Kind, judged, names, project_names
-from llmd_oke.catalogue.models import MODELS, Model, model
+from llmd_oke.catalogue.entries import NAME, NAME_FORM, SUFFIX, EntryKind, judged, names, project_names
+from llmd_oke.catalogue.models import MODELS, CatalogueModel, model
 from llmd_oke.catalogue.operations import PRICES
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.shapes import GPUS, SHAPES
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.values import VALUES, ProjectFile, follows_project, project_values, values_folder
 
-KINDS: tuple[Kind[Any], ...] = (MODELS, SHAPES, GPUS, RELEASES, ENDPOINT_PICKERS, IMAGES, PRICES, LOCK)
+KINDS: tuple[EntryKind[Any], ...] = (MODELS, SHAPES, GPUS, RELEASES, ENDPOINT_PICKERS, IMAGES, PRICES, LOCK)
 """What a project may have in folders of their names."""
 
 LATENCY = "latency"
@@ -114,7 +114,7 @@ def _repositories() -> Iterator[Problem]:
             )
 
 
-def _known_model(name: str) -> Model:
+def _known_model(name: str) -> CatalogueModel:
     known = model(name)
     assert known is not None  # noqa: S101 - it is one of the names
     return known

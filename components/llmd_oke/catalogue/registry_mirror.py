@@ -10,7 +10,7 @@ _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
 @dataclass(frozen=True)
-class RegistryMirror:
+class MirrorRegistry:
     """A registry with a path in it (`prefix`), and the Secret that pods pull with; None where nodes sign in themselves.
 
     A copy is named by the prefix and the whole name of what it is a copy of, registry included, as `skopeo sync

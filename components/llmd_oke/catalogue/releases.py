@@ -12,15 +12,15 @@ from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.container_images import LockedImage, envoy_image, locked_image, parse_reference, removal_reason
 from llmd_oke.catalogue.downloads import pinned_file
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
-from llmd_oke.catalogue.entries import Kind
-from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.entries import EntryKind
+from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.config.engine import Engine, argument_of, flag_of
 from llmd_oke.config.model import Role
 from llmd_oke.config.stack import Override, QuickReduceFormat
 from llmd_oke.values import Entry, cache_folder, follows_project, module_folder, read_yaml
 
 
-class Program(Entry):
+class ImageProgram(Entry):
     """The program inside an image, by the name and version that the rehearsal looks it up with."""
 
     name: str
@@ -29,7 +29,7 @@ class Program(Entry):
 
 def _tagged_program(name: str) -> Any:
     """A field for the program of a record's image, of the version that the image's tag says unless the record does."""
-    return Field(default_factory=lambda record: Program(name=name, version=record["image"].tag))
+    return Field(default_factory=lambda record: ImageProgram(name=name, version=record["image"].tag))
 
 
 class Requests(Entry):
@@ -43,7 +43,7 @@ class EndpointPicker(Entry):
     """The endpoint picker (EPP)."""
 
     image: LockedImage
-    program: Program = _tagged_program("epp")
+    program: ImageProgram = _tagged_program("epp")
     requests: Requests
     memory_limit_gib: int
 
@@ -76,7 +76,7 @@ class RouterDialect(Entry):
     largest_body_mib: int
 
 
-class Crds(Entry):
+class CrdFiles(Entry):
     """Custom resource definitions: files of a Go module, each with its SHA-256.
 
     `repository` serves the same files over HTTPS.
@@ -89,7 +89,7 @@ class Crds(Entry):
     files: dict[str, str]
 
 
-class Proxy(Entry):
+class RouterProxy(Entry):
     """The Envoy beside the endpoint picker; the kit's own unless a release names another one."""
 
     image: LockedImage = Field(default_factory=envoy_image)
@@ -107,7 +107,7 @@ class RoutingSidecar(Entry):
     """
 
     image: LockedImage
-    program: Program = _tagged_program("pd-sidecar")
+    program: ImageProgram = _tagged_program("pd-sidecar")
     arguments: tuple[str, ...]
     server_port_flag: str = "--vllm-port"
     ssrf_protection: bool = False
@@ -140,7 +140,7 @@ class AttentionBackend(Entry):
         chosen = (self.default, self.kv_connector, self.latent)
         return frozenset((*chosen, *self.refused_with_kv_connector, *self.split_by_heads))
 
-    def chosen(self, model: Model, *, kv_connector: bool) -> str:
+    def chosen(self, model: CatalogueModel, *, kv_connector: bool) -> str:
         """That of a model's servers, with or without a KV connector."""
         if model.architecture.latent_attention is not None:
             return self.latent
@@ -178,7 +178,7 @@ class KvConnector(Entry):
     hybrid_flag: str | None = None
     hybrid_flags: tuple[str, ...] = ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager")
 
-    def hybrid_argument(self, model: Model, arguments: Sequence[str]) -> str | None:
+    def hybrid_argument(self, model: CatalogueModel, arguments: Sequence[str]) -> str | None:
         """The argument that keeps the hybrid KV cache manager on, for a model with sliding windows; None where the
         user's `arguments` say something of it, or have another connector, which may lack it and then end vLLM.
         """
@@ -247,7 +247,7 @@ class Vllm(Entry):
     quick_reduce: QuickReduceFormat | None = None
     traces: bool = False
 
-    def kv_cache_settings(self, model: Model, engine: Engine, *, hands_over: bool) -> KvCacheSettings:
+    def kv_cache_settings(self, model: CatalogueModel, engine: Engine, *, hands_over: bool) -> KvCacheSettings:
         """Decide what a model's servers are started with for their KV cache, whether or not they hand it over: as
         `engine` asks, else as this vLLM has it.
         """
@@ -275,8 +275,8 @@ class Release(Entry):
     former_names: tuple[str, ...] = ()
     endpoint_picker: EndpointPicker
     router: RouterDialect
-    crds: Crds
-    proxy: Proxy
+    crds: CrdFiles
+    proxy: RouterProxy
     routing_sidecar: RoutingSidecar
     vllm: Vllm
 
@@ -293,7 +293,7 @@ class Release(Entry):
         return Requests(cpus=picker.cpus + proxy.cpus, memory_gib=picker.memory_gib + proxy.memory_gib)
 
 
-Part = TypeVar("Part", EndpointPicker, Proxy, RoutingSidecar, Vllm)
+Part = TypeVar("Part", EndpointPicker, RouterProxy, RoutingSidecar, Vllm)
 
 
 def with_override(base: Release, override: Override) -> Release:
@@ -334,7 +334,7 @@ def vllm_release(base: Release, override: Override) -> Release:
     return (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
 
 
-RELEASES = Kind("releases", Release, key="name")
+RELEASES = EntryKind("releases", Release, key="name")
 
 
 @follows_project
@@ -376,7 +376,7 @@ def release_of_former_name(name: str) -> Release | None:
     return next((item for item in _releases() if name in item.former_names), None)
 
 
-def crd_manifests(crds: Crds) -> list[dict[str, Any]]:
+def crd_manifests(crds: CrdFiles) -> list[dict[str, Any]]:
     """The custom resource definitions of a release.
 
     Each file comes from the release's Go module where that is on the machine, otherwise over HTTPS, and is held
@@ -388,7 +388,7 @@ def crd_manifests(crds: Crds) -> list[dict[str, Any]]:
     return [read_yaml(_definition_file(crds, name, sha256)) for name, sha256 in crds.files.items()]
 
 
-def _definition_file(crds: Crds, name: str, sha256: str) -> Path:
+def _definition_file(crds: CrdFiles, name: str, sha256: str) -> Path:
     url = f"{crds.repository}/{crds.version}/{crds.folder}/{name}"
     cached = cache_folder() / "crds" / crds.version / name
     return pinned_file(url, sha256, cached, module_folder(crds.module, crds.version) / crds.folder / name)

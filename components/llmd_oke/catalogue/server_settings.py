@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import KvCacheSettings, Release
 from llmd_oke.config.engine import Engine, SettingValue, engine_settings
 from llmd_oke.config.model import HANDING_OVER, Role
@@ -93,7 +93,7 @@ class ServerSettings:
 
 
 def server_settings(
-    release: Release, model: Model, engine: Engine, role: Role, tensor_parallel_size: int, *, rdma: bool
+    release: Release, model: CatalogueModel, engine: Engine, role: Role, tensor_parallel_size: int, *, rdma: bool
 ) -> ServerSettings:
     """Decide each setting of the servers of one role: as `engine` asks, else as model or release have it.
 
@@ -129,7 +129,7 @@ def reduced(quantization: QuickReduceFormat | None, most_gpus: int) -> QuickRedu
 
 
 def _quick_reduce(
-    release: Release, model: Model, engine: Engine, tensor_parallel_size: int
+    release: Release, model: CatalogueModel, engine: Engine, tensor_parallel_size: int
 ) -> QuickReduceFormat | None:
     """By the user's override, or for a model that an evaluation has passed with it, as it changes answers. What the
     environment of the user or the model says is passed to the server whatever its size.

@@ -4,7 +4,7 @@ from functools import cache
 
 from pydantic import Field, JsonValue
 
-from llmd_oke.catalogue.releases import Crds
+from llmd_oke.catalogue.releases import CrdFiles
 from llmd_oke.values import Entry, entry, names, required_entry
 
 
@@ -45,7 +45,7 @@ def model_cache() -> ModelCacheFacts:
     return required_entry("storage", "model-cache", ModelCacheFacts)
 
 
-class Pace(Entry):
+class ScalingRate(Entry):
     """How fast servers come or go: `pods` in each `period_s`, and only for what held for all of `window_s`; seconds."""
 
     pods: int
@@ -60,14 +60,14 @@ class ScalingFacts(Entry):
     `queries` are PromQL by the threshold's name, with `<selector>` for the pods.
     """
 
-    definitions: Crds
+    definitions: CrdFiles
     names: tuple[str, ...]
     established_timeout_s: int
     remedy: str
     prometheus: str
     polling_interval_s: int
-    scale_up: Pace
-    scale_down: Pace
+    scale_up: ScalingRate
+    scale_down: ScalingRate
     queries: dict[str, str]
     ratio_factor: float
 

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, WithJsonSchema
 
 from llmd_oke.catalogue import entries
-from llmd_oke.catalogue.entries import Kind
+from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.config.pools import Taint
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.values import Entry, follows_project, required_entry
@@ -61,7 +61,7 @@ class Gpu(Entry):
     node: OtherNode | None = None
 
 
-GPUS = Kind("gpus", Gpu, key="product")
+GPUS = EntryKind("gpus", Gpu, key="product")
 
 
 @follows_project
@@ -106,7 +106,7 @@ class SriovPorts(Entry):
     ports: tuple[str, ...]
 
 
-class RdmaNetwork(Entry):
+class RdmaPorts(Entry):
     """The RDMA ports of a node, and the environments that UCX and RCCL need to use them.
 
     `adapters` are the host channel adapters by name, in the order of the GPUs. `sriov` is None for a shape whose ports
@@ -156,7 +156,7 @@ class Shape(Entry):
     cpus: PositiveInt
     memory_gib: PositiveInt
     price_usd_per_hour: PositiveFloat
-    rdma: RdmaNetwork
+    rdma: RdmaPorts
     node: NodeDefaults
     disks: LocalDisks | None = None
     server_requests_per_gpu: ServerRequests
@@ -177,7 +177,7 @@ class Shape(Entry):
         return self.price_usd_per_hour / self.gpus
 
 
-SHAPES = Kind("shapes", Shape, key="name")
+SHAPES = EntryKind("shapes", Shape, key="name")
 
 
 @follows_project
@@ -191,7 +191,7 @@ def shape_names() -> list[str]:
     return entries.names(SHAPES.folder)
 
 
-class Node(Protocol):
+class NodeHardware(Protocol):
     """A node with `gpus` equal GPUs and a port for each of them. The price is None where no list has it."""
 
     @property
@@ -231,7 +231,7 @@ class GpuNode:
     price_usd_per_gpu_hour: float | None
 
 
-def node_of_gpu(product: str) -> Node | None:
+def node_of_gpu(product: str) -> NodeHardware | None:
     """The first shape with that GPU, else the nodes that it comes in elsewhere; None for an unknown product."""
     shapes = (item for name in shape_names() if (item := shape(name)) and item.gpu.product == product)
     if (node := next(shapes, None)) is not None:

@@ -22,11 +22,11 @@ from llmd_base.row import Basis, Quantiles, Row
 from llmd_bench.deployment import ServerPods, stability
 from llmd_bench.files import REQUESTS_FILE, make_folder, write_rows
 from llmd_bench.history import ROWS_FILE
-from llmd_bench.load.completions import Api, Target, address_of
+from llmd_bench.load.completions import Api, CompletionsTarget, address_of
 from llmd_bench.load.notation import read_conversations, read_length, read_prefix, read_shapes, read_trim
 from llmd_bench.load.records import RequestRecord, as_line, write_file
-from llmd_bench.load.stages import Conditions, Stage, StageResult, check, mark_restarts, run_stages, unmeasured
-from llmd_bench.load.workload import Workload
+from llmd_bench.load.stages import LoadStage, StageConditions, StageResult, check, mark_restarts, run_stages, unmeasured
+from llmd_bench.load.workload import RequestWorkload
 from llmd_bench.loads import pace
 from llmd_bench.rows import stage_row
 from rich.box import SIMPLE_HEAD
@@ -121,7 +121,7 @@ class TargetOptions:
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class LoadFlags:
     """The options that say which load is sent."""
 
     load: Shapes
@@ -136,22 +136,22 @@ class LoadOptions:
     limit: Limit = None
     seed: Seed = 0
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[LoadStage]:
         """One for each value of each shape.
 
         Raises:
             KitError: a shape can't be read.
         """
         shapes = [shape for text in self.load for shape in read_shapes(text, self.seed)]
-        return [Stage(shape, self.requests, self.duration) for shape in shapes]
+        return [LoadStage(shape, self.requests, self.duration) for shape in shapes]
 
-    def workload(self, input_tokens: str, output_tokens: str) -> Workload:
+    def workload(self, input_tokens: str, output_tokens: str) -> RequestWorkload:
         """What is asked of the model; the lengths are for options that are left out.
 
         Raises:
             KitError: a text can't be read.
         """
-        return Workload(
+        return RequestWorkload(
             read_length(self.input_tokens or input_tokens),
             read_length(self.output_tokens or output_tokens),
             self.seed,
@@ -159,13 +159,13 @@ class LoadOptions:
             conversations=read_conversations(self.conversations) if self.conversations else None,
         )
 
-    def conditions(self, clock: "ClockOptions") -> Conditions:
+    def conditions(self, clock: "ClockOptions") -> StageConditions:
         """How it is run.
 
         Raises:
             KitError: the trim can't be read.
         """
-        return Conditions(clock.time_scale, read_trim(self.trim), self.rest, clock.request_timeout)
+        return StageConditions(clock.time_scale, read_trim(self.trim), self.rest, clock.request_timeout)
 
     def whole_limit_s(self, stages: int, time_scale: float) -> float:
         """Wall seconds after which the whole run ends."""
@@ -210,7 +210,7 @@ class OutputOptions:
 
 @with_option_groups
 def bench(
-    target: TargetOptions, load: LoadOptions, clock: ClockOptions, sender: SenderOptions, output: OutputOptions
+    target: TargetOptions, load: LoadFlags, clock: ClockOptions, sender: SenderOptions, output: OutputOptions
 ) -> None:
     """Load a model and tell its latencies and rates, what went wrong, and how well the generator itself did.
 
@@ -264,7 +264,7 @@ class BenchTarget:
     are kept by default, and `servers` lists the pods of its servers.
     """
 
-    target: Target
+    target: CompletionsTarget
     input_tokens: str = "1024"
     output_tokens: str = "128"
     facts: Mapping[str, Any] | None = None
@@ -310,7 +310,7 @@ def target_of_stack(
         console.errors().print(f"[magenta]note[/] {SIGNED_IN_ONCE}", soft_wrap=True)
     folder = new_folder(reports or project / "reports", stack)
     return BenchTarget(
-        target=Target(way.url, model.model.repository, dict(way.headers), way.verify, api),
+        target=CompletionsTarget(way.url, model.model.repository, dict(way.headers), way.verify, api),
         input_tokens=str(model.workload.input_tokens),
         output_tokens=str(model.workload.output_tokens),
         facts=_facts(plan, model),
@@ -334,7 +334,7 @@ def target_of_url(target: TargetOptions) -> BenchTarget:
     verify = _authority(target.certificates) if target.certificates else True
     model = target.model or _only_model(url, headers, verify)
     facts = {"model": model, "gpu": target.gpu, "gpus_counted": target.gpus} if target.gpu and target.gpus else None
-    return BenchTarget(Target(url.rstrip("/"), model, headers, verify, target.api), facts=facts)
+    return BenchTarget(CompletionsTarget(url.rstrip("/"), model, headers, verify, target.api), facts=facts)
 
 
 def _token() -> str:
@@ -397,9 +397,7 @@ def _only_model(url: str, headers: Mapping[str, str], verify: ssl.SSLContext | b
     return models[0]
 
 
-def run_here(
-    target: BenchTarget, load: LoadOptions, clock: ClockOptions, processes: int, output: OutputOptions
-) -> None:
+def run_here(target: BenchTarget, load: LoadFlags, clock: ClockOptions, processes: int, output: OutputOptions) -> None:
     """Load, keep and show; ends with the exit code that belongs to the result.
 
     Raises:
@@ -413,7 +411,7 @@ def run_here(
     if rows_file:
         make_folder(rows_file.parent)
     before = target.servers()
-    with _RequestsFile(requests_file) as lines, bench_view.Watch() as watch:
+    with _RequestsFile(requests_file) as lines, bench_view.BenchProgressView() as watch:
         run = run_stages(
             target.target,
             stages,
@@ -510,7 +508,7 @@ class _RequestsFile:
 def run_in_pods(
     stack: str,
     name: str | None,
-    load: LoadOptions,
+    load: LoadFlags,
     clock: ClockOptions,
     sender: SenderOptions,
     output: OutputOptions,
@@ -546,7 +544,7 @@ def run_in_pods(
         raise typer.Exit(1)
 
 
-def _pod_load(load: LoadOptions, clock: ClockOptions, sender: SenderOptions) -> "PodLoadOptions":
+def _pod_load(load: LoadFlags, clock: ClockOptions, sender: SenderOptions) -> "PodLoadOptions":
     from llmd_oke.operations.load import LoadOptions as PodLoadOptions  # noqa: PLC0415
 
     if load.prefix or load.conversations or load.rest or load.limit:

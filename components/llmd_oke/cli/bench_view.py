@@ -20,7 +20,7 @@ PLAIN_INTERVAL_S = 10.0
 """Between two lines where there is no terminal."""
 
 
-class Watch:
+class BenchProgressView:
     """Shows how far a run is: a table that changes on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Watch:
         self._said_s = -math.inf
         self._stage = -1
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "BenchProgressView":
         if self._is_terminal:
             self._display.start()
         return self

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import KitError
-from llmd_bench.evals import EvalResult, Judgement, judge
+from llmd_bench.evals import EvalResult, EvaluationJudgement, judge
 from rich.table import Table
 from rich.text import Text
 
@@ -38,11 +38,11 @@ Limit = Annotated[float, options.time_option(about="Time after which the whole e
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationOutcome:
     """One model's result, its judgement, and the file of the result."""
 
     result: EvalResult
-    judgement: Judgement
+    judgement: EvaluationJudgement
     file: Path
 
 
@@ -81,7 +81,7 @@ def evaluate(
     from llmd_oke.operations import evals  # noqa: PLC0415 - loads Pulumi, --help does without
 
     plan, progress = planning.plan_stack_file(project, stack), console.progress()
-    outcomes: list[Outcome] = []
+    outcomes: list[EvaluationOutcome] = []
     for model in plan.models:
         baseline = evals.baseline(folder, against, model.name, set_) if against else None
         progress.step(f"evaluating {model.name}: {set_}")
@@ -93,7 +93,7 @@ def evaluate(
         published = evaluations.evals().floor(set_, model.model.name)
         least = floor if floor is not None else published.score if published else None
         judgement = judge(result, least, baseline)
-        outcomes.append(Outcome(result, judgement, evals.store_result(result, folder, stack, model.name)))
+        outcomes.append(EvaluationOutcome(result, judgement, evals.store_result(result, folder, stack, model.name)))
     if as_json:
         typer.echo(json.dumps([_document(outcome) for outcome in outcomes], indent=2))
     for outcome in outcomes if not as_json else ():
@@ -103,7 +103,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _document(outcome: Outcome) -> dict[str, Any]:
+def _document(outcome: EvaluationOutcome) -> dict[str, Any]:
     return {
         **outcome.result.model_dump(mode="json", exclude={"answers"}),
         "score": outcome.result.score,
@@ -113,7 +113,7 @@ def _document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: EvaluationOutcome) -> None:
     result, judgement = outcome.result, outcome.judgement
     low, high = result.interval
     not_real = f"; simulated: {', '.join(result.simulated)}" if result.simulated else ""

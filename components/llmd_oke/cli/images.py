@@ -13,10 +13,10 @@ from rich.table import Table
 from llmd_oke.catalogue.container_images import LOCK, lock, lock_file
 from llmd_oke.catalogue.entries import VERDICT
 from llmd_oke.catalogue.project import project_problems
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
-from llmd_oke.config.stack import RegistryMirror as RegistryMirrorPart
+from llmd_oke.config.stack import RegistryMirrorConfig as RegistryMirrorPart
 from llmd_oke.config.yaml_files import difference, write_whole
 from llmd_oke.planning import plan_stack_file
 from llmd_oke.planning.container_images import (
@@ -176,9 +176,9 @@ def as_plain(used: UsedImage) -> dict[str, Any]:
     }
 
 
-def _mirror(prefix: str) -> RegistryMirror:
+def _mirror(prefix: str) -> MirrorRegistry:
     try:
-        return RegistryMirror(RegistryMirrorPart(prefix=prefix).prefix)
+        return MirrorRegistry(RegistryMirrorPart(prefix=prefix).prefix)
     except ValidationError as error:
         remedy = "A registry and a path in it, without https://, such as iad.ocir.io/namespace/mirror."
         raise KitError(f"--mirror {prefix} is no private registry.", remedy) from error

@@ -16,7 +16,7 @@ from llmd_oke.values import values_folder
 
 if TYPE_CHECKING:  # `--help` loads neither pydantic nor an HTTP client
     from llmd_oke.access.hugging_face import ModelFile
-    from llmd_oke.catalogue.models import Model
+    from llmd_oke.catalogue.models import CatalogueModel
 
 app = typer.Typer(no_args_is_help=True, help="Models of the catalogue: compute the entry of a further one.")
 
@@ -54,7 +54,7 @@ _INSTEAD = (
 class ComputedEntry:
     """An entry, the files that it was computed from, and its text with a source beside each figure."""
 
-    model: "Model"
+    model: "CatalogueModel"
     files: "tuple[ModelFile, ...]"
     text: str
 
@@ -110,7 +110,7 @@ def computed_entry(
         KitError: a file is no JSON object, can't be understood, or the name is none.
     """
     from llmd_oke.catalogue.model_configs import compute_model  # noqa: PLC0415
-    from llmd_oke.catalogue.models import Model  # noqa: PLC0415
+    from llmd_oke.catalogue.models import CatalogueModel  # noqa: PLC0415
 
     documents = [_document(file) for file in files]
     try:
@@ -121,7 +121,7 @@ def computed_entry(
     if revision is not None and _COMMIT.fullmatch(revision):
         own["revision"] = revision
     plain = {name: value for name, (value, _) in _ASSUMED.items()}
-    model = Model.model_validate(own | computed.model_dump() | plain)
+    model = CatalogueModel.model_validate(own | computed.model_dump() | plain)
     return ComputedEntry(model, files, _text(model, own, files))
 
 
@@ -176,7 +176,7 @@ def _checked_name(name: str | None, repository: str) -> str:
     return chosen
 
 
-def _text(model: "Model", own: Mapping[str, str], files: "tuple[ModelFile, ...]") -> str:
+def _text(model: "CatalogueModel", own: Mapping[str, str], files: "tuple[ModelFile, ...]") -> str:
     """The entry as YAML, in the order of the kit's own: what is named, what is computed, what is assumed."""
     plain = model.model_dump(mode="json", exclude_defaults=True)
     told = f"{files[0].address}, sha256 {files[0].sha256}"

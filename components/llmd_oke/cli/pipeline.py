@@ -29,7 +29,7 @@ from llmd_oke.operations import guards
 from llmd_oke.operations.backend import PASSPHRASE, cloud_audience, environment, signed_in_to_cloud
 from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.guards import displacement
-from llmd_oke.operations.previews import Change, Preview
+from llmd_oke.operations.previews import Preview, ResourceChange
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.redaction import compared, preview_project, without_secrets
 from llmd_oke.operations.updates import with_refresh
@@ -366,12 +366,12 @@ def headline(counts: Mapping[str, int]) -> str:
     return ", ".join([*known, f"{counts.get('same', 0)} unchanged"]) if known else "no changes"
 
 
-def _exists(change: Change) -> bool:
+def _exists(change: ResourceChange) -> bool:
     """Components, providers and the stack itself have no existence of their own."""
     return not change.type.startswith(_WITHOUT_EXISTENCE)
 
 
-def _table(changes: Iterable[Change]) -> list[str]:
+def _table(changes: Iterable[ResourceChange]) -> list[str]:
     rows = sorted(
         (change for change in changes if change.operation in _ORDER and _exists(change)),
         key=lambda change: (_ORDER.index(change.operation), change.type, change.name),
@@ -383,7 +383,7 @@ def _table(changes: Iterable[Change]) -> list[str]:
     return ["\n".join([*lines, *more])]
 
 
-def _row(change: Change) -> str:
+def _row(change: ResourceChange) -> str:
     paths = [*(f"**{_plain(path)}**" for path in change.replaced_by)]
     paths += [_plain(path) for path in change.changed if path not in change.replaced_by]
     named = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")

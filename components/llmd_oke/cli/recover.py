@@ -17,7 +17,7 @@ from llmd_oke.config import CreateCluster, StackConfig, load, project_name, sett
 from llmd_oke.operations import backend, recovery
 from llmd_oke.operations import drift as operation
 from llmd_oke.operations.drift import Drift
-from llmd_oke.operations.preflight import Tenancy
+from llmd_oke.operations.preflight import StackTenancy
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery, State
 
@@ -129,7 +129,7 @@ def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State
     cluster = config.cluster
     if not isinstance(cluster, CreateCluster):
         return []
-    tenancy = Tenancy(client(), config, cluster)
+    tenancy = StackTenancy(client(), config, cluster)
     compartments = {cluster.compartment_id, cluster.tenancy_id, cluster.network.compartment_id}
     places = sorted(filter(None, compartments))
     domains, progress = tenancy.availability_domains, console.progress()

@@ -15,8 +15,8 @@ from llmd_bench import comparison, texts
 from llmd_bench import history as runs
 from llmd_bench.comparison import Comparison, LoadComparison
 from llmd_bench.files import Hints, Rejection
-from llmd_bench.history import Run, SideResults, load_side, open_store
-from llmd_bench.loads import Load, deployment, pace
+from llmd_bench.history import SideResults, StoredRun, load_side, open_store
+from llmd_bench.loads import RequestedLoad, deployment, pace
 from llmd_bench.texts import number
 from pydantic import TypeAdapter, ValidationError
 from rich.markup import escape
@@ -192,7 +192,7 @@ def push(
     console.output().print(f"{len(copied)} runs copied" if copied else "nothing new")
 
 
-def _runs(address: str, stack: str) -> list[Run]:
+def _runs(address: str, stack: str) -> list[StoredRun]:
 
     store = open_store(address)
     items = runs.runs(store, stack, loads=True)
@@ -204,7 +204,7 @@ def _runs(address: str, stack: str) -> list[Run]:
     return items
 
 
-def _print(items: Sequence[Run], *, as_json: bool) -> None:
+def _print(items: Sequence[StoredRun], *, as_json: bool) -> None:
     if as_json:
         documents = [
             {"run": run.name, "kind": run.kind, "rows": [row.model_dump(mode="json") for row in run.rows]}
@@ -228,7 +228,7 @@ def _print(items: Sequence[Run], *, as_json: bool) -> None:
     console.output().print(FittingTable(table))
 
 
-def _title(rows: Sequence[tuple[Run, Row]]) -> str:
+def _title(rows: Sequence[tuple[StoredRun, Row]]) -> str:
     """The stack, and the model where it is one."""
     names = [*dict.fromkeys(run.stack for run, _ in rows), *dict.fromkeys(row.model for _, row in rows)]
     return ", ".join(names) if len(names) == 2 else names[0] if names else "no such run"
@@ -244,7 +244,7 @@ def _cells(row: Row, *, several: bool) -> list[str]:
 def _figures(row: Row) -> Table:
 
     configuration = row.origin.config_hash or "unknown"
-    title = f"{deployment(row)}: {Load(row)}; {row.basis.value} figures, configuration {configuration}"
+    title = f"{deployment(row)}: {RequestedLoad(row)}; {row.basis.value} figures, configuration {configuration}"
     table = Table(title=Text(title), title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")

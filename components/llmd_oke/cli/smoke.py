@@ -25,7 +25,7 @@ from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.planning import Plan
 
 if TYPE_CHECKING:
-    from llmd_oke.operations.smoke import Outcome
+    from llmd_oke.operations.smoke import SmokeOutcome
 
 Ran = Annotated[
     list[str] | None,
@@ -123,14 +123,14 @@ def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
             _show_tables(outcomes)
 
 
-def _show_tables(outcomes: Sequence["Outcome"]) -> None:
+def _show_tables(outcomes: Sequence["SmokeOutcome"]) -> None:
     for outcome in outcomes:
         console.output().print(outcome.table)
         if outcome.report:
             console.output().print(f"report  {outcome.report}", soft_wrap=True)
 
 
-def _show(outcomes: Sequence["Outcome"], *, tables: bool) -> None:
+def _show(outcomes: Sequence["SmokeOutcome"], *, tables: bool) -> None:
     """Shows results where tables are wanted, and in any case what was not passed."""
     if tables:
         _show_tables(outcomes)
@@ -139,17 +139,17 @@ def _show(outcomes: Sequence["Outcome"], *, tables: bool) -> None:
             console.show_error(KitError(_missed(outcome)))
 
 
-def _missed(outcome: "Outcome") -> str:
+def _missed(outcome: "SmokeOutcome") -> str:
     return f"{outcome.name} did not pass: {'; '.join([', '.join(outcome.failed), *outcome.excuses])}"
 
 
-def _fetched(stack: str, plan: Plan, reports: Path) -> list["Outcome"]:
+def _fetched(stack: str, plan: Plan, reports: Path) -> list["SmokeOutcome"]:
     from llmd_oke.operations.smoke import fetch  # noqa: PLC0415
 
     return fetch(stack, plan, reports)
 
 
-def _measured(stack: str, plan: Plan, how: RunContext, reports: Path) -> list["Outcome"]:
+def _measured(stack: str, plan: Plan, how: RunContext, reports: Path) -> list["SmokeOutcome"]:
     from llmd_oke.operations.smoke import run_all  # noqa: PLC0415
 
     return run_all(stack, plan, how, reports, datetime.now(UTC), console.progress())

@@ -12,9 +12,9 @@ from rich.text import Text
 from llmd_oke.cli.tables import FittingTable, plain_cells
 from llmd_oke.operations.observations import ITL, REMOTE_PREFILL, TTFT, Figure
 from llmd_oke.operations.status.load import Gauges, ModelLoad
-from llmd_oke.operations.status.prometheus import Alert
+from llmd_oke.operations.status.prometheus import ActiveAlert
 from llmd_oke.operations.status.reading import Unread, age_text
-from llmd_oke.operations.status.servers import FRONT_DOOR, Group
+from llmd_oke.operations.status.servers import FRONT_DOOR, DeploymentPods
 from llmd_oke.operations.status.status import StackStatus
 from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped
 
@@ -101,7 +101,7 @@ def _units(status: StackStatus) -> Iterator[RenderableType]:
     yield FittingTable(table)
 
 
-def _ready(groups: Iterable[Group]) -> Text:
+def _ready(groups: Iterable[DeploymentPods]) -> Text:
     members = list(groups)
     if not members:
         return Text(_NONE)
@@ -188,7 +188,7 @@ def _changes(status: StackStatus) -> Iterator[str]:
         yield f"{age_text(change.when, status.reading.taken)} ago ({change.when:%m-%d %H:%M}): {change.what}{by}"
 
 
-def _alerts(alerts: tuple[Alert, ...] | Unread) -> str:
+def _alerts(alerts: tuple[ActiveAlert, ...] | Unread) -> str:
     if isinstance(alerts, Unread):
         return f"not known: {alerts.why}"
     return f"{len(alerts)} firing" if alerts else "none fires"

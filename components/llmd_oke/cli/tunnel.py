@@ -19,7 +19,7 @@ from llmd_oke.access import tunnel as tunnels
 from llmd_oke.access.addresses import host_and_port, is_reachable, region_of
 from llmd_oke.access.oci_client import OciClient
 from llmd_oke.access.sign_in import SignIn
-from llmd_oke.access.tunnel import Find, NotYet, Target, Tunnel, TunnelOptions
+from llmd_oke.access.tunnel import Find, NotYet, Tunnel, TunnelOptions, TunnelTarget
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 from llmd_oke.planning import plan_stack_file
@@ -191,7 +191,7 @@ def tunnel_options_of(
 def _finder(tunnel_options: TunnelOptions, region: str, who: SignIn) -> Find:
     """Signs in anew each time: tunnels outlive some tokens."""
 
-    def find() -> tuple[OciClient, Target]:
+    def find() -> tuple[OciClient, TunnelTarget]:
         client = token.client_of(who, region)
         return client, tunnels.target(client, tunnel_options)
 

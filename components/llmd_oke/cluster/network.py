@@ -18,9 +18,9 @@ from llmd_oke.planning.network import (
     PATH_DISCOVERY,
     PROTOCOL_NUMBERS,
     NetworkChoices,
-    Peer,
     PoolSize,
     Ports,
+    RulePeer,
     SecurityRule,
     layout,
     security_rules,
@@ -577,7 +577,9 @@ def _rule(
     )
 
 
-def _peer(spec: _NetworkSpec, peer: Peer, ids: Mapping[GroupRole, pulumi.Output[str]]) -> tuple[pulumi.Input[str], str]:
+def _peer(
+    spec: _NetworkSpec, peer: RulePeer, ids: Mapping[GroupRole, pulumi.Output[str]]
+) -> tuple[pulumi.Input[str], str]:
     if peer.group is not None:
         return ids[peer.group], "NETWORK_SECURITY_GROUP"
     if peer.cidr is not None:

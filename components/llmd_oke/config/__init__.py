@@ -1,7 +1,7 @@
 """The stack file: its shape and its types. What it means is judged by `planning`."""
 
-from llmd_oke.config.base import Part
-from llmd_oke.config.cluster import AddOn, Cluster, CreateCluster, ExistingCluster, Iam, Network, Oidc
+from llmd_oke.config.base import ConfigPart
+from llmd_oke.config.cluster import AddOn, Cluster, CreateCluster, ExistingCluster, IamConfig, NetworkConfig, Oidc
 from llmd_oke.config.engine import Engine
 from llmd_oke.config.load import (
     load,
@@ -15,8 +15,26 @@ from llmd_oke.config.load import (
     stacks,
     validate,
 )
-from llmd_oke.config.model import Model, Role, Router, Scaling, Servers, ServersScaling, Slo, Topology, Workload
-from llmd_oke.config.pools import AutoscaledSize, CpuPool, GpuPool, Image, Launch, SizeLimits, SystemPool
+from llmd_oke.config.model import (
+    ModelConfig,
+    Role,
+    RouterConfig,
+    Scaling,
+    Servers,
+    ServersScaling,
+    Slo,
+    Topology,
+    WorkloadConfig,
+)
+from llmd_oke.config.pools import (
+    AutoscaledSize,
+    CpuPoolConfig,
+    GpuPoolConfig,
+    Image,
+    Launch,
+    SizeLimits,
+    SystemPoolConfig,
+)
 from llmd_oke.config.stack import (
     FileStorage,
     Layer,
@@ -28,7 +46,7 @@ from llmd_oke.config.stack import (
     Smoke,
     SmokeThresholds,
     StackConfig,
-    Storage,
+    StorageConfig,
 )
 from llmd_oke.config.yaml_files import CONFIG_KEY, locate
 
@@ -37,27 +55,27 @@ __all__ = [
     "AddOn",
     "AutoscaledSize",
     "Cluster",
-    "CpuPool",
+    "ConfigPart",
+    "CpuPoolConfig",
     "CreateCluster",
     "Engine",
     "ExistingCluster",
     "FileStorage",
-    "GpuPool",
-    "Iam",
+    "GpuPoolConfig",
+    "IamConfig",
     "Image",
     "Launch",
     "Layer",
     "Lustre",
-    "Model",
     "ModelCache",
-    "Network",
+    "ModelConfig",
+    "NetworkConfig",
     "NoModelCache",
     "NodeDisk",
     "Oidc",
-    "Part",
     "Prewarm",
     "Role",
-    "Router",
+    "RouterConfig",
     "Scaling",
     "Servers",
     "ServersScaling",
@@ -66,10 +84,10 @@ __all__ = [
     "Smoke",
     "SmokeThresholds",
     "StackConfig",
-    "Storage",
-    "SystemPool",
+    "StorageConfig",
+    "SystemPoolConfig",
     "Topology",
-    "Workload",
+    "WorkloadConfig",
     "load",
     "locate",
     "parse",

@@ -12,7 +12,7 @@ Items = Annotated[tuple[Item, ...], Field(strict=False)]
 """A list in the stack file. (`strict` would want a Python tuple; the items themselves stay strict.)"""
 
 
-class Part(BaseModel):
+class ConfigPart(BaseModel):
     """A part of the stack file: camelCase keys, no unknown keys, no value taken for another type, never changed.
 
     Code may give the fields under their Python names; a stack file may not (`load.validate`).

@@ -11,7 +11,7 @@ from llmd_base.documents import require_bounded
 from llmd_base.errors import KitError
 from pydantic import Field, StringConstraints
 
-from llmd_oke.config.base import Cidr, DnsLabel, HttpsUrl, Items, KubernetesVersion, Ocid, Part, Region, matching
+from llmd_oke.config.base import Cidr, ConfigPart, DnsLabel, HttpsUrl, Items, KubernetesVersion, Ocid, Region, matching
 from llmd_oke.config.tags import DefinedTagName
 
 Cni = Literal["vcn-native", "flannel"]
@@ -29,7 +29,7 @@ IdentityDomainName = Annotated[
 ]
 
 
-class Subnets(Part):
+class Subnets(ConfigPart):
     """Subnets that are there already. One that is left out is created."""
 
     api: Ocid | None = None
@@ -63,7 +63,7 @@ class Subnets(Part):
     """That of Lustre file systems."""
 
 
-class SecurityGroups(Part):
+class SecurityGroups(ConfigPart):
     """Network security groups that are there already, with rules of their own. One that is left out is created."""
 
     api: Ocid | None = None
@@ -94,7 +94,7 @@ class SecurityGroups(Part):
     """That of Lustre file systems."""
 
 
-class RouteTables(Part):
+class RouteTables(ConfigPart):
     """Route tables that are there already. With one of them no gateway is created for its subnets."""
 
     private: Ocid | None = None
@@ -104,7 +104,7 @@ class RouteTables(Part):
     """Leads to an internet gateway."""
 
 
-class BastionService(Part):
+class BastionService(ConfigPart):
     """A bastion of the OCI Bastion service, through which `llmd-oke tunnel` reaches a private API endpoint."""
 
     client_cidrs: Annotated[Items[Cidr], Field(max_length=20)] = ()
@@ -119,7 +119,7 @@ class BastionService(Part):
     the network's range may."""
 
 
-class Network(Part):
+class NetworkConfig(ConfigPart):
     """A VCN with subnets, gateways and security groups; any of them may be there already."""
 
     cidr: Cidr | None = None
@@ -180,7 +180,7 @@ Grant = Literal[
 ]
 
 
-class DynamicGroups(Part):
+class DynamicGroups(ConfigPart):
     """Dynamic groups that are there already. One that is left out is created where a policy needs it."""
 
     nodes: Ocid | None = None
@@ -190,7 +190,7 @@ class DynamicGroups(Part):
     """The cluster."""
 
 
-class Iam(Part):
+class IamConfig(ConfigPart):
     """Dynamic groups and policies: least privilege, only what the stack's choices need."""
 
     create: bool = True
@@ -236,7 +236,7 @@ class Iam(Part):
     """
 
 
-class ApiEndpoint(Part):
+class ApiEndpoint(ConfigPart):
     """How the API server is reached."""
 
     access: Literal["private", "public"] = "private"
@@ -246,14 +246,14 @@ class ApiEndpoint(Part):
     """Ranges that may reach the API server, beside the VCN: of the internet for a public one."""
 
 
-class ImagePolicy(Part):
+class ImagePolicy(ConfigPart):
     """Only signed images may run."""
 
     kms_key_ids: Annotated[Items[Ocid], Field(min_length=1)]
     """Keys that images are signed with."""
 
 
-class Oidc(Part):
+class Oidc(ConfigPart):
     """Users and workflows that sign in with tokens of an identity provider."""
 
     issuer_url: HttpsUrl
@@ -278,7 +278,7 @@ class Oidc(Part):
     """Claims that a token must have, such as `repository: my-org/my-repository`."""
 
 
-class AddOn(Part):
+class AddOn(ConfigPart):
     """An add-on that OKE installs and keeps up to date."""
 
     name: str
@@ -297,7 +297,7 @@ class AddOn(Part):
         return self.model_copy(update={"configurations": filled})
 
 
-class LookupResults(Part):
+class LookupResults(ConfigPart):
     """Results of what a preview looks up in OCI. With all of them a preview needs no credentials."""
 
     availability_domains: Items[str] = ()
@@ -316,7 +316,7 @@ class LookupResults(Part):
     """Its CIDR label, such as `all-iad-services-in-oracle-services-network`."""
 
 
-class CreateCluster(Part):
+class CreateCluster(ConfigPart):
     """A cluster with all that it needs, created in an empty compartment."""
 
     mode: Literal["create"]
@@ -352,10 +352,10 @@ class CreateCluster(Part):
     api_endpoint: ApiEndpoint = ApiEndpoint()
     """How the API server is reached."""
 
-    network: Network = Network()
+    network: NetworkConfig = NetworkConfig()
     """The network of the cluster."""
 
-    iam: Iam = Iam()
+    iam: IamConfig = IamConfig()
     """Dynamic groups and policies."""
 
     protect: bool = True
@@ -388,7 +388,7 @@ class CreateCluster(Part):
     """Results of what a preview looks up in OCI."""
 
 
-class ExistingCluster(Part):
+class ExistingCluster(ConfigPart):
     """A cluster that is there already and that the environment's kubeconfig reaches."""
 
     mode: Literal["existing"]

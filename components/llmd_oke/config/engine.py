@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, create_model
 from pydantic.alias_generators import to_camel
 
-from llmd_oke.config.base import EnvironmentName, Items, Part, is_absent
+from llmd_oke.config.base import ConfigPart, EnvironmentName, Items, is_absent
 from llmd_oke.values import Entry, required_entry
 
 SettingValue = bool | int | float | str
@@ -154,7 +154,7 @@ def _definition(setting: EngineSetting) -> Any:
 
 
 EngineRows = create_model(
-    "EngineRows", __base__=Part, **{setting.field: _definition(setting) for setting in engine_settings().settings}
+    "EngineRows", __base__=ConfigPart, **{setting.field: _definition(setting) for setting in engine_settings().settings}
 )
 """The rows of the table as fields."""
 
@@ -164,7 +164,7 @@ _BY_TABLE: Any = None
 GroupId = Annotated[int, Field(ge=0, le=2_147_483_647)]
 
 
-class EngineUser(Part):
+class EngineUser(ConfigPart):
     """A user that servers run as, in place of the image's, which is root."""
 
     id: Annotated[int, Field(ge=1, le=2_147_483_647)]

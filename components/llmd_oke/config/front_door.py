@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from llmd_oke.config.base import DnsLabel, HostName, HttpsUrl, Items, Ocid, Part, is_absent, matching
+from llmd_oke.config.base import ConfigPart, DnsLabel, HostName, HttpsUrl, Items, Ocid, is_absent, matching
 
 Exposure = Literal["cluster", "internal", "public"]
 CacheIsolation = Literal["none", "client"]
@@ -22,7 +22,7 @@ ClientName = Annotated[
 ]
 
 
-class ConfigCertificate(Part):
+class ConfigCertificate(ConfigPart):
     """The certificate is a secret of the stack's config."""
 
     kind: Literal["config"]
@@ -30,7 +30,7 @@ class ConfigCertificate(Part):
     `llmd-oke:frontDoorCertificate.key`, set with `pulumi config set --secret --path`."""
 
 
-class SecretCertificate(Part):
+class SecretCertificate(ConfigPart):
     """The certificate is in a Secret that something else makes and renews."""
 
     kind: Literal["secret"]
@@ -40,7 +40,7 @@ class SecretCertificate(Part):
     """Name of the Secret."""
 
 
-class IssuerCertificate(Part):
+class IssuerCertificate(ConfigPart):
     """cert-manager, which must be in the cluster, gets and renews the certificate."""
 
     kind: Literal["issuer"]
@@ -56,7 +56,7 @@ class IssuerCertificate(Part):
 Tls = Annotated[ConfigCertificate | SecretCertificate | IssuerCertificate, Field(discriminator="kind")]
 
 
-class ApiKeys(Part):
+class ApiKeys(ConfigPart):
     """Clients send a key of their own: `Authorization: Bearer KEY`."""
 
     kind: Literal["api-keys"]
@@ -74,7 +74,7 @@ JwksUri = Annotated[
 ]
 
 
-class Jwt(Part):
+class Jwt(ConfigPart):
     """Clients send a token (JWT) that an identity provider has signed: `Authorization: Bearer TOKEN`."""
 
     kind: Literal["jwt"]
@@ -95,7 +95,7 @@ class Jwt(Part):
 Authentication = Annotated[ApiKeys | Jwt, Field(discriminator="kind")]
 
 
-class ClientLimit(Part):
+class ClientLimit(ConfigPart):
     """What one client may ask. What is left out is as for all clients."""
 
     requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
@@ -122,7 +122,7 @@ ClientLimitOrNumber = Annotated[
 """A number is `requestsPerMinute`."""
 
 
-class Limits(Part):
+class Limits(ConfigPart):
     """What one client may ask of all models together. Each of the two Envoys allows half of it."""
 
     requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
@@ -138,7 +138,7 @@ class Limits(Part):
     `requestsPerMinute`."""
 
 
-class LoadBalancer(Part):
+class LoadBalancer(ConfigPart):
     """Where OCI's load balancer is. What is left out is that of the stack's own network, or else the cluster's."""
 
     subnet_id: Ocid | None = None
@@ -148,7 +148,7 @@ class LoadBalancer(Part):
     """Network security groups."""
 
 
-class FrontDoor(Part):
+class FrontDoorConfig(ConfigPart):
     """One address for all models of the stack.
 
     A request goes to the model that its host (`hosts`), its path (`/models/NAME/v1/…`, where NAME is that of the

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmd_oke.config.base import DnsLabel, HostName, Items, Part, is_absent, matching
+from llmd_oke.config.base import ConfigPart, DnsLabel, HostName, Items, is_absent, matching
 
 HeaderName = Annotated[
     str,
@@ -21,7 +21,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 UncheckedRequests = Annotated[Literal["accepted"] | None, Field(exclude_if=is_absent)]
 
 
-class GatewayService(Part):
+class GatewayService(ConfigPart):
     """The Service before a Gateway's pods."""
 
     name: DnsLabel
@@ -31,7 +31,7 @@ class GatewayService(Part):
     """Its namespace, and that of the pods; where the provider has them if left out."""
 
 
-class ExistingGateway(Part):
+class ExistingGateway(ConfigPart):
     """A Gateway that somebody else has made. It must take routes from the namespace of the models."""
 
     mode: Literal["existing"]
@@ -61,7 +61,7 @@ class ExistingGateway(Part):
     Needed with providers that refuse none at a Gateway that is there: agentgateway and istio."""
 
 
-class CreatedGateway(Part):
+class CreatedGateway(ConfigPart):
     """A Gateway of this stack's own, in the namespace of the models. Its implementation must be in the cluster."""
 
     mode: Literal["create"]
@@ -98,7 +98,7 @@ class CreatedGateway(Part):
 Gateway = Annotated[ExistingGateway | CreatedGateway, Field(discriminator="mode")]
 
 
-class Route(Part):
+class Route(ConfigPart):
     """Which requests at the Gateway are for this model. All conditions must be met."""
 
     hosts: Items[HostName] = ()

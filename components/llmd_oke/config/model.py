@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from llmd_bench.deployment import aggregated_short_form, disaggregated_short_form, parse_short_form
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
-from llmd_oke.config.base import DnsLabel, Part, is_absent, is_zero
+from llmd_oke.config.base import ConfigPart, DnsLabel, is_absent, is_zero
 from llmd_oke.config.engine import Engine
 from llmd_oke.config.gateway import Route
 
@@ -15,7 +15,7 @@ HANDING_OVER: frozenset[Role] = frozenset({"prefill", "decode"})
 """Roles whose servers hand KV cache over: they alone have a KV connector of the kit's, and virtual functions."""
 
 
-class Servers(Part):
+class Servers(ConfigPart):
     """Equal vLLM servers of one role."""
 
     replicas: Annotated[int, Field(ge=1, le=1024)]
@@ -25,7 +25,7 @@ class Servers(Part):
     """GPUs of each server. A server never spans nodes, so that a node's GPUs are the limit."""
 
 
-class Topology(Part):
+class Topology(ConfigPart):
     """Either prefill and decode servers, or aggregated servers, of one unit.
 
     The short form is one string: `8p-tp1-4d-tp2` or `agg-tp1-16r`.
@@ -60,7 +60,7 @@ class Topology(Part):
         """Whether the servers are equal, in whichever form they were written."""
         return isinstance(other, Topology) and self.servers() == other.servers()
 
-    __hash__ = Part.__hash__
+    __hash__ = ConfigPart.__hash__
 
     def servers(self) -> dict[Role, Servers]:
         """The roles that the unit has, in the order prefill, decode, aggregated."""
@@ -107,7 +107,7 @@ Threshold = Annotated[float, Field(gt=0)]
 WindowSeconds = Annotated[int, Field(ge=0, le=3600)]
 
 
-class Router(Part):
+class RouterConfig(ConfigPart):
     """What stands in front of the model servers."""
 
     mode: Literal["standalone", "gateway", "none"] = "standalone"
@@ -140,7 +140,7 @@ class Router(Part):
     left out, which is the most."""
 
 
-class Workload(Part):
+class WorkloadConfig(ConfigPart):
     """The lengths that the deployment is planned and benchmarked for."""
 
     input_tokens: Annotated[int, Field(ge=1)]
@@ -153,7 +153,7 @@ class Workload(Part):
     """Tokens that prompts begin with and share with others, such as a system prompt or a conversation so far."""
 
 
-class Slo(Part):
+class Slo(ConfigPart):
     """What users are promised."""
 
     ttft_ms: Annotated[float, Field(gt=0)] | None = None
@@ -163,7 +163,7 @@ class Slo(Part):
     """Inter-token latency in milliseconds."""
 
 
-class ServersScaling(Part):
+class ServersScaling(ConfigPart):
     """Limits and thresholds of one role in each unit. A server is added while any threshold is exceeded on average."""
 
     min_replicas: Count
@@ -198,7 +198,7 @@ class AggregatedScaling(PrefillScaling, DecodeScaling):
     """Aggregated servers, which do both."""
 
 
-class Scaling(Part):
+class Scaling(ConfigPart):
     """Servers come and go with the load, by KEDA, which must be in the cluster. They start as the topology says, and
     where both prefill and decode are scaled they keep its proportion."""
 
@@ -231,7 +231,7 @@ class Scaling(Part):
         return {role: servers for role, servers in by_role.items() if servers is not None}
 
 
-class Model(Part):
+class ModelConfig(ConfigPart):
     """A model, its topology and its router."""
 
     model: str
@@ -246,10 +246,10 @@ class Model(Part):
     copies: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
     """Units side by side. KV cache is handed over inside a unit only."""
 
-    router: Router = Router()
+    router: RouterConfig = RouterConfig()
     """Endpoint picker and proxy, or none."""
 
-    workload: Workload
+    workload: WorkloadConfig
     """Lengths that memory, advice and benchmark go by."""
 
     slo: Slo | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmd_oke.config.base import Cidr, Items, Part
+from llmd_oke.config.base import Cidr, ConfigPart, Items
 
 PolicyEngine = Literal["calico", "existing", "none"]
 
@@ -15,7 +15,7 @@ LINK_LOCAL = IPv4Network("169.254.0.0/16")
 """No pod gets there: OCI's instance metadata (169.254.169.254) signs whoever asks it in as the node."""
 
 
-class Destination(Part):
+class Destination(ConfigPart):
     """Addresses that every pod of the stack's namespace may connect to."""
 
     cidr: Cidr
@@ -26,7 +26,7 @@ class Destination(Part):
     """TCP ports; every port and protocol if left out."""
 
 
-class NetworkPolicies(Part):
+class NetworkPolicies(ConfigPart):
     """What enforces NetworkPolicies, without which they do nothing, and what they open.
 
     Pods of the stack's namespace are reached by nobody and reach nobody but whom the kit's policies name.

@@ -7,6 +7,7 @@ from pydantic import Field
 from llmd_oke.config.base import (
     AvailabilityDomain,
     Checksum,
+    ConfigPart,
     DnsLabel,
     FaultDomain,
     HttpsUrl,
@@ -15,7 +16,6 @@ from llmd_oke.config.base import (
     LabelKey,
     LabelValue,
     Ocid,
-    Part,
     matching,
 )
 
@@ -33,7 +33,7 @@ GPU_MAX_PODS = 64
 Launch = Literal["managed-compute-cluster", "cluster-network", "compute-cluster-instances", "plain"]
 
 
-class ImageImport(Part):
+class ImageImport(ConfigPart):
     """An image file that is imported into the compartment."""
 
     name: str
@@ -52,7 +52,7 @@ class ImageImport(Part):
     """
 
 
-class Image(Part):
+class Image(ConfigPart):
     """The image that nodes boot from: one of the two."""
 
     ocid: Ocid | None = None
@@ -62,7 +62,7 @@ class Image(Part):
     """An image that this stack imports."""
 
 
-class Taint(Part):
+class Taint(ConfigPart):
     """A taint that nodes register with."""
 
     key: LabelKey
@@ -78,7 +78,7 @@ class Taint(Part):
 CycleMode = Literal["replace-node", "replace-boot-volume"]
 
 
-class Cycling(Part):
+class Cycling(ConfigPart):
     """How OKE replaces the nodes of a managed pool after a change of image, version or metadata. What is left out
     returns no machine before there is another one.
     """
@@ -103,7 +103,7 @@ class SizeLimits(NamedTuple):
     most: int
 
 
-class FixedSize(Part):
+class FixedSize(ConfigPart):
     """The stack file decides: the pool has `size` nodes."""
 
     mode: Literal["fixed"]
@@ -116,7 +116,7 @@ class FixedSize(Part):
         return SizeLimits(size, size)
 
 
-class AutoscaledSize(Part):
+class AutoscaledSize(ConfigPart):
     """OKE's cluster autoscaler decides: it adds nodes for pods that find no room, and takes nodes that are empty."""
 
     mode: Literal["cluster-autoscaler"]
@@ -139,7 +139,7 @@ NodeScaling = Annotated[FixedSize | AutoscaledSize, Field(discriminator="mode")]
 """One of the two, by `mode`."""
 
 
-class SystemPool(Part):
+class SystemPoolConfig(ConfigPart):
     """The nodes without GPUs that controllers, routers and monitoring run on; GPU nodes are tainted."""
 
     shape: str = "VM.Standard.E5.Flex"
@@ -181,7 +181,7 @@ class SystemPool(Part):
         return SizeLimits(self.size, self.size)
 
 
-class CpuPool(SystemPool):
+class CpuPoolConfig(SystemPoolConfig):
     """A further pool of nodes without GPUs."""
 
     name: DnsLabel
@@ -204,7 +204,7 @@ class CpuPool(SystemPool):
         return isinstance(self.scaling, AutoscaledSize)
 
 
-class GpuPool(Part):
+class GpuPoolConfig(ConfigPart):
     """Nodes of one GPU shape. In an existing cluster this states what is there; nothing is created."""
 
     name: DnsLabel

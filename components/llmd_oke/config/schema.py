@@ -10,11 +10,20 @@ from typing import Any
 
 from llmd_bench.deployment import SHORT_FORM_PATTERN, SHORT_FORMS
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
 
-from llmd_oke.config.base import Part
+from llmd_oke.config.base import ConfigPart
 from llmd_oke.config.engine import EngineRows
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
+
+
+class _StackFileSchema(GenerateJsonSchema):
+    """Names parts as the documentation does: `GpuPool` for `GpuPoolConfig`."""
+
+    def normalize_name(self, name: str) -> str:
+        """Return a definition's name."""
+        return super().normalize_name(name).removesuffix("Config")
 
 
 def stack_file_schema(suggested: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
@@ -23,13 +32,15 @@ def stack_file_schema(suggested: Mapping[tuple[str, str], Sequence[str]] = Mappi
     `suggested` are names that editors offer, by type and key. The schema says 2020-12 and uses nothing that a reader
     of draft 7 doesn't know.
     """
-    stack = StackConfig.model_json_schema(by_alias=True)
+    stack = StackConfig.model_json_schema(by_alias=True, schema_generator=_StackFileSchema)
     definitions = stack.pop("$defs")
+    for name, definition in definitions.items():
+        definition["title"] = name
     for part in (stack, *definitions.values()):  # titles of keys only repeat the keys with other capitals
         for described in part.get("properties", {}).values():
             described.pop("title", None)
-    for model in (StackConfig, *_parts(Part)):
-        _describe(stack if model is StackConfig else definitions.get(model.__name__, {}), model)
+    for model in (StackConfig, *_parts(ConfigPart)):
+        _describe(stack if model is StackConfig else definitions.get(_part_name(model), {}), model)
     for (part, key), names in suggested.items():
         described = stack if part == StackConfig.__name__ else definitions[part]
         described["properties"][key]["examples"] = list(names)
@@ -50,7 +61,11 @@ def schema_text() -> str:
     return json.dumps(stack_file_schema(), indent=2) + "\n"
 
 
-def _parts(root: type[Part]) -> Iterator[type[Part]]:
+def _part_name(model: type[BaseModel]) -> str:
+    return model.__name__.removesuffix("Config")
+
+
+def _parts(root: type[ConfigPart]) -> Iterator[type[ConfigPart]]:
     for part in root.__subclasses__():
         yield part
         yield from _parts(part)
@@ -62,7 +77,11 @@ def _describe(described: dict[str, Any], model: type[BaseModel]) -> None:
     Pydantic can do so itself (`use_attribute_docstrings`), but reads all sources whenever it loads the classes: 45 ms.
     """
     keys = {name: field.alias or name for name, field in model.model_fields.items()}
-    written = (base for base in reversed(model.__mro__) if issubclass(base, Part) and base not in (Part, EngineRows))
+    written = (
+        base
+        for base in reversed(model.__mro__)
+        if issubclass(base, ConfigPart) and base not in (ConfigPart, EngineRows)
+    )
     for owner in written:
         for name, text in _docstrings(owner):
             properties: dict[str, Any] = described.get("properties", {})

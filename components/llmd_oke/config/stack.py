@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 from llmd_pods.acceptance import CHECKS, CheckName
 from pydantic import Field, StringConstraints
 
-from llmd_oke.config.base import DnsLabel, Items, LabelKey, LabelValue, Part, is_absent, is_none, matching
+from llmd_oke.config.base import ConfigPart, DnsLabel, Items, LabelKey, LabelValue, is_absent, is_none, matching
 from llmd_oke.config.cluster import Cluster, CreateCluster
-from llmd_oke.config.front_door import FrontDoor
+from llmd_oke.config.front_door import FrontDoorConfig
 from llmd_oke.config.gateway import Gateway
-from llmd_oke.config.model import Model
+from llmd_oke.config.model import ModelConfig
 from llmd_oke.config.network_policies import NetworkPolicies
-from llmd_oke.config.pools import CpuPool, GpuPool, SystemPool
+from llmd_oke.config.pools import CpuPoolConfig, GpuPoolConfig, SystemPoolConfig
 from llmd_oke.config.tags import Tags
 
 Layer = Literal["cluster", "serving", "all"]
@@ -27,7 +27,7 @@ QuickReduceFormat = Literal["NONE", QuantizedReduce]
 """Values of `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`."""
 
 
-class Override(Part):
+class Override(ConfigPart):
     """What of the release is replaced. Versions that llm-d has not released together are nobody's but yours to prove:
     plan, passport and reports show them.
     """
@@ -81,14 +81,14 @@ SMALLEST_LUSTRE_GB = 31_200
 LustreTier = Literal["MBPS_PER_TB_125", "MBPS_PER_TB_250", "MBPS_PER_TB_500", "MBPS_PER_TB_1000"]
 
 
-class NoModelCache(Part):
+class NoModelCache(ConfigPart):
     """Every server downloads its weights into a folder of its own pod."""
 
     kind: Literal["none"]
     """`none`: no cache; weights are downloaded at each start of a server."""
 
 
-class NodeDisk(Part):
+class NodeDisk(ConfigPart):
     """A folder on each node's own disks, the fastest place for weights."""
 
     kind: Literal["node-disk"]
@@ -101,7 +101,7 @@ class NodeDisk(Part):
     """Room for weights on each node in GiB; half of the shape's NVMe disks (RAID 10) if left out."""
 
 
-class ExistingFileSystem(Part):
+class ExistingFileSystem(ConfigPart):
     """A File Storage file system that is there already."""
 
     file_system_id: Annotated[str, StringConstraints(min_length=1)]
@@ -115,7 +115,7 @@ class ExistingFileSystem(Part):
     (squash all), or the folder is that user's."""
 
 
-class FileStorage(Part):
+class FileStorage(ConfigPart):
     """One OCI File Storage file system for all nodes. It grows by itself."""
 
     kind: Literal["file-storage"]
@@ -131,7 +131,7 @@ class FileStorage(Part):
     """Path of the export of a file system to create."""
 
 
-class ExistingLustre(Part):
+class ExistingLustre(ConfigPart):
     """A Lustre file system that is there already."""
 
     management_ip: IpAddress
@@ -141,7 +141,7 @@ class ExistingLustre(Part):
     """Its Lustre name."""
 
 
-class Lustre(Part):
+class Lustre(ConfigPart):
     """One OCI File Storage with Lustre file system for all nodes."""
 
     kind: Literal["lustre"]
@@ -163,7 +163,7 @@ class Lustre(Part):
 ModelCache = Annotated[NoModelCache | NodeDisk | FileStorage | Lustre, Field(discriminator="kind")]
 
 
-class Prewarm(Part):
+class Prewarm(ConfigPart):
     """Weights are put into the cache before servers start, and servers then read nothing else."""
 
     source: Literal["hugging-face", "object-storage", "none"] = "hugging-face"
@@ -185,7 +185,7 @@ class Prewarm(Part):
     """Longest that filling the cache with one model may take in seconds."""
 
 
-class Storage(Part):
+class StorageConfig(ConfigPart):
     """What a stack stores beside what Kubernetes does."""
 
     model_cache: ModelCache = NoModelCache(kind="none")
@@ -199,7 +199,7 @@ Milliseconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class SmokeThresholds(Part):
+class SmokeThresholds(ConfigPart):
     """What the smoke benchmark must reach; a figure that is left out is not judged."""
 
     max_failures: Annotated[int, Field(ge=0)] = 0
@@ -227,7 +227,7 @@ class SmokeThresholds(Part):
     """Output tokens per second of the whole model."""
 
 
-class Smoke(Part):
+class Smoke(ConfigPart):
     """A short closed-loop benchmark of every model, with the lengths of its workload."""
 
     where: Literal["cluster", "client", "none"] = "cluster"
@@ -248,7 +248,7 @@ class Smoke(Part):
     """What makes the benchmark, and with it the command, fail."""
 
 
-class AcceptanceThresholds(Part):
+class AcceptanceThresholds(ConfigPart):
     """What nodes must reach, in place of the shape's figures (`values/bench/acceptance.yaml`)."""
 
     min_link_gb_per_s: Annotated[float, Field(gt=0)] | None = None
@@ -267,7 +267,7 @@ class AcceptanceThresholds(Part):
     """Least rate of reading the file system of a node's NVMe disks, in GB per second."""
 
 
-class Acceptance(Part):
+class AcceptanceConfig(ConfigPart):
     """What GPU nodes must show before models are served on them."""
 
     when: Literal["new-nodes", "by-command"] = "new-nodes"
@@ -296,7 +296,7 @@ class Acceptance(Part):
 Monitoring = Literal["none", "existing", "install"]
 
 
-class Prometheus(Part):
+class PrometheusConfig(ConfigPart):
     """The Prometheus of the cluster, with its operator."""
 
     url: Annotated[str, matching(r"^https?://[^\s/@]+(/[^\s@]*)?$", "an address that begins with http:// or https://")]
@@ -308,7 +308,7 @@ class Prometheus(Part):
     default of that chart)."""
 
 
-class Tracing(Part):
+class Tracing(ConfigPart):
     """Where traces of requests go (OpenTelemetry, OTLP over gRPC)."""
 
     endpoint: Annotated[
@@ -321,7 +321,7 @@ class Tracing(Part):
     """Share of the requests that are traced, of those that don't come with a decision of their client's."""
 
 
-class RegistryMirror(Part):
+class RegistryMirrorConfig(ConfigPart):
     """A private registry with copies of every image and chart that the stack pulls (`llmd-oke images copy-list`)."""
 
     prefix: Annotated[
@@ -353,7 +353,7 @@ class RegistryMirror(Part):
     Left out where nodes sign in by themselves, as they do to OCI's registry with `cluster.iam.grants: ocir`."""
 
 
-class StackConfig(Part):
+class StackConfig(ConfigPart):
     """Everything that one stack deploys. It stands under `llmd-oke:stack` in `stacks/Pulumi.<stack>.yaml`."""
 
     layer: Layer = "all"
@@ -367,13 +367,13 @@ class StackConfig(Part):
     cluster_stack: str | None = None
     """With `layer: serving`: the stack whose `layer: cluster` made the cluster, as organization/project/stack."""
 
-    gpu_pools: Annotated[Items[GpuPool], Field(min_length=1)]
+    gpu_pools: Annotated[Items[GpuPoolConfig], Field(min_length=1)]
     """The pools of GPU nodes that the models are placed on."""
 
-    system_pool: SystemPool = SystemPool()
+    system_pool: SystemPoolConfig = SystemPoolConfig()
     """The nodes of a created cluster that controllers and routers run on."""
 
-    cpu_pools: Items[CpuPool] = ()
+    cpu_pools: Items[CpuPoolConfig] = ()
     """Further pools without GPUs of a created cluster."""
 
     gpu_stack: GpuStack | None = None
@@ -396,20 +396,20 @@ class StackConfig(Part):
     namespace: DnsLabel = "llm-d"
     """Namespace of all models of this stack."""
 
-    acceptance: Annotated[Acceptance | None, Field(exclude_if=is_absent)] = None
+    acceptance: Annotated[AcceptanceConfig | None, Field(exclude_if=is_absent)] = None
     """What GPU nodes must show before models are served on them; all checks, on new nodes of created pools, if left
     out."""
 
-    models: Annotated[Items[Model], Field(min_length=1)] = ()
+    models: Annotated[Items[ModelConfig], Field(min_length=1)] = ()
     """The models to serve. Only `layer: cluster` can do without."""
 
-    front_door: Annotated[FrontDoor | None, Field(exclude_if=is_absent)] = None
+    front_door: Annotated[FrontDoorConfig | None, Field(exclude_if=is_absent)] = None
     """One address for all models of this stack; each has only one of its own if left out."""
 
     gateway: Annotated[Gateway | None, Field(exclude_if=is_absent)] = None
     """The Gateway (Gateway API) that models with `router.mode: gateway` are behind; needed where there is one."""
 
-    storage: Storage = Storage()
+    storage: StorageConfig = StorageConfig()
     """Where the weights of models are kept."""
 
     smoke: Smoke = Smoke()
@@ -424,7 +424,7 @@ class StackConfig(Part):
     `existing`: a Prometheus with its operator is there. Both add monitors, rules, alerts and dashboards for what the
     stack deploys; `none` adds nothing."""
 
-    prometheus: Annotated[Prometheus | None, Field(exclude_if=is_absent)] = None
+    prometheus: Annotated[PrometheusConfig | None, Field(exclude_if=is_absent)] = None
     """The Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
 
     tags: Annotated[Tags | None, Field(exclude_if=is_absent)] = None
@@ -433,7 +433,7 @@ class StackConfig(Part):
     tracing: Annotated[Tracing | None, Field(exclude_if=is_absent)] = None
     """Where endpoint pickers, routing sidecars and vLLM send traces of requests; nowhere if left out."""
 
-    registry_mirror: Annotated[RegistryMirror | None, Field(exclude_if=is_absent)] = None
+    registry_mirror: Annotated[RegistryMirrorConfig | None, Field(exclude_if=is_absent)] = None
     """Where images and charts are taken from in place of the registries that publish them; from those if left out."""
 
     @property

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from llmd_oke.config.base import Items, Ocid, Part, matching
+from llmd_oke.config.base import ConfigPart, Items, Ocid, matching
 
 TagName = Annotated[str, matching(r"^[!-\-/-~]+$", "printable ASCII without blanks and dots", max_length=100)]
 """A key, or a namespace of defined tags."""
@@ -16,7 +16,7 @@ DefinedTagName = Annotated[
 ]
 
 
-class Tags(Part):
+class Tags(ConfigPart):
     """Tags of all that this stack creates in OCI and of what OKE creates for it: instances, volumes, load balancers."""
 
     freeform: dict[TagName, TagValue] = Field(default_factory=dict[str, str])

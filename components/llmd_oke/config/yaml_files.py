@@ -54,7 +54,7 @@ for _name, _pattern, _firsts in (
 
 
 @dataclass(frozen=True)
-class Document:
+class YamlDocument:
     """The content of a YAML file. `root` is None where the file is empty."""
 
     value: Any
@@ -81,7 +81,7 @@ class Document:
         return _scan(self.root, "", (), set()) if self.root is not None else iter(())
 
 
-def read(path: Path, most_values: float = math.inf) -> Document:
+def read(path: Path, most_values: float = math.inf) -> YamlDocument:
     """The content of a YAML file; with its aliases it may stand for `most_values`. Without a limit they stay shared,
     and `problems` looks at each once.
 
@@ -93,7 +93,7 @@ def read(path: Path, most_values: float = math.inf) -> Document:
         require_bounded(text, most_values)
         loader = Loader(text)
         root = loader.get_single_node()
-        return Document(None if root is None else loader.construct_document(root), root)
+        return YamlDocument(None if root is None else loader.construct_document(root), root)
     except OSError as error:
         raise KitError(f"{path} can't be read: {error.strerror}.") from error
     # The YAML library lets some errors of values through as they are, a date with a 13th month for example.

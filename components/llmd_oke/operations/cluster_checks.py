@@ -19,7 +19,7 @@ from llmd_oke.config import ExistingCluster
 from llmd_oke.operations.kubeconfig import cluster_client, kubeconfig_context
 from llmd_oke.operations.objects import texts
 from llmd_oke.operations.preflight import Finding, Verdict
-from llmd_oke.operations.prometheus import Series, prometheus_url, query, service_path
+from llmd_oke.operations.prometheus import PrometheusSeries, prometheus_url, query, service_path
 from llmd_oke.planning import Plan
 from llmd_oke.planning.front_door_secrets import certificate_problems
 
@@ -49,7 +49,7 @@ class StoredSecret:
 ReadSecret = Callable[[str, str], StoredSecret | None]
 """A Secret by namespace and name; None where there is none. Raises KitError where the cluster doesn't answer."""
 
-Ask = Callable[[str], list[Series]]
+Ask = Callable[[str], list[PrometheusSeries]]
 """An instant query of the stack's Prometheus. Raises KitError where it doesn't answer."""
 
 

@@ -10,12 +10,12 @@ from math import sqrt
 from statistics import fmean
 
 from llmd_base.row import Basis
-from llmd_bench.deployment import STARTED, Change, Counter, EndpointRole, Reading, Snapshot, change
+from llmd_bench.deployment import STARTED, Counter, CounterIncrease, EndpointRole, Reading, Snapshot, change
 from llmd_bench.evidence import VLLM_COUNTERS, EvidenceSettings, Sent, prove_remote_prefill
 
 from llmd_oke.catalogue.endpoint_pickers import request_counters
 from llmd_oke.operations import observations as figures
-from llmd_oke.operations.observations import Figure, Observation, Percentile, percentiles_ms, variance
+from llmd_oke.operations.observations import CountedObservation, Figure, Percentile, percentiles_ms, variance
 
 SERVER_ROLES: tuple[EndpointRole, ...] = ("prefill", "decode", "aggregated")
 _GENERATING: tuple[EndpointRole, ...] = ("decode", "aggregated")
@@ -58,7 +58,7 @@ def counter_names() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Window:
+class CounterWindow:
     """What counters grew by in `seconds` of model time, by role and name; None where a program could not be read.
 
     `buckets` has observations up to each bound, in the units of the histogram; `server_seconds` adds up the seconds of
@@ -70,7 +70,7 @@ class Window:
     grown: Mapping[Key, float | None] = field(default_factory=dict[Key, float | None])
     buckets: Mapping[Key, Mapping[float, float]] = field(default_factory=dict[Key, Mapping[float, float]])
 
-    def __add__(self, other: "Window") -> "Window":
+    def __add__(self, other: "CounterWindow") -> "CounterWindow":
         """Both together. What one of them lacks had not begun to be counted."""
         grown = {
             key: _sum(self.grown.get(key, 0.0), other.grown.get(key, 0.0)) for key in {**self.grown, **other.grown}
@@ -80,7 +80,7 @@ class Window:
             for key in {**self.buckets, **other.buckets}
         }
         server_seconds = self.server_seconds + other.server_seconds
-        return Window(self.seconds + other.seconds, server_seconds, grown, buckets)
+        return CounterWindow(self.seconds + other.seconds, server_seconds, grown, buckets)
 
     def of(self, role: EndpointRole, name: str) -> float | None:
         """What a counter grew by; None where it is not shown."""
@@ -103,7 +103,7 @@ class Moment:
     """Of the fullest server."""
 
 
-def window(before: Snapshot, after: Snapshot, seconds: float) -> Window:
+def window(before: Snapshot, after: Snapshot, seconds: float) -> CounterWindow:
     """What grew between two snapshots."""
     changes = dict(_changes(before, after))
     buckets: dict[Key, Mapping[float, float]] = {
@@ -118,7 +118,7 @@ def window(before: Snapshot, after: Snapshot, seconds: float) -> Window:
         for key, item in changes.items()
         if item.unread or item.value is not None
     }
-    return Window(seconds, seconds * servers, grown, buckets)
+    return CounterWindow(seconds, seconds * servers, grown, buckets)
 
 
 def unread(*snapshots: Snapshot) -> dict[str, str]:
@@ -147,7 +147,7 @@ def restarted(before: Snapshot, after: Snapshot) -> set[str]:
     return {pod for role in SERVER_ROLES for pod in change(before, after, role, _COUNTERS[ANSWERED]).restarted}
 
 
-def _changes(before: Snapshot, after: Snapshot) -> Iterator[tuple[Key, Change]]:
+def _changes(before: Snapshot, after: Snapshot) -> Iterator[tuple[Key, CounterIncrease]]:
     for role in SERVER_ROLES:
         for name, counter in _COUNTERS.items():
             yield (role, name), change(before, after, role, counter)
@@ -184,14 +184,14 @@ def _gauge(reading: Reading, gauge: Counter) -> float:
     return reading.total(gauge) or 0.0
 
 
-def observation(counted: Window, moments: Sequence[Moment], basis: Basis) -> Observation:
+def observation(counted: CounterWindow, moments: Sequence[Moment], basis: Basis) -> CountedObservation:
     """What counters that grew, and gauges at moments, tell."""
     generating: EndpointRole = "decode" if counted.of("decode", ANSWERED) is not None else "aggregated"
     prefilling: EndpointRole = "prefill" if generating == "decode" else "aggregated"
     answered = counted.of(generating, ANSWERED)
     decoding_s = counted.of(generating, f"{ITL} sum")  # Little's law: the time between tokens, of all requests
     queried = counted.of(prefilling, QUERIED)
-    return Observation(
+    return CountedObservation(
         basis=basis,
         duration_s=counted.seconds,
         answered=round(answered or 0),
@@ -211,14 +211,14 @@ def observation(counted: Window, moments: Sequence[Moment], basis: Basis) -> Obs
     )
 
 
-def _ttft_ms(counted: Window, prefilling: EndpointRole, generating: EndpointRole) -> float | None:
+def _ttft_ms(counted: CounterWindow, prefilling: EndpointRole, generating: EndpointRole) -> float | None:
     """A prompt goes through a server that prefills and then through one that decodes: their means add up."""
     means = [counted.mean(role, TTFT) for role in dict.fromkeys((prefilling, generating))]
     return None if None in means else _ms(sum(mean for mean in means if mean is not None))
 
 
 def _standard_errors(
-    counted: Window, prefilling: EndpointRole, generating: EndpointRole
+    counted: CounterWindow, prefilling: EndpointRole, generating: EndpointRole
 ) -> Iterator[tuple[str, float]]:
     """By the scatter within the buckets. A mean is one over independent requests, also of the time between tokens:
     those of one request are alike."""
@@ -236,13 +236,13 @@ def _standard_errors(
             yield figure.name, scale * sqrt(scatter / answered)
 
 
-def _preemptions(counted: Window) -> float | None:
+def _preemptions(counted: CounterWindow) -> float | None:
     counts = [counted.of(role, PREEMPTIONS) for role in SERVER_ROLES]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
-def _percentiles(counted: Window) -> Iterator[tuple[str, dict[str, Percentile]]]:
+def _percentiles(counted: CounterWindow) -> Iterator[tuple[str, dict[str, Percentile]]]:
     """Of latencies; none of the time between tokens on prefill servers, which make one token."""
     for (role, name), counts in sorted(counted.buckets.items(), reverse=True):
         is_latency = name == TTFT or (name == ITL and role != "prefill")

@@ -13,7 +13,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 
 from llmd_oke.operations.guards import LONGEST_VALUES, steps, value_at
-from llmd_oke.operations.previews import Change
+from llmd_oke.operations.previews import ResourceChange
 from llmd_oke.operations.pulumi_cli import PulumiCli
 
 OBJECTS = "**kubernetes:**"
@@ -55,7 +55,7 @@ class Drift:
         return self.words
 
 
-def drift_of_refresh(changes: Iterable[Change], *, objects_only: bool = True) -> list[Drift]:
+def drift_of_refresh(changes: Iterable[ResourceChange], *, objects_only: bool = True) -> list[Drift]:
     """What a refresh has found: resources that are gone, fields that are not as the last update set them, fields that
     kubectl has added. A change's old state is the recorded one, its new state the live one.
     """
@@ -71,7 +71,7 @@ def drift_of_refresh(changes: Iterable[Change], *, objects_only: bool = True) ->
     return drifts
 
 
-def drift_of_preview(changes: Iterable[Change], known_drifts: Iterable[Drift] = ()) -> list[Drift]:
+def drift_of_preview(changes: Iterable[ResourceChange], known_drifts: Iterable[Drift] = ()) -> list[Drift]:
     """Fields that an update changes and that somebody else set last, as a refresh before it has read them; without
     those that are told already.
     """
@@ -118,23 +118,23 @@ def everywhere(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
     return drift_of_refresh(pulumi.look(), objects_only=False)
 
 
-def _exists(change: Change) -> bool:
+def _exists(change: ResourceChange) -> bool:
     """Whether it is in OCI or the cluster; of Helm's releases only whether they are there."""
     compared = "helm.sh" not in change.type or change.operation == "delete"
     return compared and not change.type.startswith(_WITHOUT_EXISTENCE)
 
 
-def _undoing(change: Change) -> str:
+def _undoing(change: ResourceChange) -> str:
     """What undoes a change. An update reads objects beforehand by itself, and what else there is on request."""
     return "the update" if change.type.startswith("kubernetes:") else "an update after `pulumi refresh`"
 
 
-def _is_object(change: Change) -> bool:
+def _is_object(change: ResourceChange) -> bool:
     """Whether it is an object; releases of Helm are many, and are Helm's to compare."""
     return change.type.startswith("kubernetes:") and "helm.sh" not in change.type
 
 
-def _changed_field(change: Change, path: str) -> Drift:
+def _changed_field(change: ResourceChange, path: str) -> Drift:
     """A field that is not as the last update set it."""
     was, now = (_value_text(value_at(inputs, path)) for inputs in (change.old, change.new))
     if was == now:
@@ -151,7 +151,7 @@ def _changed_field(change: Change, path: str) -> Drift:
     return Drift(change.urn, path, words, taken_back=not replaces)
 
 
-def _undone_field(change: Change, path: str) -> Drift:
+def _undone_field(change: ResourceChange, path: str) -> Drift:
     """A field that an update makes what the program says."""
     now, target = (_value_text(value_at(inputs, path)) for inputs in (change.old, change.new))
     by = _by(_other_managers(change.old_outputs, path))
@@ -173,7 +173,7 @@ def _value_text(value: Any) -> str:
     return "absent" if value is None else repr(value)
 
 
-def _added_fields(change: Change) -> Iterator[Drift]:
+def _added_fields(change: ResourceChange) -> Iterator[Drift]:
     """What kubectl has set and the program hasn't. No update is made because of it, but the next one removes it."""
     known = set(_managed_fields(change.old_outputs, _is_kubectl))
     for path, manager in _managed_fields(change.new_outputs, _is_kubectl):

@@ -13,7 +13,7 @@ from llmd_base.progress import Progress, Ticker
 from llmd_base.row import Basis
 from llmd_bench.evals import BuiltinResult, EvalResult, read_result, write_result
 from llmd_bench.history import stack_folder
-from llmd_bench.load.generator import Target, wait_for_answer
+from llmd_bench.load.generator import CompletionsTarget, wait_for_answer
 from llmd_bench.queries import ask_builtin_set
 from llmd_bench.rows import split_copies
 from llmd_bench.smoke import SmokeResult
@@ -45,7 +45,7 @@ def evaluate_builtin(plan: Plan, model: ModelPlan, how: EvalOptions, progress: P
         KitError: the model is not there or does not answer at all.
     """
     way = ClusterAccess(plan.kubeconfig_context).service(plan.namespace, model.name)
-    target = Target(way.url, model.model.repository, way.headers, way.verify, "chat")
+    target = CompletionsTarget(way.url, model.model.repository, way.headers, way.verify, "chat")
     ticker = Ticker(progress)
 
     async def run() -> BuiltinResult:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from llmd_base.errors import KitError
 
 from llmd_oke.catalogue.cluster import node_comparison
-from llmd_oke.operations.previews import UNKNOWN, Change, Preview
+from llmd_oke.operations.previews import UNKNOWN, Preview, ResourceChange
 
 GUARDED = {
     "oci:ContainerEngine/cluster:Cluster": "cluster",
@@ -50,7 +50,7 @@ GPU = "amd.com/gpu"
 class Displacement:
     """Servers that must be deleted before the update: the GPUs that new ones want, and those that are free."""
 
-    first: Sequence[Change]
+    first: Sequence[ResourceChange]
     wanted_gpus: int
     free_gpus: int
 
@@ -62,9 +62,9 @@ class Displacement:
         )
 
 
-def losses(preview: Preview) -> list[Change]:
+def losses(preview: Preview) -> list[ResourceChange]:
     """Guarded or protected resources that an update would delete or replace, each once."""
-    lost: dict[str, Change] = {}
+    lost: dict[str, ResourceChange] = {}
     for change in preview.changes:
         if change.deletes and (change.type in GUARDED or change.protected):
             known = lost.get(change.urn)
@@ -106,7 +106,7 @@ def unjudged(preview: Preview, *, allowed: bool = False) -> list[str]:
     ]
 
 
-def _open_inputs(change: Change) -> str:
+def _open_inputs(change: ResourceChange) -> str:
     return f"{GUARDED[change.type]} {change.name}, whose {', '.join(change.unknown)} only the update will know"
 
 
@@ -126,7 +126,7 @@ def refuse_skipped_versions(preview: Preview) -> None:
             )
 
 
-def upgrades(preview: Preview) -> Iterator[tuple[str, str, Change]]:
+def upgrades(preview: Preview) -> Iterator[tuple[str, str, ResourceChange]]:
     """Clusters and pools that get another version of Kubernetes: what they have, and what they get."""
     for change in preview.changes:
         before, after = (inputs.get("kubernetesVersion") for inputs in (change.old, change.new))
@@ -138,7 +138,7 @@ def upgrades(preview: Preview) -> Iterator[tuple[str, str, Change]]:
 class Cycle:
     """A node pool whose nodes OKE replaces in turn in an update, in that mode, because of these of its inputs."""
 
-    pool: Change
+    pool: ResourceChange
     mode: str
     causes: tuple[str, ...]
 
@@ -253,7 +253,7 @@ def _nested(value: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return value
 
 
-def describe(change: Change) -> str:
+def describe(change: ResourceChange) -> str:
     """What would happen to a resource and why: `replace node pool prod-mi300x, because nodeShape changes from ...`."""
     what = GUARDED.get(change.type, change.type.rsplit(":", 1)[-1])
     action = "delete" if change.operation == "delete" else "replace"
@@ -264,7 +264,7 @@ def describe(change: Change) -> str:
     return f"{action} {what} {change.name}, because {because}"
 
 
-def difference(path: str, change: Change) -> str:
+def difference(path: str, change: ResourceChange) -> str:
     """What becomes of one input of a resource: `nodeShape changes from 'a' to 'b'`; long values are left out."""
     before, after = (repr(value_at(inputs, path)) for inputs in (change.old, change.new))
     if before == after or len(before) + len(after) > LONGEST_VALUES:

@@ -18,8 +18,8 @@ from llmd_oke.operations.observations import (
     REQUESTS,
     TTFT,
     WAITING,
+    CountedObservation,
     Figure,
-    Observation,
 )
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.values import Entry, required_entry
@@ -27,7 +27,7 @@ from llmd_oke.values import Entry, required_entry
 Side = Literal["near", "at most", "at least", "below"]
 
 
-class Kind(StrEnum):
+class AssumptionKind(StrEnum):
     """What an assumption is about."""
 
     LOAD = "load"
@@ -65,7 +65,7 @@ class Assumption:
     """
 
     figure: Figure
-    kind: Kind
+    kind: AssumptionKind
     value: float
     basis: str
     side: Side = "near"
@@ -76,21 +76,21 @@ def latency_limits(ttft_ms: float | None, itl_ms: float | None) -> Iterator[Assu
     """Latencies that were promised, as limits of their means; None where nothing is promised."""
     for figure, limit_ms in ((TTFT, ttft_ms), (ITL, itl_ms)):
         if limit_ms is not None:
-            yield Assumption(figure, Kind.LIMIT, limit_ms, "target", "at most")
+            yield Assumption(figure, AssumptionKind.LIMIT, limit_ms, "target", "at most")
 
 
 def limits(max_num_seqs: int, min_remote_prefill_share: float | None) -> Iterator[Assumption]:
     """What keeps servers out of the regime that nothing was forecast for; no share where prefill is not remote."""
     most = tolerances()
-    yield Assumption(MAX_RUNNING, Kind.LIMIT, max_num_seqs, "limit", "below")
-    yield Assumption(WAITING, Kind.LIMIT, most.waiting, "limit", "at most")
-    yield Assumption(KV_CACHE_USAGE, Kind.LIMIT, most.kv_cache_usage, "limit", "at most")
-    yield Assumption(PREEMPTIONS, Kind.LIMIT, most.preemptions, "limit", "at most")
+    yield Assumption(MAX_RUNNING, AssumptionKind.LIMIT, max_num_seqs, "limit", "below")
+    yield Assumption(WAITING, AssumptionKind.LIMIT, most.waiting, "limit", "at most")
+    yield Assumption(KV_CACHE_USAGE, AssumptionKind.LIMIT, most.kv_cache_usage, "limit", "at most")
+    yield Assumption(PREEMPTIONS, AssumptionKind.LIMIT, most.preemptions, "limit", "at most")
     if min_remote_prefill_share is not None:
-        yield Assumption(REMOTE_PREFILL, Kind.LIMIT, min_remote_prefill_share, "limit", "at least")
+        yield Assumption(REMOTE_PREFILL, AssumptionKind.LIMIT, min_remote_prefill_share, "limit", "at least")
 
 
-class Verdict(StrEnum):
+class AssumptionVerdict(StrEnum):
     """How an assumption fares."""
 
     HOLDS = "holds"
@@ -107,18 +107,18 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class AssumptionJudgement:
     """An assumption with what was seen; `allowed` is how far that may be off, chance included."""
 
     assumption: Assumption
     value: float | None
     allowed: float
-    verdict: Verdict
+    verdict: AssumptionVerdict
 
     @property
     def off(self) -> bool:
         """Whether something has to be done."""
-        return self.verdict in {Verdict.ABOVE, Verdict.BELOW}
+        return self.verdict in {AssumptionVerdict.ABOVE, AssumptionVerdict.BELOW}
 
     @property
     def off_share(self) -> float | None:
@@ -128,44 +128,46 @@ class Judgement:
         return self.value / self.assumption.value - 1
 
 
-def judge(assumptions: Sequence[Assumption], seen: Observation) -> tuple[Judgement, ...]:
+def judge(assumptions: Sequence[Assumption], seen: CountedObservation) -> tuple[AssumptionJudgement, ...]:
     """All of them. A forecast that is off counts only where the load is the one that it was made for."""
     judgements = tuple(_judged(assumption, seen) for assumption in assumptions)
     same_load = all(  # also where less would be no surprise
         item.value is None or abs(item.value - item.assumption.value) <= item.allowed
         for item in judgements
-        if item.assumption.kind is Kind.LOAD
+        if item.assumption.kind is AssumptionKind.LOAD
     )
     if same_load:
         return judgements
     return tuple(
-        replace(item, verdict=Verdict.OTHER_LOAD) if item.off and item.assumption.kind is Kind.FORECAST else item
+        replace(item, verdict=AssumptionVerdict.OTHER_LOAD)
+        if item.off and item.assumption.kind is AssumptionKind.FORECAST
+        else item
         for item in judgements
     )
 
 
-def _judged(assumption: Assumption, seen: Observation) -> Judgement:
+def _judged(assumption: Assumption, seen: CountedObservation) -> AssumptionJudgement:
     value = assumption.figure.of(seen)
     allowed = assumption.tolerance + _chance(assumption, seen)
     if assumption.figure.of_requests and seen.answered < tolerances().latency_requests:
-        return Judgement(assumption, value, allowed, Verdict.FEW)
+        return AssumptionJudgement(assumption, value, allowed, AssumptionVerdict.FEW)
     if value is None:
-        return Judgement(assumption, value, allowed, Verdict.UNKNOWN)
-    if assumption.kind is Kind.FORECAST and assumption.basis == Basis.BOUND:
-        return Judgement(assumption, value, allowed, Verdict.BOUND)
-    return Judgement(assumption, value, allowed, _verdict(assumption, value, allowed))
+        return AssumptionJudgement(assumption, value, allowed, AssumptionVerdict.UNKNOWN)
+    if assumption.kind is AssumptionKind.FORECAST and assumption.basis == Basis.BOUND:
+        return AssumptionJudgement(assumption, value, allowed, AssumptionVerdict.BOUND)
+    return AssumptionJudgement(assumption, value, allowed, _verdict(assumption, value, allowed))
 
 
-def _verdict(assumption: Assumption, value: float, allowed: float) -> Verdict:
+def _verdict(assumption: Assumption, value: float, allowed: float) -> AssumptionVerdict:
     side, assumed = assumption.side, assumption.value
     if side != "at least" and (value > assumed + allowed or (side == "below" and value == assumed)):
-        return Verdict.ABOVE
+        return AssumptionVerdict.ABOVE
     if side in {"near", "at least"} and value < assumed - allowed:
-        return Verdict.BELOW
-    return Verdict.HOLDS
+        return AssumptionVerdict.BELOW
+    return AssumptionVerdict.HOLDS
 
 
-def _chance(assumption: Assumption, seen: Observation) -> float:
+def _chance(assumption: Assumption, seen: CountedObservation) -> float:
     """How far a figure is off by chance: so many standard errors as are allowed, those of means as they were seen.
 
     For a rate those of random arrivals in the time that was watched; for remote prefill of the requests that had left

@@ -28,7 +28,7 @@ from llmd_bench.load import pod_load
 from llmd_bench.load.notation import read_trim
 from llmd_bench.load.pod_load import LoadRequest, PodResult, unpack
 from llmd_bench.load.records import MIN_SENT_SHARE, write_file
-from llmd_bench.load.stages import Stage, StageResult, check, mark_restarts, unmeasured
+from llmd_bench.load.stages import LoadStage, StageResult, check, mark_restarts, unmeasured
 from llmd_bench.load.workload import ConstantRate, PoissonRate
 from llmd_bench.readers import read
 from llmd_bench.readers.inference_perf import ToolLoad, config
@@ -348,7 +348,7 @@ def in_cluster(
             return _keep([merged_again.get(number, one) for number, one in enumerate(merged)], folder, sent)
 
 
-def _again(model: ModelPlan, request: LoadRequest, stages: Sequence[Stage]) -> LoadRequest:
+def _again(model: ModelPlan, request: LoadRequest, stages: Sequence[LoadStage]) -> LoadRequest:
     """A request for some of a request's stages, which all have the same limit, with other prompts."""
     limit_s = request.limit_s * len(stages) / len(request.stages())
     shapes = tuple(str(stage.shape) for stage in stages)
@@ -457,7 +457,7 @@ def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> 
     return [job_manifest, *jobs.tool_objects(place, text, UNKNOWN_UID)]
 
 
-def _workers(stage: Stage) -> int:
+def _workers(stage: LoadStage) -> int:
     tool = inference_perf()
     if not isinstance(stage.shape, ConstantRate | PoissonRate):
         return 1

@@ -17,7 +17,7 @@ from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.recovery import ClientOf, no_client
 from llmd_oke.operations.updates import Confirm
 from llmd_oke.planning import Plan
-from llmd_oke.planning.plan import Pool
+from llmd_oke.planning.plan import PlannedPool
 
 if TYPE_CHECKING:  # an update does without lightkube
     from llmd_oke.operations.draining import Drain
@@ -334,7 +334,7 @@ def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[PoolMach
     return held
 
 
-def unready_pools(resources: Sequence[Mapping[str, Any]], plan: Plan) -> list[Pool]:
+def unready_pools(resources: Sequence[Mapping[str, Any]], plan: Plan) -> list[PlannedPool]:
     """The plan's pools whose nodes cost money and whose gate or acceptance nobody has passed: what was bought and can't
     be used.
     """
@@ -356,7 +356,7 @@ def scale_pool(
     pulumi: PulumiCli,
     progress: Progress,
     client: OciClient,
-    pool: Pool,
+    pool: PlannedPool,
     size: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:

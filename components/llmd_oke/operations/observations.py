@@ -66,7 +66,7 @@ def percentiles_ms(counts_s: Mapping[float, float]) -> dict[str, Percentile]:
 
 
 @dataclass(frozen=True)
-class Observation:
+class CountedObservation:
     """What a deployment did over some time, as its own programs count it; None where they don't tell. Model time."""
 
     basis: Basis
@@ -107,7 +107,7 @@ class Figure:
     name: str
     title: str
     form: str
-    of: Callable[[Observation], float | None]
+    of: Callable[[CountedObservation], float | None]
     of_requests: bool = True
 
     def text(self, value: float) -> str:

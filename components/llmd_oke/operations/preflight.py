@@ -23,9 +23,9 @@ from llmd_oke.catalogue.cluster import cloud_init, reserved_ranges
 from llmd_oke.catalogue.cluster import policies as policy_facts
 from llmd_oke.catalogue.operations import limits
 from llmd_oke.catalogue.shapes import flexible_shape
-from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, Image, StackConfig
+from llmd_oke.config import CreateCluster, ExistingCluster, GpuPoolConfig, Image, StackConfig
 from llmd_oke.config.pools import ImageImport
-from llmd_oke.operations.running_nodes import Running, running_of
+from llmd_oke.operations.running_nodes import RunningNodes, running_of
 from llmd_oke.planning.gpu_stack import add_ons as wanted_add_ons
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.pools import SYSTEM_POOL, kernel_faults, newest_oke_image
@@ -104,7 +104,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 @dataclass(frozen=True)
-class Tenancy:
+class StackTenancy:
     """What is asked, and where the stack's cluster is or will be."""
 
     client: OciClient
@@ -113,24 +113,24 @@ class Tenancy:
     stack_tag: str | None = None
 
     @cached_property
-    def running(self) -> Running:
+    def running(self) -> RunningNodes:
         """What the stack has in OCI already, by its tag; nothing where no tag is known.
 
         Raises:
             OciError: OCI doesn't tell.
         """
         if self.stack_tag is None:
-            return Running()
+            return RunningNodes()
         own = self.cluster.compartment_id
         return running_of(self.client, own, self.cluster.network.compartment_id or own, self.stack_tag)
 
     @cached_property
-    def runs(self) -> Running:
+    def runs(self) -> RunningNodes:
         """The same, and nothing where OCI doesn't tell."""
         try:
             return self.running
         except OciError:
-            return Running()
+            return RunningNodes()
 
     @cached_property
     def availability_domains(self) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class Tenancy:
         return tuple(str(domain["name"]) for domain in domains)
 
     @property
-    def created_pools(self) -> list[tuple[int, GpuPool]]:
+    def created_pools(self) -> list[tuple[int, GpuPoolConfig]]:
         """GPU pools that the stack creates, with their positions."""
         return [(i, pool) for i, pool in enumerate(self.config.gpu_pools) if pool.pool_id is None]
 
@@ -185,7 +185,7 @@ def preflight(
         return check_findings("cluster", "cluster.identifier", lambda: _existing_cluster(client, config))
     if not isinstance(config.cluster, CreateCluster):
         raise KitError("The stack says nothing of its cluster.", "Run this on the stack of the cluster layer.")
-    tenancy = Tenancy(client, config, config.cluster, stack_tag)
+    tenancy = StackTenancy(client, config, config.cluster, stack_tag)
     findings = [
         finding for name, path, check in CHECKS for finding in check_findings(name, path, lambda c=check: c(tenancy))
     ]
@@ -210,7 +210,7 @@ def _file_of(pool: str, image: Image, read_link: ReadLink, link_of: LinkOf) -> S
     return read_link(link)
 
 
-def _versions(tenancy: Tenancy) -> Iterator[Finding]:
+def _versions(tenancy: StackTenancy) -> Iterator[Finding]:
     cluster = tenancy.cluster
     options = tenancy.client.get("containerengine", "/clusterOptions/all", compartmentId=cluster.compartment_id)
     offered: list[str] = options.get("kubernetesVersions") or []
@@ -239,7 +239,7 @@ def _versions(tenancy: Tenancy) -> Iterator[Finding]:
             yield Finding("versions", path, Verdict.FINE if fits else Verdict.PROBLEM, value, "" if fits else remedy)
 
 
-def _running_version(tenancy: Tenancy) -> str | None:
+def _running_version(tenancy: StackTenancy) -> str | None:
     """The version of the control plane that is there: of the cluster that the stack file names, or else of the newest
     of its name, which the stack made earlier; None where there is none.
     """
@@ -256,7 +256,7 @@ def _minor(version: str) -> int:
     return int(version.split(".")[1])
 
 
-def _add_ons(tenancy: Tenancy) -> Iterator[Finding]:
+def _add_ons(tenancy: StackTenancy) -> Iterator[Finding]:
     """Whether OKE has the stack's add-ons for its version of Kubernetes, in the versions that are pinned."""
     version = tenancy.cluster.kubernetes_version
     query = {"kubernetesVersion": version, "shouldShowAllVersions": "true"}
@@ -280,7 +280,7 @@ def _add_ons(tenancy: Tenancy) -> Iterator[Finding]:
             yield Finding("add-ons", path, Verdict.PROBLEM, value, remedy)
 
 
-def _node_images(tenancy: Tenancy) -> Iterator[Finding]:
+def _node_images(tenancy: StackTenancy) -> Iterator[Finding]:
     """Whether OKE has an image of its own for the pools that name none, each for its version of Kubernetes."""
     cluster = tenancy.cluster
     if cluster.lookup_results.system_image_id is not None:
@@ -316,7 +316,7 @@ def _kernel_findings(path: str, image: str) -> Iterator[Finding]:
         yield Finding("node image", path, Verdict.UNKNOWN, value, f"An image of {fault.fixed} or later.")
 
 
-def _network(tenancy: Tenancy) -> Iterator[Finding]:
+def _network(tenancy: StackTenancy) -> Iterator[Finding]:
     """Ranges of a VCN that is there; those that the stack names are judged by planning."""
     vcn_id = tenancy.cluster.network.vcn_id
     if vcn_id is None:
@@ -335,7 +335,7 @@ def _network(tenancy: Tenancy) -> Iterator[Finding]:
         yield Finding("network", "cluster.network.vcnId", Verdict.FINE, ", ".join(ranges))
 
 
-def _policies(tenancy: Tenancy) -> Iterator[Finding]:
+def _policies(tenancy: StackTenancy) -> Iterator[Finding]:
     """Where an administrator grants rights, the statements that must be somewhere. Groups have any name there, so that
     what counts of a statement is what it grants: the words between `to` and `in`.
     """
@@ -363,7 +363,7 @@ def _plain(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Demand:
+class NodeDemand:
     """So many of something, for each of so many nodes that are spread over these availability domains, beside those
     that are `running` already.
     """
@@ -387,7 +387,7 @@ class Demand:
         return self.per_node * ceil(self.nodes / max(1, len(self.domains))) if domain in self.domains else 0.0
 
 
-def limit_findings(tenancy: Tenancy) -> Iterator[Finding]:
+def limit_findings(tenancy: StackTenancy) -> Iterator[Finding]:
     """What there is to say of each limit that the stack meets; pools that share one are judged together.
 
     Raises:
@@ -400,7 +400,7 @@ def limit_findings(tenancy: Tenancy) -> Iterator[Finding]:
         return list(tenancy.client.get("limits", "/limitDefinitions", compartmentId=root, serviceName=service))
 
     yield from _unnamed_limits(tenancy, definitions)
-    together: defaultdict[tuple[str, tuple[str, ...]], list[Demand]] = defaultdict(list)
+    together: defaultdict[tuple[str, tuple[str, ...]], list[NodeDemand]] = defaultdict(list)
     for demand in _demands(tenancy):
         together[demand.service, demand.names].append(demand)
     for (service, names), demands in together.items():
@@ -413,7 +413,7 @@ def limit_findings(tenancy: Tenancy) -> Iterator[Finding]:
             yield from check_findings("limits", path, lambda judge=judged: [judge()])
 
 
-def _running(tenancy: Tenancy) -> Iterator[Finding]:
+def _running(tenancy: StackTenancy) -> Iterator[Finding]:
     """The GPU nodes that the stack has already, which limits and capacity are not asked for once more."""
     for i, pool in tenancy.created_pools:
         nodes = sum(node.pool == pool.name for node in tenancy.running.nodes)
@@ -421,13 +421,13 @@ def _running(tenancy: Tenancy) -> Iterator[Finding]:
             yield Finding("running", f"gpuPools[{i}].size", Verdict.FINE, f"{nodes} nodes of the stack run")
 
 
-def _demands(tenancy: Tenancy) -> Iterator[Demand]:
+def _demands(tenancy: StackTenancy) -> Iterator[NodeDemand]:
     cluster, config, names = tenancy.cluster, tenancy.config, limits()
     runs = tenancy.runs
     if cluster.cluster_id is None and not runs.clusters:
-        yield Demand("cluster", names.cluster.service, names.cluster.names, "clusters")
+        yield NodeDemand("cluster", names.cluster.service, names.cluster.names, "clusters")
     if cluster.network.vcn_id is None and not runs.networks:
-        yield Demand("cluster.network", names.network.service, names.network.names, "VCNs")
+        yield NodeDemand("cluster.network", names.network.service, names.network.names, "VCNs")
     for i, pool in _pools_on_demand(tenancy):
         shape = catalogue.shape(pool.shape)
         if shape is not None and shape.limit is not None:
@@ -435,28 +435,28 @@ def _demands(tenancy: Tenancy) -> Iterator[Demand]:
             domains = (pool.availability_domain,) if pool.availability_domain else ()
             running = runs.of_pool(pool.name)
             nodes = max(0, pool.limits.most - running)
-            yield Demand(path, COMPUTE, (shape.limit,), "GPUs", shape.gpus, nodes, domains, running)
+            yield NodeDemand(path, COMPUTE, (shape.limit,), "GPUs", shape.gpus, nodes, domains, running)
     cpu_pools = [(f"cpuPools[{i}]", pool.name, pool) for i, pool in enumerate(config.cpu_pools)]
     for path, name, pool in [("systemPool", SYSTEM_POOL, config.system_pool), *cpu_pools]:
         shape = flexible_shape(pool.shape)
         if shape is not None and shape.limits is not None:
             domains, running = tuple(pool.availability_domains) or tenancy.availability_domains, runs.of_pool(name)
             of_nodes = (max(0, pool.limits.most - running), domains, running)
-            yield Demand(f"{path}.ocpus", COMPUTE, shape.limits.ocpus, "OCPUs", pool.ocpus, *of_nodes)
-            yield Demand(f"{path}.memoryGib", COMPUTE, shape.limits.memory_gb, "GB", pool.memory_gib, *of_nodes)
+            yield NodeDemand(f"{path}.ocpus", COMPUTE, shape.limits.ocpus, "OCPUs", pool.ocpus, *of_nodes)
+            yield NodeDemand(f"{path}.memoryGib", COMPUTE, shape.limits.memory_gb, "GB", pool.memory_gib, *of_nodes)
 
 
-def most_key(pool: GpuPool) -> str:
+def most_key(pool: GpuPoolConfig) -> str:
     """Where the stack file says how many nodes a pool may have."""
     return "scaling.maxSize" if pool.autoscaled else "size"
 
 
-def _pools_on_demand(tenancy: Tenancy) -> list[tuple[int, GpuPool]]:
+def _pools_on_demand(tenancy: StackTenancy) -> list[tuple[int, GpuPoolConfig]]:
     """A reservation's nodes have been counted when it was made."""
     return [(i, pool) for i, pool in tenancy.created_pools if pool.capacity_reservation_id is None]
 
 
-def _unnamed_limits(tenancy: Tenancy, definitions: Definitions) -> Iterator[Finding]:
+def _unnamed_limits(tenancy: StackTenancy, definitions: Definitions) -> Iterator[Finding]:
     """Shapes whose limit has no published name."""
     for i, pool in _pools_on_demand(tenancy):
         shape = catalogue.shape(pool.shape)
@@ -472,7 +472,9 @@ def _unnamed_limits(tenancy: Tenancy, definitions: Definitions) -> Iterator[Find
             yield Finding("limits", f"gpuPools[{i}].{most_key(pool)}", Verdict.UNKNOWN, value, remedy)
 
 
-def _limit_finding(tenancy: Tenancy, service: str, definition: dict[str, Any], demands: Sequence[Demand]) -> Finding:
+def _limit_finding(
+    tenancy: StackTenancy, service: str, definition: dict[str, Any], demands: Sequence[NodeDemand]
+) -> Finding:
     name, unit, path = str(definition["name"]), demands[0].unit, demands[0].path
     places = sorted({domain for demand in demands for domain in demand.domains})
     by_domain = definition.get("scopeType") == "AD"
@@ -491,7 +493,7 @@ def _limit_finding(tenancy: Tenancy, service: str, definition: dict[str, Any], d
     return Finding("limits", path, verdict, value, remedy)
 
 
-def _verdict(free: dict[str, float | None], demands: Sequence[Demand]) -> tuple[Verdict, str]:
+def _verdict(free: dict[str, float | None], demands: Sequence[NodeDemand]) -> tuple[Verdict, str]:
     """OKE spreads nodes over domains, so that one which is short is a problem only for pools that have no other."""
     known = {place: amount for place, amount in free.items() if amount is not None}
     if len(known) < len(free):
@@ -504,14 +506,14 @@ def _verdict(free: dict[str, float | None], demands: Sequence[Demand]) -> tuple[
     return Verdict.FINE, ""
 
 
-def _available(tenancy: Tenancy, service: str, name: str, domain: str) -> float | None:
+def _available(tenancy: StackTenancy, service: str, name: str, domain: str) -> float | None:
     query = {"compartmentId": tenancy.cluster.tenancy_id, **({"availabilityDomain": domain} if domain else {})}
     answer = tenancy.client.get("limits", f"/services/{service}/limits/{name}/resourceAvailability", **query)
     available = answer.get("available")
     return None if available is None else float(available)
 
 
-def _capacity(tenancy: Tenancy) -> Iterator[Finding]:
+def _capacity(tenancy: StackTenancy) -> Iterator[Finding]:
     """Capacity for the nodes that don't run yet."""
     for i, pool in tenancy.created_pools:
         if pool.capacity_reservation_id:
@@ -520,7 +522,7 @@ def _capacity(tenancy: Tenancy) -> Iterator[Finding]:
             yield _capacity_report(tenancy, pool, f"gpuPools[{i}].size", pool.availability_domain)
 
 
-def _reservation(tenancy: Tenancy, pool: GpuPool, path: str, ocid: str) -> Finding:
+def _reservation(tenancy: StackTenancy, pool: GpuPoolConfig, path: str, ocid: str) -> Finding:
     """Whether a reservation has instances of the pool's shape, where the pool may be, beside those that it uses."""
     answer = tenancy.client.get("compute", f"/computeCapacityReservations/{ocid}")
     rows: list[dict[str, Any]] = [
@@ -546,7 +548,7 @@ def _reservation(tenancy: Tenancy, pool: GpuPool, path: str, ocid: str) -> Findi
     return Finding("capacity", path, Verdict.PROBLEM, value, remedy)
 
 
-def _capacity_report(tenancy: Tenancy, pool: GpuPool, path: str, domain: str) -> Finding:
+def _capacity_report(tenancy: StackTenancy, pool: GpuPoolConfig, path: str, domain: str) -> Finding:
     body = {
         "compartmentId": tenancy.cluster.tenancy_id,
         "availabilityDomain": domain,
@@ -569,7 +571,7 @@ def _capacity_report(tenancy: Tenancy, pool: GpuPool, path: str, domain: str) ->
 
 
 def image_findings(
-    tenancy: Tenancy, path: str, image: Image, shape: str, read: Callable[[], StoredFile]
+    tenancy: StackTenancy, path: str, image: Image, shape: str, read: Callable[[], StoredFile]
 ) -> Iterator[Finding]:
     """What there is to say of one image; `read` asks for the file that it is imported from.
 
@@ -582,7 +584,7 @@ def image_findings(
         yield from _imported_image(tenancy, f"{path}.import", image.import_, read)
 
 
-def _existing_image(tenancy: Tenancy, path: str, ocid: str, shape: str) -> Iterator[Finding]:
+def _existing_image(tenancy: StackTenancy, path: str, ocid: str, shape: str) -> Iterator[Finding]:
     image = tenancy.client.get("compute", f"/images/{ocid}")
     state, name = image.get("lifecycleState"), image.get("displayName")
     yield from _kernel_findings(path, str(name))
@@ -598,7 +600,7 @@ def _existing_image(tenancy: Tenancy, path: str, ocid: str, shape: str) -> Itera
 
 
 def _imported_image(
-    tenancy: Tenancy, path: str, source: ImageImport, read: Callable[[], StoredFile]
+    tenancy: StackTenancy, path: str, source: ImageImport, read: Callable[[], StoredFile]
 ) -> Iterator[Finding]:
     """An image that was imported already is known by its tag: its link may have expired, and OCI has no checksum of it.
 
@@ -631,7 +633,7 @@ def _image_file(path: str, expected: str, file: StoredFile) -> Finding:
 
 
 def package_findings(
-    tenancy: Tenancy, path: str, image: Image, version: str, read_text: Callable[[str], str]
+    tenancy: StackTenancy, path: str, image: Image, version: str, read_text: Callable[[str], str]
 ) -> Iterator[Finding]:
     """Whether OKE's repository has the package of a version of Kubernetes for an Ubuntu image. What an image itself
     carries is not published. `read_text` reads the repository's index.
@@ -708,7 +710,7 @@ def _existing_cluster(client: OciClient, config: StackConfig) -> Iterator[Findin
         yield Finding("cluster", path, Verdict.PROBLEM, value, "An ACTIVE cluster.")
 
 
-CHECKS: list[tuple[str, str, Callable[[Tenancy], Iterator[Finding]]]] = [
+CHECKS: list[tuple[str, str, Callable[[StackTenancy], Iterator[Finding]]]] = [
     ("versions", "cluster.kubernetesVersion", _versions),
     ("add-ons", "cluster.addOns", _add_ons),
     ("node image", "systemPool.image", _node_images),

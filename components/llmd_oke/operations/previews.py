@@ -16,7 +16,7 @@ UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
 @dataclass(frozen=True)
-class Change:
+class ResourceChange:
     """What would happen to one resource, from its old inputs and outputs to the new ones. `replaced_by` are the input
     properties that make it be replaced. It is `protected` by the state, and `stays_protected` where the program says
     so too.
@@ -63,11 +63,11 @@ class Change:
 class Preview:
     """All that an update would do, resources that stay the same included."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[ResourceChange, ...]
     errors: tuple[str, ...] = ()
 
     @property
-    def effective(self) -> Sequence[Change]:
+    def effective(self) -> Sequence[ResourceChange]:
         """Changes that do something."""
         return [change for change in self.changes if change.operation not in _QUIET]
 
@@ -106,7 +106,7 @@ def parse(text: str) -> Preview:
         raise KitError(f"`pulumi preview --json` answered with no preview: {excerpt}") from error
 
 
-def of_events(text: str) -> tuple[Change, ...]:
+def of_events(text: str) -> tuple[ResourceChange, ...]:
     """What became of each resource, from the engine's events as it streams them, one in each line.
 
     Raises:
@@ -137,7 +137,9 @@ def failures_of_events(text: str) -> "Failures":
     told = [(str(event.get("urn") or ""), str(event.get("message") or "")) for event in events if _is_error(event)]
     not_begun = dict.fromkeys(urn for urn, message in told if _NOT_BEGUN in message)
     failed = dict.fromkeys(urn for urn, message in told if _NOT_BEGUN not in message)
-    names, others = ([Change("", urn).short_name for urn in urns if _is_part(urn)] for urns in (failed, not_begun))
+    names, others = (
+        [ResourceChange("", urn).short_name for urn in urns if _is_part(urn)] for urns in (failed, not_begun)
+    )
     return Failures(tuple(names), tuple(others))
 
 
@@ -157,7 +159,7 @@ class Failures:
 
 def _is_part(urn: str) -> bool:
     """Whether it is a resource, and not the stack itself, which fails with each of them."""
-    return Change("", urn).type not in {"", "pulumi:pulumi:Stack"}
+    return ResourceChange("", urn).type not in {"", "pulumi:pulumi:Stack"}
 
 
 def _is_error(diagnostic: Mapping[str, Any]) -> bool:
@@ -182,10 +184,10 @@ def of_document(document: Mapping[str, Any]) -> Preview:
     return Preview(tuple(_change(step) for step in steps), tuple(_errors(document.get("diagnostics") or [])))
 
 
-def _change(step: Mapping[str, Any]) -> Change:
+def _change(step: Mapping[str, Any]) -> ResourceChange:
     differences: Mapping[str, Any] = step.get("detailedDiff") or {}
     reasons = [path for path, how in differences.items() if str(how["kind"]).endswith(_REPLACES)]
-    return Change(
+    return ResourceChange(
         operation=step["op"],
         urn=step["urn"],
         old=_part(step, "oldState", "inputs"),

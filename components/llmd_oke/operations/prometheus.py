@@ -34,7 +34,7 @@ Data = TypeVar("Data", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Series:
+class PrometheusSeries:
     """One series of an answer: its labels, and its points as (Unix time in seconds, value), one for an instant."""
 
     labels: Mapping[str, str]
@@ -89,7 +89,9 @@ class _Answer(BaseModel, Generic[Data]):
     error: str = ""
 
 
-def query(url: str, promql: str, *, http: httpx2.Client | None = None, limit_s: float = LIMIT_S) -> list[Series]:
+def query(
+    url: str, promql: str, *, http: httpx2.Client | None = None, limit_s: float = LIMIT_S
+) -> list[PrometheusSeries]:
     """The series of an instant query, as they are now; none where nothing matches.
 
     Args:
@@ -114,7 +116,7 @@ def query_range(
     step_s: float,
     http: httpx2.Client | None = None,
     limit_s: float = LIMIT_S,
-) -> list[Series]:
+) -> list[PrometheusSeries]:
     """The series of a query over a time, in Unix seconds, with a point every `step_s`.
 
     Raises:
@@ -206,12 +208,14 @@ def _read(client: httpx2.Client, address: str, parameters: Mapping[str, str], de
     return bytes(content)
 
 
-def _series(data: _Data) -> list[Series]:
+def _series(data: _Data) -> list[PrometheusSeries]:
     if isinstance(data.result, tuple):
         at_s, text = data.result
-        return [Series({}, ((at_s, float(text)),))] if data.result_type == "scalar" else []
+        return [PrometheusSeries({}, ((at_s, float(text)),))] if data.result_type == "scalar" else []
     return [
-        Series(row.metric, tuple((at_s, float(text)) for at_s, text in ([row.value] if row.value else row.values)))
+        PrometheusSeries(
+            row.metric, tuple((at_s, float(text)) for at_s, text in ([row.value] if row.value else row.values))
+        )
         for row in data.result
     ]
 

@@ -19,7 +19,7 @@ from llmd_base.errors import KitError
 
 from llmd_oke.access.sign_in import of_environment
 from llmd_oke.operations.locks import until
-from llmd_oke.operations.previews import Change, Preview, errors_of_events, of_events, parse
+from llmd_oke.operations.previews import Preview, ResourceChange, errors_of_events, of_events, parse
 
 Answer = TypeVar("Answer")
 
@@ -107,7 +107,7 @@ def _environment() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Record:
+class HistoryRecord:
     """An operation in a stack's history; `changes` has how many resources were created, updated and so on."""
 
     started: str
@@ -142,7 +142,7 @@ class PulumiCli:
             return replace(preview, errors=(ended.errors.strip() or f"the CLI ended with status {ended.status}",))
         return preview
 
-    def look(self, target: str | None = None) -> tuple[Change, ...]:
+    def look(self, target: str | None = None) -> tuple[ResourceChange, ...]:
         """What a refresh of those resources, or of all, would find; the stack's state stays as it is.
 
         Raises:
@@ -268,15 +268,15 @@ class PulumiCli:
         ended = self._run("config", "get", "--path", key, capture=True)
         return ended.output.strip() or None if not ended.status else None
 
-    def last_record(self) -> Record | None:
+    def last_record(self) -> HistoryRecord | None:
         """The newest operation in the stack's history, None where it has none.
 
         Raises:
             KitError: the history can't be read.
         """
 
-        def records(items: Sequence[Mapping[str, Any]]) -> list[Record]:
-            return [Record(str(item["startTime"]), dict(item.get("resourceChanges") or {})) for item in items]
+        def records(items: Sequence[Mapping[str, Any]]) -> list[HistoryRecord]:
+            return [HistoryRecord(str(item["startTime"]), dict(item.get("resourceChanges") or {})) for item in items]
 
         return next(iter(self._answer("history", records, *_NEWEST)), None)
 

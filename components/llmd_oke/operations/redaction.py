@@ -21,7 +21,7 @@ from llmd_oke.config.cluster import KUBECONFIG_CREDENTIALS, read_kubeconfig
 from llmd_oke.config.load import stack_file
 from llmd_oke.operations.backend import PASSPHRASE, environment
 from llmd_oke.operations.guards import steps
-from llmd_oke.operations.previews import Change, Preview
+from llmd_oke.operations.previews import Preview, ResourceChange
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 
 SIGNATURE = "4dabf18193072939515e22adb298388d"
@@ -159,7 +159,7 @@ def compared(preview: Preview) -> tuple[Preview, int]:
     return replace(preview, changes=changes), sum(_has_secret(change.old) for change in preview.changes)
 
 
-def _without_placeholders(change: Change) -> Change:
+def _without_placeholders(change: ResourceChange) -> ResourceChange:
     if change.operation != "update" or not change.changed:
         return change
     known = tuple(path for path in change.changed if not _leads_to_secret(change.old, path))

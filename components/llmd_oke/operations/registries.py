@@ -20,7 +20,7 @@ from llmd_oke.access.oci_client import bounded_content
 from llmd_oke.access.registry import Answers, Refusal, RegistryClient, RegistryError, StoredImage, query_registries
 from llmd_oke.catalogue.container_images import OCI_REGISTRY, ContainerImage
 from llmd_oke.catalogue.operators import HelmChart
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.config import yaml_files
 from llmd_oke.operations.preflight import Finding, Verdict
 from llmd_oke.planning.container_images import UsedImage
@@ -102,7 +102,7 @@ def _locked_image_finding(client: RegistryClient, image: ContainerImage, digest:
 
 
 def chart_findings(
-    charts: Sequence[HelmChart], progress: Progress, mirror: RegistryMirror | None = None
+    charts: Sequence[HelmChart], progress: Progress, mirror: MirrorRegistry | None = None
 ) -> list[Finding]:
     """A finding for each chart of a repository: whether its archive, or that of its copy in a private registry, is the
     one of the catalogue.
@@ -121,7 +121,7 @@ def chart_findings(
 
 
 def refuse_other_archives(
-    charts: Sequence[HelmChart], progress: Progress, mirror: RegistryMirror | None = None
+    charts: Sequence[HelmChart], progress: Progress, mirror: MirrorRegistry | None = None
 ) -> None:
     """Before Helm fetches them: a chart whose checksum is known, and whose repository (or private registry, where there
     is one) has another archive, is not used.

@@ -20,7 +20,7 @@ class RunningNode:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningNodes:
     """What a stack has in OCI already, whose limits and capacity it doesn't need once more."""
 
     nodes: tuple[RunningNode, ...] = ()
@@ -32,7 +32,7 @@ class Running:
         return sum(node.pool == name and node.reservation_id == reservation_id for node in self.nodes)
 
 
-def running_of(client: OciClient, compartment_id: str, network_compartment_id: str, stack_tag: str) -> Running:
+def running_of(client: OciClient, compartment_id: str, network_compartment_id: str, stack_tag: str) -> RunningNodes:
     """What carries the stack's tag in its compartments, and the instances of its pools, which carry none where they
     were launched before the kit tagged them.
 
@@ -48,7 +48,7 @@ def running_of(client: OciClient, compartment_id: str, network_compartment_id: s
         members: Sequence[Item] = network.get("instancePools") or ()
         pools |= {str(pool["id"]): str(network["displayName"]) for pool in members}
     instances = _there(client, "compute", "/instances", compartment_id)
-    return Running(
+    return RunningNodes(
         tuple(_nodes(instances, pools, stack_tag)),
         len(own("containerengine", "/clusters")),
         len(own("compute", "/vcns", network_compartment_id)),

@@ -30,7 +30,7 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 
 @dataclass(frozen=True)
-class Part:
+class SbomComponent:
     """One component: its CycloneDX `kind`, package URL where its kind has any, SHA-256, further facts by name, and the
     references of what it is known to consist of. The `reference` is its name within the bill.
     """
@@ -97,7 +97,7 @@ def bill_of_materials(plan: Plan, stack: str, now: datetime) -> dict[str, Any]:
     }
 
 
-def _parts(plan: Plan) -> Iterator[Part]:
+def _parts(plan: Plan) -> Iterator[SbomComponent]:
     yield from _images(plan)
     yield from _charts(plan)
     if plan.layer != "cluster":
@@ -108,21 +108,23 @@ def _parts(plan: Plan) -> Iterator[Part]:
     yield from _python_packages()
 
 
-def _images(plan: Plan) -> Iterator[Part]:
+def _images(plan: Plan) -> Iterator[SbomComponent]:
     charts = {chart.reference for name in operators_of(plan) if (chart := operator(name).chart.artifact)}
     for used in images_of(plan):
         if used.image.reference not in charts:
             yield _image(plan, used.image, "container", {"used-by": used.used_by, "path": used.path})
 
 
-def _image(plan: Plan, image: ContainerImage, kind: str, facts: Mapping[str, str], needs: tuple[str, ...] = ()) -> Part:
+def _image(
+    plan: Plan, image: ContainerImage, kind: str, facts: Mapping[str, str], needs: tuple[str, ...] = ()
+) -> SbomComponent:
     pulled = {} if plan.registry_mirror is None else {"pulled-from": plan.pulled(image).pinned}
     purl, sha256 = image_purl(image), (image.digest or "").removeprefix("sha256:") or None
     name = f"{image.registry}/{image.repository}"
-    return Part(kind, name, image.tag, purl, purl, sha256, {**facts, **pulled}, needs)
+    return SbomComponent(kind, name, image.tag, purl, purl, sha256, {**facts, **pulled}, needs)
 
 
-def _charts(plan: Plan) -> Iterator[Part]:
+def _charts(plan: Plan) -> Iterator[SbomComponent]:
     """Charts, which consist of the images that they bring."""
     for name in operators_of(plan):
         chart = operator(name).chart
@@ -141,15 +143,15 @@ def image_purl(image: ContainerImage) -> str:
     return f"pkg:oci/{name}{version}?repository_url={place}&tag={quote(image.tag, safe='')}"
 
 
-def _archive(chart: HelmChart, needs: tuple[str, ...]) -> Part:
+def _archive(chart: HelmChart, needs: tuple[str, ...]) -> SbomComponent:
     checksum = f"checksum=sha256:{chart.sha256}&" if chart.sha256 else ""
     source = quote(chart.repository or "", safe="/")
     purl = f"pkg:generic/{chart.reference}@{quote(chart.version, safe='')}?{checksum}repository_url={source}"
     facts = {"repository": chart.repository or ""}
-    return Part("application", chart.reference, chart.version, purl, purl, chart.sha256, facts, needs)
+    return SbomComponent("application", chart.reference, chart.version, purl, purl, chart.sha256, facts, needs)
 
 
-def _models(plan: Plan) -> Iterator[Part]:
+def _models(plan: Plan) -> Iterator[SbomComponent]:
     for model in plan.models:
         weights = model.model
         cache = model_cache_mount(plan, model, "claim")
@@ -158,14 +160,14 @@ def _models(plan: Plan) -> Iterator[Part]:
             purl = f"pkg:huggingface/{weights.repository}"
         else:
             purl = f"pkg:huggingface/{weights.repository}@{commit}"
-        yield Part("machine-learning-model", weights.repository, commit, purl, purl)
+        yield SbomComponent("machine-learning-model", weights.repository, commit, purl, purl)
 
 
-def _of_cluster(plan: Plan) -> Iterator[Part]:
+def _of_cluster(plan: Plan) -> Iterator[SbomComponent]:
     """Node images, Kubernetes and OKE's add-ons."""
     assert plan.created is not None  # noqa: S101 - the caller has looked
     version = plan.created.kubernetes_version
-    yield Part("platform", "Oracle Kubernetes Engine", version, f"oke:{version}")
+    yield SbomComponent("platform", "Oracle Kubernetes Engine", version, f"oke:{version}")
     for pool in plan.created.pools:
         imported, of = pool.image_import, "GPU nodes" if isinstance(pool, GpuPoolPlan) else "nodes without GPUs"
         if isinstance(pool, GpuPoolPlan) and pool.pool_id is not None:
@@ -173,23 +175,27 @@ def _of_cluster(plan: Plan) -> Iterator[Part]:
         if imported is not None:
             sha256 = imported.checksum.removeprefix("sha256:") if imported.checksum.startswith("sha256:") else None
             facts = {"used-by": of, "checksum": imported.checksum}
-            yield Part("operating-system", imported.name, None, f"image:{imported.name}", sha256=sha256, facts=facts)
+            yield SbomComponent(
+                "operating-system", imported.name, None, f"image:{imported.name}", sha256=sha256, facts=facts
+            )
         elif pool.image_id is not None:
-            yield Part("operating-system", pool.image_id, None, f"image:{pool.image_id}", facts={"used-by": of})
+            yield SbomComponent(
+                "operating-system", pool.image_id, None, f"image:{pool.image_id}", facts={"used-by": of}
+            )
         else:
-            yield Part("operating-system", "OKE node image", None, f"image:oke:{of}", facts={"used-by": of})
+            yield SbomComponent("operating-system", "OKE node image", None, f"image:oke:{of}", facts={"used-by": of})
     for add_on in (*plan.gpu_stack.add_ons, *plan.created.add_ons):
-        yield Part("application", add_on.name, add_on.version, f"oke-add-on:{add_on.name}")
+        yield SbomComponent("application", add_on.name, add_on.version, f"oke-add-on:{add_on.name}")
 
 
-def _plugins() -> Iterator[Part]:
+def _plugins() -> Iterator[SbomComponent]:
     for name, package in PLUGINS.items():
         version = plugin_version(package)
         purl = f"pkg:github/pulumi/{name}@v{version}"
-        yield Part("application", f"pulumi-resource-{name.removeprefix('pulumi-')}", version, purl, purl)
+        yield SbomComponent("application", f"pulumi-resource-{name.removeprefix('pulumi-')}", version, purl, purl)
 
 
-def _python_packages() -> Iterator[Part]:
+def _python_packages() -> Iterator[SbomComponent]:
     """The kit and what it is installed with: all that its requirements lead to on this machine, by all of its extras
     that are there.
     """
@@ -210,7 +216,7 @@ def _python_packages() -> Iterator[Part]:
     for name, distribution in sorted(seen.items()):
         references = tuple(_package_purl(seen[need]) for need in sorted(needs[name]) if need in seen)
         purl = _package_purl(distribution)
-        yield Part("library", name, distribution.version, purl, purl, needs=references)
+        yield SbomComponent("library", name, distribution.version, purl, purl, needs=references)
 
 
 def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:

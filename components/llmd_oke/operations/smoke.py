@@ -56,7 +56,7 @@ def running_servers(plan: Plan, model: ModelPlan, access: ClusterAccess) -> Serv
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SmokeOutcome:
     """What came out for one model, ready to be shown; `failed` are the checks that it did not pass, and `excuses` why
     that may not be the deployment's fault.
 
@@ -78,14 +78,14 @@ class Outcome:
 
 def run_all(
     stack: str, plan: Plan, how: RunContext, reports: Path, started: datetime, progress: Progress
-) -> list[Outcome]:
+) -> list[SmokeOutcome]:
     """Benchmarks the models of a deployed stack one after the other and stores their reports.
 
     Raises:
         KitError: a model is not there or does not answer.
     """
     access = ClusterAccess(plan.kubeconfig_context)
-    outcomes: list[Outcome] = []
+    outcomes: list[SmokeOutcome] = []
     for model in plan.models:
         progress.step(f"benchmarking {model.name}: {plan.smoke.requests} requests, {plan.smoke.concurrency} at a time")
         ticker = Ticker(progress)
@@ -112,13 +112,13 @@ def part(plan: Plan, model: ModelPlan) -> str | None:
     return model.name if len(plan.models) > 1 else None
 
 
-def outcome(model: ModelPlan, result: SmokeResult, stored: StoredReport) -> Outcome:
+def outcome(model: ModelPlan, result: SmokeResult, stored: StoredReport) -> SmokeOutcome:
     """What to show of a stored result."""
     failed = tuple(check.name for check in result.verdict.failed)
-    return Outcome(model.name, failed, summarize_result(result), render(result), stored.report, result.excuses)
+    return SmokeOutcome(model.name, failed, summarize_result(result), render(result), stored.report, result.excuses)
 
 
-def fetch(stack: str, plan: Plan, reports: Path) -> list[Outcome]:
+def fetch(stack: str, plan: Plan, reports: Path) -> list[SmokeOutcome]:
     """The result of each model's newest Job, stored as a report as if it had been measured from here.
 
     Where a Job left no result, its last words are shown instead, and nothing is stored.
@@ -130,7 +130,7 @@ def fetch(stack: str, plan: Plan, reports: Path) -> list[Outcome]:
     jobs = {model.name: _job(reader, model) for model in plan.models}
     results = {name: _result(reader, name, name_of(job)) for name, job in jobs.items()}
     started = min((result.started for result in results.values() if result), default=None)
-    outcomes: list[Outcome] = []
+    outcomes: list[SmokeOutcome] = []
     for model in plan.models:
         result, job = results[model.name], jobs[model.name]
         if result is None:
@@ -159,12 +159,12 @@ def _result(reader: JobReader, model: str, job: str) -> SmokeResult | None:
     return unpack(content.data[RESULT_KEY])
 
 
-def _from_words(reader: JobReader, model: ModelPlan, job: Job) -> Outcome:
+def _from_words(reader: JobReader, model: ModelPlan, job: Job) -> SmokeOutcome:
     words = _parsed(reader.last_words(name_of(job)) or why_failed(job) or "")
     passed = ended(job) and words.get("passed") is True
     failed: tuple[str, ...] = () if passed else tuple(words.get("failed") or ["no measurement"])
     text = Text(str(words["message"]) or f"{name_of(job)} left no result and no last words", style="bold")
-    return Outcome(model.name, failed, {**words, "model": model.model.repository}, text, None)
+    return SmokeOutcome(model.name, failed, {**words, "model": model.model.repository}, text, None)
 
 
 def _parsed(words: str) -> Mapping[str, Any]:

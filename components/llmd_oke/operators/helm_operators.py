@@ -8,7 +8,7 @@ import pulumi
 
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.operators import ImagePlace, Operator, operator
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.objects import (
     PART_OF,
     HelmRelease,
@@ -145,7 +145,7 @@ def device_config(
     namespace: Any,
     selector: dict[str, str] | None,
     tolerations: list[Toleration],
-    mirror: RegistryMirror | None = None,
+    mirror: MirrorRegistry | None = None,
 ) -> dict[str, Any]:
     """The custom resource: device plug-in, node labeller and metrics exporter; no driver, which the node's image has.
 

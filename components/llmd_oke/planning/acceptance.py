@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 from llmd_base.errors import Problem
-from llmd_pods.acceptance import CheckName, Limits
+from llmd_pods.acceptance import CheckName, NodeRequirements
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.benchmarks import acceptance as facts
 from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.config import StackConfig
-from llmd_oke.config.stack import Acceptance
-from llmd_oke.planning.plan import Node, Pool, PoolAcceptance
+from llmd_oke.config.stack import AcceptanceConfig
+from llmd_oke.planning.plan import PlacedNode, PlannedPool, PoolAcceptance
 from llmd_oke.records import record
 
 GID_VARIABLE = "UCX_IB_GID_INDEX"
@@ -21,9 +21,11 @@ TESTED_GPUS = "amd.com/gpu"
 _PATH = "acceptance"
 
 
-def pool_acceptance(config: StackConfig, pools: Sequence[Pool], nodes: Sequence[Node]) -> tuple[PoolAcceptance, ...]:
+def pool_acceptance(
+    config: StackConfig, pools: Sequence[PlannedPool], nodes: Sequence[PlacedNode]
+) -> tuple[PoolAcceptance, ...]:
     """The acceptance of each pool with GPUs of AMD."""
-    settings = config.acceptance or Acceptance()
+    settings = config.acceptance or AcceptanceConfig()
     created = config.created_cluster is not None and settings.when == "new-nodes"
     return tuple(
         record(
@@ -42,7 +44,7 @@ def pool_acceptance(config: StackConfig, pools: Sequence[Pool], nodes: Sequence[
     )
 
 
-def _checks(settings: Acceptance, shape: Shape, *, rdma: bool) -> tuple[CheckName, ...]:
+def _checks(settings: AcceptanceConfig, shape: Shape, *, rdma: bool) -> tuple[CheckName, ...]:
     """Without RDMA there is nothing between nodes to measure, and without a threshold nothing to judge."""
     left_out = (
         set[CheckName]() if rdma and shape.rdma.virtual_functions else {"rdma", "locality", "links", "all-reduce"}
@@ -54,16 +56,16 @@ def _checks(settings: Acceptance, shape: Shape, *, rdma: bool) -> tuple[CheckNam
     return tuple(name for name in settings.checks if name not in left_out)
 
 
-def _all_reduce(settings: Acceptance, shape: Shape) -> float | None:
+def _all_reduce(settings: AcceptanceConfig, shape: Shape) -> float | None:
     figures = facts().shapes.get(shape.name)
     return settings.thresholds.min_all_reduce_gb_per_s or (figures.all_reduce_gb_per_s if figures else None)
 
 
-def _limits(settings: Acceptance, shape: Shape, *, rdma: bool) -> Limits:
+def _limits(settings: AcceptanceConfig, shape: Shape, *, rdma: bool) -> NodeRequirements:
     known, figures, given = facts(), facts().shapes.get(shape.name), settings.thresholds
     all_reduce = _all_reduce(settings, shape) or 0.0
     return record(
-        Limits,
+        NodeRequirements,
         known,
         shape,
         virtual_functions=shape.rdma.virtual_functions if rdma else 0,
@@ -80,7 +82,7 @@ def _limits(settings: Acceptance, shape: Shape, *, rdma: bool) -> Limits:
     )
 
 
-def _disk_folder(config: StackConfig, pool: Pool) -> str | None:
+def _disk_folder(config: StackConfig, pool: PlannedPool) -> str | None:
     """The file system of the local disks, where the kit makes it."""
     made = config.created_cluster is not None and not pool.exists
     kept = any(item.name == pool.name and item.nvme != "none" for item in config.gpu_pools)
@@ -117,7 +119,7 @@ def acceptance_problems(config: StackConfig) -> Iterator[Problem]:
         yield from _beyond_gpus(settings, shape)
 
 
-def _beyond_ports(settings: Acceptance, shape: Shape) -> Iterator[Problem]:
+def _beyond_ports(settings: AcceptanceConfig, shape: Shape) -> Iterator[Problem]:
     given, line = settings.thresholds, line_rate_gb_per_s(shape)
     ports = shape.rdma.virtual_functions
     link, all_reduce = given.min_link_gb_per_s, given.min_all_reduce_gb_per_s
@@ -129,7 +131,7 @@ def _beyond_ports(settings: Acceptance, shape: Shape) -> Iterator[Problem]:
         yield Problem(f"{_PATH}.thresholds.minAllReduceGbPerS", all_reduce, f"less than {line * ports:g}", why)
 
 
-def _beyond_gpus(settings: Acceptance, shape: Shape) -> Iterator[Problem]:
+def _beyond_gpus(settings: AcceptanceConfig, shape: Shape) -> Iterator[Problem]:
     given, gpu = settings.thresholds, shape.gpu
     peaks = (
         ("minMemoryGbPerS", given.min_memory_gb_per_s, gpu.memory_bandwidth_gb_per_s, "GB/s"),

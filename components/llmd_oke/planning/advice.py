@@ -16,7 +16,7 @@ from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
 from llmd_oke.planning.network_policies import network_policy_advice
 from llmd_oke.planning.placement import place
-from llmd_oke.planning.plan import Advice, ModelPlan, Plan, Server
+from llmd_oke.planning.plan import Advice, ModelPlan, PlacedServer, Plan
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, kernel_faults
 from llmd_oke.planning.releases import release_advice
 from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
@@ -222,7 +222,7 @@ def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
     free = sum(node.free_gpus for node in at_first)
     unit = model.units[0]
     servers = [
-        Server(unit.name, role.role, index, role.tensor_parallel_size, role.virtual_functions)
+        PlacedServer(unit.name, role.role, index, role.tensor_parallel_size, role.virtual_functions)
         for role in unit.roles
         for index in range(role.most_replicas)
     ]

@@ -7,7 +7,7 @@ from llmd_base.errors import KitError, Problem
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.benchmarks import BUILTIN, evals
-from llmd_oke.config import CreateCluster, Model, StackConfig
+from llmd_oke.config import CreateCluster, ModelConfig, StackConfig
 from llmd_oke.config.base import DNS_LABEL_FORM, DNS_LABEL_LENGTH, is_dns_label
 from llmd_oke.config.cluster import KUBECONFIG_CREDENTIALS, read_kubeconfig
 from llmd_oke.config.shape_problems import did_you_mean
@@ -21,7 +21,7 @@ from llmd_oke.planning.gpu_stack import (
     virtual_functions_owner,
 )
 from llmd_oke.planning.iam import iam_problems
-from llmd_oke.planning.models import ModelContext, answer_changes, other_problems, room_problems, topology_problems
+from llmd_oke.planning.models import PlannedModel, answer_changes, other_problems, room_problems, topology_problems
 from llmd_oke.planning.monitoring import monitoring_problems, tracing_problems
 from llmd_oke.planning.network import network_problems
 from llmd_oke.planning.network_policies import network_policy_problems
@@ -34,7 +34,7 @@ from llmd_oke.planning.placement import (
     servers,
     unit_names,
 )
-from llmd_oke.planning.plan import Node, Pool, Server
+from llmd_oke.planning.plan import PlacedNode, PlacedServer, PlannedPool
 from llmd_oke.planning.pools import availability_domain_problems, node_scaling_problems, pool_problems
 from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.storage import pod_disk_gib, pod_disk_problems, storage_problems
@@ -131,13 +131,13 @@ def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:
     return {i: list(topology_problems(context)) for i, context in model_contexts(config).items()}
 
 
-def pools(config: StackConfig) -> tuple[Pool, ...]:
+def pools(config: StackConfig) -> tuple[PlannedPool, ...]:
     """The pools whose shape the catalogue has."""
     shapes = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
     owner = virtual_functions_owner(config)
     return tuple(
         record(
-            Pool,
+            PlannedPool,
             pool,
             shape=operators.with_function_names(shape, owner),
             pod_disk_gib=pod_disk_gib(pool),
@@ -149,17 +149,17 @@ def pools(config: StackConfig) -> tuple[Pool, ...]:
     )
 
 
-def model_contexts(config: StackConfig) -> dict[int, ModelContext]:
+def model_contexts(config: StackConfig) -> dict[int, PlannedModel]:
     """The models that can be judged. Pools have one shape, so the first that is known stands for all."""
     known_pools = pools(config)
     return {
-        i: ModelContext(config, model, f"models[{i}]", facts, known_pools[0].shape)
+        i: PlannedModel(config, model, f"models[{i}]", facts, known_pools[0].shape)
         for i, model in enumerate(config.models)
         if known_pools and (facts := catalogue.model(model.model)) is not None
     }
 
 
-def min_accuracy(context: ModelContext) -> float | None:
+def min_accuracy(context: PlannedModel) -> float | None:
     """The share of right answers that a model's benchmark must find: what the stack file says, or the kit's floor where
     something changes answers; None where nothing is asked, or no floor is known.
     """
@@ -167,7 +167,7 @@ def min_accuracy(context: ModelContext) -> float | None:
     return _floor(context) if threshold is None and any(answer_changes(context)) else threshold
 
 
-def _floor(context: ModelContext) -> float | None:
+def _floor(context: PlannedModel) -> float | None:
     floor = evals().floor(BUILTIN, context.facts.name)
     return floor.score if floor else None
 
@@ -229,7 +229,7 @@ def _shapes(config: StackConfig) -> Iterator[Problem]:
         yield Problem("gpuPools", names, "pools of one shape", "models are placed on nodes of one shape")
 
 
-def _capacity(config: StackConfig, models: Sequence[Model]) -> Iterator[Problem]:
+def _capacity(config: StackConfig, models: Sequence[ModelConfig]) -> Iterator[Problem]:
     """Whether the nodes have room for all servers, and a network for those that hand over KV cache."""
     known_pools = pools(config)
     if len(known_pools) < len(config.gpu_pools) or len({pool.shape.name for pool in known_pools}) > 1:
@@ -254,9 +254,11 @@ def _capacity(config: StackConfig, models: Sequence[Model]) -> Iterator[Problem]
         yield Problem("rdma", "none", accepted, f"KV cache moves between {used} nodes and needs RDMA")
 
 
-def _too_few_nodes(known_pools: Sequence[Pool], all_servers: Sequence[Server], left: Sequence[Server]) -> Problem:
+def _too_few_nodes(
+    known_pools: Sequence[PlannedPool], all_servers: Sequence[PlacedServer], left: Sequence[PlacedServer]
+) -> Problem:
     pool, size = known_pools[0], sum(pool.limits.most for pool in known_pools)
-    node = Node(pool.name, 0, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
+    node = PlacedNode(pool.name, 0, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
     enough = sum(bool(node.servers) for node in place(all_servers, [node] * len(all_servers))[0])
     gpus = sum(server.gpus for server in all_servers)
     functions = sum(server.virtual_functions for server in all_servers)

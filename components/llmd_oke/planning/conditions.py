@@ -7,7 +7,7 @@ from llmd_base.row import Basis
 
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
-from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.catalogue.server_settings import ServerSettings, reduced, server_settings
 from llmd_oke.config import Role
@@ -36,7 +36,7 @@ VLLM_DEFAULTS = DeployedConditions()
 """Nothing is set."""
 
 
-def deployed_conditions(release: Release, model: Model, engine: Engine) -> DeployedConditions:
+def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine) -> DeployedConditions:
     """What servers with these settings are started with, whatever their topology is."""
 
     def of_role(role: Role) -> Conditions:

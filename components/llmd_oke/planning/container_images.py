@@ -17,7 +17,7 @@ from llmd_oke.catalogue.container_images import (
     project_lock,
     registries,
 )
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning.monitoring import OPERATOR as MONITORING
 from llmd_oke.planning.plan import Advice, Plan
@@ -59,7 +59,7 @@ def pulled_images(plan: Plan) -> tuple[UsedImage, ...]:
     return tuple(replace(used, image=plan.pulled(used.image)) for used in images_of(plan))
 
 
-def copies(plan: Plan, mirror: RegistryMirror) -> tuple[Copy, ...]:
+def copies(plan: Plan, mirror: MirrorRegistry) -> tuple[Copy, ...]:
     """What must be in a private registry before a stack pulls from it, with the Jobs of benchmarks and evaluations;
     what is there already needs no copy.
     """

@@ -1,7 +1,7 @@
 """The pools of a created cluster with everything that the stack file leaves out decided."""
 
 from llmd_oke.catalogue.cluster import eviction
-from llmd_oke.config import CreateCluster, FileStorage, GpuPool, StackConfig, SystemPool
+from llmd_oke.config import CreateCluster, FileStorage, GpuPoolConfig, StackConfig, SystemPoolConfig
 from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.planning.network import max_pods_of
 from llmd_oke.planning.plan import CpuPoolPlan, GpuPoolPlan, NodesPlan
@@ -13,7 +13,7 @@ DECIDED = frozenset({"image", "scaling", "ready_timeout_minutes"})
 long its gate waits."""
 
 
-def planned_gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool) -> GpuPoolPlan:
+def planned_gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPoolConfig) -> GpuPoolPlan:
     """A GPU pool. With RDMA the kubelet gives a pod GPUs and network devices of one socket where it can."""
     rdma = config.rdma == "sriov-vf"
     image, cycling = None if pool.pool_id else pool.image, planned_cycling(pool)
@@ -36,7 +36,7 @@ def planned_gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool)
     )
 
 
-def planned_cpu_pool(cluster: CreateCluster, pool: SystemPool) -> CpuPoolPlan:
+def planned_cpu_pool(cluster: CreateCluster, pool: SystemPoolConfig) -> CpuPoolPlan:
     """The system pool, which never changes its size and has no taints, or another pool without GPUs."""
     image = pool.image
     return record(
@@ -54,7 +54,7 @@ def planned_cpu_pool(cluster: CreateCluster, pool: SystemPool) -> CpuPoolPlan:
     )
 
 
-def _options(pool: GpuPool | SystemPool, kind: type[NodesPlan]) -> dict[str, object]:
+def _options(pool: GpuPoolConfig | SystemPoolConfig, kind: type[NodesPlan]) -> dict[str, object]:
     """What a pool's component takes as the stack file says it."""
     decided = DECIDED | kind.__dataclass_fields__.keys()
     return {name: getattr(pool, name) for name in type(pool).model_fields if name not in decided}

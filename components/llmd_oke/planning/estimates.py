@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmd_oke.catalogue.container_images import lock
-from llmd_oke.catalogue.operations import Duration, bring_up_facts, prices
+from llmd_oke.catalogue.operations import SourcedDuration, bring_up_facts, prices
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning.plan import Plan
 
@@ -207,5 +207,5 @@ def _weights(plan: Plan, after: tuple[str, ...], *, prewarmed: bool) -> Leg:
     return Leg("weights", seconds, rate.source or ASSUMED, after)
 
 
-def _fixed(name: str, duration: Duration, *after: str) -> Leg:
+def _fixed(name: str, duration: SourcedDuration, *after: str) -> Leg:
     return Leg(name, duration.seconds, duration.source or ASSUMED, after)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from llmd_base.errors import Problem
 
 from llmd_oke import catalogue
-from llmd_oke.config import CreateCluster, Model, StackConfig
-from llmd_oke.config.front_door import ClientLimit, FrontDoor, Limits
+from llmd_oke.config import CreateCluster, ModelConfig, StackConfig
+from llmd_oke.config.front_door import ClientLimit, FrontDoorConfig, Limits
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, unit_names
 from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
@@ -46,17 +46,17 @@ def _share(number: int | None) -> int | None:
     return None if number is None else number // FRONT_DOOR_REPLICAS
 
 
-def _model(door: FrontDoor, model: Model) -> FrontDoorModel:
+def _model(door: FrontDoorConfig, model: ModelConfig) -> FrontDoorModel:
     hosts = tuple(host for host, name in door.hosts.items() if name == model.object_name)
     return FrontDoorModel(model.object_name, _served_name(model), hosts, tuple(_units(model)))
 
 
-def _served_name(model: Model) -> str:
+def _served_name(model: ModelConfig) -> str:
     facts = catalogue.model(model.model)
     return facts.repository if facts else model.model
 
 
-def _units(model: Model) -> list[str]:
+def _units(model: ModelConfig) -> list[str]:
     return [model.object_name] if model.router.mode == "none" else unit_names(model)
 
 
@@ -75,7 +75,7 @@ def front_door_problems(config: StackConfig) -> Iterator[Problem]:
     yield from _weight_problems(config, door)
 
 
-def _name_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
+def _name_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:
     names = [model.object_name for model in config.models]
     for i, name in enumerate(names):
         if name == NAME:
@@ -89,7 +89,7 @@ def _name_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
             yield Problem(f"{_PATH}.hosts.{host}", name, "another host", why)
 
 
-def _access_problems(door: FrontDoor) -> Iterator[Problem]:
+def _access_problems(door: FrontDoorConfig) -> Iterator[Problem]:
     """A certificate is for a name; keys travel encrypted; the internet has neither plain nor free access."""
     if door.tls is not None and door.host is None:
         yield Problem(f"{_PATH}.host", None, "the name that the certificate is for", "the key is missing")
@@ -125,7 +125,7 @@ def cache_isolation_advice(door: FrontDoorPlan | None) -> Iterator[Advice]:
     yield Advice(f"{_PATH}.cacheIsolation", text)
 
 
-def _limit_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
+def _limit_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:
     limits = door.limits
     if limits is None:
         return
@@ -157,7 +157,7 @@ def _share_problems(path: str, limits: Limits | ClientLimit) -> Iterator[Problem
             yield Problem(f"{path}.{key}", number, f"a multiple of {FRONT_DOOR_REPLICAS}", why)
 
 
-def _load_balancer_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
+def _load_balancer_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:
     """Where a public load balancer goes must be known; OKE takes the subnet of internal ones where nothing is said."""
     balancer, path = door.load_balancer, f"{_PATH}.loadBalancer"
     if door.exposure == "cluster":
@@ -175,7 +175,7 @@ def _load_balancer_problems(config: StackConfig, door: FrontDoor) -> Iterator[Pr
             yield Problem("cluster.network.publicLoadBalancers", None, "true, or frontDoor.loadBalancer.subnetId", why)
 
 
-def _weight_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
+def _weight_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:
     units: dict[str, list[str]] = {}
     for model in config.models:
         units.setdefault(_served_name(model), []).extend(_units(model))

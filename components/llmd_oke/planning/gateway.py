@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from llmd_base.errors import Problem
 
 from llmd_oke.catalogue.serving import GatewayProvider, gateway_provider, gateway_provider_names
-from llmd_oke.config import Model, StackConfig
+from llmd_oke.config import ModelConfig, StackConfig
 from llmd_oke.config.gateway import CreatedGateway, ExistingGateway, Route
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.plan import Advice, GatewayPlan, Plan
@@ -104,7 +104,7 @@ def _listener_problems(created: CreatedGateway) -> Iterator[Problem]:
         yield Problem(f"{_PATH}.port", 80, "another port, or nothing for 443", why)
 
 
-def _route_problems(behind: dict[int, Model]) -> Iterator[Problem]:
+def _route_problems(behind: dict[int, ModelConfig]) -> Iterator[Problem]:
     """Of two routes for the same requests a Gateway takes the older one, so that a model would get none."""
     first: dict[tuple[object, ...], int] = {}
     for i, model in behind.items():

@@ -8,7 +8,7 @@ from typing import get_args
 from llmd_base.errors import KitError, Problem
 
 from llmd_oke.catalogue import cluster as facts
-from llmd_oke.catalogue.cluster import Group, Need, Phase, Scope, Statement
+from llmd_oke.catalogue.cluster import Group, IamStatement, Need, Phase, Scope
 from llmd_oke.config import CreateCluster, Lustre, StackConfig
 from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.planning.network import ocids
@@ -143,7 +143,7 @@ def iam_problems(config: StackConfig) -> Iterator[Problem]:
             yield Problem("cluster.iam.grants", ", ".join(iam.grants), "nothing, or create: true", why)
 
 
-def _statement_texts(statement: Statement, need: Need, variables: Variables) -> Iterator[str]:
+def _statement_texts(statement: IamStatement, need: Need, variables: Variables) -> Iterator[str]:
     names = {group: f"dynamic-group {name}" for group, name in variables.groups.items()}
     values = {**variables.values, **names}
     text = Template(statement.text).safe_substitute(facts.policies().principals)

@@ -22,11 +22,11 @@ from llmd_oke.catalogue.models import (
 from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings, KvConnector
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
 from llmd_oke.catalogue.serving import scaling
-from llmd_oke.config import Model, Role, ServersScaling, StackConfig
+from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
 from llmd_oke.config.engine import engine_settings, flag_of, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
-from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, Node
+from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, PlacedNode
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
 
 _KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
@@ -53,13 +53,13 @@ _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
 
 
 @dataclass(frozen=True)
-class ModelContext:
+class PlannedModel:
     """A model of a stack, its path in the stack file, what the catalogue knows of it, and the shape of its nodes."""
 
     stack: StackConfig
-    model: Model
+    model: ModelConfig
     path: str
-    facts: catalogue.Model
+    facts: catalogue.CatalogueModel
     shape: catalogue.Shape
 
     @property
@@ -85,7 +85,9 @@ class ModelContext:
         return Problem(f"{self.path}.topology.{role}.tensorParallelSize", self.size(role), accepted, why)
 
 
-def memory(model: catalogue.Model, shape: catalogue.Shape, tensor_parallel_size: int, utilization: float) -> Memory:
+def memory(
+    model: catalogue.CatalogueModel, shape: catalogue.Shape, tensor_parallel_size: int, utilization: float
+) -> Memory:
     """The memory of one server with `tensor_parallel_size` GPUs, of which vLLM may take the share `utilization`."""
     return Memory(
         gpu_gib=shape.gpu.memory_gib * tensor_parallel_size,
@@ -97,7 +99,7 @@ def memory(model: catalogue.Model, shape: catalogue.Shape, tensor_parallel_size:
     )
 
 
-def topology_problems(context: ModelContext) -> Iterator[Problem]:
+def topology_problems(context: PlannedModel) -> Iterator[Problem]:
     """What is wrong with the servers of one model."""
     yield from _roles(context)
     for role in context.model.topology.servers():
@@ -106,7 +108,7 @@ def topology_problems(context: ModelContext) -> Iterator[Problem]:
     yield from _transfer(context)
 
 
-def other_problems(context: ModelContext) -> Iterator[Problem]:
+def other_problems(context: PlannedModel) -> Iterator[Problem]:
     """What is wrong with one model beside its servers."""
     yield from _lengths(context)
     yield from _later_settings(context)
@@ -121,7 +123,7 @@ def other_problems(context: ModelContext) -> Iterator[Problem]:
     yield from scaling_problems(context.model, context.path)
 
 
-def scaling_problems(model: Model, path: str) -> Iterator[Problem]:
+def scaling_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
     """What is wrong with the limits and thresholds of one model."""
     scaled = model.scaling.servers() if model.scaling else {}
     if model.scaling and not scaled:
@@ -130,7 +132,7 @@ def scaling_problems(model: Model, path: str) -> Iterator[Problem]:
         yield from _role(model, role, limits, f"{path}.scaling.{role}")
 
 
-def room_problems(config: StackConfig, models: Sequence[Model], nodes: Sequence[Node]) -> Iterator[Problem]:
+def room_problems(config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[PlacedNode]) -> Iterator[Problem]:
     """Where the nodes have room for what the models start with but not for the most that they may have.
 
     Each role that could be smaller is named, with the most that fits beside all others at their most.
@@ -159,7 +161,7 @@ def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Itera
         yield from _out_of_reach(model, role, shape, f"{path}.scaling.{role}")
 
 
-def answer_changes(context: ModelContext) -> Iterator[AnswerChange]:
+def answer_changes(context: PlannedModel) -> Iterator[AnswerChange]:
     """What of a stack has a model answer in a way that nobody has evaluated; nothing for what only moves data."""
     base, release = catalogue.release(context.stack.release), used_release(context.stack)
     if base is None or release is None:
@@ -168,13 +170,13 @@ def answer_changes(context: ModelContext) -> Iterator[AnswerChange]:
     yield from _changed_backend(context, base.vllm.attention_backend, kv_cache_settings(release, context))
 
 
-def kv_cache_settings(release: catalogue.Release, context: ModelContext) -> KvCacheSettings:
+def kv_cache_settings(release: catalogue.Release, context: PlannedModel) -> KvCacheSettings:
     """What a model's servers are started with for their KV cache."""
     hands_over = context.model.topology.disaggregated
     return release.vllm.kv_cache_settings(context.facts, context.model.engine, hands_over=hands_over)
 
 
-def possible_sizes(context: ModelContext, role: Role) -> list[int]:
+def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
     """Tensor parallel sizes that the model's heads and blocks and the node's GPUs and virtual functions allow."""
     sizes = range(1, context.shape.gpus + 1)
     sizes = [size for size in sizes if heads_allow(context.facts, size) and _blocks_allow(context, size)]
@@ -184,12 +186,12 @@ def possible_sizes(context: ModelContext, role: Role) -> list[int]:
     return [size for size in sizes if virtual_functions(context.stack, role, size) <= most]
 
 
-def fitting_sizes(context: ModelContext, role: Role) -> list[int]:
+def fitting_sizes(context: PlannedModel, role: Role) -> list[int]:
     """Those of the possible sizes whose memory holds at least one sequence of full length."""
     return [size for size in possible_sizes(context, role) if context.memory(size).sequences(context.max_model_len)]
 
 
-def _roles(context: ModelContext) -> Iterator[Problem]:
+def _roles(context: PlannedModel) -> Iterator[Problem]:
     topology = context.model.topology
     roles = frozenset(topology.servers())
     if roles in (HANDING_OVER, _ROLE_ALONE):
@@ -202,7 +204,7 @@ def _roles(context: ModelContext) -> Iterator[Problem]:
     yield Problem(f"{context.path}.topology", str(topology) or None, SHORT_FORMS, why)
 
 
-def _parallelism(context: ModelContext, role: Role) -> Iterator[Problem]:
+def _parallelism(context: PlannedModel, role: Role) -> Iterator[Problem]:
     size = context.size(role)
     if size in possible_sizes(context, role):
         return
@@ -223,11 +225,11 @@ def _parallelism(context: ModelContext, role: Role) -> Iterator[Problem]:
     yield context.size_problem(role, _sizes(fitting_sizes(context, role) or possible_sizes(context, role)), why)
 
 
-def _blocks_allow(context: ModelContext, size: int) -> bool:
+def _blocks_allow(context: PlannedModel, size: int) -> bool:
     return blocks_allow(context.facts, size, context.model.engine.extra_args)
 
 
-def _split_blocks(context: ModelContext, size: int) -> str:
+def _split_blocks(context: PlannedModel, size: int) -> str:
     """Why a size is refused that would split blocks (vllm issue 17569)."""
     experts = context.facts.architecture.experts is not None
     what, way = ("an expert", "; --enable-expert-parallel keeps experts whole") if experts else ("a layer", "")
@@ -237,7 +239,7 @@ def _split_blocks(context: ModelContext, size: int) -> str:
     )
 
 
-def _memory(context: ModelContext, role: Role) -> Iterator[Problem]:
+def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
     fit = context.memory(context.size(role))
     if fit.sequences(context.max_model_len):
         return
@@ -254,7 +256,7 @@ def _memory(context: ModelContext, role: Role) -> Iterator[Problem]:
     )
 
 
-def _room_needed(context: ModelContext) -> str:
+def _room_needed(context: PlannedModel) -> str:
     """What would hold a model and one sequence of full length that no server of a node holds."""
     facts, shape, share = context.facts, context.shape, context.model.engine.gpu_memory_utilization
     sequence_gib = context.max_model_len * facts.kv_cache.bytes_per_token / BYTES_PER_GIB
@@ -271,7 +273,7 @@ def _room_needed(context: ModelContext) -> str:
     return f"{larger}; of {shape.gpu.product} it takes {gpus} GPUs on {nodes} nodes, and a server can't span nodes"
 
 
-def _transfer(context: ModelContext) -> Iterator[Problem]:
+def _transfer(context: PlannedModel) -> Iterator[Problem]:
     if not context.model.topology.disaggregated or context.facts.architecture.latent_attention is not None:
         return
     prefill, decode = context.size("prefill"), context.size("decode")
@@ -285,7 +287,7 @@ def _transfer(context: ModelContext) -> Iterator[Problem]:
         yield from _split(context, prefill)
 
 
-def _split(context: ModelContext, prefill: int) -> Iterator[Problem]:
+def _split(context: PlannedModel, prefill: int) -> Iterator[Problem]:
     """A KV cache that can't be split by heads gives garbage answers. Of an overriding backend that nobody has looked at
     the user is told, not refused.
     """
@@ -316,12 +318,12 @@ def _split(context: ModelContext, prefill: int) -> Iterator[Problem]:
         yield context.size_problem("decode", accepted, why)
 
 
-def _without_sinks(context: ModelContext, backends: AttentionBackend) -> tuple[str, ...]:
+def _without_sinks(context: PlannedModel, backends: AttentionBackend) -> tuple[str, ...]:
     """Backends that the model can't use."""
     return backends.without_sinks if context.facts.architecture.attention_sinks else ()
 
 
-def _lengths(context: ModelContext) -> Iterator[Problem]:
+def _lengths(context: PlannedModel) -> Iterator[Problem]:
     length, most = context.model.engine.max_model_len, context.facts.max_model_len
     if length is not None and length > most:
         why = f"{context.facts.name} has a context of {most} tokens"
@@ -337,7 +339,7 @@ def _lengths(context: ModelContext) -> Iterator[Problem]:
         )
 
 
-def _later_settings(context: ModelContext) -> Iterator[Problem]:
+def _later_settings(context: PlannedModel) -> Iterator[Problem]:
     """Settings that the vLLM of the release doesn't know yet; an image that no release has may know anything."""
     facts = vllm_facts(context.stack)
     for setting in engine_settings().settings if facts else ():
@@ -348,7 +350,7 @@ def _later_settings(context: ModelContext) -> Iterator[Problem]:
             yield Problem(f"{context.path}.{setting.path}", value, f"nothing, or {since.name} or later", why)
 
 
-def _extra_arguments(context: ModelContext) -> Iterator[Problem]:
+def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
     """Arguments that the stack file has other keys for, and shortened ones, which no check would know."""
     for i, argument in enumerate(context.model.engine.extra_args):
         flag = flag_of(argument)
@@ -364,7 +366,7 @@ def _extra_arguments(context: ModelContext) -> Iterator[Problem]:
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, key, why)
 
 
-def _connectors(context: ModelContext) -> Iterator[Problem]:
+def _connectors(context: PlannedModel) -> Iterator[Problem]:
     """Arguments that bring a KV connector: none beside the kit's own, and one for aggregated servers, whose host memory
     a node must have.
     """
@@ -392,7 +394,7 @@ def _connectors(context: ModelContext) -> Iterator[Problem]:
         yield from _offload(context, connectors, f"{path}[{places[connectors.offload_flag]}]")
 
 
-def _offload(context: ModelContext, connectors: KvConnector, path: str) -> Iterator[Problem]:
+def _offload(context: PlannedModel, connectors: KvConnector, path: str) -> Iterator[Problem]:
     """KV cache in host memory that the servers of a full node don't have."""
     size, argument = connectors.offload_gib(context.model.engine.extra_args), connectors.offload_flag
     if size is None:
@@ -411,7 +413,7 @@ def _offload(context: ModelContext, connectors: KvConnector, path: str) -> Itera
         yield Problem(path, f"{size:g}", f"at most {most} for servers with {_gpus(gpus)}", why)
 
 
-def _attention_backend(context: ModelContext) -> Iterator[Problem]:
+def _attention_backend(context: PlannedModel) -> Iterator[Problem]:
     """A backend that vLLM doesn't start with: beside a KV connector, or with what the model needs."""
     release = used_release(context.stack)
     if release is None:
@@ -432,7 +434,7 @@ def _attention_backend(context: ModelContext) -> Iterator[Problem]:
         yield from _head_counts(context, used)
 
 
-def _head_counts(context: ModelContext, backend: str) -> Iterator[Problem]:
+def _head_counts(context: PlannedModel, backend: str) -> Iterator[Problem]:
     """Servers on whose GPUs the attention heads of a model are a number that the backend has no kernel for."""
     for part in context.model.topology.servers().values():
         heads = context.facts.architecture.attention_heads / part.tensor_parallel_size
@@ -442,13 +444,13 @@ def _head_counts(context: ModelContext, backend: str) -> Iterator[Problem]:
             return
 
 
-def _backend_argument(model: Model) -> tuple[int, str]:
+def _backend_argument(model: ModelConfig) -> tuple[int, str]:
     """The attention backend among the user's arguments, and its position; empty if there is none."""
     i, name = model.engine.argument("--attention-backend") or (0, "")
     return i, name.upper()
 
 
-def _attention_config(context: ModelContext) -> Iterator[Problem]:
+def _attention_config(context: PlannedModel) -> Iterator[Problem]:
     """A backend inside `--attention-config`: vLLM ends where `--attention-backend` says one too
     (`create_engine_config`, vllm/engine/arg_utils.py), and every server is given that.
     """
@@ -463,7 +465,7 @@ def _attention_config(context: ModelContext) -> Iterator[Problem]:
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, "--attention-backend", why)
 
 
-def _variables(context: ModelContext) -> Iterator[Problem]:
+def _variables(context: PlannedModel) -> Iterator[Problem]:
     """Environment variables that contradict what was planned, change answers, or hold secrets, which aren't shown here:
     values of a stack file are read by all who may read it, the stack's state, or pods.
     """
@@ -492,7 +494,7 @@ def _variables(context: ModelContext) -> Iterator[Problem]:
         yield Problem(f"{path}.{QUICK_REDUCE_VARIABLE}", level, "override.quickReduce", why)
 
 
-def _changed_reduction(context: ModelContext) -> Iterator[AnswerChange]:
+def _changed_reduction(context: PlannedModel) -> Iterator[AnswerChange]:
     """A model's own number format has been evaluated with one release, and its image."""
     if all(servers.tensor_parallel_size == 1 for servers in context.model.topology.servers().values()):
         return
@@ -506,7 +508,7 @@ def _changed_reduction(context: ModelContext) -> Iterator[AnswerChange]:
         yield AnswerChange(path, f"{own.quantization} in all-reduce, {evaluated},")
 
 
-def _changed_backend(context: ModelContext, base: AttentionBackend, started: KvCacheSettings) -> Iterator[AnswerChange]:
+def _changed_backend(context: PlannedModel, base: AttentionBackend, started: KvCacheSettings) -> Iterator[AnswerChange]:
     """Another backend than the release's, one that is named and whose KV cache can't be split where it has to be, and
     one that no evaluation is known of.
     """
@@ -532,7 +534,7 @@ def _sizes(sizes: list[int]) -> str:
     return "one of " + ", ".join(map(str, sizes)) if sizes else "no size"
 
 
-def _role(model: Model, role: Role, limits: ServersScaling, path: str) -> Iterator[Problem]:
+def _role(model: ModelConfig, role: Role, limits: ServersScaling, path: str) -> Iterator[Problem]:
     part = model.topology.servers().get(role)
     if part is None:
         accepted = f"{', '.join(model.topology.servers())}, or a topology with {role} servers: {SHORT_FORMS}"
@@ -551,7 +553,7 @@ def _role(model: Model, role: Role, limits: ServersScaling, path: str) -> Iterat
 
 
 def _too_many(
-    config: StackConfig, models: Sequence[Model], nodes: Sequence[Node], model: Model, role: Role
+    config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[PlacedNode], model: ModelConfig, role: Role
 ) -> Iterator[Problem]:
     """The most servers of a role that the nodes don't have room for, though they have for those that start."""
     scaling_of_model, start = model.scaling, model.topology.servers()[role].replicas
@@ -579,7 +581,7 @@ def _too_many(
     )
 
 
-def _fits(config: StackConfig, models: Sequence[Model], nodes: Sequence[Node]) -> bool:
+def _fits(config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[PlacedNode]) -> bool:
     return not place(servers(config, models), nodes)[1]
 
 

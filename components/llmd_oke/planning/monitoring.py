@@ -11,7 +11,7 @@ from llmd_oke.catalogue.releases import Release, release_names
 from llmd_oke.catalogue.releases import release as known_release
 from llmd_oke.config import StackConfig
 from llmd_oke.planning.network import control_plane_cidrs
-from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, Pool, TracingPlan
+from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, PlannedPool, TracingPlan
 from llmd_oke.planning.releases import used_release
 from llmd_oke.records import record
 
@@ -22,7 +22,7 @@ OPERATOR = "kube-prometheus-stack"
 """The entry of `values/operators` that `monitoring: install` installs."""
 
 
-def monitoring(config: StackConfig, pools: Sequence[Pool]) -> MonitoringPlan | None:
+def monitoring(config: StackConfig, pools: Sequence[PlannedPool]) -> MonitoringPlan | None:
     """How a stack with these pools is watched; None where it isn't."""
     if config.monitoring == "none":
         return None

@@ -12,8 +12,8 @@ from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Direction, GroupRole, GrowingSubnet, Outside, Protocol, RuleEntry, SubnetRole
-from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig, SystemPool
-from llmd_oke.config.base import Part
+from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig, SystemPoolConfig
+from llmd_oke.config.base import ConfigPart
 from llmd_oke.config.pools import MAX_PODS
 from llmd_oke.records import record
 
@@ -170,7 +170,7 @@ class Ports:
 
 
 @dataclass(frozen=True)
-class Peer:
+class RulePeer:
     """The other side of a rule: another group, a range of addresses, or (neither) all Oracle services of the region."""
 
     group: GroupRole | None = None
@@ -189,7 +189,7 @@ class SecurityRule:
     protocol: Protocol
     ports: Ports | None
     source_ports: Ports | None
-    peer: Peer
+    peer: RulePeer
     description: str
 
     @property
@@ -263,7 +263,7 @@ def network_pools(config: StackConfig) -> list[PoolSize]:
     return [*gpu_pools, *(PoolSize(pool.limits.most, max_pods_of(pool)) for pool in cpu_pools)]
 
 
-def max_pods_of(pool: SystemPool) -> int:
+def max_pods_of(pool: SystemPoolConfig) -> int:
     """The most pods of a node without GPUs: what the stack file says, or what the nodes' VNICs carry."""
     return pool.max_pods or carried_pods(pool.shape, pool.ocpus)
 
@@ -279,7 +279,7 @@ def carried_pods(shape: str, ocpus: float) -> int:
     return min(MAX_PODS, max(1, int(ocpus) - 1) * facts.subnets().pods_per_vnic)
 
 
-def ocids(part: Part) -> dict[str, str]:
+def ocids(part: ConfigPart) -> dict[str, str]:
     """The OCIDs that are given of a part of the stack file, by role."""
     return part.model_dump(exclude_none=True)
 
@@ -372,14 +372,16 @@ def _rules(
                 yield SecurityRule(group, direction, protocol, ports, source_ports, peer, entry.description)
 
 
-def _peers(named: GroupRole | Outside, groups: Collection[GroupRole], cidrs: Mapping[str, Sequence[str]]) -> list[Peer]:
+def _peers(
+    named: GroupRole | Outside, groups: Collection[GroupRole], cidrs: Mapping[str, Sequence[str]]
+) -> list[RulePeer]:
     """What a row means by a peer: nothing where that is not there, several ranges for an allow list."""
     if named == "oracle-services":
-        return [Peer()]
+        return [RulePeer()]
     if named == "internet":
-        return [Peer(cidr=ANYWHERE)]
-    peers = [Peer(group=group) for group in groups if group == named]
-    return peers or [Peer(cidr=cidr) for cidr in cidrs.get(named, ())]
+        return [RulePeer(cidr=ANYWHERE)]
+    peers = [RulePeer(group=group) for group in groups if group == named]
+    return peers or [RulePeer(cidr=cidr) for cidr in cidrs.get(named, ())]
 
 
 def _ports(text: str | None) -> Ports | None:

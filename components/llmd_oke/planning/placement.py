@@ -11,8 +11,8 @@ from llmd_base.errors import Problem
 
 from llmd_oke.catalogue import Shape, operators, server_settings
 from llmd_oke.catalogue.releases import Requests
-from llmd_oke.config import Model, Role, StackConfig, SystemPool
-from llmd_oke.planning.plan import Node, Pool, Rollout, Server
+from llmd_oke.config import ModelConfig, Role, StackConfig, SystemPoolConfig
+from llmd_oke.planning.plan import PlacedNode, PlacedServer, PlannedPool, Rollout
 from llmd_oke.planning.releases import router_replicas, used_release
 
 DRAIN_S = 15
@@ -34,7 +34,7 @@ FRONT_DOOR_REQUESTS = Requests(cpus=1, memory_gib=1)
 """What each of them asks of its node; ours. They pass bytes on, and each request's body once."""
 
 
-def unit_names(model: Model) -> list[str]:
+def unit_names(model: ModelConfig) -> list[str]:
     """The names of a model's units: the model's own name if there is one unit only."""
     name = model.object_name
     return [name] if model.copies == 1 else [f"{name}-{i}" for i in range(model.copies)]
@@ -50,35 +50,37 @@ def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:
     return config.rdma == "sriov-vf" and not shape.rdma.virtual_functions
 
 
-def servers(config: StackConfig, models: Iterable[Model]) -> Iterator[Server]:
+def servers(config: StackConfig, models: Iterable[ModelConfig]) -> Iterator[PlacedServer]:
     """All servers that some models of a stack may ever have at a time."""
     for model in models:
         for role, part in model.topology.servers().items():
             gpus = part.tensor_parallel_size
             functions = virtual_functions(config, role, gpus)
             for unit in unit_names(model):
-                yield from (Server(unit, role, index, gpus, functions) for index in range(model.most_replicas(role)))
+                yield from (
+                    PlacedServer(unit, role, index, gpus, functions) for index in range(model.most_replicas(role))
+                )
 
 
-def empty_nodes(pools: Iterable[Pool]) -> list[Node]:
+def empty_nodes(pools: Iterable[PlannedPool]) -> list[PlacedNode]:
     """The most nodes that the pools may have, without servers."""
     return [
-        Node(pool.name, index, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
+        PlacedNode(pool.name, index, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
         for pool in pools
         for index in range(pool.limits.most)
     ]
 
 
-def place(servers: Iterable[Server], nodes: Sequence[Node]) -> tuple[list[Node], list[Server]]:
+def place(servers: Iterable[PlacedServer], nodes: Sequence[PlacedNode]) -> tuple[list[PlacedNode], list[PlacedServer]]:
     """The nodes with the servers that fit, and the servers that don't.
 
     Largest first fills nodes without waste whenever the sizes are powers of two, as tensor parallel sizes on 8-GPU
     nodes are. Servers with virtual functions go before those without, because they have the smaller choice.
     """
-    added: list[list[Server]] = [[] for _ in nodes]
+    added: list[list[PlacedServer]] = [[] for _ in nodes]
     free = [(node.free_gpus, node.free_virtual_functions) for node in nodes]
     first_candidates: dict[tuple[int, int], int] = {}  # room only shrinks, so the search for a size never goes back
-    left: list[Server] = []
+    left: list[PlacedServer] = []
     for server in sorted(servers, key=lambda server: (-server.virtual_functions, -server.gpus)):
         need = server.gpus, server.virtual_functions
         candidates = range(first_candidates.get(need, 0), len(free))
@@ -97,8 +99,8 @@ def place(servers: Iterable[Server], nodes: Sequence[Node]) -> tuple[list[Node],
 
 
 def place_at_first(
-    config: StackConfig, models: Iterable[Model], pools: Iterable[Pool]
-) -> tuple[list[Node], list[Server]]:
+    config: StackConfig, models: Iterable[ModelConfig], pools: Iterable[PlannedPool]
+) -> tuple[list[PlacedNode], list[PlacedServer]]:
     """The nodes that are there at first with the servers that are started with, and the servers that don't fit: before
     an autoscaler has changed the number of either.
     """
@@ -116,7 +118,7 @@ def sure_room(spare: int, size: int, mixed_nodes: int) -> int:
     return max(0, min(spare // size, at_worst))
 
 
-def room_beside(nodes: Sequence[Node]) -> bool:
+def room_beside(nodes: Sequence[PlacedNode]) -> bool:
     """Whether all servers are sure to find room a second time, wherever Kubernetes put those that are there.
 
     Larger servers come first, as they do by their priority; servers with virtual functions have these for each GPU.
@@ -181,7 +183,7 @@ def router_problems(config: StackConfig) -> Iterator[Problem]:
         yield _too_few(config.system_pool, requests, routers, places, on_node)
 
 
-def places_on_node(pool: SystemPool, requests: Requests, doors: int) -> int:
+def places_on_node(pool: SystemPoolConfig, requests: Requests, doors: int) -> int:
     """Routers that one node of a flexible shape holds beside that many Envoys of front doors."""
     facts, reserved = operators.system_nodes(), _reservation(doors)
     cpus = int(pool.ocpus * facts.cpus_per_ocpu) - reserved.cpus
@@ -194,7 +196,7 @@ def _reservation(doors: int) -> Requests:
     return Requests(cpus=allowance.cpus + doors * door.cpus, memory_gib=allowance.memory_gib + doors * door.memory_gib)
 
 
-def _too_few(pool: SystemPool, requests: Requests, routers: int, places: int, doors: int) -> Problem:
+def _too_few(pool: SystemPoolConfig, requests: Requests, routers: int, places: int, doors: int) -> Problem:
     """Told of the system pool, which every cluster has; where its nodes hold no router, larger nodes are the remedy."""
     on_node, facts = places_on_node(pool, requests, doors), operators.system_nodes()
     reserved = _reservation(doors)

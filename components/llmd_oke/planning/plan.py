@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from llmd_pods.acceptance import CheckName, Limits
+from llmd_pods.acceptance import CheckName, NodeRequirements
 
-from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.catalogue import CatalogueModel, Release, Shape
 from llmd_oke.catalogue.cluster import Need
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.entries import ProjectEntry
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import GatewayProvider
 from llmd_oke.config import (
@@ -20,7 +20,7 @@ from llmd_oke.config import (
     ExistingCluster,
     Layer,
     Role,
-    Router,
+    RouterConfig,
     Scaling,
     ServersScaling,
     SizeLimits,
@@ -28,7 +28,7 @@ from llmd_oke.config import (
     Smoke,
     StackConfig,
     Topology,
-    Workload,
+    WorkloadConfig,
 )
 from llmd_oke.config.cluster import AddOn, Oidc
 from llmd_oke.config.front_door import Authentication, CacheIsolation, Exposure, LoadBalancer, Tls
@@ -158,12 +158,12 @@ class ModelPlan:
     """
 
     name: str
-    model: Model
+    model: CatalogueModel
     topology: Topology
-    router: Router
+    router: RouterConfig
     profile: RouterProfileName
     router_replicas: int
-    workload: Workload
+    workload: WorkloadConfig
     slo: Slo | None
     engine: Engine
     units: tuple[UnitPlan, ...]
@@ -228,7 +228,7 @@ class ModelPlan:
 
 
 @dataclass(frozen=True)
-class Pool:
+class PlannedPool:
     """A pool of equal GPU nodes: `size` of them at first, and as few and as many as `limits` says later, where the
     cluster autoscaler decides (`autoscaled`).
 
@@ -246,7 +246,7 @@ class Pool:
     exists: bool
     ready_timeout_s: int
 
-    def at_first(self) -> "Pool":
+    def at_first(self) -> "PlannedPool":
         """The pool without what the cluster autoscaler may do to it."""
         return replace(self, limits=SizeLimits(self.size, self.size), autoscaled=False)
 
@@ -267,7 +267,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Server:
+class PlacedServer:
     """One server to be placed: a pod with its GPUs and virtual functions."""
 
     unit: str
@@ -278,7 +278,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Node:
+class PlacedNode:
     """A node with the servers that fit it. Kubernetes decides where a pod really goes; this shows that all of them can
     be placed.
     """
@@ -286,7 +286,7 @@ class Node:
     pool: str
     index: int
     gpus: int
-    servers: tuple[Server, ...]
+    servers: tuple[PlacedServer, ...]
     virtual_functions: int = 0
 
     @property
@@ -627,12 +627,12 @@ class PoolAcceptance:
     nodes must pass. `disk_folder` is where nodes have the file system of their local disks, None where there is none.
     """
 
-    pool: Pool
+    pool: PlannedPool
     in_update: bool
     needed: int
     on_failure: Literal["spares", "hold"]
     checks: tuple[CheckName, ...]
-    limits: Limits
+    limits: NodeRequirements
     limit_s: int
     disk_folder: str | None
 
@@ -706,13 +706,13 @@ class Plan:
     config: StackConfig
     cluster: Cluster | None
     namespace: str
-    pools: tuple[Pool, ...]
+    pools: tuple[PlannedPool, ...]
     rdma: bool
     release: Release
     override: Override
     router_release: str
     models: tuple[ModelPlan, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[PlacedNode, ...]
     model_cache: ModelCachePlan | None
     smoke: Smoke
     virtual_functions_owner: str | None
@@ -725,7 +725,7 @@ class Plan:
     acceptance: tuple[PoolAcceptance, ...]
     monitoring: MonitoringPlan | None
     tracing: TracingPlan | None
-    registry_mirror: RegistryMirror | None
+    registry_mirror: MirrorRegistry | None
     tags: TagsPlan
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
@@ -780,13 +780,13 @@ class Plan:
         return sum(model.gpus for model in self.models)
 
     @property
-    def nodes_at_first(self) -> Sequence[Node]:
+    def nodes_at_first(self) -> Sequence[PlacedNode]:
         """The nodes before a cluster autoscaler has changed anything."""
         sizes = {pool.name: pool.size for pool in self.pools}
         return [node for node in self.nodes if node.index < sizes[node.pool]]
 
     @property
-    def idle_nodes(self) -> Sequence[Node]:
+    def idle_nodes(self) -> Sequence[PlacedNode]:
         """Nodes without any server that are sure to be there."""
         least = {pool.name: pool.limits.least for pool in self.pools}
         return [node for node in self.nodes if not node.servers and node.index < least[node.pool]]

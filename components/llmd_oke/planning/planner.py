@@ -15,13 +15,13 @@ from llmd_oke.catalogue.entries import ProjectEntry, origin
 from llmd_oke.catalogue.models import MODELS
 from llmd_oke.catalogue.operations import PRICES
 from llmd_oke.catalogue.project import LATENCY, project_problems
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.releases import RELEASES
 from llmd_oke.catalogue.server_settings import server_settings
 from llmd_oke.catalogue.shapes import GPUS, SHAPES
 from llmd_oke.config import (
     CreateCluster,
-    Model,
+    ModelConfig,
     Role,
     StackConfig,
     locate,
@@ -38,7 +38,7 @@ from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import planned_iam
-from llmd_oke.planning.models import ModelContext, answer_changes, memory
+from llmd_oke.planning.models import PlannedModel, answer_changes, memory
 from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, planned_network
 from llmd_oke.planning.network_policies import network_policies
@@ -46,9 +46,9 @@ from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names,
 from llmd_oke.planning.plan import (
     ClusterPlan,
     ModelPlan,
-    Node,
+    PlacedNode,
     Plan,
-    Pool,
+    PlannedPool,
     RolePlan,
     UnitPlan,
     UpdateWay,
@@ -136,7 +136,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         acceptance=pool_acceptance(config, pools, nodes),
         monitoring=monitoring(config, pools),
         tracing=tracing(config),
-        registry_mirror=None if mirror is None else RegistryMirror(mirror.prefix, mirror.pull_secret),
+        registry_mirror=None if mirror is None else MirrorRegistry(mirror.prefix, mirror.pull_secret),
         tags=planned_tags(config),
         advice=(),
         project_entries=(),
@@ -172,8 +172,8 @@ class _Room:
     """What the nodes have beside all servers. Units and roles may roll at the same time, so each has an equal share."""
 
     config: StackConfig
-    pools: tuple[Pool, ...]
-    nodes: list[Node]
+    pools: tuple[PlannedPool, ...]
+    nodes: list[PlacedNode]
 
     def surges(self, role: Role, size: int) -> int:
         """How many further servers of a role are sure to find room: none where nodes come and go."""
@@ -184,7 +184,7 @@ class _Room:
             return by_gpus
         return min(by_gpus, self._surges(sum(node.free_virtual_functions for node in self.nodes), size))
 
-    def update_way(self, model: Model) -> UpdateWay:
+    def update_way(self, model: ModelConfig) -> UpdateWay:
         """How another version of a model comes."""
         if model.router.mode == "none":
             return "rolling"
@@ -201,7 +201,7 @@ class _Room:
         return placement.sure_room(spare // parts, size, mixed_nodes)
 
 
-def _model(context: ModelContext, room: _Room, release: catalogue.Release) -> ModelPlan:
+def _model(context: PlannedModel, room: _Room, release: catalogue.Release) -> ModelPlan:
     model, facts = context.model, context.facts
     roles = tuple(_role(role, context, room, release) for role in model.topology.servers())
     return record(
@@ -218,7 +218,7 @@ def _model(context: ModelContext, room: _Room, release: catalogue.Release) -> Mo
     )
 
 
-def _role(role: Role, context: ModelContext, room: _Room, release: catalogue.Release) -> RolePlan:
+def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Release) -> RolePlan:
     model, facts, part = context.model, context.facts, context.model.topology.servers()[role]
     size, rdma = part.tensor_parallel_size, room.config.rdma == "sriov-vf"
     settings = server_settings(release, facts, model.engine, role, size, rdma=rdma)

@@ -15,15 +15,15 @@ from llmd_oke.catalogue.operators import cluster_autoscaler
 from llmd_oke.catalogue.shapes import POOL_LABEL, flexible_shape
 from llmd_oke.config import (
     AutoscaledSize,
-    CpuPool,
+    CpuPoolConfig,
     CreateCluster,
     FileStorage,
-    GpuPool,
+    GpuPoolConfig,
     Image,
     Launch,
     Lustre,
     StackConfig,
-    SystemPool,
+    SystemPoolConfig,
 )
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.pools import CycleMode
@@ -70,7 +70,7 @@ def pool_problems(config: StackConfig) -> Iterator[Problem]:
     yield from _names(config)
 
 
-def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool, path: str) -> Iterator[Problem]:
+def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
     yield from launch_problems(pool, path)
     yield from _version(cluster, pool.kubernetes_version, path)
     yield from _memory(pool, path)
@@ -86,7 +86,7 @@ def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool, path: 
         yield Problem("cluster.kubernetesVersion", cluster.kubernetes_version, accepted, why)
 
 
-def _needed_to_create(pool: GpuPool, path: str) -> Iterator[Problem]:
+def _needed_to_create(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
     if pool.availability_domain is None:
         why = "the nodes of a GPU pool are in one availability domain, and OCI has them of each shape in some only"
         yield Problem(f"{path}.availabilityDomain", None, "its whole name, such as Uocm:US-ASHBURN-AD-1", why)
@@ -122,7 +122,7 @@ def _image(image: Image, path: str, shape: str, pool: str) -> Iterator[Problem]:
         yield Problem(f"{path}.import.name", image.import_.name, accepted, why)
 
 
-def _memory(pool: GpuPool, path: str) -> Iterator[Problem]:
+def _memory(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
     shape = catalogue.shape(pool.shape)
     if shape is None:
         return
@@ -132,13 +132,13 @@ def _memory(pool: GpuPool, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.hugePagesGib", pool.huge_pages_gib, f"at most {most}", why)
 
 
-def _cpu_pool(cluster: CreateCluster, pool: SystemPool, path: str) -> Iterator[Problem]:
+def _cpu_pool(cluster: CreateCluster, pool: SystemPoolConfig, path: str) -> Iterator[Problem]:
     yield from _version(cluster, pool.kubernetes_version, path)
     if ".GPU." in pool.shape:
         why = "GPU nodes are tainted, so that nothing but model servers would run here"
         yield Problem(f"{path}.shape", pool.shape, "a shape without GPUs, such as VM.Standard.E5.Flex", why)
     if pool.image is not None:
-        name = pool.name if isinstance(pool, CpuPool) else SYSTEM_POOL
+        name = pool.name if isinstance(pool, CpuPoolConfig) else SYSTEM_POOL
         yield from _image(pool.image, f"{path}.image", pool.shape, name)
     yield from size_problems(pool, path)
     yield from _cycling(pool, path)
@@ -216,7 +216,7 @@ _LAUNCHES_OF_OPTIONS: Mapping[str, tuple[tuple[Launch, ...], str]] = {
 """The launch modes that carry a field of a pool, and why the others don't. What OCI would silently drop is refused."""
 
 
-def launch_problems(pool: GpuPool, path: str) -> Iterator[Problem]:
+def launch_problems(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
     """The options that the pool's launch mode can't carry, and options that contradict each other."""
     for field, (launches, why) in _LAUNCHES_OF_OPTIONS.items():
         value = getattr(pool, field)
@@ -236,32 +236,32 @@ def launch_problems(pool: GpuPool, path: str) -> Iterator[Problem]:
     yield from _cycling(pool, path)
 
 
-def planned_cycling(pool: GpuPool | SystemPool) -> CyclingPlan | None:
+def planned_cycling(pool: GpuPoolConfig | SystemPoolConfig) -> CyclingPlan | None:
     """How OKE replaces a pool's nodes. A GPU node that is returned may be had by somebody else before another one is
     launched, so that what the stack file leaves out never does so.
     """
     cycling = pool.cycling
     if cycling is None:
         return None
-    mode: CycleMode = cycling.mode or ("replace-boot-volume" if isinstance(pool, GpuPool) else "replace-node")
+    mode: CycleMode = cycling.mode or ("replace-boot-volume" if isinstance(pool, GpuPoolConfig) else "replace-node")
     surge = cycling.max_surge or ("1" if mode == "replace-node" else "0")
     unavailable = cycling.max_unavailable or ("1" if surge in {"0", "0%"} else "0")
     return CyclingPlan(mode, surge, unavailable)
 
 
-def _cycling(pool: GpuPool | SystemPool, path: str) -> Iterator[Problem]:
+def _cycling(pool: GpuPoolConfig | SystemPoolConfig, path: str) -> Iterator[Problem]:
     cycling = planned_cycling(pool)
     if cycling is None:
         return
     if not cycling.grows and not cycling.shrinks:
         why = "a pool that may neither grow nor shrink can replace no node"
         yield Problem(f"{path}.cycling", "0 and 0", "maxSurge or maxUnavailable above 0", why)
-    if isinstance(pool, GpuPool) and cycling.mode == "replace-boot-volume" and cycling.grows:
+    if isinstance(pool, GpuPoolConfig) and cycling.mode == "replace-boot-volume" and cycling.grows:
         why = "a node whose boot volume is replaced stays the same node, so that none is added"
         yield Problem(f"{path}.cycling.maxSurge", cycling.max_surge, "0, or mode: replace-node", why)
 
 
-def size_problems(pool: SystemPool, path: str) -> Iterator[Problem]:
+def size_problems(pool: SystemPoolConfig, path: str) -> Iterator[Problem]:
     """OCPUs and memory that no node of the pool's shape can have."""
     limits = flexible_shape(pool.shape)
     if limits is None:
@@ -317,11 +317,11 @@ def _domains(config: StackConfig, cluster: CreateCluster) -> Iterator[tuple[str,
         yield "storage.modelCache.availabilityDomain", cache.availability_domain
 
 
-def autoscaled_pools(config: StackConfig) -> list[GpuPool | CpuPool]:
+def autoscaled_pools(config: StackConfig) -> list[GpuPoolConfig | CpuPoolConfig]:
     """The pools of a stack that it creates and whose sizes it leaves to the autoscaler."""
     if config.created_cluster is None:
         return []
-    pools: list[GpuPool | CpuPool] = [*config.gpu_pools, *config.cpu_pools]
+    pools: list[GpuPoolConfig | CpuPoolConfig] = [*config.gpu_pools, *config.cpu_pools]
     return [pool for pool in pools if pool.autoscaled]
 
 
@@ -340,7 +340,7 @@ def awaited_nodes(plan: Plan) -> dict[str, int]:
 def autoscaler_add_on(config: StackConfig) -> AddOn:
     """OKE's add-on for the pools of a stack, but for `nodes`; what the stack file says of the add-on is added."""
     facts = cluster_autoscaler()
-    minutes = [pool.ready_timeout_minutes for pool in autoscaled_pools(config) if isinstance(pool, GpuPool)]
+    minutes = [pool.ready_timeout_minutes for pool in autoscaled_pools(config) if isinstance(pool, GpuPoolConfig)]
     follows = {
         "nodeSelectors": json.dumps({POOL_LABEL: SYSTEM_POOL}),
         "maxNodeProvisionTime": f"{max([facts.provision_minutes, *minutes])}m",
@@ -358,7 +358,9 @@ def autoscaler_nodes(pools: Iterable[NodesPlan], pool_ids: Mapping[str, str]) ->
 
 def node_scaling_problems(config: StackConfig) -> Iterator[Problem]:
     """What is wrong with the limits of pools, and pools that the autoscaler can't change."""
-    paths: dict[str, GpuPool | CpuPool] = {f"gpuPools[{i}]": pool for i, pool in enumerate(config.gpu_pools)}
+    paths: dict[str, GpuPoolConfig | CpuPoolConfig] = {
+        f"gpuPools[{i}]": pool for i, pool in enumerate(config.gpu_pools)
+    }
     paths |= {f"cpuPools[{i}]": pool for i, pool in enumerate(config.cpu_pools)}
     for path, pool in paths.items():
         if isinstance(pool.scaling, AutoscaledSize):
@@ -369,7 +371,7 @@ def node_scaling_problems(config: StackConfig) -> Iterator[Problem]:
                 yield Problem(f"{path}.scaling.maxSize", pool.scaling.max_size, f"at least {pool.size}", why)
     created = autoscaled_pools(config)
     for path, pool in paths.items():
-        if isinstance(pool, GpuPool) and pool in created:
+        if isinstance(pool, GpuPoolConfig) and pool in created:
             yield from _out_of_reach(pool, path)
     if not created or (cluster := config.created_cluster) is None:
         return
@@ -386,7 +388,7 @@ def node_scaling_problems(config: StackConfig) -> Iterator[Problem]:
                 yield Problem(path, add_on.configurations[key], "nothing", why)
 
 
-def _out_of_reach(pool: GpuPool, path: str) -> Iterator[Problem]:
+def _out_of_reach(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
     mode = pool.scaling.mode
     if pool.launch not in MANAGED_LAUNCHES:
         accepted = "mode: fixed, or launch: " + " or ".join(MANAGED_LAUNCHES)

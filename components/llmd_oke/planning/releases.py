@@ -16,7 +16,7 @@ from llmd_oke.catalogue.releases import (
     release_of_vllm,
     with_override,
 )
-from llmd_oke.config import Model, StackConfig
+from llmd_oke.config import ModelConfig, StackConfig
 from llmd_oke.config.model import PROFILE_NAMES, RouterProfileName
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.config.stack import Override
@@ -66,14 +66,14 @@ def with_router(config: StackConfig, router: str) -> StackConfig:
     return config.model_copy(update={"override": override.model_copy(update={"router": router})})
 
 
-def router_replicas(model: Model, release: Release) -> int:
+def router_replicas(model: ModelConfig, release: Release) -> int:
     """Pods of each router of a model: those asked for, or the release's; one behind a Gateway, which asks one."""
     if model.router.mode != "standalone":
         return 1
     return model.router.replicas or release.router.replicas
 
 
-def router_profile(model: Model, picker: EndpointPickerVersion) -> RouterProfileName:
+def router_profile(model: ModelConfig, picker: EndpointPickerVersion) -> RouterProfileName:
     """The profile that a model's router goes by: the one asked for, or what comes nearest to it in this version."""
     if model.router.profile is not None:
         return picker.nearest_profile(model.router.profile)
@@ -175,7 +175,7 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
         yield Problem("override.attentionBackend", backend, "another backend, or none", why)
 
 
-def _router_problems(config: StackConfig, model: Model, path: str, release: Release) -> Iterator[Problem]:
+def _router_problems(config: StackConfig, model: ModelConfig, path: str, release: Release) -> Iterator[Problem]:
     picker = release.endpoint_picker.dialect
     asked, peak = model.router.replicas, model.router.peak_prefill_tokens_per_s
     if asked is not None and asked > release.router.replicas:

@@ -11,10 +11,19 @@ from llmd_base.errors import Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.serving import repositories
-from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, Model, NodeDisk, NoModelCache, StackConfig
+from llmd_oke.config import (
+    CreateCluster,
+    FileStorage,
+    GpuPoolConfig,
+    Lustre,
+    ModelConfig,
+    NodeDisk,
+    NoModelCache,
+    StackConfig,
+)
 from llmd_oke.config.engine import flag_of
 from llmd_oke.planning.placement import unit_names
-from llmd_oke.planning.plan import Advice, ModelCachePlan, Node, Plan, PrewarmPlan, StoragePlan
+from llmd_oke.planning.plan import Advice, ModelCachePlan, PlacedNode, Plan, PrewarmPlan, StoragePlan
 from llmd_oke.records import record
 
 PATH = "storage.modelCache"
@@ -60,7 +69,7 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
             yield from _other_repositories(model, f"models[{i}].engine")
 
 
-def _other_repositories(model: Model, path: str) -> Iterator[Problem]:
+def _other_repositories(model: ModelConfig, path: str) -> Iterator[Problem]:
     """Repositories beside the model's own, such as those of draft models and adapters: servers that read a pre-warmed
     cache ask nobody (HF_HUB_OFFLINE), and pre-warming fetches the models of the stack.
     """
@@ -113,7 +122,7 @@ def weights_gib(config: StackConfig) -> float:
     return sum(model.weights.files_gib for model in models if model is not None) * (1 + SPARE_SHARE)
 
 
-def server_disk_gib(release: catalogue.Release, model: catalogue.Model, *, own_weights: bool) -> int:
+def server_disk_gib(release: catalogue.Release, model: catalogue.CatalogueModel, *, own_weights: bool) -> int:
     """Room in GiB that a server may fill on its node's disk: compiled kernels and logs, and weights of its own where
     there is no model cache.
     """
@@ -121,7 +130,7 @@ def server_disk_gib(release: catalogue.Release, model: catalogue.Model, *, own_w
     return release.vllm.scratch_gib + math.ceil(weights)
 
 
-def node_disk_gib(pool: GpuPool) -> float | None:
+def node_disk_gib(pool: GpuPoolConfig) -> float | None:
     """Room in GiB on a node's own disks; None where the catalogue doesn't know them."""
     shape = catalogue.shape(pool.shape)
     if shape is None or shape.disks is None:
@@ -130,14 +139,14 @@ def node_disk_gib(pool: GpuPool) -> float | None:
     return shape.disks.count * shape.disks.terabytes * 1000 * GIB_PER_GB * share
 
 
-def pod_disk_gib(pool: GpuPool) -> float:
+def pod_disk_gib(pool: GpuPoolConfig) -> float:
     """Room in GiB that the pods of a node may fill: its own disks where they became one file system, else its boot
     volume, less what the kubelet keeps free.
     """
     return (node_disk_gib(pool) or pool.boot_volume_gib) * POD_SHARE
 
 
-def pod_disk_problems(config: StackConfig, nodes: Sequence[Node]) -> Iterator[Problem]:
+def pod_disk_problems(config: StackConfig, nodes: Sequence[PlacedNode]) -> Iterator[Problem]:
     """Nodes whose servers may fill more than their disks hold. Disks of nodes that are there already aren't known."""
     release = catalogue.release(config.release)
     if release is None or not isinstance(config.cluster, CreateCluster):

@@ -8,7 +8,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 from llmd_base.errors import InvalidStack, KitError, Problem
 
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.config import ExistingCluster
 from llmd_oke.config.pools import Taint
 from llmd_oke.objects import RegistryMirrorArgs, pulls_from
@@ -32,7 +32,7 @@ class LoadBalancerNetwork:
 
 
 @dataclass(frozen=True)
-class ClusterAccess:
+class ClusterIdentity:
     """What identifies a cluster, and a kubeconfig's text or the context of the user's own.
 
     `created` is the cluster as a resource of this stack, `ready` what has to be there before models are deployed,
@@ -48,7 +48,7 @@ class ClusterAccess:
     ready: tuple[pulumi.Resource, ...] = ()
     model_cache_handle: pulumi.Input[str] | None = None
     load_balancers: Mapping[str, LoadBalancerNetwork] = field(default_factory=dict[str, LoadBalancerNetwork])
-    mirror: RegistryMirror | None = None
+    mirror: MirrorRegistry | None = None
 
     def provider(self, name: str, *, upsert: bool = False, mutable: bool = False) -> k8s.Provider:
         """A provider of the cluster.
@@ -102,16 +102,16 @@ def mirror_args(plan: Plan) -> RegistryMirrorArgs | None:
     return None if plan.registry_mirror is None else arguments(RegistryMirrorArgs, plan.registry_mirror)
 
 
-def existing_cluster(plan: Plan) -> ClusterAccess:
+def existing_cluster(plan: Plan) -> ClusterIdentity:
     """A cluster that is there already: by the stack file, or by the stack that made it."""
     if isinstance(plan.cluster, ExistingCluster):
         context = plan.cluster.kubeconfig_context
-        return ClusterAccess(plan.cluster.identifier, context=context, mirror=plan.registry_mirror)
+        return ClusterIdentity(plan.cluster.identifier, context=context, mirror=plan.registry_mirror)
     if plan.cluster_stack is None:
         raise KitError("The stack names no cluster.")
     stack = pulumi.StackReference(plan.cluster_stack)
     outputs = pulumi.Output.all(stack.require_output("cluster_id"), stack.get_output("gpu_pools"))
-    return ClusterAccess(
+    return ClusterIdentity(
         identifier=outputs.apply(lambda values: require_known_taints(plan, *values)),
         kubeconfig=cast("pulumi.Output[str]", stack.require_output("kubeconfig")),
         model_cache_handle=cast("pulumi.Output[str]", stack.get_output("model_cache_handle")),

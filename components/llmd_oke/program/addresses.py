@@ -10,7 +10,7 @@ from llmd_oke.objects import after
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.planning.gateway import CLIENTS, CLUSTER
 from llmd_oke.planning.plan import FrontDoorModel, FrontDoorPlan, GatewayPlan
-from llmd_oke.program.access import ClusterAccess
+from llmd_oke.program.access import ClusterIdentity
 from llmd_oke.program.arguments import arguments
 from llmd_oke.program.common import common_args
 from llmd_oke.program.models import ADDRESSES, taking_over, unit_name
@@ -39,7 +39,7 @@ from llmd_oke.serving.stack_front_door import (
 def declare_front_door(
     plan: Plan,
     door: FrontDoorPlan,
-    access: ClusterAccess,
+    access: ClusterIdentity,
     settings: pulumi.Config,
     needed: Sequence[pulumi.Resource],
 ) -> StackFrontDoor:
@@ -54,7 +54,7 @@ def declare_front_door(
 
 
 def front_door_args(
-    plan: Plan, door: FrontDoorPlan, access: ClusterAccess, settings: pulumi.Config
+    plan: Plan, door: FrontDoorPlan, access: ClusterIdentity, settings: pulumi.Config
 ) -> StackFrontDoorArgs:
     """The arguments of the front door; secrets are plain here and go into secret inputs only.
 
@@ -107,7 +107,7 @@ def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | N
 
 
 def load_balancer_args(
-    plan: Plan, exposure: Exposure, given: LoadBalancer, access: ClusterAccess
+    plan: Plan, exposure: Exposure, given: LoadBalancer, access: ClusterIdentity
 ) -> FrontDoorLoadBalancerArgs | None:
     """A load balancer in the network that the stack creates, unless the stack file says where; None for pods only."""
     if exposure == "cluster":
@@ -128,7 +128,7 @@ def load_balancer_args(
 def declare_routes(
     plan: Plan,
     gateway: GatewayPlan,
-    access: ClusterAccess,
+    access: ClusterIdentity,
     namespace: pulumi.Resource,
     opts: pulumi.ResourceOptions,
     units: Mapping[str, Sequence[pulumi.Resource]],
@@ -151,7 +151,7 @@ def _declare_gateway(
     plan: Plan,
     gateway: GatewayPlan,
     namespace: pulumi.Input[str],
-    access: ClusterAccess,
+    access: ClusterIdentity,
     opts: pulumi.ResourceOptions,
 ) -> list[pulumi.Resource]:
     """The Gateway, where the stack makes it."""

@@ -7,7 +7,7 @@ from typing import TypedDict
 import pulumi
 from llmd_base.errors import KitError
 
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs
 from llmd_oke.cluster.iam import Iam, IamArgs, wait_for_policies
@@ -33,7 +33,7 @@ from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import ClusterPlan, GpuPoolPlan, GpuStackPlan, NodesPlan, TagsPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
 from llmd_oke.program.acceptance import accepted_pool
-from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, mirror_args, taint_outputs
+from llmd_oke.program.access import ClusterIdentity, LoadBalancerNetwork, mirror_args, taint_outputs
 from llmd_oke.program.arguments import arguments
 from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs
 from llmd_oke.values import values_folder
@@ -55,7 +55,7 @@ class CreatedCluster:
     provider: pulumi.ProviderResource
     oke: OkeCluster
     network: Network
-    access: ClusterAccess
+    access: ClusterIdentity
     inside: pulumi.ResourceOptions
     cpu_pools: dict[str, SystemPool | CpuPool]
     add_ons: list[pulumi.Resource]
@@ -102,7 +102,7 @@ def create_cluster(
     created: ClusterPlan,
     api_server: str | None,
     image_links: Mapping[str, pulumi.Input[str]],
-    mirror: RegistryMirror | None,
+    mirror: MirrorRegistry | None,
     *,
     rehearsed: bool = False,
 ) -> CreatedCluster:
@@ -129,7 +129,7 @@ def create_cluster(
     oke = _oke(created, network, api_server, after(opts, network, *rights))
     node_rights = _rights("nodes-iam", created, created.iam.nodes, oke, opts)
     ready = after(opts, network, *rights, *node_rights)
-    access = ClusterAccess(
+    access = ClusterIdentity(
         identifier=oke.cluster_id,
         kubeconfig=oke.kubeconfig,
         created=oke.created,

@@ -16,7 +16,7 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.operators.helm_operators import PrometheusStack
 from llmd_oke.planning import Advice, Plan, merge_advice
 from llmd_oke.planning.plan import ClusterPlan
-from llmd_oke.program.access import ClusterAccess, existing_cluster, mirror_args
+from llmd_oke.program.access import ClusterIdentity, existing_cluster, mirror_args
 from llmd_oke.program.addresses import declare_front_door, declare_routes
 from llmd_oke.program.arguments import arguments
 from llmd_oke.program.common import common_args
@@ -81,7 +81,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     return {**outputs, **_serve(plan, settings, access, crds)}
 
 
-def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[ClusterAccess, dict[str, Any]]:
+def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[ClusterIdentity, dict[str, Any]]:
     """OCI's packages are loaded only where a cluster is created."""
     from llmd_oke.program.cluster import (  # noqa: PLC0415
         create_cluster,
@@ -115,7 +115,7 @@ def image_links(settings: pulumi.Config) -> dict[str, str]:
         raise KitError("llmd-oke:imageLinks is no object of https:// links by pool.", remedy) from error
 
 
-def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crds | None) -> dict[str, Any]:
+def _serve(plan: Plan, settings: pulumi.Config, access: ClusterIdentity, crds: Crds | None) -> dict[str, Any]:
     inside = after(access.options(access.provider("cluster")), *access.ready)
     sizes = {role.tensor_parallel_size for model in plan.models for unit in model.units for role in unit.roles}
     namespace = ServingNamespace(
@@ -158,7 +158,7 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
     }
 
 
-def declare_prometheus(plan: Plan, access: ClusterAccess) -> ClusterAccess:
+def declare_prometheus(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
     """Prometheus, where the stack installs it; models come after it, so that their monitors find their definitions."""
     if plan.monitoring is None or not plan.monitoring.install:
         return access
@@ -168,7 +168,7 @@ def declare_prometheus(plan: Plan, access: ClusterAccess) -> ClusterAccess:
 
 
 def declare_monitoring(
-    plan: Plan, access: ClusterAccess, namespace: pulumi.Resource, opts: pulumi.ResourceOptions
+    plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource, opts: pulumi.ResourceOptions
 ) -> None:
     """What is watched of the models, once the cluster serves the Prometheus operator's definitions.
 

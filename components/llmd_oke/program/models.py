@@ -11,7 +11,7 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
-from llmd_oke.program.access import ClusterAccess
+from llmd_oke.program.access import ClusterIdentity
 from llmd_oke.program.arguments import arguments
 from llmd_oke.program.common import common_args
 from llmd_oke.serving.args import (
@@ -249,7 +249,7 @@ def engine_args(model: ModelPlan) -> EngineArgs:
     return arguments(EngineArgs, model.settings, settings=texts or None, user=model.engine.user)
 
 
-def keda_namespace(plan: Plan, access: ClusterAccess, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
+def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
     """The namespace of the models once the cluster serves KEDA's definitions; None where nothing is scaled.
 
     Raises:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pulumi
 from llmd_base.row import ConditionFacts
-from llmd_bench.deployment import RouterPart, Servers, Topology
+from llmd_bench.deployment import ReportedServers, ReportedTopology, RouterPart
 from llmd_bench.evidence import DecisionCounter, EvidenceSettings, OtherApi
-from llmd_bench.smoke_request import PodGroup, SmokeRequest, Thresholds
+from llmd_bench.smoke_request import PodGroup, SmokeLimits, SmokeRequest
 
 from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_oke.catalogue.container_images import ContainerImage
@@ -78,7 +78,7 @@ def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
         service=model.name,
         model=model.model.repository,
         topology=topology(plan, model),
-        thresholds=replace(Thresholds(**smoke.thresholds.model_dump()), min_accuracy=model.min_accuracy),
+        thresholds=replace(SmokeLimits(**smoke.thresholds.model_dump()), min_accuracy=model.min_accuracy),
         groups=tuple(_groups(plan, model)),
         server_port=vllm.SERVER_PORT,
         prefill_header=PREFILL_HEADER,
@@ -126,19 +126,21 @@ def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
             yield deployment(f"{name}-{role.role}", name, of_unit, servers_args(role), spec)
 
 
-def topology(plan: Plan, model: ModelPlan) -> Topology:
+def topology(plan: Plan, model: ModelPlan) -> ReportedTopology:
     """What is measured, for the report."""
     copies = len(model.units)
     name = str(model.topology) if copies == 1 else f"{copies} x {model.topology}"
     servers = tuple(_servers(plan, model, role, copies) for role in model.units[0].roles)
-    return Topology(name, servers, _router_parts(plan, model), f"AMD-Instinct-{plan.pools[0].shape.gpu.product}")
+    return ReportedTopology(
+        name, servers, _router_parts(plan, model), f"AMD-Instinct-{plan.pools[0].shape.gpu.product}"
+    )
 
 
-def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Servers:
+def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> ReportedServers:
     shape, engine = plan.pools[0].shape, engine_args(model)
     spec = record(ServerSpec, role, model, plan, shape=shape, engine=engine, cache={}, tracing=None)
     env = {entry["name"]: entry["value"] for entry in vllm.environment(spec) if "value" in entry}
-    return Servers(
+    return ReportedServers(
         role.role,
         role.replicas * copies,
         role.tensor_parallel_size,

@@ -12,7 +12,7 @@ from llmd_pods.acceptance import TAINT_EFFECT, TAINT_KEY, TAINT_VALUE, binding_n
 
 from llmd_oke.catalogue.benchmarks import acceptance as facts
 from llmd_oke.catalogue.container_images import job_images
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.shapes import POOL_LABEL, Shape
 from llmd_oke.objects import (
     PART_OF,
@@ -270,7 +270,7 @@ def program_manifest(metadata: dict[str, Any], asked: dict[str, Any]) -> Manifes
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data, "binaryData": binary}
 
 
-def request(pool: AcceptedPoolArgs, image: str, mirror: RegistryMirror | None = None) -> dict[str, Any]:
+def request(pool: AcceptedPoolArgs, image: str, mirror: MirrorRegistry | None = None) -> dict[str, Any]:
     """What a Job is asked (`llmd_pods.acceptance_run.RunRequest`)."""
     asked = _request(pool, image)
     return mirror.in_manifest(asked) if mirror else asked

@@ -18,7 +18,7 @@ from llmd_bench.load.pod_load import LoadRequest
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.benchmarks import EvalPackage, InferencePerf, JobFacts, requirements
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.serving import bench_program, vllm
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.bench_program import from_label
@@ -56,7 +56,7 @@ class JobSettings:
     image: ContainerImage
     shape: Shape
     node_taints: tuple[NodeTaintArgs, ...] = ()
-    mirror: RegistryMirror | None = None
+    mirror: MirrorRegistry | None = None
 
     def tolerations(self) -> list[dict[str, str]]:
         """What the pods tolerate, taint by taint."""

@@ -9,7 +9,7 @@ import pulumi
 from llmd_base.errors import KitError
 from llmd_pods.prewarm import owner
 
-from llmd_oke.catalogue import Model, Shape
+from llmd_oke.catalogue import CatalogueModel, Shape
 from llmd_oke.catalogue.benchmarks import bench_jobs
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.serving import model_cache as facts
@@ -94,7 +94,7 @@ class ModelCache(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         self.claim = self._shared_volume(name, args) if args["kind"] != "node-disk" else pulumi.Output.from_input("")
         needed: list[pulumi.Resource] = []
-        models: dict[str, Model] = {}
+        models: dict[str, CatalogueModel] = {}
         if args.get("prewarm") is not None:
             needed.append(declare(f"{name}-program", program_config_map(args["namespace"]), child))
             models = {model.name: model for model in map(resolve_model, args["models"])}
@@ -110,7 +110,9 @@ class ModelCache(pulumi.ComponentResource):
         after = pulumi.ResourceOptions.merge(limited, pulumi.ResourceOptions(depends_on=[volume]))
         return when_declared(declare(f"{name}-claim", claim(name, args), after), name)
 
-    def _job(self, name: str, model: Model, args: ModelCacheArgs, needed: list[pulumi.Resource]) -> pulumi.Output[str]:
+    def _job(
+        self, name: str, model: CatalogueModel, args: ModelCacheArgs, needed: list[pulumi.Resource]
+    ) -> pulumi.Output[str]:
         limit_s = args.get("timeout_s") or DEFAULT_TIMEOUT_S
         opts = pulumi.ResourceOptions(
             parent=self,
@@ -189,7 +191,7 @@ def claim(name: str, args: ModelCacheArgs) -> Manifest:
     }
 
 
-def job(model: Model, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
+def job(model: CatalogueModel, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
     """The Job that fills the cache with one model: a pod for each node and its disks, or one for a shared volume."""
     pods = args["nodes"] if args["kind"] == "node-disk" else 1
     own = {**PART_OF, PREWARM: job_name(model)}
@@ -212,7 +214,7 @@ def job(model: Model, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMount
     }
 
 
-def job_name(model: Model) -> str:
+def job_name(model: CatalogueModel) -> str:
     """The name of the Job of a model."""
     return f"prewarm-{model.name.replace('.', '-')}"
 
@@ -227,7 +229,7 @@ def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manif
     }
 
 
-def _pod(model: Model, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
+def _pod(model: CatalogueModel, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
     *init_containers, container = containers(model, cache)
     return {
         "serviceAccountName": args["service_account"],
@@ -243,7 +245,7 @@ def _pod(model: Model, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMoun
     }
 
 
-def _apart(model: Model) -> dict[str, Any]:
+def _apart(model: CatalogueModel) -> dict[str, Any]:
     """Each pod on a node of its own."""
     term = {
         "labelSelector": {"matchLabels": {PREWARM: job_name(model)}},
@@ -278,7 +280,7 @@ def program_config_map(namespace: Any) -> Manifest:
     }
 
 
-def containers(model: Model, cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
+def containers(model: CatalogueModel, cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
     """The containers in their order; the last one fills the cache. They end at once where the model is complete."""
     prewarm = cache.get("prewarm", PrewarmArgs(source="hugging-face"))
     owner_containers = [_owner_container()] if prewarm.get("belongs_to_root") else []
@@ -296,7 +298,7 @@ def _owner_container() -> dict[str, Any]:
     }
 
 
-def _prewarm_container(model: Model, cache: ModelCacheMountArgs, prewarm: PrewarmArgs) -> dict[str, Any]:
+def _prewarm_container(model: CatalogueModel, cache: ModelCacheMountArgs, prewarm: PrewarmArgs) -> dict[str, Any]:
     fields = {"file", "url", "sha256", "bytes"}
     vocabulary = json.dumps(model.vocabulary.model_dump(include=fields)) if model.vocabulary else None
     user = {"runAsNonRoot": True, "runAsUser": bench_jobs().user_id, "runAsGroup": owner.GROUP}

@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
-from llmd_oke.catalogue.monitoring import Dashboard, Need, Panel, Watch, monitoring, watch
+from llmd_oke.catalogue.monitoring import Dashboard, MonitoringRules, Need, Panel, monitoring, watch
 from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.objects import PART_OF, Manifest, inputs, register_outputs, when_declared
 from llmd_oke.serving import envoy, labels
@@ -179,14 +179,14 @@ def _needs_met(args: ModelMonitoringArgs) -> frozenset[Need]:
     return frozenset(need for need, met in needs.items() if met)
 
 
-def _watch(args: ModelMonitoringArgs) -> Watch:
+def _watch(args: ModelMonitoringArgs) -> MonitoringRules:
     version = args.get("endpoint_picker")
     picker = endpoint_picker(version) if version else newest_release().endpoint_picker.dialect
     return watch(picker.metrics)
 
 
 def rule_groups(
-    facts: Watch,
+    facts: MonitoringRules,
     namespace: str,
     needs: frozenset[Need],
     units: Sequence[str],

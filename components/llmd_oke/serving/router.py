@@ -13,7 +13,7 @@ import pulumi
 import yaml
 
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
-from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
+from llmd_oke.catalogue.releases import EndpointPicker, Release, RouterProxy
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import (
     Manifest,
@@ -460,7 +460,7 @@ def _field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _resources(of: EndpointPicker | Proxy) -> dict[str, Any]:
+def _resources(of: EndpointPicker | RouterProxy) -> dict[str, Any]:
     requests = {"cpu": str(of.requests.cpus), "memory": f"{of.requests.memory_gib}Gi"}
     limits = {"limits": {"memory": f"{of.memory_limit_gib}Gi"}} if of.memory_limit_gib else {}
     return {"requests": requests, **limits}

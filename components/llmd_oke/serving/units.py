@@ -11,7 +11,7 @@ import pulumi
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.operators import with_function_names
-from llmd_oke.catalogue.serving import Pace, scaling
+from llmd_oke.catalogue.serving import ScalingRate, scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import Role
 from llmd_oke.objects import (
@@ -452,7 +452,7 @@ def _query(query: str, deployment: str, namespace: pulumi.Input[str]) -> pulumi.
     return pulumi.Output.from_input(namespace).apply(selected)
 
 
-def _behavior(pace: Pace, window_s: int | None, at_once: int) -> dict[str, Any]:
+def _behavior(pace: ScalingRate, window_s: int | None, at_once: int) -> dict[str, Any]:
     return {
         "stabilizationWindowSeconds": pace.window_s if window_s is None else window_s,
         "policies": [{"type": "Pods", "value": pace.pods * at_once, "periodSeconds": pace.period_s}],

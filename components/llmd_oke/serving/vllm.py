@@ -11,7 +11,7 @@ from llmd_base.errors import KitError
 from llmd_pods.prewarm import owner
 from llmd_pods.prewarm.places import ENCODINGS
 
-from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.catalogue import CatalogueModel, Release, Shape
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, ServerSettings, server_settings
 from llmd_oke.catalogue.serving import handshake, without_rdma
 from llmd_oke.config import Role
@@ -52,7 +52,7 @@ class ServerSpec:
     """
 
     release: Release
-    model: Model
+    model: CatalogueModel
     shape: Shape
     role: Role
     tensor_parallel_size: int
@@ -155,7 +155,7 @@ def engine_of(args: EngineArgs) -> Engine:
     return Engine.model_construct(None, **{**named, **further})
 
 
-def pinned_revision(model: Model, cache: ModelCacheMountArgs) -> str | None:
+def pinned_revision(model: CatalogueModel, cache: ModelCacheMountArgs) -> str | None:
     """The commit that weights are read at: the cache's own, else the catalogue's, which means nothing to a bucket. None
     is what lies there at the time of the download.
     """
@@ -210,7 +210,7 @@ def _transports(spec: ServerSpec) -> dict[str, str]:
     return spec.shape.rdma.environment if spec.on_rdma_network else without_rdma().environment
 
 
-def _offline(model: Model) -> dict[str, str]:
+def _offline(model: CatalogueModel) -> dict[str, str]:
     """All that a server reads comes from the cache alone, which pods can't write to."""
     own = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
     return own if model.vocabulary is None else {**own, model.vocabulary.variable: f"{CACHE_FOLDER}/{ENCODINGS}"}

@@ -15,7 +15,7 @@ from llmd_base.config_maps import config_maps, owned_metadata
 from llmd_base.errors import KitError
 
 from llmd_bench import run_context
-from llmd_bench.load.completions import Target
+from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.pod_load import LoadRequest, from_json, pack
 from llmd_bench.load.stages import Live, StageResult, run_stages
 
@@ -79,7 +79,7 @@ def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster
         return await wait_for_start(request, cluster)
 
     load = run_stages(
-        Target(request.base_url, request.model),
+        CompletionsTarget(request.base_url, request.model),
         request.stages(),
         request.workload(),
         limit_s=request.limit_s,

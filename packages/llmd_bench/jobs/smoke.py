@@ -31,7 +31,7 @@ from llmd_bench.performance import Performance
 from llmd_bench.report import build_report, summarize_result, to_yaml
 from llmd_bench.run_context import RunContext
 from llmd_bench.smoke import SmokeResult, bare_plan, resolve, run_smoke
-from llmd_bench.smoke_request import SmokeRequest, Verdict, from_json
+from llmd_bench.smoke_request import SmokeRequest, SmokeVerdict, from_json
 
 RESULT_KEY = "result.json.gz"
 SUMMARY_KEY = "summary.json"
@@ -57,7 +57,7 @@ class _Packed:
     records: tuple[RequestRecord, ...]
     performance: Performance
     remote_prefill: RemotePrefill | None
-    verdict: Verdict
+    verdict: SmokeVerdict
     notes: tuple[str, ...]
     first_answer: datetime | None = None
     other_apis: tuple[ApiAnswer, ...] = ()

@@ -109,7 +109,7 @@ KNOWN_BY = 12
 
 
 @dataclass(frozen=True)
-class Target:
+class CompletionsTarget:
     """Where requests go: `base_url` is what stands before `/v1/...`, so the path of a proxy may be part of it."""
 
     base_url: str
@@ -144,7 +144,7 @@ class Address:
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
-def address_of(target: Target) -> Address:
+def address_of(target: CompletionsTarget) -> Address:
     """Read a target's URL.
 
     Raises:
@@ -162,7 +162,7 @@ def address_of(target: Target) -> Address:
     return Address(parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/"), tls)
 
 
-def _tls(target: Target) -> ssl.SSLContext:
+def _tls(target: CompletionsTarget) -> ssl.SSLContext:
     if isinstance(target.verify, ssl.SSLContext):
         return target.verify
     context = ssl.create_default_context()
@@ -188,7 +188,7 @@ class RequestWriter:
     Raises `KitError` for a header that HTTP can't carry.
     """
 
-    def __init__(self, target: Target, address: Address) -> None:
+    def __init__(self, target: CompletionsTarget, address: Address) -> None:
         self._target = target
         headers = {
             "host": address.authority,

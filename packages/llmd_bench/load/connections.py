@@ -169,7 +169,7 @@ LONGEST_IDLE_S = 4.0
 """A connection that was idle for longer isn't used again: vLLM's server closes them after 5 s (uvicorn's default)."""
 
 
-class Listener(Protocol):
+class ResponseListener(Protocol):
     """Who has a request on a connection."""
 
     def on_body(self, body: bytes, status: int, now_s: float) -> None:
@@ -204,10 +204,10 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = ("_answer", "_listener", "_pool", "_transport", "idle_since_s")
 
-    def __init__(self, pool: "Pool") -> None:
+    def __init__(self, pool: "ConnectionPool") -> None:
         self.idle_since_s = 0.0
         self._pool = pool
-        self._listener: Listener | None = None
+        self._listener: ResponseListener | None = None
         self._answer = AnswerReader()
         self._transport: asyncio.Transport | None = None
 
@@ -220,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         """Keep the transport; called by the loop."""
         self._transport = cast("asyncio.Transport", transport)
 
-    def send(self, request: bytes, listener: Listener) -> None:
+    def send(self, request: bytes, listener: ResponseListener) -> None:
         """Send a request and tell `listener` about its answer."""
         self._listener, self._answer = listener, AnswerReader()
         if self._transport:
@@ -263,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport:
             self._transport.abort()
 
-    def _complete(self, listener: Listener) -> None:
+    def _complete(self, listener: ResponseListener) -> None:
         self._listener = None
         if self._answer.keep_alive:
             self._pool.give_back(self)
@@ -278,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
             listener.on_lost(reason)
 
 
-class Pool:
+class ConnectionPool:
     """All connections to one address."""
 
     def __init__(self, address: Address) -> None:

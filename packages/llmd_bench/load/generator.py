@@ -16,17 +16,17 @@ from time import perf_counter
 
 from llmd_base.errors import KitError
 
-from llmd_bench.load.completions import Target
+from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.connections import CONNECT_TIMEOUT_S
 from llmd_bench.load.records import Failure, RequestRecord
 from llmd_bench.load.sending import ClosedDriver, Dialogues, Driver, OpenDriver, Sender
-from llmd_bench.load.workload import ClosedLoop, LoadShape, PromptSource, Question, arrivals_s
+from llmd_bench.load.workload import ClosedLoop, LoadShape, PromptSource, RequestText, arrivals_s
 
-__all__ = ["CONNECT_TIMEOUT_S", "Load", "Target", "run_load"]
+__all__ = ["CONNECT_TIMEOUT_S", "CompletionsTarget", "GeneratedLoad", "run_load"]
 
 
 @dataclass(frozen=True)
-class Load:
+class GeneratedLoad:
     """What is sent.
 
     `request_timeout_s` is wall time; rates of `shape` are in model time (`time_scale` wall seconds a second).
@@ -41,13 +41,17 @@ class Load:
     label: str = ""
     """Name of this load within its run: loads with different labels have different prompts."""
 
-    def question(self, index: int) -> Question:
+    def question(self, index: int) -> RequestText:
         """What request `index` asks."""
-        return Question(self.prompts.prompt(f"{self.label}{index}"), self.prompts.input_tokens, self.output_tokens)
+        return RequestText(self.prompts.prompt(f"{self.label}{index}"), self.prompts.input_tokens, self.output_tokens)
 
 
 async def run_load(
-    target: Target, load: Load, *, limit_s: float, on_record: Callable[[RequestRecord], None] | None = None
+    target: CompletionsTarget,
+    load: GeneratedLoad,
+    *,
+    limit_s: float,
+    on_record: Callable[[RequestRecord], None] | None = None,
 ) -> list[RequestRecord]:
     """Send the load and return a record for each request that was sent, in the order in which they ended, in wall time.
 
@@ -81,7 +85,7 @@ async def run_load(
     return records
 
 
-def _driver(load: Load, sender: Sender) -> Driver:
+def _driver(load: GeneratedLoad, sender: Sender) -> Driver:
     if isinstance(load.shape, ClosedLoop):
         users = min(load.shape.concurrency, load.requests)
         return ClosedDriver(sender, iter(range(load.requests)), users, stop_s=sender.deadline_s)
@@ -105,7 +109,9 @@ _TAKEN_UP = 10
 another model says it."""
 
 
-async def wait_for_answer(target: Target, *, limit_s: float, time_scale: float = 1.0, pause_s: float = PAUSE_S) -> None:
+async def wait_for_answer(
+    target: CompletionsTarget, *, limit_s: float, time_scale: float = 1.0, pause_s: float = PAUSE_S
+) -> None:
     """Ask for a completion of one token until there is one: only that shows that the router and a server work.
 
     Attempts have `time_scale` times their usual wall time where that is above 1.
@@ -140,8 +146,8 @@ def _is_another_models(attempt: RequestRecord) -> bool:
     return attempt.status == 404 and any(mark in (attempt.error or "") for mark in _NO_SUCH_MODEL)
 
 
-async def _ask(target: Target, left_s: float, timeout_s: float) -> RequestRecord | None:
-    probe = Load(1, ClosedLoop(1), PromptSource(16, 0, "probe"), output_tokens=1, request_timeout_s=timeout_s)
+async def _ask(target: CompletionsTarget, left_s: float, timeout_s: float) -> RequestRecord | None:
+    probe = GeneratedLoad(1, ClosedLoop(1), PromptSource(16, 0, "probe"), output_tokens=1, request_timeout_s=timeout_s)
     records = await run_load(target, probe, limit_s=max(left_s, 0))
     return records[0] if records else None
 
@@ -154,16 +160,16 @@ PROMPT_TOKENS = 256
 
 
 async def introduce(
-    pairs: Sequence[Target], run: str, *, limit_s: float, on_done: Callable[[int], None]
+    pairs: Sequence[CompletionsTarget], run: str, *, limit_s: float, on_done: Callable[[int], None]
 ) -> list[RequestRecord]:
     """Send one request of one token for each pair; `on_done` is told how many have ended. Failures are records."""
     prompts = PromptSource(PROMPT_TOKENS, 0, run)
     turns = asyncio.Semaphore(AT_A_TIME)
     records: list[RequestRecord] = []
 
-    async def one(index: int, pair: Target) -> None:
+    async def one(index: int, pair: CompletionsTarget) -> None:
         async with turns:
-            load = Load(1, ClosedLoop(1), prompts, output_tokens=1, label=f"introduction {index} ")
+            load = GeneratedLoad(1, ClosedLoop(1), prompts, output_tokens=1, label=f"introduction {index} ")
             records.extend(await run_load(pair, load, limit_s=limit_s))
             on_done(len(records))
 

@@ -19,8 +19,8 @@ from llmd_bench import run_context
 from llmd_bench.load.notation import read_length, read_shapes, read_trim
 from llmd_bench.load.records import Failure, Health, RequestRecord, delay_of, percentile, spoiled_reason, window_of
 from llmd_bench.load.sending import Share
-from llmd_bench.load.stages import Conditions, Stage, StageResult
-from llmd_bench.load.workload import ClosedLoop, Workload
+from llmd_bench.load.stages import LoadStage, StageConditions, StageResult
+from llmd_bench.load.workload import ClosedLoop, RequestWorkload
 from llmd_bench.run_context import RunContext
 
 
@@ -52,26 +52,28 @@ class LoadRequest:
     limit_s: float = 600.0
     request_timeout_s: float = 300.0
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[LoadStage]:
         """The stages, one for each value of each shape.
 
         Raises:
             KitError: a shape can't be read.
         """
         shapes = [shape for text in self.shapes for shape in read_shapes(text, self.seed)]
-        return [Stage(shape, self.requests, self.duration_s) for shape in shapes]
+        return [LoadStage(shape, self.requests, self.duration_s) for shape in shapes]
 
-    def workload(self) -> Workload:
+    def workload(self) -> RequestWorkload:
         """What is asked.
 
         Raises:
             KitError: a length can't be read.
         """
-        return Workload(read_length(self.input_tokens), read_length(self.output_tokens), self.seed, self.run)
+        return RequestWorkload(read_length(self.input_tokens), read_length(self.output_tokens), self.seed, self.run)
 
-    def conditions(self, pod: int, time_scale: float, start_at: Callable[[], Awaitable[float]] | None) -> Conditions:
+    def conditions(
+        self, pod: int, time_scale: float, start_at: Callable[[], Awaitable[float]] | None
+    ) -> StageConditions:
         """How pod number `pod` runs its share, from the moment of the epoch on that it is told once it is ready."""
-        return Conditions(
+        return StageConditions(
             time_scale=time_scale,
             trim=read_trim(self.trim),
             rest_s=self.rest_s,
@@ -115,7 +117,7 @@ LATEST_START_S = 1.0
 
 
 @dataclass(frozen=True)
-class Part:
+class PodStage:
     """One stage as one pod saw it, in model time; `started` is on the wall clock, `shortfall` says why the pod did not
     send its whole share, `thinned` that the times of single tokens are missing.
     """
@@ -133,7 +135,7 @@ class PodResult:
     """All that one pod measured, and where."""
 
     how: RunContext
-    parts: tuple[Part, ...]
+    parts: tuple[PodStage, ...]
 
 
 def pack(how: RunContext, results: Sequence[StageResult]) -> list[bytes]:
@@ -162,8 +164,8 @@ def unpack(content: bytes) -> PodResult:
         raise KitError(f"A pod's result can't be read: {error!r:.200}") from error
 
 
-def _part(stage: Mapping[str, Any]) -> Part:
-    return Part(
+def _part(stage: Mapping[str, Any]) -> PodStage:
+    return PodStage(
         records=tuple(map(_record, stage["records"])),
         health=_HEALTH.validate_python(stage["health"]),
         started=datetime.fromisoformat(stage["started"]) if stage["started"] else None,
@@ -196,7 +198,9 @@ def notes(pods: Sequence[PodResult]) -> Iterator[str]:
             yield f"pods began stage {number} within {apart_s:.1f} s of each other"
 
 
-def _merged(request: LoadRequest, stage: Stage, parts: Sequence[Part], time_scale: float, missing: int) -> StageResult:
+def _merged(
+    request: LoadRequest, stage: LoadStage, parts: Sequence[PodStage], time_scale: float, missing: int
+) -> StageResult:
     starts = [part.started for part in parts if part.started]
     began = min(starts, default=None)
     records = sorted(
@@ -214,7 +218,7 @@ def _merged(request: LoadRequest, stage: Stage, parts: Sequence[Part], time_scal
     return replace(result, shortfall="; ".join(_short_of(request.parallelism, missing, parts, result)) or None)
 
 
-def _short_of(pods: int, missing: int, parts: Sequence[Part], merged: StageResult) -> Iterator[str]:
+def _short_of(pods: int, missing: int, parts: Sequence[PodStage], merged: StageResult) -> Iterator[str]:
     """Why a stage is not the load that was asked for: what `pods` pods, whose shares are equal, did not send of it."""
     if missing:
         yield f"{missing} of {pods} pods left no result: {missing / pods:.0%} of the load is missing"
@@ -225,7 +229,7 @@ def _short_of(pods: int, missing: int, parts: Sequence[Part], merged: StageResul
         yield f"nothing was sent in what counts ({merged.window.rule})"
 
 
-def _shifted(part: Part, began: datetime | None, time_scale: float) -> Iterable[RequestRecord]:
+def _shifted(part: PodStage, began: datetime | None, time_scale: float) -> Iterable[RequestRecord]:
     late_s = (part.started - began).total_seconds() / time_scale if part.started and began else 0.0
     if not late_s:
         return part.records
@@ -239,7 +243,9 @@ def _shifted(part: Part, began: datetime | None, time_scale: float) -> Iterable[
     )
 
 
-def _merged_health(records: Sequence[RequestRecord], merged: Sequence[Part], stage: Stage, time_scale: float) -> Health:
+def _merged_health(
+    records: Sequence[RequestRecord], merged: Sequence[PodStage], stage: LoadStage, time_scale: float
+) -> Health:
     """Slip over all requests; of the loops' lag the worst pod's, for only summaries of it travel."""
     parts = [part.health for part in merged]
     is_open = not isinstance(stage.shape, ClosedLoop)

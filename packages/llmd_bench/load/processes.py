@@ -23,10 +23,10 @@ from time import perf_counter, process_time
 from types import TracebackType
 from typing import Literal, Self
 
-from llmd_bench.load.completions import Target
+from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.records import RequestRecord
 from llmd_bench.load.sending import ClosedDriver, Dialogues, Driver, Due, OpenDriver, Sender, Share
-from llmd_bench.load.workload import ClosedLoop, LoadShape, Question, Trace, Workload, arrivals_s
+from llmd_bench.load.workload import ClosedLoop, LoadShape, RequestText, RequestWorkload, Trace, arrivals_s
 
 _LENGTH = struct.Struct("!Q")
 
@@ -95,7 +95,7 @@ TICKS_PER_NEWS = 5
 
 
 @dataclass(frozen=True)
-class Section:
+class ProcessStage:
     """One stage as a process needs it: times are wall seconds; prompts of sections with different labels differ."""
 
     label: str
@@ -113,11 +113,11 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Assignment:
+class ProcessSettings:
     """What does not change between stages."""
 
-    target: Target
-    workload: Workload
+    target: CompletionsTarget
+    workload: RequestWorkload
     share: Share
     request_timeout_s: float
 
@@ -131,7 +131,7 @@ class Ready:
 class Begin:
     """Run a section; both moments are of `perf_counter`, which all processes of a machine share."""
 
-    section: Section
+    section: ProcessStage
     start_s: float
     deadline_s: float
 
@@ -160,7 +160,7 @@ class Done:
     abandoned: int = 0
 
 
-def work(end: socket.socket, others: Sequence[socket.socket], assignment: Assignment) -> None:
+def work(end: socket.socket, others: Sequence[socket.socket], assignment: ProcessSettings) -> None:
     """The whole life of a forked process; it ends when the other end of its socket does."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -178,7 +178,7 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _serve(end: socket.socket, assignment: Assignment) -> None:
+async def _serve(end: socket.socket, assignment: ProcessSettings) -> None:
     channel = await Channel.over(end)
     channel.send(Ready())
     running: _Run | None = None
@@ -196,7 +196,7 @@ async def _serve(end: socket.socket, assignment: Assignment) -> None:
 class _Run:
     """One section in this process."""
 
-    def __init__(self, channel: Channel, assignment: Assignment, order: Begin) -> None:
+    def __init__(self, channel: Channel, assignment: ProcessSettings, order: Begin) -> None:
         self._channel = channel
         self._assignment = assignment
         self._order = order
@@ -249,14 +249,14 @@ class _Run:
         self._channel.send(WorkerProgress(sender.sent, sender.in_flight, sender.tokens, ended))
 
 
-def _questions(workload: Workload, section: Section) -> Callable[[int], Question]:
+def _questions(workload: RequestWorkload, section: ProcessStage) -> Callable[[int], RequestText]:
     label, shape = section.label, section.shape
     if isinstance(shape, Trace):
         return lambda index: workload.question(index, label=label, recorded=shape.entries[index])
     return lambda index: workload.question(index, label=label)
 
 
-def _driver(sender: Sender, assignment: Assignment, order: Begin) -> Driver:
+def _driver(sender: Sender, assignment: ProcessSettings, order: Begin) -> Driver:
     section, share = order.section, assignment.share
     if isinstance(section.shape, ClosedLoop):
         every = min(section.shape.concurrency, section.requests or section.shape.concurrency)
@@ -271,7 +271,7 @@ def _driver(sender: Sender, assignment: Assignment, order: Begin) -> Driver:
     return OpenDriver(sender, schedule)
 
 
-def _own(assignment: Assignment, count: int) -> Callable[[int], bool]:
+def _own(assignment: ProcessSettings, count: int) -> Callable[[int], bool]:
     """Which requests are this process's of the `count` that send any: every n-th, with all turns of a conversation in
     one process. A closed loop has no more senders than users.
     """
@@ -344,7 +344,7 @@ class _Member:
 class WorkerGroup:
     """Processes that share each section of a load; use it as an asynchronous context."""
 
-    def __init__(self, assignment: Assignment, processes: int) -> None:
+    def __init__(self, assignment: ProcessSettings, processes: int) -> None:
         self.processes = processes
         self._assignment = assignment
         self._members: list[_Member] = []

@@ -283,7 +283,7 @@ NOTHING_TRIMMED = Trim()
 
 
 @dataclass(frozen=True)
-class Window:
+class MeasuredWindow:
     """The part of a stage that counts, in seconds after its start; `rule` says in words what was left out."""
 
     begin_s: float
@@ -322,19 +322,19 @@ class Window:
         return record.output_tokens * inside / len(events)
 
 
-def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) -> Window:
+def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) -> MeasuredWindow:
     """The window of a stage; empty, and said so, where nothing is left."""
     if not records:
-        return Window(0.0, 0.0, "no requests")
+        return MeasuredWindow(0.0, 0.0, "no requests")
     first_s = min(record.started_s for record in records)
     last_sent_s = max(record.started_s for record in records)
     if trim == NOTHING_TRIMMED:
-        return Window(first_s, max(record.ended_s for record in records))
+        return MeasuredWindow(first_s, max(record.ended_s for record in records))
     begin_s, end_s = (_busy(records, shape) if trim.busy else None) or (first_s, last_sent_s)
     begin_s = max(begin_s, first_s + trim.warmup_s)
     length_s = max(end_s - begin_s, 0.0)
-    window = Window(begin_s + trim.head_share * length_s, end_s - trim.tail_share * length_s)
-    return Window(window.begin_s, max(window.end_s, window.begin_s), _rule(shape, trim))
+    window = MeasuredWindow(begin_s + trim.head_share * length_s, end_s - trim.tail_share * length_s)
+    return MeasuredWindow(window.begin_s, max(window.end_s, window.begin_s), _rule(shape, trim))
 
 
 def _busy(records: Sequence[RequestRecord], shape: LoadShape) -> tuple[float, float] | None:

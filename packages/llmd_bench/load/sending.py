@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
 
-from llmd_bench.load.completions import EventStream, RequestWriter, Target, Turn, address_of
-from llmd_bench.load.connections import AnswerReader, Connection, NotConnected, Pool
+from llmd_bench.load.completions import CompletionsTarget, EventStream, RequestWriter, Turn, address_of
+from llmd_bench.load.connections import AnswerReader, Connection, ConnectionPool, NotConnected
 from llmd_bench.load.records import Failure, RequestRecord
-from llmd_bench.load.workload import Position, Question
+from llmd_bench.load.workload import Position, RequestText
 
-QuestionInContext = tuple[Question, Sequence[Turn], int]
+QuestionInContext = tuple[RequestText, Sequence[Turn], int]
 """A question, the turns before it and their tokens."""
 
 
@@ -23,13 +23,13 @@ class Dialogues:
     One sender has all turns of a conversation, and sends or holds them in their order.
     """
 
-    def __init__(self, question: Callable[[int], Question], place: Callable[[int], Position] | None = None) -> None:
+    def __init__(self, question: Callable[[int], RequestText], place: Callable[[int], Position] | None = None) -> None:
         self.remember = place is not None
         self._question = question
         self._place = place
         self._turns: dict[int, list[Turn]] = {}
         self._tokens: dict[int, int] = {}
-        self._asked: dict[int, Question] = {}
+        self._asked: dict[int, RequestText] = {}
         self._ended: set[int] = set()
         self._held: dict[int, Callable[[], None]] = {}
 
@@ -195,7 +195,7 @@ class Sender:
 
     def __init__(
         self,
-        target: Target,
+        target: CompletionsTarget,
         dialogues: Dialogues,
         on_record: Callable[[RequestRecord], None],
         *,
@@ -209,7 +209,7 @@ class Sender:
         self.sent = 0
         self._target = target
         self._writer = RequestWriter(target, address)
-        self._pool = Pool(address)
+        self._pool = ConnectionPool(address)
         self._dialogues = dialogues
         self._on_record = on_record
         self._request_timeout_s = request_timeout_s

@@ -17,34 +17,43 @@ from time import perf_counter
 from llmd_base.errors import InvalidStack, Problem
 
 from llmd_bench.deployment import Stability
-from llmd_bench.load.completions import Target, address_of
+from llmd_bench.load.completions import CompletionsTarget, address_of
 from llmd_bench.load.processes import (
     STOP_GRACE_S,
-    Assignment,
     Begin,
     Counts,
     NotReady,
-    Section,
+    ProcessSettings,
+    ProcessStage,
     SectionResult,
     WorkerGroup,
 )
 from llmd_bench.load.records import (
     NOTHING_TRIMMED,
     Health,
+    MeasuredWindow,
     RequestRecord,
     Trim,
-    Window,
     delay_of,
     percentile,
     spoiled_reason,
     window_of,
 )
 from llmd_bench.load.sending import WHOLE, Share
-from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, Length, LoadShape, PoissonRate, Trace, Workload
+from llmd_bench.load.workload import (
+    ClosedLoop,
+    ConstantRate,
+    Fixed,
+    Length,
+    LoadShape,
+    PoissonRate,
+    RequestWorkload,
+    Trace,
+)
 
 
 @dataclass(frozen=True)
-class Stage:
+class LoadStage:
     """One load. It ends after `requests`, or once `duration_s` of model time is over, whichever comes first.
 
     A trace ends by itself; all other shapes need one of the two.
@@ -73,10 +82,10 @@ class StageResult:
     - `second_try_because`: the shortfall of a first try, whose requests are not among these.
     """
 
-    stage: Stage
+    stage: LoadStage
     records: tuple[RequestRecord, ...] = field(repr=False)
     health: Health
-    window: Window
+    window: MeasuredWindow
     planned: int | None = None
     started: datetime | None = None
     wall_s: float = 0.0
@@ -121,13 +130,13 @@ def sweep(
     *,
     requests: int | None = None,
     duration_s: float | None = None,
-) -> list[Stage]:
+) -> list[LoadStage]:
     """One stage for each value, for example of a rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
-    return [Stage(shape(value), requests, duration_s) for value in values]
+    return [LoadStage(shape(value), requests, duration_s) for value in values]
 
 
 @dataclass(frozen=True)
-class Conditions:
+class StageConditions:
     """How stages are run.
 
     - `time_scale`: wall seconds for a second of model time, for simulated servers that run on another clock;
@@ -147,11 +156,11 @@ class Conditions:
     start_at: Callable[[], Awaitable[float]] | None = None
 
 
-DEFAULT_CONDITIONS = Conditions()
+DEFAULT_CONDITIONS = StageConditions()
 """All of it, at once, in real time."""
 
 
-def _rate(amount: float, window: Window) -> float:
+def _rate(amount: float, window: MeasuredWindow) -> float:
     return amount / window.duration_s if window.duration_s else 0.0
 
 
@@ -161,7 +170,7 @@ MAX_REQUESTS_PER_S = 10_000.0
 """For each process: beyond what any sends, so that a slip of the pen does not run for hours."""
 
 
-def check(stages: Sequence[Stage], workload: Workload, processes: int) -> None:
+def check(stages: Sequence[LoadStage], workload: RequestWorkload, processes: int) -> None:
     """Raise `InvalidStack` with everything that is wrong; `processes` is of all generators together."""
     problems = [
         *(
@@ -179,7 +188,7 @@ def check(stages: Sequence[Stage], workload: Workload, processes: int) -> None:
         raise InvalidStack(problems, VERDICT)
 
 
-def _of_stage(path: str, stage: Stage, workload: Workload, processes: int) -> Iterator[Problem]:
+def _of_stage(path: str, stage: LoadStage, workload: RequestWorkload, processes: int) -> Iterator[Problem]:
     if not isinstance(stage.shape, Trace) and stage.requests is None and stage.duration_s is None:
         yield Problem(path, str(stage.shape), "requests, duration, or both", "it would never end")
     for name, value in (("requests", stage.requests), ("duration_s", stage.duration_s)):
@@ -221,7 +230,7 @@ def _of_length(path: str, length: Length) -> Iterator[Problem]:
         )
 
 
-def _of_sharing(workload: Workload) -> Iterator[Problem]:
+def _of_sharing(workload: RequestWorkload) -> Iterator[Problem]:
     prefix, conversations = workload.prefix, workload.conversations
     if prefix and min(prefix.groups, prefix.tokens) < 1:
         yield Problem("prefix", prefix, "at least 1 group and 1 token", "there would be no prefix")
@@ -306,15 +315,15 @@ OnRecords = Callable[[int, Sequence[RequestRecord]], None]
 
 
 async def run_stages(
-    target: Target,
-    stages: Sequence[Stage],
-    workload: Workload,
+    target: CompletionsTarget,
+    stages: Sequence[LoadStage],
+    workload: RequestWorkload,
     *,
     limit_s: float,
     processes: int = 1,
     on_progress: OnProgress | None = None,
     on_records: OnRecords | None = None,
-    conditions: Conditions = DEFAULT_CONDITIONS,
+    conditions: StageConditions = DEFAULT_CONDITIONS,
 ) -> list[StageResult]:
     """Run `stages` one after the other with `processes` generator processes, and tell what they came to.
 
@@ -334,7 +343,7 @@ async def run_stages(
     """
     address_of(target)
     check(stages, workload, processes * conditions.share.count)
-    assignment = Assignment(target, workload, conditions.share, conditions.request_timeout_s)
+    assignment = ProcessSettings(target, workload, conditions.share, conditions.request_timeout_s)
     results: list[StageResult] = []
     async with WorkerGroup(assignment, processes) as workers:
         deadline_s, begin_s = perf_counter() + limit_s, None
@@ -372,10 +381,10 @@ class _StageRun:
     def __init__(
         self,
         workers: WorkerGroup,
-        stage: Stage,
+        stage: LoadStage,
         number: int,
         count: int,
-        conditions: Conditions,
+        conditions: StageConditions,
         on_progress: OnProgress | None,
         on_records: OnRecords | None,
     ) -> None:
@@ -387,7 +396,7 @@ class _StageRun:
         self._on_progress = on_progress
         self._on_records = on_records
         duration_s = None if stage.duration_s is None else stage.duration_s * conditions.time_scale
-        self._section = Section("", stage.shape, stage.requests, duration_s, conditions.time_scale)
+        self._section = ProcessStage("", stage.shape, stage.requests, duration_s, conditions.time_scale)
         self._last_due_s = duration_s or 0.0
         self._planned = self._plan()
         self.out_of_time = False
@@ -501,7 +510,7 @@ class _StageRun:
             yield f"nothing was sent in what counts ({result.window.rule})"
 
 
-def _of_users(share: Share, processes: int, users: int, stage: Stage) -> int | None:
+def _of_users(share: Share, processes: int, users: int, stage: LoadStage) -> int | None:
     """How many requests of a closed loop the processes of a share send: none where they are beyond the users."""
     senders = min(share.count * processes, users, stage.requests or users)
     parts = [share.part(number, processes).index for number in range(processes)]

@@ -248,7 +248,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RequestText:
     """What one request adds: its text, that text's tokens and how many tokens to answer with."""
 
     text: str
@@ -257,7 +257,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Workload:
+class RequestWorkload:
     """Says what each request asks.
 
     Lengths follow from `seed` alone, so that two runs can have the same; texts follow from `run` too, so that no run
@@ -281,7 +281,7 @@ class Workload:
         previous = index - at_a_time if turn else None
         return Position(first * at_a_time + index % at_a_time, turn, previous, turn == turns - 1)
 
-    def question(self, index: int, *, label: str = "", recorded: TraceEntry | None = None) -> Question:
+    def question(self, index: int, *, label: str = "", recorded: TraceEntry | None = None) -> RequestText:
         """What request `index` of the load `label` asks; `recorded` lengths go before the workload's."""
         random = Random(f"{self.seed}/{index}")  # noqa: S311 - load, not secrets
         input_tokens, output_tokens = draw(self.input_tokens, random), draw(self.output_tokens, random)
@@ -291,9 +291,9 @@ class Workload:
         text = PromptSource(input_tokens, self.seed, self.run).prompt(f"{label}/{index}")
         place = self.place(index)
         if self.prefix is None or place.turn:
-            return Question(text, input_tokens, output_tokens)
+            return RequestText(text, input_tokens, output_tokens)
         begin = self._prefix_text(self.prefix, place.conversation)
-        return Question(begin + text, self.prefix.tokens + input_tokens, output_tokens)
+        return RequestText(begin + text, self.prefix.tokens + input_tokens, output_tokens)
 
     def _prefix_text(self, prefix: SharedPrefix, conversation: int) -> str:
         group = Random(f"{self.seed}/group/{conversation}").randrange(prefix.groups)  # noqa: S311 - load, not secrets

@@ -18,9 +18,9 @@ from llmd_bench.plots.drawing import (
     INK,
     MARKERS,
     Box,
-    Point,
+    ChartPoint,
+    ChartSeries,
     Samples,
-    Series,
     chart,
     line_style,
     log_scale,
@@ -43,7 +43,7 @@ _MARKED_PERCENTS = (50, 90, 99)
 
 
 def scatter_svg(
-    series: Sequence[Series],
+    series: Sequence[ChartSeries],
     *,
     title: str,
     x_label: str,
@@ -73,7 +73,7 @@ def scatter_svg(
 
 
 def lines_svg(
-    series: Sequence[Series],
+    series: Sequence[ChartSeries],
     *,
     title: str,
     x_label: str,
@@ -96,7 +96,7 @@ def lines_svg(
     return chart(draw, title=title, x_label=x_label, y_label=y_label)
 
 
-def steps_svg(panels: Mapping[str, Sequence[Series]], *, title: str, x_label: str) -> str:
+def steps_svg(panels: Mapping[str, Sequence[ChartSeries]], *, title: str, x_label: str) -> str:
     """Values that stay until the next point, in plots over one x axis, by the label of their y axis. Series of one name
     have one colour in all of them; the legend is that of the last plot.
 
@@ -106,7 +106,7 @@ def steps_svg(panels: Mapping[str, Sequence[Series]], *, title: str, x_label: st
     names = list(dict.fromkeys(series.name for panel in reversed([*panels.values()]) for series in panel))
     colours = dict(zip(names, cycle(COLOURS), strict=False))
 
-    def draw(axes: "Axes", panel: Sequence[Series]) -> None:
+    def draw(axes: "Axes", panel: Sequence[ChartSeries]) -> None:
         for series in panel:
             x, y = [point.x for point in series.points], [point.y for point in series.points]
             style, colour = line_style(series.basis), colours[series.name]
@@ -141,7 +141,7 @@ def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) ->
     return chart(draw, title=title, x_label=x_label, y_label="Share of samples (%)")
 
 
-def _draw_series(axes: "Axes", series: Sequence[Series], *, faint: bool = False) -> None:
+def _draw_series(axes: "Axes", series: Sequence[ChartSeries], *, faint: bool = False) -> None:
     if not any(one_series.points for one_series in series):
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", alpha=0.6)
     for one_series, colour, marker in zip(series, cycle(COLOURS), cycle(MARKERS), strict=False):
@@ -158,7 +158,7 @@ def _draw_series(axes: "Axes", series: Sequence[Series], *, faint: bool = False)
         )
 
 
-def _frontiers(series: Sequence[Series]) -> Iterator[tuple[Basis, list[Point]]]:
+def _frontiers(series: Sequence[ChartSeries]) -> Iterator[tuple[Basis, list[ChartPoint]]]:
     for basis in (Basis.MEASURED, Basis.CALIBRATED):
         points = [point for one_series in series if one_series.basis is basis for point in one_series.points]
         best = frontier_of(points, lambda point: point.x, lambda point: point.y)
@@ -166,7 +166,7 @@ def _frontiers(series: Sequence[Series]) -> Iterator[tuple[Basis, list[Point]]]:
             yield basis, best
 
 
-def _draw_frontiers(axes: "Axes", series: Sequence[Series]) -> None:
+def _draw_frontiers(axes: "Axes", series: Sequence[ChartSeries]) -> None:
     for basis, points in _frontiers(series):
         axes.step(
             [point.x for point in points],
@@ -219,7 +219,7 @@ LINEAR_FACTOR = 10
 """Between the limits of axes; beyond it they are logarithmic."""
 
 
-def agreement_svg(series: Sequence[Series], *, title: str, x_label: str, y_label: str) -> str:
+def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_label: str) -> str:
     """Points (x as seen, y as predicted, all above 0) and their diagonal, on equal axes.
 
     The axes are logarithmic where values differ by more than a factor of ten.
@@ -243,7 +243,7 @@ def agreement_svg(series: Sequence[Series], *, title: str, x_label: str, y_label
     return chart(draw, title=title, x_label=x_label, y_label=y_label)
 
 
-def _draw(axes: "Axes", series: Series, colour: str, marker: str) -> None:
+def _draw(axes: "Axes", series: ChartSeries, colour: str, marker: str) -> None:
     axes.plot(
         [point.x for point in series.points],
         [point.y for point in series.points],
@@ -256,7 +256,7 @@ def _draw(axes: "Axes", series: Series, colour: str, marker: str) -> None:
     )
 
 
-def scatter_text(series: Sequence[Series], *, width: int, height: int, x_label: str, y_label: str) -> str:
+def scatter_text(series: Sequence[ChartSeries], *, width: int, height: int, x_label: str, y_label: str) -> str:
     """The points of all series as plain text of at most `width` columns and `height` lines, legend below.
 
     Raises:

@@ -12,7 +12,7 @@ from llmd_base.row import Basis
 
 
 @dataclass(frozen=True)
-class Point:
+class ChartPoint:
     """One point; `label` (for example its concurrency) is written beside it where there is room."""
 
     x: float
@@ -21,11 +21,11 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Series:
+class ChartSeries:
     """Points that belong together, in the order in which a line joins them."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[ChartPoint]
     basis: Basis
 
     @property
@@ -74,7 +74,7 @@ _PLACES = ((5, 5, "left", "bottom"), (-5, 5, "right", "bottom"), (5, -5, "left",
 _SIZE = 7.5
 
 
-def add_labels(axes: "Axes", points: Iterable[Point]) -> None:
+def add_labels(axes: "Axes", points: Iterable[ChartPoint]) -> None:
     """Write each point's label where it covers no other label and no point; leave it out where there is no room."""
     known = list(points)
     if not any(point.label for point in known):
@@ -88,14 +88,14 @@ def add_labels(axes: "Axes", points: Iterable[Point]) -> None:
             _place(axes, point, taken)
 
 
-def _around(axes: "Axes", point: Point) -> "Bbox":
+def _around(axes: "Axes", point: ChartPoint) -> "Bbox":
     from matplotlib.transforms import Bbox  # noqa: PLC0415 - slow to import
 
     x, y = axes.transData.transform((point.x, point.y))
     return Bbox.from_extents(x - 4, y - 4, x + 4, y + 4)
 
 
-def _place(axes: "Axes", point: Point, taken: "list[Bbox]") -> None:
+def _place(axes: "Axes", point: ChartPoint, taken: "list[Bbox]") -> None:
     for right, up, horizontal, vertical in _PLACES:
         text = axes.annotate(
             point.label,
@@ -166,7 +166,7 @@ _STANDALONE = (
 
 
 def chart(
-    draw: "Callable[[Axes], None]", *, title: str, x_label: str, y_label: str, labelled: Sequence[Point] = ()
+    draw: "Callable[[Axes], None]", *, title: str, x_label: str, y_label: str, labelled: Sequence[ChartPoint] = ()
 ) -> str:
     """An SVG of what `draw` draws; the legend stands under the plot, so that it hides nothing.
 

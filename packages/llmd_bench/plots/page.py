@@ -45,7 +45,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """One part of a page: paragraphs (separated by an empty line), then a table, then a chart."""
 
     heading: str
@@ -54,7 +54,7 @@ class Section:
     svg: str | None = None
 
 
-def page(title: str, sections: Sequence[Section]) -> str:
+def page(title: str, sections: Sequence[PageSection]) -> str:
     """The page as HTML; all texts are escaped, charts (`plots.charts`) go in as they are."""
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))

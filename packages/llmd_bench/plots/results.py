@@ -11,10 +11,10 @@ from llmd_base.row import Basis, Row
 
 from llmd_bench.comparison import Comparison, LoadComparison, Verdict
 from llmd_bench.history import SideResults
-from llmd_bench.loads import ARRIVALS, Load, deployment, grouped, served
+from llmd_bench.loads import ARRIVALS, RequestedLoad, deployment, grouped, served
 from llmd_bench.plots.charts import distribution_svg, lines_svg, scatter_svg
-from llmd_bench.plots.drawing import Point, Samples, Series
-from llmd_bench.plots.page import Cell, Section, Table, Tone, page
+from llmd_bench.plots.drawing import ChartPoint, ChartSeries, Samples
+from llmd_bench.plots.page import Cell, PageSection, Table, Tone, page
 from llmd_bench.texts import COLUMNS, Line, heading, lines
 
 LATENCIES = ("ttft_ms.p95", "itl_ms.p95", "e2e_ms.mean")
@@ -24,12 +24,12 @@ TPSU = "TPSU (output tokens/s/user)"
 TPSG = "TPSG (output tokens/s/GPU)"
 
 
-def series_of(rows: Mapping[str, Sequence[Row]], x: Callable[[Row], float | None], y: Metric) -> list[Series]:
+def series_of(rows: Mapping[str, Sequence[Row]], x: Callable[[Row], float | None], y: Metric) -> list[ChartSeries]:
     """A series for each name, deployment, way of arrival and basis, joined in the order of rising load.
 
     Repeated runs of one load are one point, at their mean. A point's label is its load.
     """
-    groups: dict[tuple[str, Basis], list[Point]] = {}
+    groups: dict[tuple[str, Basis], list[ChartPoint]] = {}
     for name, members in rows.items():
         names = _titles(name, members)
         for load, repeats in grouped(filter(served, members), by_deployment=True):
@@ -37,30 +37,32 @@ def series_of(rows: Mapping[str, Sequence[Row]], x: Callable[[Row], float | None
                 point = _point(load, [row for row in repeats if row.basis is basis], x, y)
                 if point:
                     groups.setdefault((names(load), basis), []).append(point)
-    return [Series(title, points, basis) for (title, basis), points in groups.items()]
+    return [ChartSeries(title, points, basis) for (title, basis), points in groups.items()]
 
 
-def _point(load: Load, repeats: Sequence[Row], x: Callable[[Row], float | None], y: Metric) -> Point | None:
+def _point(
+    load: RequestedLoad, repeats: Sequence[Row], x: Callable[[Row], float | None], y: Metric
+) -> ChartPoint | None:
     placed = [(x(row), y.of(row)) for row in repeats]
     known = [(place, value) for place, value in placed if place is not None and value is not None]
     if not known:
         return None
-    return Point(fmean(place for place, _ in known), fmean(value for _, value in known), _label(load.row))
+    return ChartPoint(fmean(place for place, _ in known), fmean(value for _, value in known), _label(load.row))
 
 
-def _titles(name: str, rows: Sequence[Row]) -> Callable[[Load], str]:
+def _titles(name: str, rows: Sequence[Row]) -> Callable[[RequestedLoad], str]:
     """How to call the series of a load: by its deployment and arrival too, where there are several."""
     deployments = len({deployment(row) for row in rows}) > 1 or not name
     arrivals = len({row.arrival for row in rows}) > 1
 
-    def title(load: Load) -> str:
+    def title(load: RequestedLoad) -> str:
         arrival = ARRIVALS[load.row.arrival] if arrivals else ""
         return ", ".join(filter(None, (name, load.deployment if deployments else "", arrival)))
 
     return title
 
 
-def pareto_section(rows: Mapping[str, Sequence[Row]]) -> Section | None:
+def pareto_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
     """Throughput per GPU against throughput per user, with the frontier; None where nothing served."""
     whole = {name: [row for row in members if row.subject == "end-to-end"] for name, members in rows.items()}
     series = series_of(_by_load(whole), lambda row: row.tpsu, metric("tpsg"))
@@ -73,10 +75,10 @@ def pareto_section(rows: Mapping[str, Sequence[Row]]) -> Section | None:
         "Upwards and to the right is better. On the frontier are the runs that no other exceeds in both; C is the"
         " number of requests in flight. Runs in which more than one request in a hundred failed are left out."
     )
-    return Section("Throughput", text, svg=svg)
+    return PageSection("Throughput", text, svg=svg)
 
 
-def latency_section(rows: Mapping[str, Sequence[Row]]) -> Section | None:
+def latency_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
     """Latencies against the rate of requests; None where no deployment was measured at more than one."""
     charts: list[str] = []
     for name in LATENCIES:
@@ -86,10 +88,10 @@ def latency_section(rows: Mapping[str, Sequence[Row]]) -> Section | None:
             label = f"{drawn.title} ({drawn.units})"
             charts.append(lines_svg(series, title=f"{drawn.title} against load", x_label="requests/s", y_label=label))
     text = "At a rate: requests that were offered; in a closed loop: requests that were answered."
-    return Section("Latency against load", text, svg="".join(charts)) if charts else None
+    return PageSection("Latency against load", text, svg="".join(charts)) if charts else None
 
 
-def distribution_section(ttft: Sequence[Samples], itl: Sequence[Samples]) -> Section | None:
+def distribution_section(ttft: Sequence[Samples], itl: Sequence[Samples]) -> PageSection | None:
     """Distributions over single requests and single gaps between tokens; None where nothing has them."""
     charts: list[str] = []
     for title, label, samples in (("Time to first token", "TTFT (ms)", ttft), ("Time between tokens", "ITL (ms)", itl)):
@@ -97,11 +99,11 @@ def distribution_section(ttft: Sequence[Samples], itl: Sequence[Samples]) -> Sec
         if known:
             charts.append(distribution_svg(known, title=title, x_label=label))
     text = "Over all requests of all runs that were kept one by one."
-    return Section("Distributions", text, svg="".join(charts)) if charts else None
+    return PageSection("Distributions", text, svg="".join(charts)) if charts else None
 
 
 def _by_load(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
-    return {name: sorted(members, key=lambda row: Load(row).level or 0.0) for name, members in rows.items()}
+    return {name: sorted(members, key=lambda row: RequestedLoad(row).level or 0.0) for name, members in rows.items()}
 
 
 def _label(row: Row) -> str:
@@ -123,16 +125,16 @@ def comparison_page(comparison: Comparison, a: SideResults, b: SideResults) -> s
     return page(title, _sections(comparison, a, b))
 
 
-def _sections(comparison: Comparison, a: SideResults, b: SideResults) -> list[Section]:
+def _sections(comparison: Comparison, a: SideResults, b: SideResults) -> list[PageSection]:
     """Charts go before the tables of several loads, and behind the table of one."""
     named = f"A is {comparison.a.name}, B is {comparison.b.name}."
-    opening = Section("What is compared", "\n\n".join((named, *comparison.notes)))
-    tables = [Section(heading(load), table=_table(load)) for load in comparison.loads]
+    opening = PageSection("What is compared", "\n\n".join((named, *comparison.notes)))
+    tables = [PageSection(heading(load), table=_table(load)) for load in comparison.loads]
     charts = list(_charts(comparison, a, b))
     return [opening, *charts, *tables] if len(tables) > 1 else [opening, *tables, *charts]
 
 
-def _charts(comparison: Comparison, a: SideResults, b: SideResults) -> Iterator[Section]:
+def _charts(comparison: Comparison, a: SideResults, b: SideResults) -> Iterator[PageSection]:
     names = _names(comparison)
     rows = dict(zip(names, (comparison.a.rows, comparison.b.rows), strict=True))
     single = [(name, side.basis, side.latencies()) for name, side in zip(names, (a, b), strict=True)]

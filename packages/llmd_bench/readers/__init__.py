@@ -15,18 +15,18 @@ from pydantic import ValidationError
 
 from llmd_bench.files import REQUESTS_FILE, Hints, ReadResults, Rejection, scan_rows
 from llmd_bench.readers import inference_perf, j_pareto, llm_d_report, vllm_bench
-from llmd_bench.readers.source import Source
+from llmd_bench.readers.source import SourceFile
 
 __all__ = ["FORMATS", "Format", "read", "read_all"]
 
 
-def detect_rows(source: Source) -> bool:
+def detect_rows(source: SourceFile) -> bool:
     """Whether its first line has the names of a row's fields."""
     first = source.text.lstrip().split("\n", 1)[0]
     return source.path.suffix in {".jsonl", ".csv"} and "subject" in first and "gpus_counted" in first
 
 
-def read_own_rows(source: Source, hints: Hints) -> ReadResults:  # noqa: ARG001 - a row says all itself
+def read_own_rows(source: SourceFile, hints: Hints) -> ReadResults:  # noqa: ARG001 - a row says all itself
     """Its rows, and the lines that are none."""
     return scan_rows(source.path)
 
@@ -42,8 +42,8 @@ class Format:
 
     name: str
     family: str
-    detect: Callable[[Source], bool]
-    read: Callable[[Source, Hints], ReadResults]
+    detect: Callable[[SourceFile], bool]
+    read: Callable[[SourceFile, Hints], ReadResults]
 
 
 FORMATS = (
@@ -68,7 +68,7 @@ def read(path: Path, hints: Hints | None = None) -> ReadResults:
     hints = hints or Hints()
     if path.is_dir():
         return _read_folder(path, hints)
-    source = Source(path)
+    source = SourceFile(path)
     format_ = _format(source)
     if format_ is None:
         names = ", ".join(known.name for known in FORMATS)
@@ -85,7 +85,7 @@ def read_all(paths: Iterable[Path], hints: Hints | None = None) -> ReadResults:
     return reduce(add, (read(path, hints) for path in paths), ReadResults())
 
 
-def _read(format_: Format, source: Source, hints: Hints) -> ReadResults:
+def _read(format_: Format, source: SourceFile, hints: Hints) -> ReadResults:
     """The rows of a file. One with a figure that is impossible is not read at all: who knows what the others are."""
     try:
         return format_.read(source, hints)
@@ -97,7 +97,7 @@ def _read(format_: Format, source: Source, hints: Hints) -> ReadResults:
         return ReadResults(rejected=(source.rejected(f"is no CSV that can be read: {error}"),))
 
 
-def _format(source: Source) -> Format | None:
+def _format(source: SourceFile) -> Format | None:
     return next((known for known in FORMATS if known.detect(source)), None)
 
 
@@ -119,10 +119,10 @@ def _folders(folder: Path) -> Iterator[list[Path]]:
 
 
 def _read_files(paths: Sequence[Path], hints: Hints) -> ReadResults:
-    known: list[tuple[Format, Source]] = []
+    known: list[tuple[Format, SourceFile]] = []
     rejected: list[Rejection] = []
     for path in paths:
-        source = Source(path)
+        source = SourceFile(path)
         try:
             format_ = _format(source)
         except KitError as error:
@@ -138,13 +138,13 @@ def _read_files(paths: Sequence[Path], hints: Hints) -> ReadResults:
     )
 
 
-def _unfinished(source: Source) -> Rejection | None:
+def _unfinished(source: SourceFile) -> Rejection | None:
     """What is wrong with a file of no known format that looks like results which were not written to their end."""
     is_empty = source.path.suffix in _OF_RECORDS and source.path.name != REQUESTS_FILE and not source.text.strip()
     return source.rejected("is empty") if is_empty else source.broken
 
 
-def _without_repeats(known: list[tuple[Format, Source]]) -> Iterator[tuple[Format, Source]]:
+def _without_repeats(known: list[tuple[Format, SourceFile]]) -> Iterator[tuple[Format, SourceFile]]:
     ranked = sorted(known, key=lambda entry: (entry[0].family, FORMATS.index(entry[0])))
     for _, members in groupby(ranked, key=lambda entry: entry[0].family):
         entries = list(members)

@@ -21,7 +21,7 @@ from llmd_base.row import Quantiles, Row
 from llmd_bench.files import Hints, ReadResults
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, Length, LoadShape, PoissonRate
 from llmd_bench.readers.llm_d_report import ARRIVALS
-from llmd_bench.readers.source import Document, Source, one_row, to_row
+from llmd_bench.readers.source import SourceDocument, SourceFile, one_row, to_row
 
 TOOL = "inference-perf"
 
@@ -31,7 +31,7 @@ _KEYS = {"p50": "median", "p99p9": "p99.9"}
 _STAGE = re.compile(r"stage_(\d+)_lifecycle_metrics\.json$")
 
 
-def detect(source: Source) -> bool:
+def detect(source: SourceFile) -> bool:
     """Whether it has inference-perf's summary of the load, and what became of it."""
     return {"load_summary", "successes"} <= set(source.mapping)
 
@@ -41,13 +41,16 @@ def is_summary(path: Path) -> bool:
     return _STAGE.search(path.name) is None
 
 
-def read(source: Source, hints: Hints) -> ReadResults:
+def read(source: SourceFile, hints: Hints) -> ReadResults:
     """Its row, or why there is none."""
     return one_row(source, lambda: _row(source, hints))
 
 
-def _row(source: Source, hints: Hints) -> Row:
-    result, config = Document(source.mapping), Document(Source(source.path.with_name("config.yaml")).optional_mapping)
+def _row(source: SourceFile, hints: Hints) -> Row:
+    result, config = (
+        SourceDocument(source.mapping),
+        SourceDocument(SourceFile(source.path.with_name("config.yaml")).optional_mapping),
+    )
     load, good = result.part("load_summary"), result.part("successes")
     latency, throughput = good.part("latency"), good.part("throughput")
     requests_per_s = throughput.number("requests_per_sec")
@@ -72,22 +75,22 @@ def _row(source: Source, hints: Hints) -> Row:
     return to_row(fields, hints)
 
 
-def _mean(good: Document, *names: str) -> float | None:
+def _mean(good: SourceDocument, *names: str) -> float | None:
     """The mean length, under its new name or the one that releases before 0.6 had."""
     return next((mean for name in names if (mean := good.part(name).number("mean")) is not None), None)
 
 
-def _quantiles(statistics: Document) -> Quantiles:
+def _quantiles(statistics: SourceDocument) -> Quantiles:
     values = {name: statistics.number(_KEYS.get(name, name)) for name in Quantiles.model_fields}
     return Quantiles(**{name: None if value is None else 1000 * value for name, value in values.items()})
 
 
-def _load(source: Source, load: Document, config: Document) -> dict[str, Any]:
+def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> dict[str, Any]:
     """Arrival, rate and concurrency: as the result says them, else as the stage was configured."""
     settings = config.part("load")
     stages, named = settings.parts("stages"), _STAGE.search(source.path.name)
     number = int(named.group(1)) if named else 0
-    stage = stages[number] if number < len(stages) and (named or len(stages) == 1) else Document()
+    stage = stages[number] if number < len(stages) and (named or len(stages) == 1) else SourceDocument()
     closed = load.number("concurrency") or stage.number("concurrency_level")
     arrival = ARRIVALS.get(settings.text("type") or "")
     if arrival == "closed" or (arrival is None and closed):

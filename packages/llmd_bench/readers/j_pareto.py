@@ -20,7 +20,7 @@ from typing import Any
 from llmd_base.row import Quantiles, Row, Scope
 
 from llmd_bench.files import Hints, ReadResults, Rejection
-from llmd_bench.readers.source import Source, UnreadableError, to_row
+from llmd_bench.readers.source import SourceFile, UnreadableError, to_row
 
 TOOL = "vllm bench serve (j-pareto)"
 
@@ -58,12 +58,12 @@ class _Run:
             raise UnreadableError(f"{name} is {text!r}, no number") from error
 
 
-def detect_log(source: Source) -> bool:
+def detect_log(source: SourceFile) -> bool:
     """Whether it has the marks of such a log."""
     return any(mark in source.text for mark in _MARKS) and "BENCH_RUN" in source.text
 
 
-def read_log(source: Source, hints: Hints) -> ReadResults:
+def read_log(source: SourceFile, hints: Hints) -> ReadResults:
     """A row for each run, and the runs that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
@@ -97,7 +97,7 @@ def _runs(text: str, config: dict[str, str]) -> Iterator[tuple[_Run, bool]]:
         yield run, False
 
 
-def _row(source: Source, run: _Run, config: Mapping[str, str], hints: Hints) -> Row:
+def _row(source: SourceFile, run: _Run, config: Mapping[str, str], hints: Hints) -> Row:
     output, total = run.number("output token throughput"), run.number("total token throughput")
     if output is None or total is None:
         raise UnreadableError(f"the run with concurrency {run.concurrency} has no token throughput")
@@ -188,12 +188,12 @@ class _CellError(UnreadableError):
         self.line = line
 
 
-def detect_csv(source: Source) -> bool:
+def detect_csv(source: SourceFile) -> bool:
     """Whether it is CSV with a row of concurrencies and one of tokens per second and GPU."""
     return source.path.suffix == ".csv" and ",Concurrency," in source.text and ",TPSG," in source.text
 
 
-def read_csv(source: Source, hints: Hints) -> ReadResults:
+def read_csv(source: SourceFile, hints: Hints) -> ReadResults:
     """A row for each column of each block, and the columns that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
@@ -239,7 +239,7 @@ def _add(block: _Block, line: int, cells: Sequence[str]) -> None:
     block.named[name] = (line, cells[place + 1 :])
 
 
-def _block_row(source: Source, block: _Block, column: int, hints: Hints) -> Row:
+def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> Row:
     line, concurrencies = block.concurrencies
     if not concurrencies[column].strip().isdigit():
         raise UnreadableError(f"concurrency is {concurrencies[column]!r}, no whole number")

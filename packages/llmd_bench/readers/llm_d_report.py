@@ -7,7 +7,7 @@ from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
 from llmd_base.row import CONDITIONS, Arrival, Origin, Quantiles, Row
 
 from llmd_bench.files import Hints, ReadResults
-from llmd_bench.readers.source import Document, Source, UnreadableError, one_row, to_row
+from llmd_bench.readers.source import SourceDocument, SourceFile, UnreadableError, one_row, to_row
 
 _TO_MS = {"s": 1000.0, "s/token": 1000.0, "ms": 1.0, "ms/token": 1.0}
 
@@ -24,7 +24,7 @@ ARRIVALS: Mapping[str, Arrival] = {
 """Load types of inference-perf, and this kit's names of loads."""
 
 
-def lengths(requests: Document) -> dict[str, Any]:
+def lengths(requests: SourceDocument) -> dict[str, Any]:
     """Mean lengths of prompts and answers."""
     return {
         "input_tokens": requests.part("input_length").number("mean"),
@@ -32,12 +32,12 @@ def lengths(requests: Document) -> dict[str, Any]:
     }
 
 
-def latencies(section: Document) -> dict[str, Quantiles]:
+def latencies(section: SourceDocument) -> dict[str, Quantiles]:
     """The four latencies in ms."""
     return {latency.name: _quantiles(section.part(latency.report)) for latency in LATENCIES}
 
 
-def _quantiles(statistics: Document) -> Quantiles:
+def _quantiles(statistics: SourceDocument) -> Quantiles:
     units = statistics.text("units") or "s"
     if units not in _TO_MS:
         raise UnreadableError(f"{statistics.where}.units is {units!r}; readable are {', '.join(_TO_MS)}")
@@ -45,13 +45,13 @@ def _quantiles(statistics: Document) -> Quantiles:
     return Quantiles(**{name: None if value is None else value * _TO_MS[units] for name, value in values.items()})
 
 
-def in_flight(latency: Document, requests_per_s: float | None) -> dict[str, Any]:
+def in_flight(latency: SourceDocument, requests_per_s: float | None) -> dict[str, Any]:
     """Requests in flight on average, by Little's law, where the load does not set them."""
     mean_ms = _quantiles(latency.part("request_latency")).mean
     return {} if mean_ms is None or requests_per_s is None else {"concurrency": requests_per_s * mean_ms / 1000}
 
 
-def arrival_of(config: Document) -> Arrival | None:
+def arrival_of(config: SourceDocument) -> Arrival | None:
     """How requests arrive, of the configuration of inference-perf, or of this kit, that a report carries along."""
     return ARRIVALS.get(config.part("load").text("type") or config.text("shape") or "")
 
@@ -72,7 +72,7 @@ def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) ->
             return None
 
 
-def own_facts(own: Document) -> dict[str, Any]:
+def own_facts(own: SourceDocument) -> dict[str, Any]:
     """What the kit's own reports say in the section that is theirs."""
     topology = own.text("topology") or ""
     copies, times, unit = topology.partition(" x ")
@@ -88,18 +88,18 @@ def own_facts(own: Document) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def detect_v01(source: Source) -> bool:
+def detect_v01(source: SourceFile) -> bool:
     """Whether it is a mapping whose version is 0.1."""
     return str(source.mapping.get("version")) == "0.1" and "metrics" in source.mapping
 
 
-def read_v01(source: Source, hints: Hints) -> ReadResults:
+def read_v01(source: SourceFile, hints: Hints) -> ReadResults:
     """Its row, or why there is none."""
     return one_row(source, lambda: _row_v01(source, hints))
 
 
-def _row_v01(source: Source, hints: Hints) -> Row:
-    report = Document(source.mapping)
+def _row_v01(source: SourceFile, hints: Hints) -> Row:
+    report = SourceDocument(source.mapping)
     scenario, metrics = report.part("scenario"), report.part("metrics")
     requests, throughput, load = metrics.part("requests"), metrics.part("throughput"), scenario.part("load")
     rates = _rates(throughput)
@@ -119,7 +119,7 @@ def _row_v01(source: Source, hints: Hints) -> Row:
     return to_row({**fields, **own_facts(report.part("metadata", "llmd_oke"))}, hints)
 
 
-def _hosts(host: Document) -> dict[str, Any]:
+def _hosts(host: SourceDocument) -> dict[str, Any]:
     """Accelerators of version 0.1: one entry for each server, whose `count` is its GPUs."""
     accelerators = host.parts("accelerator")
     counts = [accelerator.whole("count") for accelerator in accelerators]
@@ -131,13 +131,13 @@ def _hosts(host: Document) -> dict[str, Any]:
     }
 
 
-def _servers_v01(host: Document) -> Iterator[tuple[str | None, int | None, int | None]]:
+def _servers_v01(host: SourceDocument) -> Iterator[tuple[str | None, int | None, int | None]]:
     roles: list[object] = list(host.content.get("type") or ())
     for role, accelerator in zip(roles, host.parts("accelerator"), strict=False):
         yield str(role), 1, accelerator.part("parallelism").whole("tp")
 
 
-def _rates(throughput: Document) -> dict[str, float | None]:
+def _rates(throughput: SourceDocument) -> dict[str, float | None]:
     """The format needs the total only; input is what it has above the output."""
     rates = {name: throughput.number(rate.v01) for name, rate in RATES_IN_REPORTS.items()}
     total, output = throughput.number(TOTAL_TOKENS.v01), rates["output_tokens_per_s"]
@@ -145,11 +145,11 @@ def _rates(throughput: Document) -> dict[str, float | None]:
     return {**rates, "input_tokens_per_s": rates["input_tokens_per_s"] or rest}
 
 
-def _load_v01(load: Document) -> dict[str, Any]:
+def _load_v01(load: SourceDocument) -> dict[str, Any]:
     """Arrival, rate and concurrency of the stage that the report is about, as inference-perf is configured."""
     config = load.part("args", "load")
     stages, number = config.parts("stages"), load.part("metadata").whole("stage") or 0
-    stage = stages[number] if number < len(stages) else Document()
+    stage = stages[number] if number < len(stages) else SourceDocument()
     load_fields = {
         "arrival": arrival_of(load.part("args")),
         "offered_requests_per_s": stage.number("rate"),
@@ -158,18 +158,18 @@ def _load_v01(load: Document) -> dict[str, Any]:
     return {name: value for name, value in load_fields.items() if value is not None}
 
 
-def detect_v02(source: Source) -> bool:
+def detect_v02(source: SourceFile) -> bool:
     """Whether it is a mapping whose version is 0.2 or a patch of it."""
     return str(source.mapping.get("version")).startswith("0.2") and "results" in source.mapping
 
 
-def read_v02(source: Source, hints: Hints) -> ReadResults:
+def read_v02(source: SourceFile, hints: Hints) -> ReadResults:
     """Its row, or why there is none."""
     return one_row(source, lambda: _row_v02(source, hints))
 
 
-def _row_v02(source: Source, hints: Hints) -> Row:
-    report = Document(source.mapping)
+def _row_v02(source: SourceFile, hints: Hints) -> Row:
+    report = SourceDocument(source.mapping)
     aggregate = report.part("results", "request_performance", "aggregate")
     requests, throughput = aggregate.part("requests"), aggregate.part("throughput")
     load, own = report.part("scenario", "load"), report.part("results", "observability", "llmd_oke")
@@ -189,7 +189,7 @@ def _row_v02(source: Source, hints: Hints) -> Row:
     return to_row({**fields, **own_facts(own)}, hints)
 
 
-def _origin(source: Source, report: Document, own: Document) -> Origin:
+def _origin(source: SourceFile, report: SourceDocument, own: SourceDocument) -> Origin:
     run = report.part("run")
     tool = report.part("scenario", "load", "standardized").text("tool") or "llm-d-benchmark"
     fields = {
@@ -200,7 +200,7 @@ def _origin(source: Source, report: Document, own: Document) -> Origin:
     return source.origin(tool).model_copy(update=fields)
 
 
-def _engines(scenario: Document) -> dict[str, Any]:
+def _engines(scenario: SourceDocument) -> dict[str, Any]:
     """GPUs, model and topology of version 0.2: `count` is the GPUs of one replica."""
     servers = [part.part("standardized") for part in scenario.parts("stack")]
     engines = [server for server in servers if server.text("kind") == "inference_engine"]
@@ -217,12 +217,12 @@ def _engines(scenario: Document) -> dict[str, Any]:
     }
 
 
-def _servers_v02(engine: Document) -> tuple[str | None, int | None, int | None]:
+def _servers_v02(engine: SourceDocument) -> tuple[str | None, int | None, int | None]:
     """Role, replicas, and GPUs of each."""
     return engine.text("role"), engine.whole("replicas"), engine.part("accelerator", "parallelism").whole("tp")
 
 
-def _load_v02(load: Document) -> dict[str, Any]:
+def _load_v02(load: SourceDocument) -> dict[str, Any]:
     """Arrival, rate and concurrency; an infinite concurrency is none. How requests come is known of inference-perf."""
     standardized, concurrency = load.part("standardized"), load.part("standardized").content.get("concurrency")
     if isinstance(concurrency, (int, float)) and concurrency != float("inf"):

@@ -25,13 +25,13 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True)
-class Document:
+class SourceDocument:
     """A mapping somewhere in a document; `where` is its path. What is absent is an empty document, or None."""
 
     content: Mapping[str, Any] = field(default_factory=dict[str, Any])
     where: str = ""
 
-    def part(self, *path: str) -> "Document":
+    def part(self, *path: str) -> "SourceDocument":
         """The mapping at a path.
 
         Raises:
@@ -42,10 +42,10 @@ class Document:
             value = here.content.get(name)
             if value is not None and not isinstance(value, Mapping):
                 raise UnreadableError(f"{here.path(name)} is no mapping")
-            here = Document(cast("Mapping[str, Any]", value or {}), here.path(name))
+            here = SourceDocument(cast("Mapping[str, Any]", value or {}), here.path(name))
         return here
 
-    def parts(self, name: str) -> list["Document"]:
+    def parts(self, name: str) -> list["SourceDocument"]:
         """The mappings of a list.
 
         Raises:
@@ -55,7 +55,7 @@ class Document:
         if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in cast("list[object]", value)):
             raise UnreadableError(f"{self.path(name)} is no list of mappings")
         entries = cast("list[Mapping[str, Any]]", value)
-        return [Document(entry, f"{self.path(name)}[{index}]") for index, entry in enumerate(entries)]
+        return [SourceDocument(entry, f"{self.path(name)}[{index}]") for index, entry in enumerate(entries)]
 
     def number(self, name: str) -> float | None:
         """A number.
@@ -99,7 +99,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """One file."""
 
     path: Path
@@ -227,7 +227,7 @@ def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
     return row
 
 
-def one_row(source: Source, row: Callable[[], Row]) -> ReadResults:
+def one_row(source: SourceFile, row: Callable[[], Row]) -> ReadResults:
     """A file that holds one row, or why it holds none."""
     try:
         return ReadResults((row(),))

@@ -10,7 +10,7 @@ from typing import Any
 from llmd_base.row import CONDITIONS, Quantiles, Row
 
 from llmd_bench.files import Hints, ReadResults, Rejection, json_object
-from llmd_bench.readers.source import Document, Source, UnreadableError, to_row
+from llmd_bench.readers.source import SourceDocument, SourceFile, UnreadableError, to_row
 
 TOOL = "vllm bench serve"
 
@@ -34,12 +34,12 @@ FAR_BELOW = 0.9
 """With both a rate and a limit of requests in flight, the limit sets the pace once the rate is missed by this much."""
 
 
-def detect(source: Source) -> bool:
+def detect(source: SourceFile) -> bool:
     """Whether its first object has vLLM's names of rates and counts."""
     return source.path.suffix in {".json", ".jsonl"} and all(f'"{mark}"' in source.text for mark in _MARKS)
 
 
-def read(source: Source, hints: Hints) -> ReadResults:
+def read(source: SourceFile, hints: Hints) -> ReadResults:
     """A row for each result, and the lines that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
@@ -51,7 +51,7 @@ def read(source: Source, hints: Hints) -> ReadResults:
     return ReadResults(tuple(rows), tuple(rejected))
 
 
-def _results(source: Source) -> Iterator[tuple[int | None, Mapping[str, Any] | None]]:
+def _results(source: SourceFile) -> Iterator[tuple[int | None, Mapping[str, Any] | None]]:
     if source.mapping:
         yield None, source.mapping
         return
@@ -60,10 +60,10 @@ def _results(source: Source) -> Iterator[tuple[int | None, Mapping[str, Any] | N
             yield number, json_object(line)
 
 
-def _row(source: Source, line: int | None, content: Mapping[str, Any] | None, hints: Hints) -> Row:
+def _row(source: SourceFile, line: int | None, content: Mapping[str, Any] | None, hints: Hints) -> Row:
     if content is None:
         raise UnreadableError("is no JSON object")
-    result = Document(content)
+    result = SourceDocument(content)
     completed, failed = result.whole("completed"), result.whole("failed")
     if not completed:
         raise UnreadableError("no request was answered")
@@ -93,12 +93,12 @@ def _row(source: Source, line: int | None, content: Mapping[str, Any] | None, hi
     return to_row(fields, hints)
 
 
-def _unanswered(result: Document, completed: int) -> int:
+def _unanswered(result: SourceDocument, completed: int) -> int:
     """Releases that don't count failures leave them out of `completed`."""
     return (result.whole("num_prompts") or completed) - completed
 
 
-def _load(result: Document) -> dict[str, Any]:
+def _load(result: SourceDocument) -> dict[str, Any]:
     """A limit of requests in flight makes a closed loop; a rate without one is Poisson where its burstiness is 1."""
     rate, limit = result.content.get("request_rate"), result.number("max_concurrency")
     at_once = rate is None or str(rate) == "inf"
@@ -116,7 +116,7 @@ def _load(result: Document) -> dict[str, Any]:
     }
 
 
-def _in_flight(result: Document) -> float | None:
+def _in_flight(result: SourceDocument) -> float | None:
     """Requests in flight on average (Little's law), where the result has whole latencies."""
     mean_ms, requests_per_s = result.number("mean_e2el_ms"), result.number("request_throughput")
     return None if mean_ms is None or requests_per_s is None else mean_ms / 1000 * requests_per_s

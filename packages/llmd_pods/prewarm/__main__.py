@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import PrewarmError, say
-from .places import ENCODINGS, REHEARSED_VOCABULARY, Place, RemoteFile, UnsafeNameError
+from .places import ENCODINGS, REHEARSED_VOCABULARY, CacheFolder, RemoteFile, UnsafeNameError
 
 WRITABLE = (
     "its folder has to be this user's, or its export has to map all users to the owner (File Storage: squash all)"
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--vocabulary", type=_vocabulary, help="JSON: file, url, sha256 and bytes of a vocabulary")
     options = parser.parse_args(argv)
-    place = Place(options.cache, options.repository, options.revision)
+    place = CacheFolder(options.cache, options.repository, options.revision)
     try:
         if not (place.is_complete() and place.has([options.vocabulary] if options.vocabulary else [])):
             from . import fill  # noqa: PLC0415 - most runs find all complete, and loading this takes longer than looking

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import PrewarmError, say
-from .places import Listing, Place, RemoteFile
+from .places import CacheFolder, Listing, RemoteFile
 from .sources import list_hugging_face, list_object_storage
-from .transfer import Transfer
+from .transfer import Download
 from .web import Web, secret_of
 
 HEARTBEAT_S = 10.0
@@ -24,7 +24,7 @@ STALE_AFTER_S = 120.0
 _ADDRESS = re.compile(r"https?://[^/?#@\s]+/[^?#\s]*")
 
 
-def run(place: Place, options: argparse.Namespace) -> None:
+def run(place: CacheFolder, options: argparse.Namespace) -> None:
     """Fills the place as the command line and the environment say.
 
     Raises:
@@ -36,16 +36,16 @@ def run(place: Place, options: argparse.Namespace) -> None:
     ensure(place, list_files, web, options.connections, _vocabulary_files(options))
 
 
-def fill(place: Place, listing: Listing, web: Web, connections: int) -> None:
+def fill(place: CacheFolder, listing: Listing, web: Web, connections: int) -> None:
     """Downloads all files of a listing and writes down that they are there."""
     if not any(file.path.endswith(".safetensors") for file in listing.files):
         raise PrewarmError(f"{place.repository} at {place.revision} has no weights (*.safetensors)")
-    Transfer(web, place, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
+    Download(web, place, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
     place.finish(listing)
 
 
 def ensure(
-    place: Place,
+    place: CacheFolder,
     list_files: Callable[[], Listing],
     web: Web,
     connections: int,
@@ -58,7 +58,7 @@ def ensure(
             if is_holder and not place.is_complete():
                 fill(place, list_files(), web, connections)
             if is_holder and not place.has(vocabulary):
-                Transfer(Web(), place, place.cache, "vocabulary", vocabulary).run(connections)
+                Download(Web(), place, place.cache, "vocabulary", vocabulary).run(connections)
         if not is_holder:
             say(f"{place.repository}: another pod fills the cache")
             time.sleep(poll_s)
@@ -91,7 +91,7 @@ def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
 
 
 @contextmanager
-def fill_lock(place: Place) -> Generator[bool]:
+def fill_lock(place: CacheFolder) -> Generator[bool]:
     """Whether this program is the one that fills the model's folder. The lock of one that died is taken over.
 
     It is a file with a pulse, because locks of the operating system don't reach over every network file system.

@@ -86,7 +86,7 @@ def inside(folder: Path, name: str, root: Path | None = None) -> Path:
 
 
 @dataclass(frozen=True)
-class Place:
+class CacheFolder:
     """Where one model lies in a cache."""
 
     cache: Path

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from . import PrewarmError, say
-from .places import Place, RemoteFile, inside
+from .places import CacheFolder, RemoteFile, inside
 from .web import CHUNK_BYTES, Web, with_tries, without_secrets
 
 REPORT_PERIOD_S = 10.0
@@ -30,10 +30,10 @@ MAX_NAMES = 5
 _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
-class Transfer:
+class Download:
     """Downloads files into a folder of a cache and tells how far it is."""
 
-    def __init__(self, web: Web, place: Place, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
+    def __init__(self, web: Web, place: CacheFolder, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
         """Takes files into a folder of the cache of `place`; what is not verified yet lies in its `unfinished`.
 
         Raises:

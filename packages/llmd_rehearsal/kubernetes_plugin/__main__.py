@@ -6,7 +6,7 @@ As every plug-in of Pulumi's it takes the engine's address, which it has no use 
 import argparse
 
 from llmd_rehearsal.kubernetes_plugin.server import start
-from llmd_rehearsal.plugin_protocol import Server, serve_until_signal
+from llmd_rehearsal.plugin_protocol import PluginServer, serve_until_signal
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--helm", default="", help="path of Helm; from PATH if left out")
     arguments = parser.parse_args()
 
-    def start_and_print_port() -> Server:
+    def start_and_print_port() -> PluginServer:
         server = start(arguments.port, helm=arguments.helm)
         print(server.port, flush=True)
         return server

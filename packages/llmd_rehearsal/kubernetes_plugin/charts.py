@@ -11,7 +11,7 @@ import yaml
 from llmd_oke.values import Entry, module_folder, read_yaml, values_folder
 
 from llmd_rehearsal import golang
-from llmd_rehearsal.plugin_values import Refusal
+from llmd_rehearsal.plugin_values import OperationRefusal
 
 _OWN = "Chart.yaml"
 _TEMPLATE = "Chart.template.yaml"
@@ -109,14 +109,16 @@ def find(reference: str, repository: str, version: str) -> ChartSource:
         if is_it and version in {source.version, ""}:
             return source
     available = ", ".join(f"{source.reference} {source.version}" for source in sources())
-    raise Refusal(f"the chart {reference} {version} is not in this rehearsal; its Helm releases are of {available}")
+    raise OperationRefusal(
+        f"the chart {reference} {version} is not in this rehearsal; its Helm releases are of {available}"
+    )
 
 
 def _source(reference: str, repository: str, version: str) -> ChartSource:
     source = find(reference, repository, version)
     for folder in (source.folder(), *(module.path() for module in source.modules())):
         if not folder.is_dir():
-            raise Refusal(f"the chart {reference} {version} is not on this machine: {folder} is missing")
+            raise OperationRefusal(f"the chart {reference} {version} is not on this machine: {folder} is missing")
     return source
 
 

@@ -16,8 +16,8 @@ import httpx2
 import yaml
 from llmd_base.errors import causes
 
-from llmd_rehearsal.kubernetes_plugin.objects import Kind, kind_of_object, name_of, namespace_of
-from llmd_rehearsal.plugin_values import JsonObject, Refusal, dig, dig_list, dig_map
+from llmd_rehearsal.kubernetes_plugin.objects import ObjectKind, kind_of_object, name_of, namespace_of
+from llmd_rehearsal.plugin_values import JsonObject, OperationRefusal, dig, dig_list, dig_map
 
 FIRST_WRITER: Final = "pulumi-kubernetes"
 REQUEST_LIMIT_S: Final = 60.0
@@ -126,7 +126,9 @@ class Access:
     def headers(self) -> dict[str, str]:
         """Headers that prove who the client is."""
         if "exec" in self.user:
-            raise Refusal("the stand-in Kubernetes plug-in runs no credential programs: a kubeconfig with `exec`")
+            raise OperationRefusal(
+                "the stand-in Kubernetes plug-in runs no credential programs: a kubeconfig with `exec`"
+            )
         token_file = self.user.get("tokenFile")
         token = Path(token_file).read_text().strip() if token_file else self.user.get("token")
         return {"Authorization": f"Bearer {token}"} if token else {}
@@ -138,9 +140,9 @@ def load(text_or_path: str) -> JsonObject:
     try:
         parsed = yaml.safe_load(content)
     except yaml.YAMLError as error:
-        raise Refusal(f"failed to parse kubeconfig: yaml: {error}") from None
+        raise OperationRefusal(f"failed to parse kubeconfig: yaml: {error}") from None
     if not isinstance(parsed, dict):
-        raise Refusal(
+        raise OperationRefusal(
             "failed to parse kubeconfig: couldn't get version/kind; json parse error: json: cannot unmarshal string "
             'into Go value of type struct { APIVersion string "json:\\"apiVersion,omitempty\\""; '
             'Kind string "json:\\"kind,omitempty\\"" }'
@@ -183,7 +185,7 @@ def _text(entry: JsonObject, field: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Resource:
+class ApiResource:
     """Path of a kind's objects: `prefix` as `/apis/apps/v1`, `plural` as `deployments`."""
 
     prefix: str
@@ -209,7 +211,7 @@ class Cluster:
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=32),
             trust_env=False,
         )
-        self._custom: dict[tuple[str, str], Resource] = {}
+        self._custom: dict[tuple[str, str], ApiResource] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -220,16 +222,16 @@ class Cluster:
         """Ask the API server for its version. Raises Unreachable where none answers."""
         self.get_path("/version")
 
-    def resource(self, kind: Kind) -> Resource:
+    def resource(self, kind: ObjectKind) -> ApiResource:
         """Return the path of a kind's objects. Raises NoMatch for a kind that isn't served (yet)."""
         if kind.built_in:
-            return Resource(_prefix(kind.api_version), kind.plural, kind.namespaced)
+            return ApiResource(_prefix(kind.api_version), kind.plural, kind.namespaced)
         key = (kind.api_version, kind.kind)
         with self._lock:
             resource = self._custom.get(key)
         return resource or self._discover(kind)
 
-    def _discover(self, kind: Kind) -> Resource:
+    def _discover(self, kind: ObjectKind) -> ApiResource:
         prefix = _prefix(kind.api_version)
         try:
             entries = self.get_path(prefix)["resources"]
@@ -239,13 +241,13 @@ class Cluster:
             raise
         for entry in entries:
             if entry["kind"] == kind.kind and "/" not in entry["name"]:
-                resource = Resource(prefix, entry["name"], entry["namespaced"])
+                resource = ApiResource(prefix, entry["name"], entry["namespaced"])
                 with self._lock:
                     self._custom[kind.api_version, kind.kind] = resource
                 return resource
         raise NoMatch(kind.api_version, kind.kind)
 
-    def serves(self, kind: Kind) -> bool:
+    def serves(self, kind: ObjectKind) -> bool:
         """Tell whether the API server serves the kind."""
         try:
             self.resource(kind)
@@ -253,14 +255,14 @@ class Cluster:
             return False
         return True
 
-    def is_namespaced(self, kind: Kind) -> bool:
+    def is_namespaced(self, kind: ObjectKind) -> bool:
         """Tell whether objects of the kind lie in namespaces; a kind that isn't served yet is taken to."""
         try:
             return self.resource(kind).namespaced
         except (NoMatch, Unreachable):
             return True
 
-    def get(self, kind: Kind, namespace: str, name: str) -> JsonObject:
+    def get(self, kind: ObjectKind, namespace: str, name: str) -> JsonObject:
         """Return the live object."""
         return self._on_object("GET", kind, namespace, name)
 
@@ -285,7 +287,7 @@ class Cluster:
         kind, type_ = kind_of_object(obj), "application/json-patch+json"
         return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), {}, operations, type_)
 
-    def delete(self, kind: Kind, namespace: str, name: str, propagation: str) -> None:
+    def delete(self, kind: ObjectKind, namespace: str, name: str, propagation: str) -> None:
         """Ask for an object to be deleted; it may stay for a while."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         self._on_object("DELETE", kind, namespace, name, {}, body)
@@ -305,7 +307,7 @@ class Cluster:
         """Return the API server's answer to a GET of a path."""
         return self._request("GET", path, {}, None, "application/json")
 
-    def watch(self, resource: Resource, namespace: str, version: str, limit_s: int) -> Iterator[str]:
+    def watch(self, resource: ApiResource, namespace: str, version: str, limit_s: int) -> Iterator[str]:
         """The lines of a watch from a resource version on, until the server ends it after `limit_s` seconds."""
         params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(limit_s)}
         timeout = httpx2.Timeout(CONNECT_LIMIT_S, read=limit_s + 10)
@@ -318,7 +320,7 @@ class Cluster:
     def _on_object(
         self,
         method: str,
-        kind: Kind,
+        kind: ObjectKind,
         namespace: str,
         name: str,
         params: Mapping[str, str] | None = None,

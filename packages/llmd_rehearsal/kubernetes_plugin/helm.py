@@ -17,9 +17,9 @@ import yaml
 
 from llmd_rehearsal.kubernetes_plugin.charts import chart, chart_version
 from llmd_rehearsal.kubernetes_plugin.client import Access
-from llmd_rehearsal.kubernetes_plugin.operations import Difference, differences, without_ignored
-from llmd_rehearsal.kubernetes_plugin.sessions import Session
-from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, Refusal, Secret, Tree, without_secrets
+from llmd_rehearsal.kubernetes_plugin.operations import ObjectPropertyChange, differences, without_ignored
+from llmd_rehearsal.kubernetes_plugin.sessions import KubernetesSession
+from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, OperationRefusal, Secret, Tree, without_secrets
 
 GRACE_S: Final = 30
 """Seconds that a run may take beyond the time that Helm itself was given."""
@@ -33,7 +33,7 @@ class HelmError(Exception):
 
 
 @dataclass(frozen=True)
-class Metadata:
+class ReleaseMetadata:
     """Helm's record of a release."""
 
     name: str
@@ -66,7 +66,7 @@ class Helm:
         flags = ["--wait", "--no-hooks", "--ignore-not-found", f"--timeout={timeout_s}s"]
         self._run(["uninstall", name, "--namespace", namespace, *flags], timeout_s + GRACE_S)
 
-    def metadata(self, name: str, namespace: str) -> Metadata | None:
+    def metadata(self, name: str, namespace: str) -> ReleaseMetadata | None:
         """Helm's record of a release, or None where there is none."""
         try:
             text = self._run(["get", "metadata", name, "--namespace", namespace, "--output", "json"], READ_LIMIT_S)
@@ -75,7 +75,7 @@ class Helm:
                 return None
             raise
         row = json.loads(text)
-        return Metadata(
+        return ReleaseMetadata(
             name=row["name"],
             chart=row["chart"],
             version=row["version"],
@@ -105,7 +105,7 @@ class Helm:
     def _run(self, arguments: Sequence[str], limit_s: float) -> str:
         program = self.program or shutil.which("helm")
         if not program:
-            raise Refusal("helm is not on PATH, and Helm releases are made with it")
+            raise OperationRefusal("helm is not on PATH, and Helm releases are made with it")
         with tempfile.TemporaryDirectory(prefix="helm-") as home:
             kubeconfig = Path(home) / "kubeconfig"
             kubeconfig.write_text(_kubeconfig(self.access))
@@ -189,36 +189,38 @@ class Releases:
 
     program: str = ""
 
-    def check(self, session: Session, news: dict[str, Tree]) -> dict[str, Tree]:
+    def check(self, session: KubernetesSession, news: dict[str, Tree]) -> dict[str, Tree]:
         """The inputs to record: all defaults filled in, and the version that the chart says it has."""
         inputs = {key: value for key, value in news.items() if key != "compat"}
         defaults: dict[str, Tree] = {**dict.fromkeys(_FALSE_BY_DEFAULT, False), **dict.fromkeys(_EMPTY_BY_DEFAULT, "")}
         checked: dict[str, Tree] = {**defaults, "timeout": DEFAULT_TIMEOUT_S, "namespace": session.namespace, **inputs}
         if not checked.get("name"):
-            raise Refusal("a Helm release in this rehearsal needs a name")
+            raise OperationRefusal("a Helm release in this rehearsal needs a name")
         unsupported = sorted(key for key in _FALSE_BY_DEFAULT if checked[key] is True and key not in _SUPPORTED)
         if unsupported:
-            raise Refusal(f"Helm releases in this rehearsal don't know {', '.join(unsupported)}")
+            raise OperationRefusal(f"Helm releases in this rehearsal don't know {', '.join(unsupported)}")
         options: Any = without_secrets(checked.get("repositoryOpts") or {})
         if UNKNOWN not in (checked.get("chart"), options.get("repo"), checked.get("version")):
             checked["version"] = chart_version(*_chart_of(checked))
         return checked
 
-    def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[Difference]:
+    def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[ObjectPropertyChange]:
         """Differences between inputs and those recorded."""
         old = _plain(state.get("__inputs") or {})
         return without_ignored(differences(old, _plain(news), _REPLACED_BY), ignored)
 
-    def create(self, session: Session, inputs: dict[str, Tree], *, preview: bool) -> tuple[str, dict[str, Tree]]:
+    def create(
+        self, session: KubernetesSession, inputs: dict[str, Tree], *, preview: bool
+    ) -> tuple[str, dict[str, Tree]]:
         """Id and state of a release that is made; at preview the id is empty."""
         return self._write("install", session, inputs, preview=preview)
 
-    def update(self, session: Session, inputs: dict[str, Tree], *, preview: bool) -> dict[str, Tree]:
+    def update(self, session: KubernetesSession, inputs: dict[str, Tree], *, preview: bool) -> dict[str, Tree]:
         """State of a release after another revision."""
         return self._write("upgrade", session, inputs, preview=preview)[1]
 
     def _write(
-        self, verb: str, session: Session, inputs: dict[str, Tree], *, preview: bool
+        self, verb: str, session: KubernetesSession, inputs: dict[str, Tree], *, preview: bool
     ) -> tuple[str, dict[str, Tree]]:
         if preview:
             return "", {**inputs, "__inputs": Secret({**inputs}), **dict.fromkeys(_COMPUTED, UNKNOWN)}
@@ -229,20 +231,22 @@ class Releases:
             raise release.failure(inputs, error) from None
         return release.id, release.state(inputs)
 
-    def read(self, session: Session, state: dict[str, Tree], inputs: dict[str, Tree]) -> dict[str, Tree] | None:
+    def read(
+        self, session: KubernetesSession, state: dict[str, Tree], inputs: dict[str, Tree]
+    ) -> dict[str, Tree] | None:
         """The state now, or None where the release is gone."""
         if not inputs:
-            raise Refusal("Helm releases can't be imported in this rehearsal")
+            raise OperationRefusal("Helm releases can't be imported in this rehearsal")
         release = _Release.of(session, inputs, self.program)
         return None if release.metadata() is None else {**state, **release.state(inputs)}
 
-    def delete(self, session: Session, state: dict[str, Tree]) -> None:
+    def delete(self, session: KubernetesSession, state: dict[str, Tree]) -> None:
         """Delete a release and wait until it is gone."""
         release = _Release.of(session, {**state}, self.program)
         try:
             release.helm.uninstall(release.name, release.namespace, release.timeout_s)
         except HelmError as error:
-            raise Refusal(f'Helm release "{release.id}" was not uninstalled: {error}') from None
+            raise OperationRefusal(f'Helm release "{release.id}" was not uninstalled: {error}') from None
 
 
 def _chart_of(inputs: Mapping[str, Tree]) -> tuple[str, str, str]:
@@ -259,7 +263,7 @@ class _Release:
     inputs: dict[str, Any]
 
     @classmethod
-    def of(cls, session: Session, inputs: dict[str, Tree], program: str) -> "_Release":
+    def of(cls, session: KubernetesSession, inputs: dict[str, Tree], program: str) -> "_Release":
         session.for_write()
         access = session.settings.access()
         assert access is not None  # noqa: S101 - a session that can write has one
@@ -295,13 +299,13 @@ class _Release:
             write = self.helm.install if verb == "install" else self.helm.upgrade
             write(self.name, self.namespace, folder, self.inputs.get("values") or {}, flags)
 
-    def metadata(self) -> Metadata | None:
+    def metadata(self) -> ReleaseMetadata | None:
         return self.helm.metadata(self.name, self.namespace)
 
     def state(self, inputs: dict[str, Tree]) -> dict[str, Tree]:
         metadata = self.metadata()
         if metadata is None:
-            raise Refusal(f'Helm release "{self.id}" is gone')
+            raise OperationRefusal(f'Helm release "{self.id}" is gone')
         status: dict[str, Tree] = {
             "appVersion": metadata.app_version,
             "chart": metadata.chart,
@@ -317,7 +321,7 @@ class _Release:
     def failure(self, inputs: dict[str, Tree], error: HelmError) -> Exception:
         """A release that Helm recorded stays as a failed one; otherwise there is nothing to record."""
         if self.metadata() is None:
-            return Refusal(f"Helm release {self.id}: {error}")
+            return OperationRefusal(f"Helm release {self.id}: {error}")
         text = (
             f'Helm release "{self.id}" failed to initialize completely. Use Helm CLI to investigate: failed to become '
             f"available within allocated timeout. Error: Helm Release {self.id}: {error}"

@@ -24,7 +24,16 @@ from llmd_rehearsal.kubernetes_plugin.objects import (
     with_metadata,
     without_read_only_metadata,
 )
-from llmd_rehearsal.plugin_values import JsonObject, Naming, Refusal, dig, dig_map, has_unknowns, is_list, is_map
+from llmd_rehearsal.plugin_values import (
+    JsonObject,
+    Naming,
+    OperationRefusal,
+    dig,
+    dig_map,
+    has_unknowns,
+    is_list,
+    is_map,
+)
 
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -90,11 +99,11 @@ def adopt_name(obj: JsonObject, old: JsonObject) -> JsonObject:
 def give_name(obj: JsonObject, naming: Naming) -> JsonObject:
     """The object with a name of its own, if the program gives none. Raises Refusal where it may not have one."""
     if dig(obj, "metadata", "generateName"):
-        raise Refusal("the `.metadata.generateName` field is not supported in Server-Side Apply mode")
+        raise OperationRefusal("the `.metadata.generateName` field is not supported in Server-Side Apply mode")
     if is_named(obj):
         return obj
     if not naming.allowed:
-        raise Refusal("autonaming is disabled, resource requires the .metadata.name field to be set")
+        raise OperationRefusal("autonaming is disabled, resource requires the .metadata.name field to be set")
     random = hashlib.sha256(naming.seed).hexdigest()[:8] if naming.seed else secrets.token_hex(4)
     return _autonamed(obj, naming.proposed or f"{naming.name}-{random}")
 

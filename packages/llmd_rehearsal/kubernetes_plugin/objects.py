@@ -10,7 +10,7 @@ from llmd_oke.values import read_yaml, values_folder
 from llmd_rehearsal.plugin_values import (
     UNKNOWN,
     JsonObject,
-    Refusal,
+    OperationRefusal,
     Secret,
     Tree,
     dig,
@@ -58,7 +58,7 @@ _UNDERSCORED: Final = {dashed: underscored for underscored, dashed in _DASHED.it
 
 
 @dataclass(frozen=True)
-class Kind:
+class ObjectKind:
     """A kind of object: how the API server names it and which changes replace an object of it.
 
     `replaced_by` are paths in dots, `[*]` for any element of a list. `plural` is empty where the API server has to be
@@ -85,7 +85,7 @@ class Kind:
         return bool(self.plural)
 
 
-def kind_of(token: str) -> Kind:
+def kind_of(token: str) -> ObjectKind:
     """The kind behind a type token such as `kubernetes:apps/v1:Deployment`.
 
     Raises Refusal for a built-in kind that isn't on the list.
@@ -100,30 +100,30 @@ def kind_of(token: str) -> Kind:
     if group in groups:
         kinds = ", ".join(sorted(name for _, name in kinds_by_name))
         served = f"{kinds}, Helm's Release and custom resources"
-        raise Refusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in serves {served}")
-    return Kind(api_version, name)
+        raise OperationRefusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in serves {served}")
+    return ObjectKind(api_version, name)
 
 
-def kind_of_object(obj: JsonObject) -> Kind:
+def kind_of_object(obj: JsonObject) -> ObjectKind:
     """The kind that an object says it is; not held to the closed list."""
     api_version, name = obj.get("apiVersion") or "", obj.get("kind") or ""
-    return _table()[0].get((api_version, name)) or Kind(api_version, name)
+    return _table()[0].get((api_version, name)) or ObjectKind(api_version, name)
 
 
 @cache
-def _table() -> tuple[Mapping[tuple[str, str], Kind], frozenset[str]]:
+def _table() -> tuple[Mapping[tuple[str, str], ObjectKind], frozenset[str]]:
     data = read_yaml(values_folder() / "rehearsal" / "kubernetes_plugin" / "kinds.yaml")
     kinds = map(_kind, data["kinds"])
     return {(kind.api_version, kind.kind): kind for kind in kinds}, frozenset(data["builtInGroups"])
 
 
-def _kind(row: dict[str, Any]) -> Kind:
+def _kind(row: dict[str, Any]) -> ObjectKind:
     containers = [
         f"spec.{containers}[*].{field}"
         for containers in ("containers", "initContainers")
         for field in row.get("containerReplacedBy", ())
     ]
-    return Kind(
+    return ObjectKind(
         api_version=row["apiVersion"],
         kind=row["kind"],
         plural=row["plural"],

@@ -31,7 +31,7 @@ from llmd_rehearsal.kubernetes_plugin.objects import (
     PATCH_FORCE,
     REPLACE_UNREADY,
     Checkpoint,
-    Kind,
+    ObjectKind,
     annotation,
     id_of,
     is_annotated_true,
@@ -45,16 +45,16 @@ from llmd_rehearsal.kubernetes_plugin.objects import (
     with_metadata,
     without_read_only_metadata,
 )
-from llmd_rehearsal.kubernetes_plugin.readiness import Observation, job
-from llmd_rehearsal.kubernetes_plugin.sessions import Session
-from llmd_rehearsal.kubernetes_plugin.waits import NotReady
+from llmd_rehearsal.kubernetes_plugin.readiness import ReadinessEvidence, job
+from llmd_rehearsal.kubernetes_plugin.sessions import KubernetesSession
+from llmd_rehearsal.kubernetes_plugin.waits import ObjectNotReady
 from llmd_rehearsal.plugin_values import (
     UNKNOWN,
-    Change,
     InitFailed,
     JsonObject,
     Naming,
-    Refusal,
+    OperationRefusal,
+    PropertyChangeKind,
     Tree,
     dig,
     dig_list,
@@ -96,7 +96,7 @@ The resource already exists in the cluster. This can happen when:
 
 
 def check(
-    session: Session, kind: Kind, olds: dict[str, Tree], news: dict[str, Tree], naming: Naming
+    session: KubernetesSession, kind: ObjectKind, olds: dict[str, Tree], news: dict[str, Tree], naming: Naming
 ) -> dict[str, Tree]:
     """The inputs to record: normalised, named, and in the provider's namespace if in none."""
     obj = normalized(to_object(news), session.schemas)
@@ -107,11 +107,11 @@ def check(
 
 
 @dataclass(frozen=True)
-class Difference:
+class ObjectPropertyChange:
     """A property that changes, and whether that replaces its object."""
 
     path: Path
-    change: Change
+    change: PropertyChangeKind
     replaces: bool
 
     @property
@@ -130,15 +130,17 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Diff:
+class ObjectDiff:
     """Changes that an update would make. `replaces` are the names of the changes that only a new object can make."""
 
-    differences: Sequence[Difference]
+    differences: Sequence[ObjectPropertyChange]
     replaces: Sequence[str]
     delete_first: bool
 
 
-def diff(session: Session, kind: Kind, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> Diff:
+def diff(
+    session: KubernetesSession, kind: ObjectKind, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]
+) -> ObjectDiff:
     """Compare inputs with the recorded live state, as far as the program had a say in it."""
     recorded = Checkpoint.parse(state)
     new = normalized(to_object(news), session.schemas)
@@ -153,43 +155,43 @@ def diff(session: Session, kind: Kind, state: dict[str, Tree], news: dict[str, T
         replaces.append(f'.metadata.annotations["{REPLACE_UNREADY}"]')
     given_name = is_named(new) and not is_annotated_true(new, AUTONAMED)
     same_name = given_name and id_of(new) == id_of(recorded.live)  # the old object stands in the way of the new one
-    return Diff(changes, replaces, delete_first=bool(replaces) and same_name)
+    return ObjectDiff(changes, replaces, delete_first=bool(replaces) and same_name)
 
 
-def _in_namespace(session: Session, kind: Kind, obj: JsonObject) -> JsonObject:
+def _in_namespace(session: KubernetesSession, kind: ObjectKind, obj: JsonObject) -> JsonObject:
     namespaced = session.is_namespaced(kind)
     return with_metadata(obj, namespace=(namespace_of(obj) or "default") if namespaced else None)
 
 
-def _is_unready(session: Session, kind: Kind, recorded: Checkpoint) -> bool:
+def _is_unready(session: KubernetesSession, kind: ObjectKind, recorded: Checkpoint) -> bool:
     if session.connection is None:
         return False
     try:
         live = session.connection.cluster.get(kind, namespace_of(recorded.live), name_of(recorded.live))
     except (ApiError, NoMatch, Unreachable):
         return False
-    return not job(Observation(live)).ready
+    return not job(ReadinessEvidence(live)).ready
 
 
-def differences(old: JsonObject, new: JsonObject, replaced_by: Sequence[str]) -> list[Difference]:
+def differences(old: JsonObject, new: JsonObject, replaced_by: Sequence[str]) -> list[ObjectPropertyChange]:
     """The properties that differ between an object as it is and as it shall be.
 
     Lists are compared by position. A new map or list is one difference, at its own path.
     """
     patterns = [tuple(text.replace("[*]", ".*").split(".")) for text in (*_ALWAYS_REPLACED_BY, *replaced_by)]
     return [
-        Difference(path, change, any(_touches(pattern, path, value) for pattern in patterns))
+        ObjectPropertyChange(path, change, any(_touches(pattern, path, value) for pattern in patterns))
         for path, change, value in _walk((), old, new)
     ]
 
 
-def replacing_fields(kind: Kind, obj: JsonObject, flags: frozenset[str]) -> tuple[str, ...]:
+def replacing_fields(kind: ObjectKind, obj: JsonObject, flags: frozenset[str]) -> tuple[str, ...]:
     """The paths whose change replaces the object, as the provider's options have it."""
     is_mutable = kind.mutable_by in flags and obj.get("immutable") is not True
     return kind.replaced_by if is_mutable else (*kind.replaced_by, *kind.mutable)
 
 
-def without_ignored(changes: Sequence[Difference], ignored: Sequence[str]) -> list[Difference]:
+def without_ignored(changes: Sequence[ObjectPropertyChange], ignored: Sequence[str]) -> list[ObjectPropertyChange]:
     """The differences that don't lie at or below an ignored path."""
     return [
         difference
@@ -205,11 +207,11 @@ class _Missing(enum.Enum):
 _MISSING: Final = _Missing.MISSING
 
 
-def _walk(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, Change, Any]]:
+def _walk(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, PropertyChangeKind, Any]]:
     if new is _MISSING or (new is None and old is not None and old is not _MISSING):
-        yield path, Change.DELETE, None
+        yield path, PropertyChangeKind.DELETE, None
     elif old is _MISSING:
-        yield path, Change.ADD, new
+        yield path, PropertyChangeKind.ADD, new
     elif is_map(old) and is_map(new):
         for key in sorted(old.keys() | new.keys()):
             yield from _walk((*path, key), old.get(key, _MISSING), new.get(key, _MISSING))
@@ -218,7 +220,7 @@ def _walk(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, Change, Any]]:
             before = old[index] if index < len(old) else _MISSING
             yield from _walk((*path, index), before, new[index] if index < len(new) else _MISSING)
     elif new is UNKNOWN or old != new or isinstance(old, bool) != isinstance(new, bool):
-        yield path, Change.UPDATE, new
+        yield path, PropertyChangeKind.UPDATE, new
 
 
 def _touches(pattern: Path, path: Path, value: object) -> bool:
@@ -242,7 +244,7 @@ class WriteRequest:
     """A write that the engine asks for."""
 
     urn: str
-    kind: Kind
+    kind: ObjectKind
     inputs: dict[str, Tree]
     preview: bool
     timeout_s: float
@@ -260,7 +262,7 @@ class _UnpredictableError(Exception):
     """A result that only the real write can tell."""
 
 
-def create(session: Session, request: WriteRequest) -> WriteResult:
+def create(session: KubernetesSession, request: WriteRequest) -> WriteResult:
     """Create an object and wait until it is ready."""
     obj = to_object(request.inputs)
     if request.preview and (has_unknowns(obj) or not session.serves(request.kind)):
@@ -278,7 +280,7 @@ def create(session: Session, request: WriteRequest) -> WriteResult:
         return WriteResult("", record({key: value for key, value in created.items() if key != "status"}))
     try:
         live = session.waiter().until_ready(created, obj, None, request.timeout_s)
-    except NotReady as error:
+    except ObjectNotReady as error:
         text = (
             f'resource "{request.urn}" was successfully created, but the Kubernetes API server reported that it failed '
             f"to fully initialize or become live: {error}"
@@ -287,7 +289,7 @@ def create(session: Session, request: WriteRequest) -> WriteResult:
     return WriteResult(id_of(live), record(live))
 
 
-def _make(session: Session, request: WriteRequest, obj: JsonObject, manager: str) -> JsonObject:
+def _make(session: KubernetesSession, request: WriteRequest, obj: JsonObject, manager: str) -> JsonObject:
     cluster, preview = session.for_write(), request.preview
 
     def make() -> JsonObject:
@@ -300,7 +302,7 @@ def _make(session: Session, request: WriteRequest, obj: JsonObject, manager: str
     except NoMatch as error:
         if preview:
             raise _UnpredictableError from None
-        raise Refusal(
+        raise OperationRefusal(
             f'creation of resource "{request.urn}" with kind {request.kind.id} failed because the Kubernetes API '
             "server reported that the apiVersion for this resource does not exist. "
             f"Verify that any required CRDs have been created: {error}"
@@ -310,12 +312,12 @@ def _make(session: Session, request: WriteRequest, obj: JsonObject, manager: str
         if preview and refusal and (refusal.exists or refusal.namespace_not_found or refusal.forbidden):
             raise _UnpredictableError from None
         advice = _EXISTS_HELP if refusal and refusal.exists else ""
-        raise Refusal(
+        raise OperationRefusal(
             f'resource "{request.urn}" was not successfully created by the Kubernetes API server: {error}{advice}'
         ) from None
 
 
-def _with_retries(make: Callable[[], JsonObject], session: Session, request: WriteRequest) -> JsonObject:
+def _with_retries(make: Callable[[], JsonObject], session: KubernetesSession, request: WriteRequest) -> JsonObject:
     """Create an object, trying for about a minute while its kind or namespace is missing; at preview, once."""
     ends_at = running_time.now() + (0 if request.preview else session.limits.missing_kind_s)
     while True:
@@ -328,7 +330,9 @@ def _with_retries(make: Callable[[], JsonObject], session: Session, request: Wri
         time.sleep(MISSING_KIND_RETRY_S)
 
 
-def update(session: Session, request: WriteRequest, state: dict[str, Tree], ignored: Sequence[str]) -> WriteResult:
+def update(
+    session: KubernetesSession, request: WriteRequest, state: dict[str, Tree], ignored: Sequence[str]
+) -> WriteResult:
     """Update an object and wait until it is ready; also one that was left unready and is unchanged."""
     if not request.preview:
         session.for_write()
@@ -344,11 +348,11 @@ def update(session: Session, request: WriteRequest, state: dict[str, Tree], igno
     try:
         live = _change(session, request, _placed(session, request.kind, obj), recorded, manager, ignored)
     except NoMatch as error:
-        raise Refusal(
+        raise OperationRefusal(
             f'update of resource "{request.urn}" failed because the Kubernetes API server reported that the apiVersion '
             f"for this resource does not exist. Verify that any required CRDs have been created: {error}"
         ) from None
-    except (ApiError, ApplyConflict, NotReady) as error:
+    except (ApiError, ApplyConflict, ObjectNotReady) as error:
         if request.preview and isinstance(error, ApiError) and error.forbidden:
             return WriteResult("", request.inputs)
         live = _live_after(session, request, recorded, error)
@@ -356,13 +360,13 @@ def update(session: Session, request: WriteRequest, state: dict[str, Tree], igno
             f'the Kubernetes API server reported that "{id_of(live)}" failed to fully initialize '
             f"or become live: {error}"
         )
-        reasons = error.reasons if isinstance(error, NotReady) else ()
+        reasons = error.reasons if isinstance(error, ObjectNotReady) else ()
         raise InitFailed(id_of(live), record(live), [text, *reasons]) from None
     return WriteResult(id_of(live), record(live))
 
 
 def _change(
-    session: Session,
+    session: KubernetesSession,
     request: WriteRequest,
     obj: JsonObject,
     recorded: Checkpoint,
@@ -405,17 +409,19 @@ def _apply(cluster: Cluster, obj: JsonObject, *, manager: str, force: bool, prev
         raise
 
 
-def _live_after(session: Session, request: WriteRequest, recorded: Checkpoint, failure: Exception) -> JsonObject:
+def _live_after(
+    session: KubernetesSession, request: WriteRequest, recorded: Checkpoint, failure: Exception
+) -> JsonObject:
     """The object after an update that failed."""
     try:
         return session.for_write().get(request.kind, namespace_of(recorded.live), name_of(recorded.live))
     except ApiError as error:
-        raise Refusal(
+        raise OperationRefusal(
             f'update of resource "{request.urn}" failed: {failure}\nunable to get cluster state: {error}'
         ) from None
 
 
-def delete(session: Session, kind: Kind, id_: str, state: dict[str, Tree], timeout_s: float) -> None:
+def delete(session: KubernetesSession, kind: ObjectKind, id_: str, state: dict[str, Tree], timeout_s: float) -> None:
     """Delete an object and wait until it is gone; one that is gone already is no error."""
     if session.skips_unreachable:
         return
@@ -432,18 +438,18 @@ def delete(session: Session, kind: Kind, id_: str, state: dict[str, Tree], timeo
         return
     except ApiError as error:
         if not error.not_found:
-            raise Refusal(str(error)) from None
-    except NotReady as error:
+            raise OperationRefusal(str(error)) from None
+    except ObjectNotReady as error:
         remnant = replace(recorded, live=error.live)
         raise InitFailed(id_, remnant.tree(state), [str(error), *error.reasons]) from None
 
 
-def _placed(session: Session, kind: Kind, obj: JsonObject) -> JsonObject:
+def _placed(session: KubernetesSession, kind: ObjectKind, obj: JsonObject) -> JsonObject:
     """The object without a namespace where its kind knows none."""
     return obj if session.is_namespaced(kind) else with_metadata(obj, namespace=None)
 
 
-def _asks_force(session: Session, obj: JsonObject) -> bool:
+def _asks_force(session: KubernetesSession, obj: JsonObject) -> bool:
     return is_annotated_true(obj, PATCH_FORCE) or "enablePatchForce" in session.settings.flags
 
 
@@ -518,7 +524,7 @@ def _union(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(
-    session: Session, kind: Kind, id_: str, state: dict[str, Tree], inputs: dict[str, Tree]
+    session: KubernetesSession, kind: ObjectKind, id_: str, state: dict[str, Tree], inputs: dict[str, Tree]
 ) -> tuple[dict[str, Tree], dict[str, Tree]] | None:
     """State and inputs of the live object, or None where there is none.
 
@@ -538,7 +544,7 @@ def read(
     except ApiError as error:
         if error.not_found:
             return None
-        raise Refusal(str(error)) from None
+        raise OperationRefusal(str(error)) from None
     recorded = Checkpoint.parse(state)
     recorded_inputs = normalized(to_object(inputs), session.schemas)
     now = prune(live, recorded_inputs) if recorded_inputs else _as_inputs(live)
@@ -548,7 +554,7 @@ def read(
     if recorded_inputs:
         try:
             session.waiter().check(live)
-        except NotReady as error:
+        except ObjectNotReady as error:
             unready = replace(checkpoint, live=error.live).tree(inputs)
             raise InitFailed(id_, unready, [str(error), *error.reasons], inputs_now) from None
     return checkpoint.tree(inputs), inputs_now
@@ -566,7 +572,7 @@ def _as_inputs(live: JsonObject) -> JsonObject:
 def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:
     """Functions; there is one, which reads YAML."""
     if token != DECODE_YAML:
-        raise Refusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in has {DECODE_YAML}")
+        raise OperationRefusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in has {DECODE_YAML}")
     documents = yaml.safe_load_all(str(arguments.get("text") or ""))
     objects = [obj for document in documents if document for obj in _members(document)]
     if namespace := arguments.get("defaultNamespace"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from llmd_rehearsal.kubernetes_plugin.client import Resource
+from llmd_rehearsal.kubernetes_plugin.client import ApiResource
 from llmd_rehearsal.kubernetes_plugin.objects import (
     annotation,
     condition,
@@ -25,7 +25,7 @@ _PULL_SUFFIX = ": manifest unknown"
 
 
 @dataclass(frozen=True)
-class Observation:
+class ReadinessEvidence:
     """Evidence by which an object is judged.
 
     `live` is the object as it is, `previous` as it was before an update; `related` are other objects by the plural
@@ -62,7 +62,7 @@ READY: Final = Readiness(ready=True)
 
 
 @dataclass(frozen=True)
-class Limits:
+class WaitLimits:
     """Limits of waits, in seconds, as the real plug-in has them."""
 
     ready_s: float = 600
@@ -80,14 +80,14 @@ class Wait:
     `fixed_limit` holds whatever limit the program asks for. `checked_on_read`: a refresh reports one that isn't ready.
     """
 
-    condition: Callable[[Observation], Readiness]
-    watched: tuple[Resource, ...] = ()
-    evidence: tuple[Resource, ...] = ()
-    fixed_limit: Callable[[Limits], float] | None = None
+    condition: Callable[[ReadinessEvidence], Readiness]
+    watched: tuple[ApiResource, ...] = ()
+    evidence: tuple[ApiResource, ...] = ()
+    fixed_limit: Callable[[WaitLimits], float] | None = None
     checked_on_read: bool = True
 
 
-def deployment(observation: Observation) -> Readiness:
+def deployment(observation: ReadinessEvidence) -> Readiness:
     """Judge a Deployment: its controller has seen the last change, and it and its newest ReplicaSet are available.
 
     Between a change of `replicas` and the rollout of a change that came with it, the old ReplicaSet still is the
@@ -131,7 +131,7 @@ def _replicas_ready(replica_set: JsonObject | None) -> bool:
     return (dig(replica_set, "status", "readyReplicas") or 0) >= (1 if desired is None else desired)
 
 
-def stateful_set(observation: Observation) -> Readiness:
+def stateful_set(observation: ReadinessEvidence) -> Readiness:
     """Judge a StatefulSet: its controller has seen the last change, and all replicas are ready and newest."""
     live = observation.live
     generation, status = dig(live, "metadata", "generation"), dig_map(live, "status")
@@ -154,7 +154,7 @@ def stateful_set(observation: Observation) -> Readiness:
     return Readiness(reasons=(*reasons, *_pod_messages(observation, live)))
 
 
-def daemon_set(observation: Observation) -> Readiness:
+def daemon_set(observation: ReadinessEvidence) -> Readiness:
     """Judge a DaemonSet: its controller has seen the last change, and all nodes have a ready, newest pod."""
     status = dig_map(observation.live, "status")
     desired = status.get("desiredNumberScheduled")
@@ -166,7 +166,7 @@ def daemon_set(observation: Observation) -> Readiness:
     return Readiness(reasons=(text, *_pod_messages(observation, observation.live)))
 
 
-def job(observation: Observation) -> Readiness:
+def job(observation: ReadinessEvidence) -> Readiness:
     """Started and complete; failed once it gave up."""
     failure = condition(observation.live, "Failed")
     gave_up = dig(failure, "reason") in {"BackoffLimitExceeded", "DeadlineExceeded"}
@@ -178,12 +178,12 @@ def job(observation: Observation) -> Readiness:
     return Readiness(reasons=tuple(_pod_messages(observation, observation.live)))
 
 
-def pod(observation: Observation) -> Readiness:
+def pod(observation: ReadinessEvidence) -> Readiness:
     """Scheduled, initialized, and ready or done."""
     return READY if is_pod_ready(observation.live) else Readiness(reasons=tuple(pod_messages(observation.live)))
 
 
-def service(observation: Observation) -> Readiness:
+def service(observation: ReadinessEvidence) -> Readiness:
     """No pod behind it is unready, and that for `settle_s`; a load balancer has an address."""
     name, spec = name_of(observation.live), dig_map(observation.live, "spec")
     balances = spec.get("type") == "LoadBalancer"
@@ -213,7 +213,7 @@ def service(observation: Observation) -> Readiness:
     )
 
 
-def claim(observation: Observation) -> Readiness:
+def claim(observation: ReadinessEvidence) -> Readiness:
     """Bound; or, when its storage class waits for the first consumer, pending."""
     phase, class_name = dig(observation.live, "status", "phase"), dig(observation.live, "spec", "storageClassName")
     if phase == "Bound" and observation.previous is not None:
@@ -223,7 +223,7 @@ def claim(observation: Observation) -> Readiness:
     return Readiness(ready=phase == desired)
 
 
-def secret(observation: Observation) -> Readiness:
+def secret(observation: ReadinessEvidence) -> Readiness:
     """A service account token is filled in by its controller; anything else is ready at once."""
     filled = observation.live.get("type") != "kubernetes.io/service-account-token" or bool(observation.live.get("data"))
     return Readiness(ready=filled)
@@ -279,18 +279,18 @@ def _is_true(live: JsonObject, type_: str) -> bool:
     return dig(condition(live, type_), "status") == "True"
 
 
-def _pod_messages(observation: Observation, owner: JsonObject | None) -> list[str]:
+def _pod_messages(observation: ReadinessEvidence, owner: JsonObject | None) -> list[str]:
     if owner is None:
         return []
     owned = [item for item in observation.all("pods") if is_owned_by(item, owner)]
     return [message for item in owned for message in pod_messages(item)]
 
 
-_CLAIMS: Final = Resource("/api/v1", "persistentvolumeclaims", namespaced=True)
-_ENDPOINTS: Final = Resource("/api/v1", "endpoints", namespaced=True)
-_PODS: Final = Resource("/api/v1", "pods", namespaced=True)
-_REPLICA_SETS: Final = Resource("/apis/apps/v1", "replicasets", namespaced=True)
-_STORAGE_CLASSES: Final = Resource("/apis/storage.k8s.io/v1", "storageclasses", namespaced=False)
+_CLAIMS: Final = ApiResource("/api/v1", "persistentvolumeclaims", namespaced=True)
+_ENDPOINTS: Final = ApiResource("/api/v1", "endpoints", namespaced=True)
+_PODS: Final = ApiResource("/api/v1", "pods", namespaced=True)
+_REPLICA_SETS: Final = ApiResource("/apis/apps/v1", "replicasets", namespaced=True)
+_STORAGE_CLASSES: Final = ApiResource("/apis/storage.k8s.io/v1", "storageclasses", namespaced=False)
 WAITS: Final[Mapping[str, Wait]] = {
     "apps/v1/DaemonSet": Wait(daemon_set, evidence=(_PODS,)),
     "apps/v1/Deployment": Wait(deployment, watched=(_REPLICA_SETS, _CLAIMS), evidence=(_PODS,)),

@@ -9,14 +9,14 @@ from llmd_rehearsal.kubernetes_plugin import operations
 from llmd_rehearsal.kubernetes_plugin.helm import TOKEN as RELEASE
 from llmd_rehearsal.kubernetes_plugin.helm import Releases
 from llmd_rehearsal.kubernetes_plugin.objects import kind_of
-from llmd_rehearsal.kubernetes_plugin.operations import Difference
-from llmd_rehearsal.kubernetes_plugin.readiness import Limits
-from llmd_rehearsal.kubernetes_plugin.sessions import Session, Sessions, Settings, compare
+from llmd_rehearsal.kubernetes_plugin.operations import ObjectPropertyChange
+from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
+from llmd_rehearsal.kubernetes_plugin.sessions import KubernetesSession, ProviderSettings, Sessions, compare
 from llmd_rehearsal.plugin_protocol import (
     Empty,
     Message,
+    PluginServer,
     PluginServicer,
-    Server,
     decode,
     diff_changes,
     encode,
@@ -26,14 +26,14 @@ from llmd_rehearsal.plugin_protocol import (
     provider,
     serve,
 )
-from llmd_rehearsal.plugin_values import Change
+from llmd_rehearsal.plugin_values import PropertyChangeKind
 
 VERSION: Final = "4.30.0"
 
 
-def start(port: int = 0, limits: Limits | None = None, helm: str = "") -> Server:
+def start(port: int = 0, limits: WaitLimits | None = None, helm: str = "") -> PluginServer:
     """Serve on a port of 127.0.0.1, by default a free one. `helm` is its path; from PATH if empty."""
-    sessions = Sessions(limits or Limits())
+    sessions = Sessions(limits or WaitLimits())
     return serve(KubernetesServicer(sessions, Releases(helm)), port, sessions.cancel_all)
 
 
@@ -47,7 +47,7 @@ class KubernetesServicer(PluginServicer):
         self._sessions = sessions
         self._releases = releases
 
-    def _session(self, context: Message) -> Session:
+    def _session(self, context: Message) -> KubernetesSession:
         return self._sessions.of(context.peer())
 
     @logged_call
@@ -64,7 +64,7 @@ class KubernetesServicer(PluginServicer):
 
     @logged_call
     def Configure(self, request: Message, context: Message) -> Message:
-        self._sessions.configure(context.peer(), Settings.parse(decode(request.args)))
+        self._sessions.configure(context.peer(), ProviderSettings.parse(decode(request.args)))
         return provider.ConfigureResponse(
             acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
         )
@@ -143,15 +143,17 @@ def _write_request(request: Message, properties: Message) -> operations.WriteReq
     return operations.WriteRequest(request.urn, kind, decode(properties), request.preview, request.timeout)
 
 
-def _detailed(changes: Sequence[Difference]) -> dict[str, Message]:
+def _detailed(changes: Sequence[ObjectPropertyChange]) -> dict[str, Message]:
     """The properties that change, by path."""
     return {
-        item.name: property_diff(item.change, replaces=item.replaces, of_inputs=item.change is Change.DELETE)
+        item.name: property_diff(
+            item.change, replaces=item.replaces, of_inputs=item.change is PropertyChangeKind.DELETE
+        )
         for item in changes
     }
 
 
-def _release_diff(changes: Sequence[Difference]) -> Message:
+def _release_diff(changes: Sequence[ObjectPropertyChange]) -> Message:
     """The real plug-in also names the properties at the top that change, and says nothing more where none do."""
     if not changes:
         return provider.DiffResponse(changes=diff_changes(False))

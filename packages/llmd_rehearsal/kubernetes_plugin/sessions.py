@@ -15,10 +15,10 @@ from llmd_rehearsal.kubernetes_plugin.client import (
     load,
 )
 from llmd_rehearsal.kubernetes_plugin.inputs import Schemas
-from llmd_rehearsal.kubernetes_plugin.objects import Kind
-from llmd_rehearsal.kubernetes_plugin.readiness import Limits
+from llmd_rehearsal.kubernetes_plugin.objects import ObjectKind
+from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
 from llmd_rehearsal.kubernetes_plugin.waits import Informers, Waiter
-from llmd_rehearsal.plugin_values import UNKNOWN, Refusal, Tree, without_secrets
+from llmd_rehearsal.plugin_values import UNKNOWN, OperationRefusal, Tree, without_secrets
 
 SESSIONS: Final = 64
 """Instances that are kept; an engine seldom has more than a few, and each run has its own."""
@@ -31,7 +31,7 @@ _DELETE_UNREACHABLE: Final = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProviderSettings:
     """Options of one provider instance. `kubeconfig` is a path or a text."""
 
     kubeconfig: str
@@ -41,14 +41,16 @@ class Settings:
     flags: frozenset[str] = field(default_factory=frozenset[str])
 
     @classmethod
-    def parse(cls, arguments: dict[str, Tree]) -> "Settings":
+    def parse(cls, arguments: dict[str, Tree]) -> "ProviderSettings":
         """The options of a Configure call; booleans arrive as texts. Refusal for what no rehearsal can do."""
         plain: dict[str, Any] = without_secrets({**arguments})
         flags = frozenset(key for key, value in plain.items() if str(value).lower() == "true")
         if str(plain.get("enableServerSideApply", "true")).lower() == "false":
-            raise Refusal("the stand-in Kubernetes plug-in knows server-side apply only: enableServerSideApply=false")
+            raise OperationRefusal(
+                "the stand-in Kubernetes plug-in knows server-side apply only: enableServerSideApply=false"
+            )
         if plain.get("renderYamlToDirectory"):
-            raise Refusal("the stand-in Kubernetes plug-in doesn't render YAML: renderYamlToDirectory")
+            raise OperationRefusal("the stand-in Kubernetes plug-in doesn't render YAML: renderYamlToDirectory")
         return cls(
             kubeconfig=plain.get("kubeconfig") or from_environment(),
             context=plain.get("context") or "",
@@ -102,7 +104,7 @@ def _active_cluster(options: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Connection:
+class ApiServerConnection:
     """Connection to one API server, with its schemas and informers; shared by all instances that use the server."""
 
     cluster: Cluster
@@ -111,15 +113,15 @@ class Connection:
 
 
 @dataclass(frozen=True)
-class Session:
+class KubernetesSession:
     """One provider instance. `connection` is None where no API server answers; `unreachable` then says why.
 
     `namespace` is where objects go that name none.
     """
 
-    settings: Settings
-    limits: Limits
-    connection: Connection | None = None
+    settings: ProviderSettings
+    limits: WaitLimits
+    connection: ApiServerConnection | None = None
     unreachable: str = ""
     namespace: str = "default"
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -134,13 +136,13 @@ class Session:
         """Tell whether objects count as gone because no API server answers and the program said so."""
         return self.connection is None and "deleteUnreachable" in self.settings.flags
 
-    def is_namespaced(self, kind: Kind) -> bool:
+    def is_namespaced(self, kind: ObjectKind) -> bool:
         """Tell whether objects of the kind lie in namespaces."""
         if kind.built_in or self.connection is None:
             return kind.namespaced
         return self.connection.cluster.is_namespaced(kind)
 
-    def serves(self, kind: Kind) -> bool:
+    def serves(self, kind: ObjectKind) -> bool:
         """Tell whether an API server answers and serves the kind."""
         return self.connection is not None and self.connection.cluster.serves(kind)
 
@@ -162,23 +164,23 @@ class Session:
         connection = self._connected(f"configured Kubernetes cluster is unreachable: {self.unreachable}")
         return Waiter(connection.cluster, connection.informers, self.limits, self.cancelled)
 
-    def _connected(self, refusal: str) -> Connection:
+    def _connected(self, refusal: str) -> ApiServerConnection:
         if self.connection is None:
-            raise Refusal(refusal)
+            raise OperationRefusal(refusal)
         return self.connection
 
 
 class Sessions:
     """All instances of one plug-in process, each known by the engine's connection for it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: WaitLimits) -> None:
         self._limits = limits
         self._lock = threading.Lock()
-        self._connections: dict[str, Connection] = {}
-        self._sessions: dict[str, Session] = {}
-        self._latest: Session | None = None
+        self._connections: dict[str, ApiServerConnection] = {}
+        self._sessions: dict[str, KubernetesSession] = {}
+        self._latest: KubernetesSession | None = None
 
-    def configure(self, peer: str, settings: Settings) -> None:
+    def configure(self, peer: str, settings: ProviderSettings) -> None:
         """Configure the instance behind a connection by its options."""
         session = self._session(settings)
         with self._lock:
@@ -186,12 +188,12 @@ class Sessions:
             while len(self._sessions) > SESSIONS:
                 self._sessions.pop(next(iter(self._sessions)))
 
-    def of(self, peer: str) -> Session:
+    def of(self, peer: str) -> KubernetesSession:
         """The instance behind a connection; the latest for a connection made anew."""
         with self._lock:
             session = self._sessions.get(peer) or self._latest
         if session is None:
-            raise Refusal("the Kubernetes provider was not configured")
+            raise OperationRefusal("the Kubernetes provider was not configured")
         return session
 
     def cancel(self, peer: str) -> None:
@@ -207,27 +209,27 @@ class Sessions:
             for session in self._sessions.values():
                 session.cancelled.set()
 
-    def _session(self, settings: Settings) -> Session:
+    def _session(self, settings: ProviderSettings) -> KubernetesSession:
         try:
             access = settings.access()
             if access is None:
                 text = f"failed to read Kubernetes configuration: no cluster in {settings.kubeconfig[:80]!r}"
-                return Session(settings, self._limits, unreachable=text)
+                return KubernetesSession(settings, self._limits, unreachable=text)
             connection = self._connection(access)
             connection.cluster.probe()
         except Unreachable as error:
             request = f'Get "{error.server}/openapi/v2?timeout=32s"'
             text = f"unable to load schema information from the API server: {request}: {error.cause}"
-            return Session(settings, self._limits, unreachable=text)
-        except (Refusal, ApiError, OSError) as error:
-            return Session(settings, self._limits, unreachable=str(error))
+            return KubernetesSession(settings, self._limits, unreachable=text)
+        except (OperationRefusal, ApiError, OSError) as error:
+            return KubernetesSession(settings, self._limits, unreachable=str(error))
         namespace = settings.namespace or access.namespace or "default"
-        return Session(settings, self._limits, connection, namespace=namespace)
+        return KubernetesSession(settings, self._limits, connection, namespace=namespace)
 
-    def _connection(self, access: Access) -> Connection:
+    def _connection(self, access: Access) -> ApiServerConnection:
         key = json.dumps([access.cluster, access.user], sort_keys=True)
         with self._lock:
             if key not in self._connections:
                 cluster = Cluster(access)
-                self._connections[key] = Connection(cluster, Schemas(cluster), Informers(cluster))
+                self._connections[key] = ApiServerConnection(cluster, Schemas(cluster), Informers(cluster))
             return self._connections[key]

@@ -15,11 +15,11 @@ from typing import Any, Final
 import httpx2
 
 from llmd_rehearsal import running_time
-from llmd_rehearsal.kubernetes_plugin.client import ApiError, Cluster, Resource, Unreachable
+from llmd_rehearsal.kubernetes_plugin.client import ApiError, ApiResource, Cluster, Unreachable
 from llmd_rehearsal.kubernetes_plugin.objects import (
     SKIP_AWAIT,
     TIMEOUT_SECONDS,
-    Kind,
+    ObjectKind,
     annotation,
     is_annotated_true,
     kind_of_object,
@@ -27,7 +27,7 @@ from llmd_rehearsal.kubernetes_plugin.objects import (
     namespace_of,
     uid_of,
 )
-from llmd_rehearsal.kubernetes_plugin.readiness import WAITS, Limits, Observation, Readiness, Wait
+from llmd_rehearsal.kubernetes_plugin.readiness import WAITS, Readiness, ReadinessEvidence, Wait, WaitLimits
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 POLL_S: Final = 1.0
@@ -46,7 +46,7 @@ _DELETE_OBEYS_SKIP: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 
-class NotReady(Exception):
+class ObjectNotReady(Exception):
     """A wait that ended without what it waited for; `live` is the object as last seen, `reasons` say more."""
 
     def __init__(self, live: JsonObject, text: str, reasons: Sequence[str] = ()) -> None:
@@ -58,7 +58,7 @@ class NotReady(Exception):
 class Informer:
     """The objects of one collection, kept up to date by a thread of its own for as long as it has subscribers."""
 
-    def __init__(self, cluster: Cluster, resource: Resource, namespace: str, changed: threading.Event) -> None:
+    def __init__(self, cluster: Cluster, resource: ApiResource, namespace: str, changed: threading.Event) -> None:
         self._cluster = cluster
         self._resource = resource
         self._namespace = namespace
@@ -166,11 +166,11 @@ class Informers:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._informers: dict[tuple[Resource, str], Informer] = {}
+        self._informers: dict[tuple[ApiResource, str], Informer] = {}
 
     @contextmanager
     def subscribed(
-        self, resources: tuple[Resource, ...], namespace: str, changed: threading.Event
+        self, resources: tuple[ApiResource, ...], namespace: str, changed: threading.Event
     ) -> Generator[list[Informer]]:
         """The informers of some collections; `changed` is set at every change in any of them."""
         with ExitStack() as stack:
@@ -183,7 +183,7 @@ class Informers:
                 informer.wait_listed(RETRY_S * 10)
             yield informers
 
-    def _subscribe(self, resource: Resource, namespace: str, changed: threading.Event) -> Informer:
+    def _subscribe(self, resource: ApiResource, namespace: str, changed: threading.Event) -> Informer:
         with self._lock:
             informer = self._informers.get((resource, namespace))
             if informer is None or not informer.subscribe(changed):
@@ -218,7 +218,7 @@ class Waiter:
 
     cluster: Cluster
     informers: Informers
-    limits: Limits = field(default_factory=Limits)
+    limits: WaitLimits = field(default_factory=WaitLimits)
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def until_ready(
@@ -232,7 +232,7 @@ class Waiter:
         wait = WAITS.get(kind_of_object(obj).id)
         if wait is None or is_annotated_true(inputs, SKIP_AWAIT):
             return obj
-        if wait.condition(Observation(obj, previous, settle_s=self.limits.settle_s)).ready:
+        if wait.condition(ReadinessEvidence(obj, previous, settle_s=self.limits.settle_s)).ready:
             return obj
         limit_s = wait.fixed_limit(self.limits) if wait.fixed_limit else self._limit_s(inputs, timeout_s)
         return self._ready(_PendingWait(obj, previous, wait, running_time.now(), limit_s))
@@ -243,10 +243,10 @@ class Waiter:
         if wait is None or not wait.checked_on_read or is_annotated_true(live, SKIP_AWAIT):
             return
         related = self._related(wait.watched, live)
-        observation = Observation(live, related=related, quiet_s=self.limits.settle_s, settle_s=0)
+        observation = ReadinessEvidence(live, related=related, quiet_s=self.limits.settle_s, settle_s=0)
         if not wait.condition(observation).ready:
             reasons = self._explained(wait, observation).reasons
-            raise NotReady(live, f"Resource '{name_of(live)}' was created but failed to initialize", reasons)
+            raise ObjectNotReady(live, f"Resource '{name_of(live)}' was created but failed to initialize", reasons)
 
     def until_gone(self, obj: JsonObject, inputs: JsonObject, timeout_s: float) -> None:
         """Return once the object is gone. Raises NotReady."""
@@ -266,10 +266,10 @@ class Waiter:
                     finalizers: list[str] = dig(live, "metadata", "finalizers") or []
                     reasons = [f"finalizers might be preventing deletion ({', '.join(finalizers)})"]
                     text = f"'{name}' timed out waiting to be deleted"
-                    raise NotReady(live or obj, text, reasons if finalizers else ())
+                    raise ObjectNotReady(live or obj, text, reasons if finalizers else ())
                 informer.gather(changed, POLL_S)
 
-    def _is_gone(self, kind: Kind, obj: JsonObject) -> bool:
+    def _is_gone(self, kind: ObjectKind, obj: JsonObject) -> bool:
         try:
             return uid_of(self.cluster.get(kind, namespace_of(obj), name_of(obj))) != uid_of(obj)
         except ApiError as error:
@@ -288,20 +288,20 @@ class Waiter:
             while True:
                 observation = self._observation(pending, informers)
                 readiness = wait.condition(observation) if observation else Readiness()
-                observation = observation or Observation(obj)
+                observation = observation or ReadinessEvidence(obj)
                 if readiness.ready:
                     return observation.live
                 if readiness.failed:
                     text = f"Resource '{name_of(obj)}' was created but failed to initialize"
-                    raise NotReady(observation.live, text, self._explained(wait, observation).reasons)
+                    raise ObjectNotReady(observation.live, text, self._explained(wait, observation).reasons)
                 if pending.left_s <= 0:
                     return self._at_limit(wait, observation)
                 if self.cancelled.is_set():
                     text = f'Resource operation was cancelled for "{name_of(obj)}"'
-                    raise NotReady(observation.live, text, readiness.reasons)
+                    raise ObjectNotReady(observation.live, text, readiness.reasons)
                 informers[0].gather(changed, min(POLL_S, pending.left_s, readiness.look_again_s or POLL_S))
 
-    def _observation(self, pending: _PendingWait, informers: Sequence[Informer]) -> Observation | None:
+    def _observation(self, pending: _PendingWait, informers: Sequence[Informer]) -> ReadinessEvidence | None:
         """Evidence to judge an object by; None as long as the informer hasn't seen the last write."""
         informer, *others = informers
         obj = pending.obj
@@ -309,7 +309,7 @@ class Waiter:
         if live is None or uid_of(live) != uid_of(obj) or _version(live) < _version(obj):
             return None
         watched = zip(pending.wait.watched, others, strict=True)
-        return Observation(
+        return ReadinessEvidence(
             live={**live, "apiVersion": obj["apiVersion"], "kind": obj["kind"]},  # items of a list lack both
             previous=pending.previous,
             related={resource.plural: informer.all() for resource, informer in watched},
@@ -317,21 +317,21 @@ class Waiter:
             settle_s=self.limits.settle_s,
         )
 
-    def _at_limit(self, wait: Wait, observation: Observation) -> JsonObject:
+    def _at_limit(self, wait: Wait, observation: ReadinessEvidence) -> JsonObject:
         readiness = self._explained(wait, observation)
         if readiness.ready or readiness.passes_at_limit:
             return observation.live
         name = name_of(observation.live)
         polled = wait.fixed_limit is not None
         text = f"Timeout occurred polling for '{name}'" if polled else f"'{name}' timed out waiting to be Ready"
-        raise NotReady(observation.live, text, readiness.reasons)
+        raise ObjectNotReady(observation.live, text, readiness.reasons)
 
-    def _explained(self, wait: Wait, observation: Observation) -> Readiness:
+    def _explained(self, wait: Wait, observation: ReadinessEvidence) -> Readiness:
         """The readiness with what its evidence adds."""
         evidence = self._related(wait.evidence, observation.live)
         return wait.condition(replace(observation, related={**observation.related, **evidence}))
 
-    def _related(self, resources: Sequence[Resource], live: JsonObject) -> dict[str, list[JsonObject]]:
+    def _related(self, resources: Sequence[ApiResource], live: JsonObject) -> dict[str, list[JsonObject]]:
         paths = {resource.plural: resource.path(namespace_of(live)) for resource in resources}
         return {plural: self.cluster.get_path(path)["items"] for plural, path in paths.items()}
 

@@ -11,9 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from llmd_rehearsal.oci_plugin.facts import Property, Resource, snake
+from llmd_rehearsal.oci_plugin.facts import Property, ResourceType, snake
 from llmd_rehearsal.oci_plugin.region import ServiceError, request_id
-from llmd_rehearsal.plugin_values import UNKNOWN, Change, JsonObject, Naming, Refusal, is_list, is_map
+from llmd_rehearsal.plugin_values import (
+    UNKNOWN,
+    JsonObject,
+    Naming,
+    OperationRefusal,
+    PropertyChangeKind,
+    is_list,
+    is_map,
+)
 
 DEFAULTS: Final = "__defaults"
 """Where the plug-in records which inputs it filled in."""
@@ -47,7 +55,7 @@ class Checked:
     failures: list[str] = field(default_factory=list[str])
 
 
-def check(resource: Resource, olds: JsonObject, news: JsonObject, naming: Naming) -> Checked:
+def check(resource: ResourceType, olds: JsonObject, news: JsonObject, naming: Naming) -> Checked:
     """Brings inputs into their types and fills in what the plug-in fills in.
 
     Raises:
@@ -70,7 +78,7 @@ def check(resource: Resource, olds: JsonObject, news: JsonObject, naming: Naming
 def _autoname(naming: Naming) -> str:
     """A name that no other resource has."""
     if not naming.allowed:
-        raise Refusal(f"automatic naming is disabled but resource {naming.name!r} has no name")
+        raise OperationRefusal(f"automatic naming is disabled but resource {naming.name!r} has no name")
     suffix = hashlib.sha256(naming.seed or naming.name.encode()).hexdigest()[:_SUFFIX_DIGITS]
     return naming.proposed or f"{naming.name}-{suffix}"
 
@@ -94,7 +102,7 @@ def _typed(name: str, schema: Property | None, value: Any) -> Any:
     if not schema.is_scalar or isinstance(value, list | dict):
         kind = "map" if schema.kind == "object" else schema.kind
         type_ = type(value).__name__  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        raise Refusal(f"{snake(name)}: expected type '{kind}', got unconvertible type '{type_}'")
+        raise OperationRefusal(f"{snake(name)}: expected type '{kind}', got unconvertible type '{type_}'")
     return _scalar(snake(name), schema.kind, value)
 
 
@@ -113,7 +121,7 @@ def _scalar(name: str, kind: str, value: Any) -> Any:
             case _:
                 return text
     except (ValueError, KeyError):
-        raise Refusal(f'{name}: strconv.{parser}: parsing "{text}": invalid syntax') from None
+        raise OperationRefusal(f'{name}: strconv.{parser}: parsing "{text}": invalid syntax') from None
 
 
 def _unknown_keys(fields: Mapping[str, Property], inputs: JsonObject, location: str) -> Iterator[str]:
@@ -165,11 +173,11 @@ def without_defaults(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ResourcePropertyChange:
     """One property that changes. `computed`: only because OCI will give it a value."""
 
     path: str
-    change: Change
+    change: PropertyChangeKind
     replaces: bool = False
     computed: bool = False
 
@@ -180,10 +188,10 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Diff:
+class ResourceDiff:
     """All that changes."""
 
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[ResourcePropertyChange, ...] = ()
     delete_first: bool = False
 
     @property
@@ -197,7 +205,7 @@ class Diff:
         return sorted({difference.root for difference in self.differences})
 
 
-def compare(resource: Resource, state: JsonObject, news: JsonObject, ignored: frozenset[str]) -> Diff:
+def compare(resource: ResourceType, state: JsonObject, news: JsonObject, ignored: frozenset[str]) -> ResourceDiff:
     """Compares a state with new inputs. A computed part alone is no change, unless something else is.
 
     A resource whose name the program fixed is deleted before its replacement is made: the names would collide.
@@ -205,16 +213,16 @@ def compare(resource: Resource, state: JsonObject, news: JsonObject, ignored: fr
     inputs = without_defaults(news)
     changes = [change for change in _differences(resource, state, inputs) if not _is_in(change.path, ignored)]
     if all(change.computed for change in changes):
-        return Diff()
+        return ResourceDiff()
     changes += [
-        Difference(META, Change.UPDATE, replaces=True)
+        ResourcePropertyChange(META, PropertyChangeKind.UPDATE, replaces=True)
         for change in changes
         if change.path in resource.replaced_through_meta
     ]
     replacing = any(change.replaces and not change.computed for change in changes)
     differences = tuple(replace(change, replaces=change.replaces and replacing) for change in changes)
     fixed_name = resource.is_autonamed and "name" not in (news.get(DEFAULTS) or ())
-    return Diff(differences, delete_first=replacing and fixed_name and "name" in news)
+    return ResourceDiff(differences, delete_first=replacing and fixed_name and "name" in news)
 
 
 def _is_in(path: str, locations: frozenset[str]) -> bool:
@@ -226,15 +234,15 @@ def _is_empty(value: Any, schema: Property) -> bool:
     return value is None or value in (schema.empty(), schema.planned)
 
 
-def _differences(resource: Resource, state: JsonObject, inputs: JsonObject) -> Iterator[Difference]:
+def _differences(resource: ResourceType, state: JsonObject, inputs: JsonObject) -> Iterator[ResourcePropertyChange]:
     for name, schema in {**resource.outputs, **resource.inputs}.items():
         old, new = state.get(name), inputs.get(name)
         if new is not None:
             yield from _between(name, schema, old, new)
         elif not schema.computed and not _is_empty(old, schema):
-            yield Difference(name, Change.DELETE, schema.replaces)
+            yield ResourcePropertyChange(name, PropertyChangeKind.DELETE, schema.replaces)
         elif old is None and _is_planned(name, schema):
-            yield Difference(name, Change.ADD, computed=True)
+            yield ResourcePropertyChange(name, PropertyChangeKind.ADD, computed=True)
 
 
 def _is_planned(name: str, schema: Property) -> bool:
@@ -245,7 +253,7 @@ def _is_planned(name: str, schema: Property) -> bool:
     return schema.computed and schema.kind in {"list", "map"} and not of_objects and name not in _UNPLANNED
 
 
-def _between(path: str, schema: Property | None, old: Any, new: Any) -> Iterator[Difference]:
+def _between(path: str, schema: Property | None, old: Any, new: Any) -> Iterator[ResourcePropertyChange]:
     if old == new:
         if is_map(new) and schema is not None and schema.kind == "object":
             yield from _inside(path, schema, old, new)
@@ -254,16 +262,16 @@ def _between(path: str, schema: Property | None, old: Any, new: Any) -> Iterator
         return
     replaces = schema is not None and schema.replaces
     if old is None:
-        yield Difference(path, Change.ADD, replaces)
+        yield ResourcePropertyChange(path, PropertyChangeKind.ADD, replaces)
     elif new is UNKNOWN or (schema is not None and schema.whole):
         if schema is None or not schema.whole or not _covers(old, new):
-            yield Difference(path, Change.UPDATE, replaces)
+            yield ResourcePropertyChange(path, PropertyChangeKind.UPDATE, replaces)
     elif is_map(old) and is_map(new):
         yield from _inside(path, schema, old, new)
     elif is_list(old) and is_list(new):
         yield from _in_list(path, schema, old, new)
     else:
-        yield Difference(path, Change.UPDATE, replaces)
+        yield ResourcePropertyChange(path, PropertyChangeKind.UPDATE, replaces)
 
 
 def _covers(old: Any, new: Any) -> bool:
@@ -275,7 +283,7 @@ def _covers(old: Any, new: Any) -> bool:
     return bool(old == new)
 
 
-def _inside(path: str, schema: Property | None, old: JsonObject, new: JsonObject) -> Iterator[Difference]:
+def _inside(path: str, schema: Property | None, old: JsonObject, new: JsonObject) -> Iterator[ResourcePropertyChange]:
     fields = schema.fields if schema is not None and schema.kind == "object" else dict[str, Property]()
     anything = Property("string", replaces=schema is not None and schema.replaces)
     for name in {**fields, **new} if fields else {**old, **new}:
@@ -284,33 +292,33 @@ def _inside(path: str, schema: Property | None, old: JsonObject, new: JsonObject
             yield from _between(f"{path}.{name}", part, before, after)
         elif before is None:
             if part.computed and (part.is_scalar or part.kind == "map"):
-                yield Difference(f"{path}.{name}", Change.ADD, part.replaces, computed=True)
+                yield ResourcePropertyChange(f"{path}.{name}", PropertyChangeKind.ADD, part.replaces, computed=True)
         elif not part.computed and not _is_empty(before, part):
-            yield Difference(f"{path}.{name}", Change.DELETE, part.replaces)
+            yield ResourcePropertyChange(f"{path}.{name}", PropertyChangeKind.DELETE, part.replaces)
 
 
-def _in_list(path: str, schema: Property | None, old: list[Any], new: list[Any]) -> Iterator[Difference]:
+def _in_list(path: str, schema: Property | None, old: list[Any], new: list[Any]) -> Iterator[ResourcePropertyChange]:
     item = schema.item if schema else None
     replaces = schema is not None and schema.replaces
     for index in range(max(len(old), len(new))):
         location = f"{path}[{index}]"
         if index >= len(old):
-            yield Difference(location, Change.ADD, replaces)
+            yield ResourcePropertyChange(location, PropertyChangeKind.ADD, replaces)
         elif index >= len(new):
-            yield Difference(location, Change.DELETE, replaces)
+            yield ResourcePropertyChange(location, PropertyChangeKind.DELETE, replaces)
         else:
             for inner in _between(location, item, old[index], new[index]):
                 yield replace(inner, replaces=inner.replaces or (replaces and not inner.computed))
 
 
-def meta(resource: Resource) -> str:
+def meta(resource: ResourceType) -> str:
     """What the bridge to Terraform keeps beside a resource's state."""
     limit = int(resource.timeout_s * _NANOSECONDS)
     timeouts = {"create": limit, "delete": limit, "update": limit}
     return json.dumps({"_new_extra_shim": {}, _TIMEOUTS: timeouts}, separators=(",", ":"))
 
 
-def preview_state(resource: Resource, inputs: JsonObject, state: JsonObject | None = None) -> JsonObject:
+def preview_state(resource: ResourceType, inputs: JsonObject, state: JsonObject | None = None) -> JsonObject:
     """The state that a preview shows: of a new resource, or of one that has a state."""
     inputs = without_defaults(inputs)
     before = state or {}
@@ -365,7 +373,7 @@ def with_computed(schema: Property | None, value: Any, old: Any = None) -> Any:
 class FailedRequest:
     """A request that failed, as the provider reports it; `operation` is `create`, `update` or `delete`."""
 
-    resource: Resource
+    resource: ResourceType
     operation: str
     region: str
 
@@ -378,7 +386,7 @@ class FailedRequest:
     def _host(self) -> str:
         return f"{self.resource.service}.{self.resource.name}.{self.region}.oraclecloud.com".lower()
 
-    def refusal(self, error: ServiceError) -> Refusal:
+    def refusal(self, error: ServiceError) -> OperationRefusal:
         """The service refused it."""
         advice = _SUGGESTIONS.get(error.code, _OTHER_SUGGESTION).format(service=self.service)
         name = self.resource.name
@@ -386,7 +394,7 @@ class FailedRequest:
         operation = f"{self.operation.title()}{name}"
         if name == "Instance" and self.operation != "update":
             operation = {"create": "LaunchInstance", "delete": "TerminateInstance"}[self.operation]
-        return Refusal(
+        return OperationRefusal(
             f"{error}\n"
             f"Suggestion: {advice}\n"
             f"Documentation: https://registry.terraform.io/providers/oracle/oci/latest/docs/resources/{page} \n"
@@ -397,10 +405,10 @@ class FailedRequest:
             f"OPC request ID: {request_id()} \n"
         )
 
-    def unanswered(self) -> Refusal:
+    def unanswered(self) -> OperationRefusal:
         """No answer came (net/http, Client.Timeout)."""
         verb = _VERBS[self.operation].title()
-        return Refusal(f'can not {self.operation} {self.service}: {verb} "https://{self._host}": {_LOST}')
+        return OperationRefusal(f'can not {self.operation} {self.service}: {verb} "https://{self._host}": {_LOST}')
 
     def failed_work(self, message: str) -> str:
         """Its work failed after OCI had accepted it."""

@@ -24,11 +24,11 @@ from llmd_rehearsal.devices import tolerates
 from llmd_rehearsal.kubernetes_plugin.client import ApiError, Cluster, Unreachable
 from llmd_rehearsal.oci_plugin.facts import DEFAULT_REGION
 from llmd_rehearsal.oci_plugin.nodes import Machines, machine_spec
-from llmd_rehearsal.oci_plugin.region import Record, Records, WorkRequestFailed
+from llmd_rehearsal.oci_plugin.region import Records, ResourceRecord, WorkRequestFailed
 from llmd_rehearsal.plugin_values import JsonObject, dig, dig_list, dig_map
 from llmd_rehearsal.pods.environment import quantity
 
-ADD_ON: Final = "ClusterAutoscaler"
+ADD_ON: Final = "ClusterAutoscalerAddOn"
 STATUS_NAMESPACE: Final = "kube-system"
 STATUS_NAME: Final = "cluster-autoscaler-status"
 SHORTEST_PAUSE_S: Final = 0.25
@@ -39,7 +39,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 _log = logging.getLogger(__name__)
 
 
-class Figures(Entry):
+class AutoscalerDurations(Entry):
     """`values/rehearsal/cluster-autoscaler.yaml`, in seconds: how often it looks, and how long OCI needs for a node."""
 
     scan_interval_s: float
@@ -49,9 +49,9 @@ class Figures(Entry):
 
 
 @cache
-def figures() -> Figures:
+def figures() -> AutoscalerDurations:
     """The kit's own."""
-    return required_entry("rehearsal", "cluster-autoscaler", Figures)
+    return required_entry("rehearsal", "cluster-autoscaler", AutoscalerDurations)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class NodeGroup:
 
 
 @dataclass(frozen=True)
-class Settings:
+class AutoscalerSettings:
     """What an add-on's configuration says; times in seconds."""
 
     groups: tuple[NodeGroup, ...]
@@ -72,10 +72,10 @@ class Settings:
     delay_after_add_s: float
 
 
-def read_settings(configurations: Mapping[str, str]) -> Settings:
+def read_settings(configurations: Mapping[str, str]) -> AutoscalerSettings:
     """The settings of an add-on; those that it leaves out are the documented defaults."""
     groups = [entry.strip().split(":", 2) for entry in configurations.get("nodes", "").split(",") if entry.strip()]
-    return Settings(
+    return AutoscalerSettings(
         tuple(NodeGroup(pool_id, int(least), int(most)) for least, most, pool_id in groups),
         _duration_s(configurations.get("scaleDownUnneededTime")) or figures().scale_down_unneeded_s,
         _duration_s(configurations.get("scaleDownDelayAfterAdd")) or figures().scale_down_delay_after_add_s,
@@ -216,13 +216,13 @@ class _Pool:
     grown_at: float = float("-inf")
 
 
-class ClusterAutoscaler:
+class ClusterAutoscalerAddOn:
     """The add-on of one cluster. `time_scale` is wall seconds for a second of its own and of OCI's provisioning."""
 
     def __init__(self, records: Records, machines: Machines, cluster: ClusterView, time_scale: float = 1.0) -> None:
         self._records, self._machines, self._cluster = records, machines, cluster
         self._time_scale = time_scale
-        self._settings: Settings | None = None
+        self._settings: AutoscalerSettings | None = None
         self._pools: dict[str, _Pool] = {}
         self._changed = threading.Event()
         self._lock = threading.Lock()
@@ -292,7 +292,7 @@ class ClusterAutoscaler:
         )
         self._records.put(with_size(launched, size))
 
-    def _grow(self, group: NodeGroup, record: Record, pods: Sequence[PodRequest], now_s: float) -> bool:
+    def _grow(self, group: NodeGroup, record: ResourceRecord, pods: Sequence[PodRequest], now_s: float) -> bool:
         """Asks for nodes; the answer is whether pods wait that this pool's nodes are for, of which none may go then."""
         pool, spec = self._pools[group.pool_id], machine_spec(record, self._records)
         if spec is None:
@@ -316,7 +316,7 @@ class ClusterAutoscaler:
         return True
 
     def _shrink(
-        self, group: NodeGroup, settings: Settings, pods: Sequence[PodRequest], nodes: set[str], now_s: float
+        self, group: NodeGroup, settings: AutoscalerSettings, pods: Sequence[PodRequest], nodes: set[str], now_s: float
     ) -> None:
         pool, record = self._pools[group.pool_id], self._records.get(group.pool_id)
         if record is None:
@@ -345,7 +345,7 @@ class ClusterAutoscaler:
         self._pools[group.pool_id].empty_since.pop(node, None)
         _log.info("cluster autoscaler: %s is gone from %s", node, group.pool_id)
 
-    def _status(self, settings: Settings, nodes: set[str]) -> str:
+    def _status(self, settings: AutoscalerSettings, nodes: set[str]) -> str:
         """The status in the words of Kubernetes' own autoscaler (clusterstate/api), as JSON, which YAML holds."""
         groups: list[JsonObject] = []
         for group in settings.groups:
@@ -366,12 +366,12 @@ class ClusterAutoscaler:
         return json.dumps({"autoscalerStatus": "Running", "nodeGroups": groups}, indent=2)
 
 
-def size_of(record: Record) -> int:
+def size_of(record: ResourceRecord) -> int:
     """The number of nodes that a pool is to have, as OCI tells it."""
     return int(dig(record.state, "nodeConfigDetails", "size") or 0)
 
 
-def with_size(record: Record, size: int) -> Record:
+def with_size(record: ResourceRecord, size: int) -> ResourceRecord:
     """The pool with another number of nodes to have."""
     details = {**dig_map(record.state, "nodeConfigDetails"), "size": size}
     return replace(record, state={**record.state, "nodeConfigDetails": details})

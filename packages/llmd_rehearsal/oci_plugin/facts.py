@@ -13,7 +13,7 @@ from typing import Any, Final
 from llmd_oke import catalogue
 from llmd_oke.values import Entry, read_yaml, required_entry, values_folder
 
-from llmd_rehearsal.plugin_values import Refusal
+from llmd_rehearsal.plugin_values import OperationRefusal
 
 DEFAULT_REGION: Final = "us-ashburn-1"
 DEFAULT_TIMEOUT_S: Final = 1200.0
@@ -63,7 +63,7 @@ class Property:
 
 
 @dataclass(frozen=True)
-class Resource:
+class ResourceType:
     """A type of resource.
 
     `timeout_s` is how long the plug-in waits for OCI. `replaced_through_meta` are paths whose change replaces the
@@ -92,7 +92,7 @@ class Resource:
         return "name" in self.inputs
 
 
-def resource_of(token: str) -> Resource:
+def resource_of(token: str) -> ResourceType:
     """The resource behind a type token such as `oci:Core/vcn:Vcn`.
 
     Raises:
@@ -101,20 +101,20 @@ def resource_of(token: str) -> Resource:
     resource = resources().get(token)
     if resource is None:
         names = ", ".join(sorted(resource.name for resource in resources().values()))
-        raise Refusal(f"{token} is not in this rehearsal; its stand-in OCI plug-in serves {names}")
+        raise OperationRefusal(f"{token} is not in this rehearsal; its stand-in OCI plug-in serves {names}")
     return resource
 
 
 @cache
-def resources() -> Mapping[str, Resource]:
+def resources() -> Mapping[str, ResourceType]:
     """All resources by token."""
     folder = values_folder() / "rehearsal" / "oci_plugin"
     ways = read_yaml(folder / "ways.yaml")
-    all_: dict[str, Resource] = {}
+    all_: dict[str, ResourceType] = {}
     for path in sorted((folder / "resources").glob("*.yaml")):
         for token, row in read_yaml(path).items():
             own = ways.get(token, {})
-            all_[token] = Resource(
+            all_[token] = ResourceType(
                 token=token,
                 inputs={name: _property(name, text, own) for name, text in row["inputs"].items()},
                 outputs={name: _property(name, f"{text} computed", own) for name, text in row["outputs"].items()},
@@ -150,7 +150,7 @@ def snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
-class Tenancy(Entry):
+class RegionTenancy(Entry):
     """Whose region it is."""
 
     name: str
@@ -189,10 +189,10 @@ class AddOnCheck(Entry):
     skipped_by: str
 
 
-class Region(Entry):
+class OciRegion(Entry):
     """All that is fixed in the region."""
 
-    tenancy: Tenancy
+    tenancy: RegionTenancy
     region_keys: Mapping[str, str]
     availability_domain_prefix: str
     domain_names: Mapping[str, str]
@@ -241,9 +241,9 @@ class Region(Entry):
 
 
 @cache
-def region_facts() -> Region:
+def region_facts() -> OciRegion:
     """The facts."""
-    return required_entry("rehearsal/oci_plugin", "region", Region)
+    return required_entry("rehearsal/oci_plugin", "region", OciRegion)
 
 
 @cache

@@ -30,7 +30,7 @@ from llmd_oke.values import Entry, read_yaml
 from pydantic import Field, ValidationError
 
 from llmd_rehearsal.oci_plugin.facts import resources
-from llmd_rehearsal.plugin_values import Refusal
+from llmd_rehearsal.plugin_values import OperationRefusal
 
 
 class Fault(enum.StrEnum):
@@ -178,4 +178,4 @@ class Faults:
         try:
             return _FaultsFile.model_validate(read_yaml(self._path) or {}).faults
         except ValidationError as error:
-            raise Refusal(f"{self._path} holds no faults: {error}") from None
+            raise OperationRefusal(f"{self._path} holds no faults: {error}") from None

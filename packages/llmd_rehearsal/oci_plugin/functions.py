@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from llmd_rehearsal.oci_plugin.facts import Region, image_id, region_facts
+from llmd_rehearsal.oci_plugin.facts import OciRegion, image_id, region_facts
 from llmd_rehearsal.oci_plugin.region import Records, not_found
-from llmd_rehearsal.plugin_values import JsonObject, Refusal, is_list, is_map
+from llmd_rehearsal.plugin_values import JsonObject, OperationRefusal, is_list, is_map
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class FunctionCall:
     kubeconfig: Path | None = None
 
     @property
-    def facts(self) -> Region:
+    def facts(self) -> OciRegion:
         """What is fixed in the region."""
         return region_facts()
 
@@ -40,7 +40,9 @@ def invoke(token: str, call: FunctionCall) -> JsonObject:
     name = token.rpartition(":")[2]
     function = _FUNCTIONS.get(name)
     if function is None:
-        raise Refusal(f"{token} is not in this rehearsal; its stand-in OCI plug-in answers {', '.join(_FUNCTIONS)}")
+        raise OperationRefusal(
+            f"{token} is not in this rehearsal; its stand-in OCI plug-in answers {', '.join(_FUNCTIONS)}"
+        )
     result = function(call)
     filters: list[JsonObject] = call.arguments.get("filters") or []
     for key, value in result.items():
@@ -156,9 +158,11 @@ def _addon_options(call: FunctionCall) -> JsonObject:
 def _kubeconfig(call: FunctionCall) -> JsonObject:
     id_ = call.arguments["clusterId"]
     if call.records.get(id_) is None and call.records.is_deleted(id_):
-        raise Refusal(str(not_found(id_)))
+        raise OperationRefusal(str(not_found(id_)))
     if call.kubeconfig is None:
-        raise Refusal("this stand-in OCI plug-in was started without --kubeconfig: it has no cluster to lead to")
+        raise OperationRefusal(
+            "this stand-in OCI plug-in was started without --kubeconfig: it has no cluster to lead to"
+        )
     return {"content": call.kubeconfig.read_text()}
 
 
@@ -193,7 +197,7 @@ def _instances(call: FunctionCall) -> JsonObject:
 def _state_of(call: FunctionCall, name: str, id_: str) -> JsonObject:
     record = call.records.get(id_)
     if record is None or record.resource.name != name:
-        raise Refusal(str(not_found(id_)))
+        raise OperationRefusal(str(not_found(id_)))
     return {**record.state}
 
 
@@ -202,7 +206,7 @@ def _private_ip(call: FunctionCall) -> JsonObject:
     for record in call.records.all_of("MountTarget"):
         if id_ in record.state["privateIpIds"]:
             return {"ipAddress": record.state["ipAddress"], "subnetId": record.state["subnetId"]}
-    raise Refusal(str(not_found(id_)))
+    raise OperationRefusal(str(not_found(id_)))
 
 
 def _region_subscriptions(call: FunctionCall) -> JsonObject:

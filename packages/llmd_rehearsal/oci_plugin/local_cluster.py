@@ -22,8 +22,8 @@ from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.kubernetes_plugin.client import find_access, load
 from llmd_rehearsal.kubernetes_plugin.helm import Helm, HelmError
 from llmd_rehearsal.oci_plugin.facts import region_facts
-from llmd_rehearsal.oci_plugin.region import Clock, Record, Records, WorkRequestFailed
-from llmd_rehearsal.plugin_values import JsonObject, Refusal
+from llmd_rehearsal.oci_plugin.region import Records, RegionClock, ResourceRecord, WorkRequestFailed
+from llmd_rehearsal.plugin_values import JsonObject, OperationRefusal
 
 AGENT_LIMIT_S: Final = 60.0
 ETCD_LIMIT_S: Final = 30.0
@@ -38,7 +38,7 @@ _AFTER_OBJECTS: Final = "/registry0"
 _log = logging.getLogger(__name__)
 
 
-class NodeControl(Protocol):
+class LocalNodeControl(Protocol):
     """Adds and removes nodes."""
 
     def add(self, nodes: Sequence[NodeConfig]) -> None:
@@ -98,7 +98,7 @@ def contents() -> dict[str, AddOnContent]:
 
 
 @dataclass(frozen=True)
-class AddOns:
+class LocalAddOns:
     """The add-ons of one cluster. `helm` is its path; from PATH if empty."""
 
     kubeconfig: Path
@@ -202,8 +202,8 @@ class ClusterAddOns:
 
     def __init__(
         self,
-        add_ons: AddOns,
-        clock: Clock,
+        add_ons: LocalAddOns,
+        clock: RegionClock,
         controllers: Mapping[str, AddOnController] = MappingProxyType({}),
     ) -> None:
         self._add_ons = add_ons
@@ -230,7 +230,7 @@ class ClusterAddOns:
             self._desired.pop(name, None)
             try:
                 self._add_ons.remove(name)
-            except (KitError, Refusal) as error:
+            except (KitError, OperationRefusal) as error:
                 raise WorkRequestFailed(str(error)) from error
 
     def cancel_all(self) -> None:
@@ -246,11 +246,11 @@ class ClusterAddOns:
             with self._lock:
                 if self._desired.get(name) is configurations:
                     self._add_ons.install(name, configurations)
-        except (KitError, Refusal, WorkRequestFailed) as error:
+        except (KitError, OperationRefusal, WorkRequestFailed) as error:
             _log.error("add-on %s: %s", name, error)
 
 
-def require_add_on_dependencies(record: Record, records: Records) -> None:
+def require_add_on_dependencies(record: ResourceRecord, records: Records) -> None:
     """Raises WorkRequestFailed for an add-on whose cluster lacks, or is still installing, what OKE checks for."""
     check = region_facts().add_on_checks.get(record.state.get("addonName", ""))
     if check is None or configurations_of(record.state).get(check.skipped_by) == "true":

@@ -15,11 +15,18 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.cluster import node_comparison
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 
-from llmd_rehearsal.agent_config import NodeConfig, Taint
+from llmd_rehearsal.agent_config import NodeConfig, NodeTaint
 from llmd_rehearsal.oci_plugin.facts import region_facts, resource_of
 from llmd_rehearsal.oci_plugin.faults import Fault, FaultRule
-from llmd_rehearsal.oci_plugin.local_cluster import NodeControl
-from llmd_rehearsal.oci_plugin.region import NodesNotJoined, Record, Records, WorkRequestFailed, new_id, request_id
+from llmd_rehearsal.oci_plugin.local_cluster import LocalNodeControl
+from llmd_rehearsal.oci_plugin.region import (
+    NodesNotJoined,
+    Records,
+    ResourceRecord,
+    WorkRequestFailed,
+    new_id,
+    request_id,
+)
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 GIB_PER_OCPU: Final = 16
@@ -55,12 +62,12 @@ class Machines:
     `control` adds their nodes to the rehearsal's cluster; without it, nodes are known to OCI only.
     """
 
-    def __init__(self, records: Records, control: NodeControl | None) -> None:
+    def __init__(self, records: Records, control: LocalNodeControl | None) -> None:
         self._records = records
         self._control = control
         self._lock = threading.Lock()
 
-    def converge(self, record: Record, region: str, fault: FaultRule | None) -> Record:
+    def converge(self, record: ResourceRecord, region: str, fault: FaultRule | None) -> ResourceRecord:
         """Launches and ends machines until they are what a resource asks for, and stores the record with them.
 
         Raises:
@@ -93,7 +100,7 @@ class Machines:
             raise NodesNotJoined(f"{launched - joining} node(s) register timeout")
         return stored
 
-    def cycle(self, before: Record, after: Record, region: str) -> Record:
+    def cycle(self, before: ResourceRecord, after: ResourceRecord, region: str) -> ResourceRecord:
         """Replaces the machines of a node pool, or their boot volumes, where it cycles them for the change. Machines
         with new boot volumes keep their names and OCIDs; those that are replaced are missing in the record.
 
@@ -125,7 +132,7 @@ class Machines:
             return _with_pool_nodes(replace(after, machines=tuple({**one, **now} for one in after.machines)))
         return after
 
-    def detach(self, record: Record, machine_id: str) -> None:
+    def detach(self, record: ResourceRecord, machine_id: str) -> None:
         """Ends one machine of a resource, which has one less until it converges again."""
         self._remove([machine for machine in record.machines if machine["id"] == machine_id])
         with self._lock:
@@ -133,7 +140,7 @@ class Machines:
             others = tuple(machine for machine in now.machines if machine["id"] != machine_id)
             self._records.put(replace(now, machines=others))
 
-    def end(self, record: Record) -> None:
+    def end(self, record: ResourceRecord) -> None:
         """Ends all machines of a resource."""
         self._remove(record.machines)
 
@@ -142,7 +149,9 @@ class Machines:
             if machine["joined"] and self._control:
                 self._control.remove(machine["name"])
 
-    def _launch(self, record: Record, spec: "MachineSpec", running: list[JsonObject], count: int) -> list[JsonObject]:
+    def _launch(
+        self, record: ResourceRecord, spec: "MachineSpec", running: list[JsonObject], count: int
+    ) -> list[JsonObject]:
         """New machines, with the lowest indexes that are free; a suffix avoids the names of another resource's."""
         taken = {machine["name"] for other in self._records.with_machines(record.id) for machine in other.machines}
         first = spec.name if spec.alone else f"{spec.name}-0"
@@ -162,7 +171,7 @@ class Machines:
         ]
 
 
-def _launched_from(record: Record) -> JsonObject:
+def _launched_from(record: ResourceRecord) -> JsonObject:
     """What a machine keeps of what its pool has when it is launched."""
     pools: list[JsonObject] = record.state.get("instancePools") or []
     if pools:
@@ -182,7 +191,7 @@ def _shares(spec: "MachineSpec", missing: int, fault: FaultRule | None) -> tuple
     return launched, launched - hit if kind is Fault.NODE_NEVER_JOINS else launched
 
 
-def _with_pool_nodes(record: Record) -> Record:
+def _with_pool_nodes(record: ResourceRecord) -> ResourceRecord:
     """The record with its machines among the outputs of a node pool."""
     if record.resource.name != "NodePool":
         return record
@@ -215,7 +224,7 @@ class BootConfig:
     """How a node registers. `joins` says whether its boot script does what makes it join at all."""
 
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[NodeTaint, ...] = ()
     joins: bool = True
 
 
@@ -250,7 +259,7 @@ class MachineSpec:
             **dict(self.labels),
             **self.boot.labels,
         }
-        taints = [Taint(**taint.model_dump()) for taint in shape.node.taints] if shape else []
+        taints = [NodeTaint(**taint.model_dump()) for taint in shape.node.taints] if shape else []
         devices: dict[str, str] = {}  # what is built in; the node shows it once the cluster has what gives it
         if shape is None:
             ocpus = self.size.get("ocpus") or (facts.ocpus if facts else 1)
@@ -272,7 +281,7 @@ class MachineSpec:
         )
 
 
-def machine_spec(record: Record, records: Records) -> MachineSpec | None:
+def machine_spec(record: ResourceRecord, records: Records) -> MachineSpec | None:
     """The machines of a resource; None where it has none."""
     state = record.state
     match record.resource.name:
@@ -340,7 +349,7 @@ def read_boot(metadata: Mapping[str, Any], *, self_managed: bool = False) -> Boo
     for argument in re.findall(_ARGUMENT.format("node-labels"), text):
         labels |= _pairs(argument)
     taints = [
-        Taint.model_validate({**match.groupdict(), "value": match["value"] or None})
+        NodeTaint.model_validate({**match.groupdict(), "value": match["value"] or None})
         for argument in re.findall(_ARGUMENT.format("register-with-taints"), text)
         for match in map(_TAINT.fullmatch, argument.split(","))
         if match

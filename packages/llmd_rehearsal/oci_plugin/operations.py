@@ -20,7 +20,7 @@ from llmd_rehearsal.oci_plugin.bridge import (
     with_computed,
     without_defaults,
 )
-from llmd_rehearsal.oci_plugin.facts import Resource, lifecycles, region_facts
+from llmd_rehearsal.oci_plugin.facts import ResourceType, lifecycles, region_facts
 from llmd_rehearsal.oci_plugin.faults import Fault, FaultRule, Faults
 from llmd_rehearsal.oci_plugin.local_cluster import (
     ClusterAddOns,
@@ -30,12 +30,12 @@ from llmd_rehearsal.oci_plugin.local_cluster import (
 )
 from llmd_rehearsal.oci_plugin.nodes import Machines
 from llmd_rehearsal.oci_plugin.region import (
-    Clock,
+    NoAnswerError,
     NodesNotJoined,
-    Record,
     Records,
+    RegionClock,
+    ResourceRecord,
     ServiceError,
-    UnansweredError,
     WaitEnded,
     WorkRequestFailed,
     invalid,
@@ -70,7 +70,7 @@ _DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
 class ResourceRequest:
     """What the engine asks for. `timeout_s` 0 stands for the resource's own limit; `cancelled` ends its waits."""
 
-    resource: Resource
+    resource: ResourceType
     name: str
     region: str
     inputs: JsonObject
@@ -101,7 +101,7 @@ class Operations:
     records: Records
     machines: Machines
     faults: Faults
-    clock: Clock
+    clock: RegionClock
     api_server: Callable[[], str] = str
     add_ons: ClusterAddOns | None = None
     store: EtcdStore | None = None
@@ -126,10 +126,10 @@ class Operations:
                 record = self._admit(request)
             if fault is not None and fault.fault is Fault.ANSWER_LOST and not self._is_answered_later(request):
                 self.records.put(_in_state(self._with_nodes(record, request, None), active_state(resource)))
-                raise UnansweredError
+                raise NoAnswerError
         except ServiceError as error:
             raise failed.refusal(error) from None
-        except UnansweredError:
+        except NoAnswerError:
             raise failed.unanswered() from None
         return self._settle(record, request, failed, fault)
 
@@ -142,7 +142,7 @@ class Operations:
                 return True
         return False
 
-    def _admit(self, request: ResourceRequest) -> Record:
+    def _admit(self, request: ResourceRequest) -> ResourceRecord:
         resource, inputs = request.resource, request.plain_inputs
         check_request(ServiceRequest(resource, inputs, None, self.records, request.region))
         match resource.name:  # what has no OCID of its own
@@ -155,7 +155,7 @@ class Operations:
             case _:
                 id_ = new_id(resource, region_facts().key(request.region))
         new = NewResource(resource, id_, {}, self.records, request.region, self.api_server())
-        record = Record(id_, resource.token, first_state(new, inputs), inputs)
+        record = ResourceRecord(id_, resource.token, first_state(new, inputs), inputs)
         self.records.put(_in_state(record, "CREATING"))
         return record
 
@@ -181,17 +181,17 @@ class Operations:
                 self.records.put(_in_state(after, "UPDATING"))
         except ServiceError as error:
             raise failed.refusal(error) from None
-        except UnansweredError:
+        except NoAnswerError:
             raise failed.unanswered() from None
         return self._settle(after, request, failed, fault, (before, state))
 
     def _settle(
         self,
-        record: Record,
+        record: ResourceRecord,
         request: ResourceRequest,
         failed: FailedRequest,
         fault: FaultRule | None,
-        before: tuple[Record, JsonObject] | None = None,
+        before: tuple[ResourceRecord, JsonObject] | None = None,
     ) -> JsonObject:
         """Does the work that follows a request, and records how it ended. `before` is what was there before an update,
         and what the engine knew of it.
@@ -220,8 +220,8 @@ class Operations:
         return _recorded(done)
 
     def _after_failure(
-        self, record: Record, failed: FailedRequest, error: WorkRequestFailed, seen: str | None
-    ) -> Record:
+        self, record: ResourceRecord, failed: FailedRequest, error: WorkRequestFailed, seen: str | None
+    ) -> ResourceRecord:
         """What became of a resource whose work failed, as the plug-in saw it last; `seen` is what a fault says of that
         state.
         """
@@ -235,7 +235,7 @@ class Operations:
         self.records.put(remnant)
         return remnant
 
-    def _with_nodes(self, record: Record, request: ResourceRequest, fault: FaultRule | None) -> Record:
+    def _with_nodes(self, record: ResourceRecord, request: ResourceRequest, fault: FaultRule | None) -> ResourceRecord:
         if record.resource.name not in _WITH_NODES:
             return record
         try:
@@ -268,14 +268,14 @@ class Operations:
             self._remove(record)
         except ServiceError as error:
             raise failed.refusal(error) from None
-        except UnansweredError:
+        except NoAnswerError:
             raise failed.unanswered() from None
         except WorkRequestFailed as error:
             remnant = _in_state(record, "FAILED")
             self.records.put(remnant)
             raise InitFailed(id_, _recorded(remnant), [failed.failed_work(str(error))]) from None
 
-    def _remove(self, record: Record) -> None:
+    def _remove(self, record: ResourceRecord) -> None:
         """Removes a resource, and what can't be without it."""
         name = record.resource.name
         if name in {"Cluster", "NetworkSecurityGroup"}:
@@ -326,26 +326,26 @@ class Operations:
                 case Fault.INTERNAL_ERROR:
                     raise ServiceError(500, "InternalError", "Internal server error")
                 case Fault.ANSWER_LOST if operation != "create":
-                    raise UnansweredError
+                    raise NoAnswerError
                 case Fault.OUT_OF_HOST_CAPACITY if type_ == "Instance":
                     raise ServiceError(500, "InternalError", "Out of host capacity.")
                 case _:
                     return fault
 
 
-def _in_state(record: Record, state: str) -> Record:
+def _in_state(record: ResourceRecord, state: str) -> ResourceRecord:
     """The record in another state of its life, where its type has one."""
     if "state" not in {**record.resource.outputs, **record.resource.inputs}:
         return record
     return replace(record, state={**record.state, "state": state})
 
 
-def _recorded(record: Record) -> JsonObject:
+def _recorded(record: ResourceRecord) -> JsonObject:
     """What the engine records."""
     return {**record.state, META: meta(record.resource)}
 
 
-def active_state(resource: Resource) -> str:
+def active_state(resource: ResourceType) -> str:
     """The state of a resource that is there and well, such as `ACTIVE` or `AVAILABLE`."""
     type_ = resource.token.split("/")[1].partition(":")[0]
     words: Any = lifecycles()["states"]
@@ -356,7 +356,7 @@ def active_state(resource: Resource) -> str:
 class NewResource:
     """A resource that comes to be. `state` is what the inputs say, `api_server` the rehearsal's, as host:port."""
 
-    resource: Resource
+    resource: ResourceType
     id: str
     state: JsonObject
     records: Records
@@ -394,7 +394,7 @@ def first_state(new: NewResource, inputs: JsonObject) -> JsonObject:
     return {**state, **{name: value for name, value in own.items() if not inputs.get(name)}}
 
 
-def next_state(resource: Resource, before: JsonObject, inputs: JsonObject) -> JsonObject:
+def next_state(resource: ResourceType, before: JsonObject, inputs: JsonObject) -> JsonObject:
     """The outputs of a resource that is changed."""
     properties = {**resource.outputs, **resource.inputs}
     filled = {name: with_computed(schema, inputs.get(name), before.get(name)) for name, schema in properties.items()}
@@ -408,7 +408,7 @@ def next_state(resource: Resource, before: JsonObject, inputs: JsonObject) -> Js
     return {**state, "id": before["id"]}
 
 
-def _reworded(resource: Resource, state: JsonObject) -> JsonObject:
+def _reworded(resource: ResourceType, state: JsonObject) -> JsonObject:
     """What OCI answers in other words than those of the request."""
     if resource.name == "DomainsDynamicResourceGroup":
         return {"schemas": sorted({*state["schemas"], OCI_TAGS})}

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
-from llmd_rehearsal.oci_plugin.facts import Resource, lifecycles, resource_of
+from llmd_rehearsal.oci_plugin.facts import ResourceType, lifecycles, resource_of
 from llmd_rehearsal.plugin_values import JsonObject
 
 DEFAULT_TIME_SCALE: Final = 0.001
@@ -20,7 +20,7 @@ _OCID: Final = re.compile(r"ocid1\.[a-z0-9]+\.[A-Za-z0-9.\-_]+")
 
 
 @dataclass(frozen=True)
-class Record:
+class ResourceRecord:
     """A resource as OCI knows it: its outputs, the latest inputs, and the machines that are its nodes."""
 
     id: str
@@ -30,7 +30,7 @@ class Record:
     machines: tuple[JsonObject, ...] = ()
 
     @property
-    def resource(self) -> Resource:
+    def resource(self) -> ResourceType:
         """Its type."""
         return resource_of(self.token)
 
@@ -45,8 +45,8 @@ class Records:
 
     def __init__(self, journal: Path | None = None) -> None:
         self._lock = threading.RLock()
-        self._records: dict[str, Record] = {}
-        self._by_type: dict[str, dict[str, Record]] = {}
+        self._records: dict[str, ResourceRecord] = {}
+        self._by_type: dict[str, dict[str, ResourceRecord]] = {}
         self._referring: dict[str, set[str]] = {}
         self._deleted: set[str] = set()
         self._journal: TextIO | None = None
@@ -60,7 +60,7 @@ class Records:
         if self._journal is not None:
             self._journal.close()
 
-    def get(self, id_: str) -> Record | None:
+    def get(self, id_: str) -> ResourceRecord | None:
         """The record, or None."""
         with self._lock:
             return self._records.get(id_)
@@ -70,22 +70,22 @@ class Records:
         with self._lock:
             return id_ in self._deleted
 
-    def all_of(self, name: str) -> list[Record]:
+    def all_of(self, name: str) -> list[ResourceRecord]:
         """The records of a type, such as `Subnet`."""
         with self._lock:
             return list(self._by_type.get(name, {}).values())
 
-    def referring_to(self, id_: str) -> list[Record]:
+    def referring_to(self, id_: str) -> list[ResourceRecord]:
         """The records that name another."""
         with self._lock:
             return [self._records[user] for user in sorted(self._referring.get(id_, ())) if user != id_]
 
-    def with_machines(self, but: str) -> list[Record]:
+    def with_machines(self, but: str) -> list[ResourceRecord]:
         """The records with machines, except one."""
         with self._lock:
             return [record for record in self._records.values() if record.machines and record.id != but]
 
-    def put(self, record: Record) -> None:
+    def put(self, record: ResourceRecord) -> None:
         """Adds a record or replaces it."""
         with self._lock:
             self._set(record)
@@ -98,7 +98,7 @@ class Records:
             self._deleted.add(id_)
             self._write({"id": id_})
 
-    def _set(self, record: Record) -> None:
+    def _set(self, record: ResourceRecord) -> None:
         self._unset(record.id)
         self._records[record.id] = record
         self._by_type.setdefault(record.resource.name, {})[record.id] = record
@@ -126,7 +126,7 @@ class Records:
         for row in read_journal(journal):
             if "token" in row:
                 machines = tuple(row.pop("machines"))
-                self._set(Record(**row, machines=machines))
+                self._set(ResourceRecord(**row, machines=machines))
             else:
                 self._unset(row["id"])
                 self._deleted.add(row["id"])
@@ -141,11 +141,11 @@ def read_journal(journal: Path) -> list[JsonObject]:
     return rows
 
 
-def _references(record: Record) -> set[str]:
+def _references(record: ResourceRecord) -> set[str]:
     return set(_OCID.findall(json.dumps(record.state)))
 
 
-def new_id(resource: Resource, key: str) -> str:
+def new_id(resource: ResourceType, key: str) -> str:
     """An OCID that no other resource has; `key` is the region's, such as `IAD`."""
     return f"ocid1.{resource.name.lower()}.oc1.{key.lower()}.aaaaaaaa{secrets.token_hex(26)}"
 
@@ -165,7 +165,7 @@ class ServiceError(Exception):
         self.message = message
 
 
-class UnansweredError(Exception):
+class NoAnswerError(Exception):
     """A request to which no answer came."""
 
 
@@ -197,7 +197,7 @@ def not_found(id_: str) -> ServiceError:
     return ServiceError(404, "NotAuthorizedOrNotFound", f"Authorization failed or requested resource not found: {id_}")
 
 
-class Clock:
+class RegionClock:
     """OCI's time, which passes faster in a rehearsal. `scale` is wall seconds for a second of OCI's."""
 
     def __init__(self, scale: float = DEFAULT_TIME_SCALE) -> None:
@@ -215,7 +215,7 @@ class Clock:
 
     def work(
         self,
-        resource: Resource,
+        resource: ResourceType,
         operation: str,
         limit_s: float,
         cancelled: threading.Event | None = None,

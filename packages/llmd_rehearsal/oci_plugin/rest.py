@@ -19,10 +19,10 @@ from llmd_rehearsal.oci_plugin.facts import DEFAULT_REGION, resource_of
 from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.oci_plugin.nodes import Machines
 from llmd_rehearsal.oci_plugin.region import (
-    Clock,
     NodesNotJoined,
-    Record,
     Records,
+    RegionClock,
+    ResourceRecord,
     ServiceError,
     WaitEnded,
     WorkRequestFailed,
@@ -38,7 +38,7 @@ _LIFECYCLE = "lifecycleState"
 class RestApi:
     """Answers requests. What a cluster network misses after a detachment is launched after a while."""
 
-    def __init__(self, records: Records, machines: Machines, faults: Faults, clock: Clock) -> None:
+    def __init__(self, records: Records, machines: Machines, faults: Faults, clock: RegionClock) -> None:
         self._records = records
         self._machines = machines
         self._faults = faults
@@ -84,13 +84,13 @@ class RestApi:
         ]
         return {kind.items: items} if kind.items else items
 
-    def _cluster_network(self, id_: str) -> Record:
+    def _cluster_network(self, id_: str) -> ResourceRecord:
         record = self._records.get(id_)
         if record is None or record.resource.name != "ClusterNetwork":
             raise not_found(id_)
         return record
 
-    def _node_pool(self, id_: str) -> Record:
+    def _node_pool(self, id_: str) -> ResourceRecord:
         record = self._records.get(id_)
         if record is None or record.resource.name != "NodePool":
             raise not_found(id_)
@@ -104,7 +104,7 @@ class RestApi:
                     return {"id": id_, _LIFECYCLE: "RUNNING", "imageId": machine.get("imageId")}
         raise not_found(id_)
 
-    def _delete_node(self, record: Record, machine_id: str, query: Mapping[str, str]) -> JsonObject:
+    def _delete_node(self, record: ResourceRecord, machine_id: str, query: Mapping[str, str]) -> JsonObject:
         if not any(machine["id"] == machine_id for machine in record.machines):
             raise not_found(machine_id)
         if query.get("isDecrementSize", "true") != "false":
@@ -113,13 +113,13 @@ class RestApi:
         threading.Thread(target=self._launch, args=(record.id,), daemon=True).start()
         return {}
 
-    def _with_pool(self, id_: str) -> Record:
+    def _with_pool(self, id_: str) -> ResourceRecord:
         for record in self._records.all_of("ClusterNetwork"):
             if record.state["instancePools"][0]["id"] == id_:
                 return record
         raise not_found(id_)
 
-    def _detach(self, record: Record, body: JsonObject) -> JsonObject:
+    def _detach(self, record: ResourceRecord, body: JsonObject) -> JsonObject:
         id_ = body.get("instanceId")
         machine = next((machine for machine in record.machines if machine["id"] == id_), None)
         if machine is None:
@@ -149,19 +149,19 @@ class RestApi:
                 return
 
 
-def _node_pool(record: Record) -> JsonObject:
+def _node_pool(record: ResourceRecord) -> JsonObject:
     there = {machine["id"] for machine in record.machines}
     nodes = [{**node, _LIFECYCLE: node["state"]} for node in record.state.get("nodes") or () if node["id"] in there]
     return {**record.state, "id": record.id, _LIFECYCLE: record.state.get("state"), "nodes": nodes}
 
 
-def _pool(record: Record) -> JsonObject:
+def _pool(record: ResourceRecord) -> JsonObject:
     pool: JsonObject = record.state["instancePools"][0]
     size = int(pool["size"])
     return {**pool, "size": size, _LIFECYCLE: "RUNNING" if len(record.machines) == size else "SCALING"}
 
 
-def _instance(record: Record, machine: JsonObject) -> JsonObject:
+def _instance(record: ResourceRecord, machine: JsonObject) -> JsonObject:
     """An `InstanceSummary`."""
     return {
         "id": machine["id"],

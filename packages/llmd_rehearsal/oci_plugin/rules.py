@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from llmd_oke import catalogue
 
-from llmd_rehearsal.oci_plugin.facts import Region, Resource, lifecycles, region_facts
-from llmd_rehearsal.oci_plugin.region import Record, Records, ServiceError, invalid, limit_exceeded, not_found
+from llmd_rehearsal.oci_plugin.facts import OciRegion, ResourceType, lifecycles, region_facts
+from llmd_rehearsal.oci_plugin.region import Records, ResourceRecord, ServiceError, invalid, limit_exceeded, not_found
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 LARGEST_PREFIX: Final = 16
@@ -41,14 +41,14 @@ _TENANCY: Final = "ocid1.tenancy."
 class ServiceRequest:
     """A request to create (`before` is None) or to change a resource."""
 
-    resource: Resource
+    resource: ResourceType
     inputs: JsonObject
-    before: Record | None
+    before: ResourceRecord | None
     records: Records
     region: str
 
     @property
-    def facts(self) -> Region:
+    def facts(self) -> OciRegion:
         """What is fixed in the region."""
         return region_facts()
 
@@ -57,11 +57,11 @@ class ServiceRequest:
         """The id of the resource that is changed, or an empty text."""
         return self.before.id if self.before else ""
 
-    def others(self, name: str | None = None) -> list[Record]:
+    def others(self, name: str | None = None) -> list[ResourceRecord]:
         """The other resources of a type, by default of the same one."""
         return [record for record in self.records.all_of(name or self.resource.name) if record.id != self.id]
 
-    def require(self, id_: Any, *names: str) -> Record | None:
+    def require(self, id_: Any, *names: str) -> ResourceRecord | None:
         """The record that an input names, which must be of one of the types.
 
         None for what was there before the rehearsal: it is taken to be right.
@@ -93,7 +93,7 @@ class ServiceRequest:
             if group is not None and vcn_id and group.state["vcnId"] != vcn_id:
                 raise invalid(f"NetworkSecurityGroup {id_} is not in VCN {vcn_id}")
 
-    def require_subnet(self, id_: str | None, vcn_id: str | None = None) -> Record | None:
+    def require_subnet(self, id_: str | None, vcn_id: str | None = None) -> ResourceRecord | None:
         """The subnet, which must be in the VCN."""
         subnet = self.require(id_, "Subnet")
         if subnet is not None and vcn_id and subnet.state["vcnId"] != vcn_id:
@@ -115,7 +115,7 @@ def check_request(request: ServiceRequest) -> None:
         rule(request)
 
 
-def require_unused(record: Record, records: Records) -> None:
+def require_unused(record: ResourceRecord, records: Records) -> None:
     """Raises ServiceError, in the words of OCI's services, where something needs the resource still."""
     blockers: Any = lifecycles()["blockers"].get(record.token, ())
     kind = record.resource.name

@@ -15,26 +15,26 @@ import yaml
 
 from llmd_rehearsal.kubernetes_plugin.client import Cluster, Unreachable, find_access, load
 from llmd_rehearsal.oci_plugin import bridge, functions
-from llmd_rehearsal.oci_plugin.cluster_autoscaler import ADD_ON, ApiClusterView, ClusterAutoscaler
+from llmd_rehearsal.oci_plugin.cluster_autoscaler import ADD_ON, ApiClusterView, ClusterAutoscalerAddOn
 from llmd_rehearsal.oci_plugin.facts import DEFAULT_REGION, resource_of
 from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.oci_plugin.local_cluster import (
-    AddOns,
     ClusterAddOns,
     EtcdStore,
-    NodeControl,
+    LocalAddOns,
+    LocalNodeControl,
     configurations_of,
     etcd_client,
 )
 from llmd_rehearsal.oci_plugin.nodes import Machines
 from llmd_rehearsal.oci_plugin.operations import Operations, ResourceRequest
-from llmd_rehearsal.oci_plugin.region import DEFAULT_TIME_SCALE, Clock, Records
+from llmd_rehearsal.oci_plugin.region import DEFAULT_TIME_SCALE, Records, RegionClock
 from llmd_rehearsal.oci_plugin.rest import RestApi, serve_rest
 from llmd_rehearsal.plugin_protocol import (
     Empty,
     Message,
+    PluginServer,
     PluginServicer,
-    Server,
     decode,
     diff_changes,
     encode,
@@ -44,7 +44,7 @@ from llmd_rehearsal.plugin_protocol import (
     provider,
     serve,
 )
-from llmd_rehearsal.plugin_values import InitFailed, JsonObject, Refusal, without_secrets
+from llmd_rehearsal.plugin_values import InitFailed, JsonObject, OperationRefusal, without_secrets
 
 VERSION: Final = "4.20.0"
 """What it answers as."""
@@ -64,7 +64,7 @@ class PluginOptions:
     kubeconfig: Path | None = None
     journal: Path | None = None
     faults: Path | None = None
-    nodes: NodeControl | None = None
+    nodes: LocalNodeControl | None = None
     time_scale: float = DEFAULT_TIME_SCALE
     helm: str = ""
     etcd: str = ""
@@ -87,14 +87,14 @@ class PluginOptions:
         return urlsplit(server).netloc
 
 
-def start(port: int = 0, options: PluginOptions | None = None) -> Server:
+def start(port: int = 0, options: PluginOptions | None = None) -> PluginServer:
     """Serves on a port of 127.0.0.1, by default a free one."""
     servicer = OciServicer(options or PluginOptions())
     return serve(servicer, port, servicer.end)
 
 
 @dataclass(frozen=True)
-class Session:
+class OciSession:
     """One provider instance: its region, and whether the engine is done with it."""
 
     region: str = DEFAULT_REGION
@@ -109,15 +109,15 @@ class OciServicer(PluginServicer):
 
     def __init__(self, options: PluginOptions) -> None:
         self._options = options
-        self._clock = Clock(options.time_scale)
+        self._clock = RegionClock(options.time_scale)
         self._records = Records(options.journal)
         machines = Machines(self._records, options.nodes)
         faults = Faults(options.faults)
         api = RestApi(self._records, machines, faults, self._clock)
         self._rest = None if options.rest_port is None else serve_rest(api, options.rest_port)
-        add_ons = AddOns(options.kubeconfig, options.helm) if options.kubeconfig and options.helm else None
+        add_ons = LocalAddOns(options.kubeconfig, options.helm) if options.kubeconfig and options.helm else None
         view = ApiClusterView(options.cluster)
-        self._autoscaler = ClusterAutoscaler(self._records, machines, view, options.autoscaler_time_scale)
+        self._autoscaler = ClusterAutoscalerAddOn(self._records, machines, view, options.autoscaler_time_scale)
         controllers = {ADD_ON: self._autoscaler}
         self._operations = Operations(
             self._records,
@@ -132,7 +132,7 @@ class OciServicer(PluginServicer):
             if add_ons and record.state.get("addonName") == ADD_ON:
                 self._autoscaler.configure(configurations_of(record.state))
         self._lock = threading.Lock()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, OciSession] = {}
 
     @property
     def engine_version(self) -> str:
@@ -154,10 +154,10 @@ class OciServicer(PluginServicer):
                 session.cancelled.set()
         self._records.close()
 
-    def _session(self, context: Message) -> Session:
+    def _session(self, context: Message) -> OciSession:
         """The provider instance behind a connection; the latest for a connection made anew."""
         with self._lock:
-            latest = next(reversed(self._sessions.values()), Session())
+            latest = next(reversed(self._sessions.values()), OciSession())
             return self._sessions.get(context.peer(), latest)
 
     @logged_call
@@ -176,7 +176,7 @@ class OciServicer(PluginServicer):
     def Configure(self, request: Message, context: Message) -> Message:
         region = _plain(request.args).get("region") or DEFAULT_REGION
         with self._lock:
-            self._sessions[context.peer()] = Session(str(region))
+            self._sessions[context.peer()] = OciSession(str(region))
             while len(self._sessions) > SESSIONS:
                 self._sessions.pop(next(iter(self._sessions)))
         return provider.ConfigureResponse(supportsPreview=True, supports_autonaming_configuration=True)
@@ -213,7 +213,7 @@ class OciServicer(PluginServicer):
         with _failures_of("updating", request.urn):
             try:
                 state = self._operations.update(request.id, before, update)
-            except Refusal as error:
+            except OperationRefusal as error:
                 raise InitFailed(request.id, before, [str(error)]) from None
         return provider.UpdateResponse(properties=encode(state))
 

@@ -13,10 +13,10 @@ from lightkube.models.core_v1 import Probe
 from llmd_base.errors import KitError
 
 from llmd_rehearsal.pods.containers import Container, StartError
-from llmd_rehearsal.pods.environment import MissingSourceError
+from llmd_rehearsal.pods.environment import MissingConfigError
 from llmd_rehearsal.pods.probes import ProbeCount, Tally, run_probe, schedule
 from llmd_rehearsal.pods.processes import start_task
-from llmd_rehearsal.pods.status import ContainerRecord, Running, Terminated, Waiting
+from llmd_rehearsal.pods.status import ContainerRecord, RunningContainer, Terminated, Waiting
 
 NOTICED_S = 6.0
 """Within it everybody has noticed that a pod ends: two busy cores were seen to stall for 4.1 s."""
@@ -158,7 +158,7 @@ class ContainerWorker:
             return None
         self._container = container
         since = datetime.now(UTC)
-        self.record.state = Running(since)
+        self.record.state = RunningContainer(since)
         self.record.container_id = container.identity
         probing = start_task(self._probe(container), f"probes of container {self.record.name}")
         self._options.changed()
@@ -183,7 +183,7 @@ class ContainerWorker:
                 return container
         except StartError as error:
             self._waiting(error.reason, str(error))
-        except MissingSourceError as error:
+        except MissingConfigError as error:
             self._waiting("CreateContainerConfigError", str(error))
         except (OSError, KitError) as error:
             self._waiting("CreateContainerError", str(error))

@@ -39,7 +39,7 @@ class PodFacts:
     allocatable: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-class MissingSourceError(Exception):
+class MissingConfigError(Exception):
     """A ConfigMap, Secret or key that a container needs isn't there (yet); the message is shown in the pod's status."""
 
 
@@ -98,14 +98,14 @@ def _value_from(pod: Pod, container: Container, facts: PodFacts, sources: Source
         return resource_value(pod, container, facts, source.resourceFieldRef)
     reference = source.configMapKeyRef or source.secretKeyRef
     if reference is None:
-        raise MissingSourceError("unsupported valueFrom")
+        raise MissingConfigError("unsupported valueFrom")
     namespace, kind = identity(pod).namespace, "configmap" if source.configMapKeyRef else "secret"
     data = source_data(sources, kind, namespace, reference.name, optional=reference.optional)
     if reference.key in data:
         return data[reference.key].decode()
     if reference.optional:
         return None
-    raise MissingSourceError(f"couldn't find key {reference.key} in {kind} {namespace}/{reference.name or ''}")
+    raise MissingConfigError(f"couldn't find key {reference.key} in {kind} {namespace}/{reference.name or ''}")
 
 
 def source_data(
@@ -119,7 +119,7 @@ def source_data(
     name = name or ""
     data = sources.config_map(namespace, name) if kind == "configmap" else sources.secret(namespace, name)
     if data is None and not optional:
-        raise MissingSourceError(f'{kind} "{name}" not found')
+        raise MissingConfigError(f'{kind} "{name}" not found')
     return data or {}
 
 
@@ -176,7 +176,7 @@ def field_value(pod: Pod, facts: PodFacts, path: str) -> str:
         return "\n".join(f'{key}="{value.translate(escapes)}"' for key, value in pairs)
     value = _plain_fields(pod, facts).get(path)
     if value is None:
-        raise MissingSourceError(f"unsupported fieldPath: {path}")
+        raise MissingConfigError(f"unsupported fieldPath: {path}")
     return value
 
 
@@ -203,7 +203,7 @@ def quantity(text: str) -> Decimal:
     """Read a Kubernetes quantity such as `1500m` or `8Gi` in base units."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None or match[2] not in _SUFFIXES:
-        raise MissingSourceError(f"not a quantity: {text}")
+        raise MissingConfigError(f"not a quantity: {text}")
     return Decimal(match[1]) * _SUFFIXES[match[2]]
 
 

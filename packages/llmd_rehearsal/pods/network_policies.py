@@ -17,8 +17,8 @@ from llmd_oke.operations.objects import metadata, texts
 
 from llmd_rehearsal.pods.networks import Networks, node_network
 from llmd_rehearsal.pods.packet_filters import EVERYWHERE, MAX_PORT, Opening, PodOpenings, admit
-from llmd_rehearsal.services import Address
-from llmd_rehearsal.watches import Changes, Store, identity
+from llmd_rehearsal.services import SocketAddress
+from llmd_rehearsal.watches import Changes, ObjectStore, identity
 
 _log = logging.getLogger(__name__)
 _GATHER_S = 0.02
@@ -224,9 +224,9 @@ class NetworkPolicyFilter:
 
     def __init__(
         self,
-        pods: Store[Pod],
-        policies: Store[NetworkPolicy],
-        namespaces: Store[Namespace],
+        pods: ObjectStore[Pod],
+        policies: ObjectStore[NetworkPolicy],
+        namespaces: ObjectStore[Namespace],
         networks: Networks,
         pod_network: IPv4Interface,
         service_network: IPv4Network,
@@ -244,7 +244,7 @@ class NetworkPolicyFilter:
         policies.subscribe(self._changes.note)
         namespaces.subscribe(self._changes.note)
 
-    def allows(self, source: str, target: Address) -> bool:
+    def allows(self, source: str, target: SocketAddress) -> bool:
         """Tell whether a connection from one address to another may be made on behalf of a pod."""
         if source == target.ip:
             return True

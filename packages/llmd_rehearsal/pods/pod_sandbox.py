@@ -17,13 +17,13 @@ from llmd_base.errors import KitError
 from llmd_oke.operations.objects import texts
 
 from llmd_rehearsal.agent_config import NodeConfig
-from llmd_rehearsal.nodes import Fleet
+from llmd_rehearsal.nodes import NodeFleet
 from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.pods import hardware, volumes
 from llmd_rehearsal.pods.container_worker import BackOff, Starts
 from llmd_rehearsal.pods.containers import Mount, termination_message
 from llmd_rehearsal.pods.environment import (
-    MissingSourceError,
+    MissingConfigError,
     PodFacts,
     decoded,
     environment,
@@ -37,7 +37,7 @@ from llmd_rehearsal.pods.probes import ProbeCount
 from llmd_rehearsal.pods.processes import start_task
 from llmd_rehearsal.pods.status import EventRecorder
 from llmd_rehearsal.pods.volumes import File, TokenRequest, renewal_s, request_tokens, write_files
-from llmd_rehearsal.watches import ObjectIdentity, Store, identity, is_sidecar, spec_of
+from llmd_rehearsal.watches import ObjectIdentity, ObjectStore, identity, is_sidecar, spec_of
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
@@ -58,8 +58,8 @@ class Resolver:
 class StoredSources:
     """ConfigMaps and Secrets as the watches last saw them."""
 
-    config_maps: Store[ConfigMap]
-    secrets: Store[Secret]
+    config_maps: ObjectStore[ConfigMap]
+    secrets: ObjectStore[Secret]
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
         """Give a ConfigMap's data and binary data."""
@@ -80,11 +80,11 @@ class AgentContext:
     """Services of the agent to its pods, and settings that hold for all of them."""
 
     client: AsyncClient
-    fleet: Fleet
+    fleet: NodeFleet
     networks: Networks
     addresses: AddressPool
     sources: StoredSources
-    services: Store[Service]
+    services: ObjectStore[Service]
     factory: ContainerFactory
     recorder: EventRecorder
     state_folder: Path
@@ -169,7 +169,7 @@ class PodFiles:
             self._stale.clear()
             try:
                 self._write_volumes(pod)
-            except MissingSourceError as error:
+            except MissingConfigError as error:
                 _log.info("volumes of %s not refreshed: %s", self._folders.pod.name, error)
 
     def remove(self) -> None:
@@ -216,7 +216,7 @@ class PodSandbox:
             try:
                 await files.write(pod)
                 break
-            except (MissingSourceError, ApiError, httpx2.HTTPError) as error:
+            except (MissingConfigError, ApiError, httpx2.HTTPError) as error:
                 warn("FailedMount", f"MountVolume.SetUp failed: {error}")
             self._changed.clear()
             with suppress(TimeoutError):

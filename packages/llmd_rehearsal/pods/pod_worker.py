@@ -23,7 +23,7 @@ from llmd_rehearsal.pods.pod_sandbox import AgentContext, PodSandbox
 from llmd_rehearsal.pods.processes import start_task
 from llmd_rehearsal.pods.status import (
     ContainerRecord,
-    Role,
+    ContainerRole,
     StatusWriter,
     delete_object,
     gather_s,
@@ -31,7 +31,7 @@ from llmd_rehearsal.pods.status import (
     pod_status,
 )
 from llmd_rehearsal.pods.volumes import source_names
-from llmd_rehearsal.watches import Store, identity, is_ready, spec_of
+from llmd_rehearsal.watches import ObjectStore, identity, is_ready, spec_of
 
 _log = logging.getLogger(__name__)
 _MIN_SIDECAR_GRACE_S = 2.0
@@ -44,7 +44,7 @@ _END_PHASES = {"Succeeded", "Failed"}
 class PodRunner:
     """The workers of all pods, by uid; each name has one at a time that isn't ending."""
 
-    def __init__(self, context: AgentContext, pods: Store[Pod]) -> None:
+    def __init__(self, context: AgentContext, pods: ObjectStore[Pod]) -> None:
         self._context = context
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,9 +177,9 @@ class PodWorker:
             waiting.cancel()
             self._writer.changed()
             if await self._initialise():
-                mains = [self._begin(model, Role.MAIN) for model in spec_of(self.pod).containers]
+                mains = [self._begin(model, ContainerRole.MAIN) for model in spec_of(self.pod).containers]
                 await asyncio.wait(mains)  # which, other than gather, leaves them running when this is cancelled
-            await self._stop(reversed(self._names_with_role(Role.SIDECAR)), self.grace_s)
+            await self._stop(reversed(self._names_with_role(ContainerRole.SIDECAR)), self.grace_s)
         except KitError as error:
             self._warn("FailedCreatePodSandBox", str(error))
             return
@@ -191,7 +191,7 @@ class PodWorker:
         for model in spec_of(self.pod).initContainers or []:
             record = self._records[model.name]
             task = self._begin(model, record.role)
-            if record.role is Role.SIDECAR:
+            if record.role is ContainerRole.SIDECAR:
                 await self._workers[model.name].started.wait()
                 continue
             await asyncio.wait([task])
@@ -199,13 +199,13 @@ class PodWorker:
                 return False
         return True
 
-    def _begin(self, model: ContainerModel, role: Role) -> asyncio.Task[None]:
+    def _begin(self, model: ContainerModel, role: ContainerRole) -> asyncio.Task[None]:
         worker = ContainerWorker(model, self._records[model.name], self._container_options(model, role))
         self._workers[model.name] = worker
         task = self._running[model.name] = start_task(worker.run(), f"{self._title}: container {model.name}")
         return task
 
-    def _container_options(self, model: ContainerModel, role: Role) -> ContainerOptions:
+    def _container_options(self, model: ContainerModel, role: ContainerRole) -> ContainerOptions:
         def make() -> Container:
             return self._context.factory.make(model, self._sandbox.container_context(self.pod, model))
 
@@ -228,8 +228,10 @@ class PodWorker:
         self._living.cancel()
         deadline = asyncio.get_running_loop().time() + grace_s
         await asyncio.gather(self._living, return_exceptions=True)
-        await self._stop([*self._names_with_role(Role.MAIN), *self._names_with_role(Role.INIT)], grace_s)
-        for name in reversed(self._names_with_role(Role.SIDECAR)):
+        await self._stop(
+            [*self._names_with_role(ContainerRole.MAIN), *self._names_with_role(ContainerRole.INIT)], grace_s
+        )
+        for name in reversed(self._names_with_role(ContainerRole.SIDECAR)):
             left_s = deadline - asyncio.get_running_loop().time()
             await self._stop([name], max(left_s, min(_MIN_SIDECAR_GRACE_S, grace_s)))
         self._writing.cancel()
@@ -245,7 +247,7 @@ class PodWorker:
         await asyncio.gather(*(self._workers[name].stop(grace_s) for name in started))
         await asyncio.gather(*(self._running[name] for name in started))
 
-    def _names_with_role(self, role: Role) -> list[str]:
+    def _names_with_role(self, role: ContainerRole) -> list[str]:
         return [name for name, record in self._records.items() if record.role is role]
 
     def _status(self) -> dict[str, Any]:
@@ -263,8 +265,8 @@ def _simulated(factory: ContainerFactory, spec: PodSpec) -> dict[str, str]:
     return {SIMULATED_ANNOTATION: ",".join(names)} if names else {}
 
 
-def _restarts(policy: str, role: Role) -> Callable[[int], bool]:
-    always = role is Role.SIDECAR or (policy == "Always" and role is Role.MAIN)
+def _restarts(policy: str, role: ContainerRole) -> Callable[[int], bool]:
+    always = role is ContainerRole.SIDECAR or (policy == "Always" and role is ContainerRole.MAIN)
 
     def restarts(code: int) -> bool:
         return always or (policy != "Never" and code != 0)

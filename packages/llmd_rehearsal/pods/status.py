@@ -30,7 +30,7 @@ _ENDED = {"Succeeded", "Failed"}
 _SOURCE = "rehearsal-node-agent"
 
 
-class Role(Enum):
+class ContainerRole(Enum):
     """Roles that a container has in its pod."""
 
     INIT = "init"
@@ -47,7 +47,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningContainer:
     """State of a container that runs since `since`."""
 
     since: datetime
@@ -75,8 +75,8 @@ class ContainerRecord:
 
     name: str
     image: str
-    role: Role
-    state: Waiting | Running | Terminated = Waiting("ContainerCreating")
+    role: ContainerRole
+    state: Waiting | RunningContainer | Terminated = Waiting("ContainerCreating")
     last: Terminated | None = None
     restarts: int = 0
     started: bool = False
@@ -112,8 +112,8 @@ def pod_status(
 
     Conditions of other owners are kept, and transition times where a condition's status hasn't changed.
     """
-    inits = [record for record in records if record.role is not Role.MAIN]
-    mains = [record for record in records if record.role is Role.MAIN]
+    inits = [record for record in records if record.role is not ContainerRole.MAIN]
+    mains = [record for record in records if record.role is ContainerRole.MAIN]
     status: dict[str, Any] = {
         "phase": phase(records),
         "startTime": timestamp(start),
@@ -130,13 +130,15 @@ def pod_status(
 
 def phase(records: Sequence[ContainerRecord]) -> str:
     """Give the pod's phase: it has ended only when all of its containers, sidecars too, have."""
-    if any(record.role is Role.INIT and record.failed for record in records):
+    if any(record.role is ContainerRole.INIT and record.failed for record in records):
         return "Failed"
-    mains = [record for record in records if record.role is Role.MAIN]
-    sidecar_runs = any(record.role is Role.SIDECAR and isinstance(record.state, Running) for record in records)
+    mains = [record for record in records if record.role is ContainerRole.MAIN]
+    sidecar_runs = any(
+        record.role is ContainerRole.SIDECAR and isinstance(record.state, RunningContainer) for record in records
+    )
     if sidecar_runs or not all(record.over for record in mains):
         have_begun = all(not isinstance(record.state, Waiting) or record.last is not None for record in mains)
-        return "Running" if have_begun else "Pending"
+        return "RunningContainer" if have_begun else "Pending"
     return "Succeeded" if all(record.succeeded for record in mains) else "Failed"
 
 
@@ -175,7 +177,8 @@ def _initialised(records: Sequence[ContainerRecord]) -> Condition:
     pending = [
         record.name
         for record in records
-        if (record.role is Role.INIT and not record.succeeded) or (record.role is Role.SIDECAR and not record.started)
+        if (record.role is ContainerRole.INIT and not record.succeeded)
+        or (record.role is ContainerRole.SIDECAR and not record.started)
     ]
     has_succeeded = phase(records) == "Succeeded"
     if not pending or has_succeeded:
@@ -188,7 +191,7 @@ def _containers_ready(records: Sequence[ContainerRecord]) -> Condition:
     pod_phase = phase(records)
     if pod_phase in {"Succeeded", "Failed"}:
         return Condition("", true=False, reason="PodCompleted" if pod_phase == "Succeeded" else "PodFailed")
-    unready = [record.name for record in records if record.role is not Role.INIT and not record.ready]
+    unready = [record.name for record in records if record.role is not ContainerRole.INIT and not record.ready]
     if not unready:
         return Condition("", true=True)
     message = f"containers with unready status: [{' '.join(unready)}]"
@@ -220,11 +223,11 @@ def _present_conditions(pod: Pod) -> list[PodCondition]:
     return (pod.status.conditions if pod.status else None) or []
 
 
-def _state(state: Waiting | Running | Terminated) -> dict[str, Any]:
+def _state(state: Waiting | RunningContainer | Terminated) -> dict[str, Any]:
     match state:
         case Waiting(reason, message):
             return {"waiting": {"reason": reason} if message is None else {"reason": reason, "message": message}}
-        case Running(since):
+        case RunningContainer(since):
             return {"running": {"startedAt": timestamp(since)}}
         case Terminated():
             detail: dict[str, Any] = {
@@ -242,8 +245,8 @@ def initial_records(pod: Pod) -> dict[str, ContainerRecord]:
     spec = spec_of(pod)
     inits = spec.initContainers or []
     waiting = Waiting("PodInitializing" if inits else "ContainerCreating")
-    roles = [(container, Role.SIDECAR if is_sidecar(container) else Role.INIT) for container in inits]
-    roles += [(container, Role.MAIN) for container in spec.containers]
+    roles = [(container, ContainerRole.SIDECAR if is_sidecar(container) else ContainerRole.INIT) for container in inits]
+    roles += [(container, ContainerRole.MAIN) for container in spec.containers]
     restarts = _restarts_so_far(pod)
     return {
         container.name: ContainerRecord(

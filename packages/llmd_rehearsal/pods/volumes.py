@@ -16,7 +16,7 @@ from lightkube.resources.core_v1 import Pod, ServiceAccountToken
 from llmd_base.errors import KitError
 
 from llmd_rehearsal.pods.environment import (
-    MissingSourceError,
+    MissingConfigError,
     PodFacts,
     Sources,
     field_value,
@@ -111,7 +111,7 @@ def folder(volume: Volume, pod: Pod, pod_folder: Path, state_folder: Path) -> Pa
         return state_folder / "nodes" / node / "host" / volume.hostPath.path.strip("/")
     if volume.emptyDir or volume.ephemeral:
         return pod_folder / "volumes" / volume.name
-    raise MissingSourceError(f'volume "{volume.name}": the rehearsal has no volumes of this kind')
+    raise MissingConfigError(f'volume "{volume.name}": the rehearsal has no volumes of this kind')
 
 
 def _projections(volume: Volume) -> list[VolumeProjection]:
@@ -140,7 +140,7 @@ def _projected(projection: VolumeProjection, pod: Pod, sources: VolumeSources, m
     if projection.serviceAccountToken:
         token = sources.tokens[_token_request(projection)]
         return {projection.serviceAccountToken.path: File(token.encode(), mode or _DEFAULT_MODE)}
-    raise MissingSourceError("unsupported projection")
+    raise MissingConfigError("unsupported projection")
 
 
 def _selected(
@@ -152,7 +152,7 @@ def _selected(
     selection = list(items)
     missing = [item.key for item in selection if item.key not in data]
     if missing and not optional:
-        raise MissingSourceError(f"references non-existent config key: {missing[0]}")
+        raise MissingConfigError(f"references non-existent config key: {missing[0]}")
     return {
         item.path: File(data[item.key], usual if item.mode is None else item.mode)
         for item in selection
@@ -170,7 +170,7 @@ def _downward(
         elif item.resourceFieldRef:
             text = resource_value(pod, Container(name=""), facts, item.resourceFieldRef)
         else:
-            raise MissingSourceError(f"{item.path}: neither fieldRef nor resourceFieldRef")
+            raise MissingConfigError(f"{item.path}: neither fieldRef nor resourceFieldRef")
         files[item.path] = File(text.encode(), item.mode or mode or _DEFAULT_MODE)
     return files
 

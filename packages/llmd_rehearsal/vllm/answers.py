@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from llmd_rehearsal.vllm.bodies import ApiError
+from llmd_rehearsal.vllm.bodies import ErrorAnswer
 from llmd_rehearsal.vllm.requests import Choice, Generation, corrupt_answer
 from llmd_rehearsal.vllm.sequences import CHARACTERS_PER_TOKEN, Finish, Sequence
 
@@ -36,7 +36,7 @@ _SAMPLING = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequen
 _STATUS = {Finish.LENGTH: "incomplete", Finish.ABORT: "cancelled"}
 
 
-class Answer:
+class ChoiceAnswer:
     """Answer to one choice of a request. `done` is set when its sequence ended."""
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
@@ -70,7 +70,7 @@ class Answer:
 
 
 def body(
-    answers: list[Answer],
+    answers: list[ChoiceAnswer],
     sequences: list[Sequence],
     transfer: Mapping[str, Any] | None,
     *,
@@ -98,7 +98,7 @@ def body(
     }
 
 
-def _choice(answer: Answer, sequence: Sequence, *, chat: bool) -> dict[str, Any]:
+def _choice(answer: ChoiceAnswer, sequence: Sequence, *, chat: bool) -> dict[str, Any]:
     text = answer.text(sequence)
     ends = {"finish_reason": sequence.finish, "stop_reason": None}
     rest = {"logprobs": None, **ends, "token_ids": None, "routed_experts": None}
@@ -108,7 +108,7 @@ def _choice(answer: Answer, sequence: Sequence, *, chat: bool) -> dict[str, Any]
     return {"index": answer.index, "message": {"role": "assistant", "content": text, **absent}, **rest}
 
 
-class Stream(Answer):
+class Stream(ChoiceAnswer):
     """A choice in server-sent events. `started` is set at the first; what comes before `attach` is kept for `take`."""
 
     def __init__(self, generation: Generation, index: int, response_id: str, fingerprint: str) -> None:
@@ -210,9 +210,9 @@ def refuse_failed(sequences: list[Sequence]) -> None:
         raise failure()
 
 
-def failure() -> ApiError:
+def failure() -> ErrorAnswer:
     """Error that vLLM answers where the engine gave up on a request."""
-    return ApiError(500, "InternalServerError", "Internal server error")
+    return ErrorAnswer(500, "InternalServerError", "Internal server error")
 
 
 def usage(sequences: list[Sequence], *, cached: bool) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def data(value: Mapping[str, Any]) -> bytes:
 
 
 def response_body(
-    answer: Answer, sequence: Sequence, transfer: Mapping[str, Any] | None, *, harmony: bool
+    answer: ChoiceAnswer, sequence: Sequence, transfer: Mapping[str, Any] | None, *, harmony: bool
 ) -> dict[str, Any]:
     """The whole response to `/v1/responses`.
 
@@ -315,7 +315,7 @@ class ResponsesStream(Stream):
         return f"event: {kind}\ndata: {text}\n\n".encode()
 
 
-def _frame(answer: Answer) -> dict[str, Any]:
+def _frame(answer: ChoiceAnswer) -> dict[str, Any]:
     """All that is known before the first token."""
     body = answer.generation.responses
     if body is None:

@@ -9,32 +9,39 @@ from typing import Any
 from aiohttp import web
 
 from llmd_rehearsal.vllm import answers, requests
-from llmd_rehearsal.vllm.answers import Answer, ResponsesStream, Stream
-from llmd_rehearsal.vllm.bodies import ApiError
-from llmd_rehearsal.vllm.command import Settings
-from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.answers import ChoiceAnswer, ResponsesStream, Stream
+from llmd_rehearsal.vllm.bodies import ErrorAnswer
+from llmd_rehearsal.vllm.command import CommandSettings
+from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.metrics import CONTENT_TYPE
-from llmd_rehearsal.vllm.requests import Generation, Limits
+from llmd_rehearsal.vllm.requests import Generation, RequestLimits
 from llmd_rehearsal.vllm.sequences import Finish, Prompt, RemoteBlocks, Sequence, chat_prompt
 
 _METRICS_HEADERS = {"Content-Type": CONTENT_TYPE}
 _EVENT_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Judge = Callable[[Mapping[str, Any], Limits], Generation]
+Judge = Callable[[Mapping[str, Any], RequestLimits], Generation]
 
 
-class Api:
+class ServerApi:
     """The routes of one server. `version` is what `/version` answers; `harmony` says that the model is a gpt-oss."""
 
     def __init__(
-        self, settings: Settings, engine: Engine, version: str, seed: int, created: int, *, harmony: bool = False
+        self,
+        settings: CommandSettings,
+        engine: SimulatedEngine,
+        version: str,
+        seed: int,
+        created: int,
+        *,
+        harmony: bool = False,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._version = version
         self._created = created
-        self._limits = Limits(settings.served_model_names, engine.cache.max_model_len, seed, harmony)
+        self._limits = RequestLimits(settings.served_model_names, engine.cache.max_model_len, seed, harmony)
         self._fingerprint = _fingerprint(settings, version)
         self._prefills = 0
         self._routes: dict[str, dict[str, Handler]] = {
@@ -59,7 +66,7 @@ class Api:
             return web.json_response({"detail": "Method Not Allowed"}, status=405)
         try:
             return await handler(request)
-        except ApiError as error:
+        except ErrorAnswer as error:
             return web.json_response(error.body, status=error.status)
 
     def _stored_response(self, path: str) -> Mapping[str, Handler]:
@@ -103,11 +110,11 @@ class Api:
     async def _create(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
         """Answer, or refuse; what the engine refuses comes into a stream that has begun."""
         if self._engine.dead:
-            raise ApiError(500, "InternalServerError", "EngineCore encountered an issue.")
+            raise ErrorAnswer(500, "InternalServerError", "EngineCore encountered an issue.")
         body = await _body(request)
         try:
             generation = judge(body, self._limits)
-        except ApiError as error:
+        except ErrorAnswer as error:
             if not (error.late and body.get("stream")):
                 raise
             response = await _begin(request)
@@ -115,7 +122,7 @@ class Api:
             await response.write_eof()
             return response
         if generation.wants_remote_decode and self._fails_prefill():
-            raise ApiError(500, "InternalServerError", "a prefill that fails was rehearsed")
+            raise ErrorAnswer(500, "InternalServerError", "a prefill that fails was rehearsed")
         return await self._generate(request, generation)
 
     def _fails_prefill(self) -> bool:
@@ -127,7 +134,7 @@ class Api:
 
     async def _generate(self, request: web.BaseRequest, generation: Generation) -> web.StreamResponse:
         stream_type = Stream if generation.responses is None else ResponsesStream
-        kind = stream_type if generation.stream else Answer
+        kind = stream_type if generation.stream else ChoiceAnswer
         response_id = _response_id(request, generation)
         parts = [kind(generation, index, response_id, self._fingerprint) for index in range(len(generation.choices))]
         sequences = self._sequences(generation, parts)
@@ -144,7 +151,7 @@ class Api:
             for sequence in sequences:
                 self._engine.abort(sequence)
 
-    def _whole(self, generation: Generation, parts: list[Answer], sequences: list[Sequence]) -> dict[str, Any]:
+    def _whole(self, generation: Generation, parts: list[ChoiceAnswer], sequences: list[Sequence]) -> dict[str, Any]:
         transfer = self._transfer(sequences[0]) if sequences else None
         if generation.responses is not None:
             return answers.response_body(parts[0], sequences[0], transfer, harmony=self._limits.harmony)
@@ -187,7 +194,7 @@ class Api:
     def _cached(self) -> bool:
         return self._settings.prompt_tokens_details
 
-    def _sequences(self, generation: Generation, parts: list[Answer]) -> list[Sequence]:
+    def _sequences(self, generation: Generation, parts: list[ChoiceAnswer]) -> list[Sequence]:
         """A sequence for each choice. Without the NIXL connector `kv_transfer_params` mean nothing."""
         settings = self._settings
         nixl = settings.transfer is not None and settings.transfer.nixl
@@ -250,7 +257,7 @@ def _response_id(request: web.BaseRequest, generation: Generation) -> str:
     return f"{'chatcmpl' if generation.chat else 'cmpl'}-{request_id}"
 
 
-def _fingerprint(settings: Settings, version: str) -> str:
+def _fingerprint(settings: CommandSettings, version: str) -> str:
     """`system_fingerprint`: version, parallelism and a hash of the configuration."""
     size = settings.tensor_parallel_size
     digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:8]

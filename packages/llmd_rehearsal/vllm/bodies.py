@@ -30,7 +30,7 @@ class RequestValueError(ValueError):
         return f"{super().__str__()} ({text})" if text else super().__str__()
 
 
-class ApiError(Exception):
+class ErrorAnswer(Exception):
     """An answer in vLLM's error shape. `kind` is the error's type: BadRequestError, NotFoundError and the like.
 
     `late` errors come from the engine, after a stream's headers: a stream then carries them as an event.
@@ -45,10 +45,10 @@ class ApiError(Exception):
         self.late = late
 
 
-def bad_request(error: ValueError, *, late: bool = False) -> ApiError:
+def bad_request(error: ValueError, *, late: bool = False) -> ErrorAnswer:
     """A request that is well formed and that vLLM refuses for what it asks."""
     parameter = error.parameter if isinstance(error, RequestValueError) else None
-    return ApiError(HTTPStatus.BAD_REQUEST, "BadRequestError", str(error), parameter, late=late)
+    return ErrorAnswer(HTTPStatus.BAD_REQUEST, "BadRequestError", str(error), parameter, late=late)
 
 
 class StreamOptions(BaseModel):
@@ -275,7 +275,7 @@ def parse(kind: type[_AnyBody], body: Mapping[str, Any]) -> _AnyBody:
         raise bad_request(ValueError(str(error))) from error
 
 
-def _invalid_body(error: ValidationError) -> ApiError:
+def _invalid_body(error: ValidationError) -> ErrorAnswer:
     """A body that doesn't have the form of a request."""
     details = error.errors(include_url=False)
     messages = [repr({**detail, "loc": ("body", *detail["loc"])}) for detail in details]
@@ -289,8 +289,8 @@ def _invalid_body(error: ValidationError) -> ApiError:
     return malformed(messages, ".".join(path))
 
 
-def malformed(messages: Sequence[str], parameter: str | None) -> ApiError:
+def malformed(messages: Sequence[str], parameter: str | None) -> ErrorAnswer:
     """Answer of vLLM's handler of FastAPI's validation errors; it is not of type BadRequestError."""
     count = f"{len(messages)} validation error{'s' if len(messages) > 1 else ''}"
     text = "\n".join([f"{count}:", *(f"  {message}" for message in messages)])
-    return ApiError(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase, text, parameter)
+    return ErrorAnswer(HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST.phrase, text, parameter)

@@ -18,7 +18,7 @@ class Handle(Protocol):
         ...
 
 
-class Clock(Protocol):
+class ModelClock(Protocol):
     """Clock of model time, in seconds."""
 
     def now(self) -> float:

@@ -36,7 +36,7 @@ _FLAG = re.compile(r"--|-[A-Za-z]+\.")
 """A flag's long name, or its short name with a key of its JSON object."""
 
 
-class Refusal(Exception):
+class StartRefusal(Exception):
     """A server that exits instead of serving; `exit_code` and `text` are what vLLM would leave behind."""
 
     def __init__(self, exit_code: int, text: str) -> None:
@@ -88,7 +88,7 @@ class KeyValueTransfer:
 
 
 @dataclass(frozen=True)
-class Settings:
+class CommandSettings:
     """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
     `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
@@ -127,7 +127,7 @@ class Settings:
         return self.transfer is not None or self.offloads
 
 
-def settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def settings(argv: Sequence[str], environment: Mapping[str, str]) -> CommandSettings:
     """The settings in a container's command.
 
     Raises:
@@ -137,24 +137,24 @@ def settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     offloads = namespace.kv_offloading_size is not None  # its connector replaces any other without a word
     for name in ("data_parallel_size", "pipeline_parallel_size"):
         if getattr(namespace, name) != 1:
-            raise Refusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} other than 1 isn't simulated.")
+            raise StartRefusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} other than 1 isn't simulated.")
     for name in ("config", "uds", "ssl_keyfile", "headless", "grpc"):
         if getattr(namespace, name):
-            raise Refusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
+            raise StartRefusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
     model = namespace.model_tag or namespace.model
     if model is None:
-        raise Refusal(1, "ValueError: no model was given; vLLM's own default isn't in the catalogue.")
+        raise StartRefusal(1, "ValueError: no model was given; vLLM's own default isn't in the catalogue.")
     if not 0 < namespace.gpu_memory_utilization <= 1:
-        raise Refusal(
+        raise StartRefusal(
             1, f"ValueError: GPU memory utilization must be less than 1.0. Got {namespace.gpu_memory_utilization}."
         )
     if namespace.max_num_batched_tokens < namespace.max_num_seqs:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"ValueError: max_num_batched_tokens ({namespace.max_num_batched_tokens}) must be greater than or equal to "
             f"max_num_seqs ({namespace.max_num_seqs}).",
         )
-    return Settings(
+    return CommandSettings(
         model=str(model),
         revision=namespace.revision,
         served_model_names=tuple(namespace.served_model_name or (model,)),
@@ -193,7 +193,7 @@ def _max_model_len(text: str | None) -> int | None:
     try:
         return human_readable_int(text)
     except ValueError:
-        raise Refusal(
+        raise StartRefusal(
             2, f"vllm serve: error: argument --max-model-len: invalid human_readable_int value: {text!r}"
         ) from None
 
@@ -203,7 +203,7 @@ def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
     level = environment.get(QUICK_REDUCE_VARIABLE, "NONE")
     method = quantization(level)
     if method is None:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"ValueError: Invalid value {level!r} for {QUICK_REDUCE_VARIABLE}. Valid options: {list(QUANTIZATIONS)}.",
         )
@@ -214,7 +214,7 @@ def _attention_backend(namespace: argparse.Namespace) -> str | None:
     """The backend's name in capitals, as vLLM takes it; None leaves the choice to vLLM."""
     nested = _object(namespace.attention_config or {}, "attention-config").get("backend")
     if nested and namespace.attention_backend:
-        raise Refusal(1, "ValueError: attention_backend and attention_config.backend are mutually exclusive")
+        raise StartRefusal(1, "ValueError: attention_backend and attention_config.backend are mutually exclusive")
     backend = namespace.attention_backend or nested
     return str(backend).upper() if backend else None
 
@@ -225,18 +225,20 @@ def _transfer(config: object, environment: Mapping[str, str]) -> KeyValueTransfe
     values = _object(config, "kv-transfer-config")
     connector, role = values.get("kv_connector"), values.get("kv_role")
     if connector is not None and role is None:
-        raise Refusal(
+        raise StartRefusal(
             1, f"ValueError: Please specify kv_role when kv_connector is set, supported roles are {list(_ROLES)}"
         )
     if role not in _ROLES:
-        raise Refusal(1, f"ValueError: Unsupported kv_role: {role}. Supported roles are {list(_ROLES)}")
+        raise StartRefusal(1, f"ValueError: Unsupported kv_role: {role}. Supported roles are {list(_ROLES)}")
     if connector not in _KNOWN_CONNECTORS:
-        raise Refusal(1, f"ValueError: Unsupported connector type: {connector}")
+        raise StartRefusal(1, f"ValueError: Unsupported connector type: {connector}")
     if connector not in (*NIXL_CONNECTORS, DECODE_BENCH_CONNECTOR):
-        raise Refusal(1, f"llmd-oke rehearsal: the connector {connector} isn't simulated.")
+        raise StartRefusal(1, f"llmd-oke rehearsal: the connector {connector} isn't simulated.")
     policy = values.get("kv_load_failure_policy", "fail")
     if policy not in {"fail", "recompute"}:
-        raise Refusal(1, f"ValueError: kv_load_failure_policy: Input should be 'recompute' or 'fail', got {policy!r}")
+        raise StartRefusal(
+            1, f"ValueError: kv_load_failure_policy: Input should be 'recompute' or 'fail', got {policy!r}"
+        )
     extra = _object(values.get("kv_connector_extra_config") or {}, "kv-transfer-config")
     return KeyValueTransfer(
         connector=connector,
@@ -254,7 +256,7 @@ def _transfer(config: object, environment: Mapping[str, str]) -> KeyValueTransfe
 
 def _object(value: object, flag: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Refusal(2, f"vllm serve: error: argument --{flag}: not an object")
+        raise StartRefusal(2, f"vllm serve: error: argument --{flag}: not an object")
     return cast("dict[str, Any]", value)
 
 
@@ -262,7 +264,7 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(environment.get(name, default))
     except ValueError:
-        raise Refusal(
+        raise StartRefusal(
             1, f"ValueError: invalid literal for int() with base 10: {environment[name]!r} ({name})"
         ) from None
 
@@ -275,8 +277,8 @@ class _Parser(argparse.ArgumentParser):
         raise _usage_refusal(self.prog, message)
 
 
-def _usage_refusal(program: str, message: str) -> Refusal:
-    return Refusal(2, f"usage: vllm serve [model_tag] [options]\n{program}: error: {message}")
+def _usage_refusal(program: str, message: str) -> StartRefusal:
+    return StartRefusal(2, f"usage: vllm serve [model_tag] [options]\n{program}: error: {message}")
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
@@ -290,7 +292,7 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     elif name.startswith("python") and words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]:
         program, flags = "api_server.py", words[3:]
     else:
-        raise Refusal(
+        raise StartRefusal(
             2,
             f"llmd-oke rehearsal: {' '.join(words)[:200]!r} can't be simulated; accepted are `vllm serve MODEL ...` "
             "and `python3 -m vllm.entrypoints.openai.api_server ...`, without a shell around them.",

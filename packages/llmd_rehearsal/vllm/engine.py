@@ -11,26 +11,26 @@ from collections.abc import Callable
 
 from llmd_tuner.latency import LatencyModel
 
-from llmd_rehearsal.vllm.clocks import Clock
-from llmd_rehearsal.vllm.command import Settings
+from llmd_rehearsal.vllm.clocks import ModelClock
+from llmd_rehearsal.vllm.command import CommandSettings
 from llmd_rehearsal.vllm.metrics import ServerMetrics
-from llmd_rehearsal.vllm.nixl import Handover, Network
-from llmd_rehearsal.vllm.scheduler import Scheduler, Step
+from llmd_rehearsal.vllm.nixl import Handover, TransferNetwork
+from llmd_rehearsal.vllm.scheduler import Scheduler, SchedulerStep
 from llmd_rehearsal.vllm.sequences import Finish, Sequence
 from llmd_rehearsal.vllm.startup import CacheSize
 
 
-class Engine:
+class SimulatedEngine:
     """One vLLM engine. Not thread-safe: everything happens on the loop of its clock."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: CommandSettings,
         cache: CacheSize,
         latency: LatencyModel,
         metrics: ServerMetrics,
-        clock: Clock,
-        network: Network,
+        clock: ModelClock,
+        network: TransferNetwork,
         log: Callable[[str], None] = lambda _: None,
         crash: Callable[[], None] = lambda: None,
     ) -> None:
@@ -44,7 +44,7 @@ class Engine:
         self._prefills = settings.transfer is None or not settings.transfer.decode_bench
         self._arriving: set[Sequence] = set()
         self._receiving: set[Sequence] = set()
-        self._step: Step | None = None
+        self._step: SchedulerStep | None = None
         self._handover: Handover | None = None
         if settings.transfer is not None:
             self._handover = Handover(settings.transfer, network, latency, metrics, clock, log, self._free, crash)
@@ -136,14 +136,14 @@ class Engine:
         deadline_s = start_s + self._duration_s(step)
         self.clock.call_at(deadline_s, lambda: self._finish_step(step, deadline_s))
 
-    def _duration_s(self, step: Step) -> float:
+    def _duration_s(self, step: SchedulerStep) -> float:
         prefill_s = sum(self._server.prefill_s(tokens, sequence.computed) for sequence, tokens in step.prefills)
         decodes = len(step.decodes)
         if not decodes:
             return max(prefill_s, self._server.decode_step_s(len(step.prefills), 0.0))
         return prefill_s + self._server.decode_step_s(decodes, step.context_tokens / decodes)
 
-    def _finish_step(self, step: Step, deadline_s: float) -> None:
+    def _finish_step(self, step: SchedulerStep, deadline_s: float) -> None:
         resume_s = self.clock.resume_at(deadline_s)
         for sequence, tokens in step.prefills:
             if sequence.finish is None:

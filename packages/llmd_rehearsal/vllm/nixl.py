@@ -8,7 +8,7 @@ from typing import Protocol
 
 from llmd_tuner.latency import LatencyModel
 
-from llmd_rehearsal.vllm.clocks import Clock, Handle
+from llmd_rehearsal.vllm.clocks import Handle, ModelClock
 from llmd_rehearsal.vllm.command import KeyValueTransfer
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.sequences import RemoteBlocks, Sequence
@@ -70,7 +70,7 @@ class Holder(Protocol):
 
 
 @dataclass
-class Peer:
+class TransferPeer:
     """A server on the side channel.
 
     `port_free_s` is when its ports have sent all that others pull, `handshakes` when the one with an engine is over,
@@ -99,7 +99,7 @@ class Pull:
     garbled: bool = False
 
 
-class Network:
+class TransferNetwork:
     """All servers of the rehearsal that hand over KV caches, by engine id.
 
     `pairings` counts the pulls by the versions of prefill and decode server, those that failed included. With
@@ -108,12 +108,12 @@ class Network:
 
     def __init__(self) -> None:
         self.slowdown = 1.0
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, TransferPeer] = {}
         self.pairings: Counter[tuple[str, str]] = Counter()
 
     def join(self, identity: Identity, holder: Holder) -> Callable[[], None]:
         """Make a server known; the result takes it away again."""
-        peer = self._peers[identity.engine_id] = Peer(identity, holder)
+        peer = self._peers[identity.engine_id] = TransferPeer(identity, holder)
 
         def leave() -> None:
             if self._peers.get(identity.engine_id) is peer:
@@ -170,7 +170,7 @@ class Network:
         return None
 
 
-def _handshake_failure(local: Identity, peer: Peer | None, remote: RemoteBlocks) -> str | None:
+def _handshake_failure(local: Identity, peer: TransferPeer | None, remote: RemoteBlocks) -> str | None:
     """Reason why the handshake with a holder fails, or None."""
     if peer is None:
         return f"NIXL handshake failed: no engine {remote.engine_id} at {remote.host}:{remote.port}"
@@ -232,10 +232,10 @@ class Handover:
     def __init__(
         self,
         transfer: KeyValueTransfer,
-        network: Network,
+        network: TransferNetwork,
         latency: LatencyModel,
         metrics: ServerMetrics,
-        clock: Clock,
+        clock: ModelClock,
         log: Callable[[str], None],
         free: Callable[[Sequence], None],
         crash: Callable[[], None],

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 from llmd_rehearsal.vllm import bodies
 from llmd_rehearsal.vllm.bodies import (
-    ApiError,
     ChatBody,
     CompletionBody,
+    ErrorAnswer,
     RequestValueError,
     ResponsesBody,
     SamplingBody,
@@ -36,7 +36,7 @@ _CORRUPTED = str.maketrans("0123456789", "5678901234")
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """Limits of the requests to a server. `harmony`: the model speaks OpenAI's Harmony format, as gpt-oss does."""
 
     model_names: tuple[str, ...]
@@ -111,7 +111,7 @@ def json_object(body: bytes, content_type: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value)
 
 
-def completion(raw: Mapping[str, Any], limits: Limits) -> Generation:
+def completion(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     """The request in a body of `/v1/completions`.
 
     Raises:
@@ -129,7 +129,7 @@ def completion(raw: Mapping[str, Any], limits: Limits) -> Generation:
     return _generation(body, model, choices)
 
 
-def chat(raw: Mapping[str, Any], limits: Limits) -> Generation:
+def chat(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     """The request in a body of `/v1/chat/completions`.
 
     Raises:
@@ -145,7 +145,7 @@ def chat(raw: Mapping[str, Any], limits: Limits) -> Generation:
     return _generation(body, model, [choice] * (body.n or 1), chat=True)
 
 
-def responses(raw: Mapping[str, Any], limits: Limits) -> Generation:
+def responses(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     """The request in a body of `/v1/responses`.
 
     Raises:
@@ -178,7 +178,7 @@ def responses(raw: Mapping[str, Any], limits: Limits) -> Generation:
     )
 
 
-def _check_responses(body: ResponsesBody, limits: Limits) -> None:
+def _check_responses(body: ResponsesBody, limits: RequestLimits) -> None:
     if limits.harmony and body.wants_logprobs:
         raise _invalid_request("logprobs are not supported with gpt-oss models", "logprobs")
     if body.store and body.background:
@@ -195,22 +195,22 @@ def _check_responses(body: ResponsesBody, limits: Limits) -> None:
         raise no_response(body.previous_response_id)
     if limits.harmony and body.tool_choice not in ("auto", "none"):
         message = "Only 'auto' or 'none' tool_choice is supported in response API with Harmony"
-        raise ApiError(501, "NotImplementedError", message)
+        raise ErrorAnswer(501, "NotImplementedError", message)
 
 
-def no_response(response_id: str) -> ApiError:
+def no_response(response_id: str) -> ErrorAnswer:
     """Error for a response that isn't stored: vLLM keeps some only where VLLM_ENABLE_RESPONSES_API_STORE says so."""
-    return ApiError(404, "invalid_request_error", f"Response with id '{response_id}' not found.", "response_id")
+    return ErrorAnswer(404, "invalid_request_error", f"Response with id '{response_id}' not found.", "response_id")
 
 
-def _invalid_request(message: str, parameter: str) -> ApiError:
-    return ApiError(400, "invalid_request_error", message, parameter)
+def _invalid_request(message: str, parameter: str) -> ErrorAnswer:
+    return ErrorAnswer(400, "invalid_request_error", message, parameter)
 
 
-def _model(name: str | None, limits: Limits) -> str:
+def _model(name: str | None, limits: RequestLimits) -> str:
     model = name or limits.model_names[0]
     if model not in limits.model_names:
-        raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
+        raise ErrorAnswer(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
     return model
 
 
@@ -229,7 +229,7 @@ def _generation(
 
 
 def _choice(
-    body: ChatBody | ResponsesBody, limits: Limits, prompt: Prompt, max_tokens: int | None, min_tokens: int
+    body: ChatBody | ResponsesBody, limits: RequestLimits, prompt: Prompt, max_tokens: int | None, min_tokens: int
 ) -> Choice:
     """Number of an answer's tokens, and its end; without a limit it ends by itself."""
     room = limits.max_model_len - prompt.tokens
@@ -276,7 +276,7 @@ def corrupt_answer(answer: str) -> str:
 
 def _check(
     body: CompletionBody | ChatBody,
-    limits: Limits,
+    limits: RequestLimits,
     prompt: Prompt,
     max_tokens: int | None,
     parameter: str,
@@ -289,7 +289,7 @@ def _check(
         raise bad_request(ValueError("The decoder prompt cannot be empty"), late=True)
 
 
-def _check_length(limits: Limits, tokens: int, max_tokens: int | None, parameter: str, *, is_text: bool) -> None:
+def _check_length(limits: RequestLimits, tokens: int, max_tokens: int | None, parameter: str, *, is_text: bool) -> None:
     """Check that prompt and answer fit. `max_tokens` is None where the request sets no limit; its name is `parameter`;
     `is_text` says that the prompt has to be tokenized.
 

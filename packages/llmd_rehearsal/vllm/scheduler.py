@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from llmd_rehearsal.vllm.command import Settings
+from llmd_rehearsal.vllm.command import CommandSettings
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.sequences import Sequence
 from llmd_rehearsal.vllm.startup import CacheSize
@@ -93,7 +93,7 @@ class BlockPool:
 
 
 @dataclass(slots=True)
-class Step:
+class SchedulerStep:
     """Work of the GPU's next step: one token for each of `decodes`, and a chunk of the prompt for each of `prefills`.
 
     `pulls` are sequences that got their blocks and now wait aside for the KV cache of a prefill server.
@@ -123,7 +123,7 @@ class Step:
 class Scheduler:
     """The queue, the running sequences and the KV blocks of one engine."""
 
-    def __init__(self, settings: Settings, cache: CacheSize, metrics: ServerMetrics) -> None:
+    def __init__(self, settings: CommandSettings, cache: CacheSize, metrics: ServerMetrics) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._settings = settings
@@ -137,9 +137,9 @@ class Scheduler:
         """Share of the KV blocks that are in use, 0 to 1."""
         return self._pool.usage
 
-    def plan(self, now_s: float) -> Step:
+    def plan(self, now_s: float) -> SchedulerStep:
         """Decide the next step; where somebody lost blocks for it, nobody new is admitted."""
-        step = Step(self._settings.max_num_batched_tokens)
+        step = SchedulerStep(self._settings.max_num_batched_tokens)
         if not self._continue_running(step):
             self._admit(step, now_s)
         return step
@@ -165,7 +165,7 @@ class Scheduler:
         sequence.computed = 0
         sequence.cached_blocks = 0
 
-    def _continue_running(self, step: Step) -> bool:
+    def _continue_running(self, step: SchedulerStep) -> bool:
         """Go on with what runs. True where sequences had to be preempted for their blocks."""
         preempted = False
         index = 0
@@ -191,7 +191,7 @@ class Scheduler:
         self._metrics.preemptions += 1
         return sequence
 
-    def _admit(self, step: Step, now_s: float) -> None:
+    def _admit(self, step: SchedulerStep, now_s: float) -> None:
         while self.waiting and step.budget > 0 and len(self.running) < self._settings.max_num_seqs:
             sequence = self.waiting[0]
             if not sequence.blocks:
@@ -207,7 +207,7 @@ class Scheduler:
                 return
             self._start(self.waiting.popleft(), step, now_s)
 
-    def _start(self, sequence: Sequence, step: Step, now_s: float) -> None:
+    def _start(self, sequence: Sequence, step: SchedulerStep, now_s: float) -> None:
         self._record_lookup(sequence)
         if sequence.remote is not None:
             step.pulls.append(sequence)

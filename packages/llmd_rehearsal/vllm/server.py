@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from llmd_base.errors import KitError
-from llmd_oke.catalogue import Model, Shape, open_project
+from llmd_oke.catalogue import CatalogueModel, Shape, open_project
 from llmd_oke.catalogue.conditions import Conditions
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.catalogue.releases import release_of_vllm
@@ -26,12 +26,12 @@ from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
 
 from llmd_rehearsal.pods.networks import bound_socket, network_of
-from llmd_rehearsal.vllm.api import Api
+from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import Refusal, Settings, settings
-from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.command import CommandSettings, StartRefusal, settings
+from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.metrics import ServerMetrics
-from llmd_rehearsal.vllm.nixl import Identity, Network
+from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.startup import (
     CacheSize,
     ContainerFiles,
@@ -58,7 +58,7 @@ WATCHDOG_S = 5.0
 _LOGGER = logging.getLogger(__name__)
 
 
-class State(StrEnum):
+class ServerState(StrEnum):
     """States of a server."""
 
     STARTING = "starting"
@@ -67,7 +67,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Container:
+class ServerContainer:
     """Container that the pod runner is to run. `gpus` is None where it doesn't say how many there are; `mounts` are
     folders of this machine by the paths that they have in the container.
     """
@@ -93,24 +93,24 @@ class Simulation:
     seed: int
     startup_s: float | None = None
     project: Path | None = None
-    network: Network = field(default_factory=Network)
+    network: TransferNetwork = field(default_factory=TransferNetwork)
 
 
 @dataclass(frozen=True)
 class _Parts:
     """A server that could start."""
 
-    settings: Settings
-    model: Model
-    engine: Engine
+    settings: CommandSettings
+    model: CatalogueModel
+    engine: SimulatedEngine
 
 
 class SimulatedServer:
     """A simulated vLLM server for one container."""
 
-    def __init__(self, container: Container, simulation: Simulation) -> None:
+    def __init__(self, container: ServerContainer, simulation: Simulation) -> None:
         self.container = container
-        self.state = State.STARTING
+        self.state = ServerState.STARTING
         self.exit_code: int | None = None
         self.exited = asyncio.Event()
         self._simulation = simulation
@@ -129,7 +129,7 @@ class SimulatedServer:
     @property
     def at_rest(self) -> bool:
         """Tell whether it has no request, and no KV cache that another server may fetch."""
-        return self.state is not State.RUNNING or self._parts is None or self._parts.engine.at_rest
+        return self.state is not ServerState.RUNNING or self._parts is None or self._parts.engine.at_rest
 
     def start(self) -> None:
         """Begin to load the model."""
@@ -137,7 +137,7 @@ class SimulatedServer:
 
     async def stop(self, grace_s: float) -> None:
         """End as on SIGTERM: requests may finish within `--shutdown-timeout`, at most `grace_s` wall seconds."""
-        if self.state is State.EXITED:
+        if self.state is ServerState.EXITED:
             return
         self._write("INFO Shutting down")
         if self._starting is not None:
@@ -151,7 +151,7 @@ class SimulatedServer:
 
     async def kill(self, exit_code: int) -> None:
         """End at once, as by a signal: connections break, and nothing is answered any more."""
-        if self.state is State.EXITED:
+        if self.state is ServerState.EXITED:
             return
         self._leave()
         if self._starting is not None:
@@ -198,7 +198,7 @@ class SimulatedServer:
             except BaseException:
                 listener.close()
                 raise
-        except Refusal as refusal:
+        except StartRefusal as refusal:
             self._write(refusal.text)
             self._exit(refusal.exit_code)
         except OSError as error:
@@ -237,7 +237,9 @@ class SimulatedServer:
         self._write(f"INFO GPU KV cache size: {cache.tokens:,} tokens")
         return _Parts(options, model, self._engine(options, model, cache, latency))
 
-    def _engine(self, options: Settings, model: Model, cache: CacheSize, latency: LatencyModel) -> Engine:
+    def _engine(
+        self, options: CommandSettings, model: CatalogueModel, cache: CacheSize, latency: LatencyModel
+    ) -> SimulatedEngine:
         simulation, transfer = self._simulation, options.transfer
         config = {
             "block_size": cache.block_size,
@@ -249,7 +251,7 @@ class SimulatedServer:
         }
         lag = simulation.clock.lag
         metrics = ServerMetrics(options.served_model_names[0], config, connector=transfer is not None, lag=lag)
-        engine = Engine(
+        engine = SimulatedEngine(
             options, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash
         )
         if transfer is not None and transfer.nixl:
@@ -276,13 +278,13 @@ class SimulatedServer:
         version = self.container.image.partition("@")[0].rpartition(":")[2]
         harmony = parts.model.vocabulary is not None  # of Harmony, the form of its answers
         created = int(time.time())
-        api = Api(parts.settings, parts.engine, version, self._simulation.seed, created, harmony=harmony)
+        api = ServerApi(parts.settings, parts.engine, version, self._simulation.seed, created, harmony=harmony)
         idle_s = parts.settings.keep_alive_s
         server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)
         await self._runner.setup()
         await web.SockSite(self._runner, listener, backlog=2048).start()
-        self.state = State.RUNNING
+        self.state = ServerState.RUNNING
         self._write(f"INFO Starting vLLM API server 0 on http://{parts.settings.host}:{parts.settings.port}")
         self._write("INFO: Application startup complete.")
 
@@ -300,7 +302,7 @@ class SimulatedServer:
 
     def _exit(self, exit_code: int) -> None:
         self._leave()
-        self.state = State.EXITED
+        self.state = ServerState.EXITED
         self.exit_code = exit_code
         self.exited.set()
 
@@ -337,7 +339,7 @@ class Control:
     async def _healthz(self, _: web.Request) -> web.Response:
         lag = self._simulation.clock.lag
         return web.json_response({
-            "servers": sum(server.state is not State.EXITED for server in self._servers.values()),
+            "servers": sum(server.state is not ServerState.EXITED for server in self._servers.values()),
             "at_rest": all(server.at_rest for server in self._servers.values()),
             "time_scale": self._simulation.clock.scale,
             "lag_s": lag.recent_s,
@@ -360,9 +362,9 @@ class Control:
     async def _create(self, request: web.Request) -> web.Response:
         container = _container(await request.json())
         previous = self._servers.get(container.id)
-        if previous is not None and previous.state is not State.EXITED:
+        if previous is not None and previous.state is not ServerState.EXITED:
             raise web.HTTPConflict(text=f"server {container.id} is {previous.state}")
-        exited = [id_ for id_, server in self._servers.items() if server.state is State.EXITED]
+        exited = [id_ for id_, server in self._servers.items() if server.state is ServerState.EXITED]
         for id_ in exited[:-_EXITED_SERVERS]:
             del self._servers[id_]
         self._servers.pop(container.id, None)
@@ -406,11 +408,11 @@ class Control:
         await asyncio.gather(*(server.stop(0.0) for server in self._servers.values()))
 
 
-def _container(body: Any) -> Container:
+def _container(body: Any) -> ServerContainer:
     """The container in a request's body; a wrong shape is answered with 400."""
     try:
         values = cast("dict[str, Any]", body)
-        return Container(
+        return ServerContainer(
             id=str(values["id"]),
             argv=tuple(map(str, values["argv"])),
             environment={str(name): str(value) for name, value in values.get("env", {}).items()},

@@ -13,12 +13,12 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from llmd_oke.catalogue import Model, model_names
+from llmd_oke.catalogue import CatalogueModel, model_names
 from llmd_oke.catalogue.models import model as model_of_name
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.catalogue.shapes import Shape
 
-from llmd_rehearsal.vllm.command import Refusal, Settings
+from llmd_rehearsal.vllm.command import CommandSettings, StartRefusal
 
 _GIB = 2**30
 _NO_SNAPSHOT = (
@@ -32,7 +32,7 @@ _INDEX = "model.safetensors.index.json"
 _HEADER_BYTES = struct.Struct("<Q")
 
 
-def catalogue_model(name: str) -> Model:
+def catalogue_model(name: str) -> CatalogueModel:
     """The catalogue's model of a repository, of a name, or of a folder that is called like one of these.
 
     Raises:
@@ -44,7 +44,7 @@ def catalogue_model(name: str) -> Model:
     called_so = (model for model in models if folder in {model.repository.rpartition("/")[2], model.name})
     if (model := next(chain(named, called_so), None)) is not None:
         return model
-    raise Refusal(
+    raise StartRefusal(
         1,
         f"OSError: {name} is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'\n"
         f"llmd-oke rehearsal: the catalogue has {', '.join(model_names())}.",
@@ -70,7 +70,7 @@ class CacheSize:
         return self.blocks * self.block_size
 
 
-def cache_size(settings: Settings, model: Model, shape: Shape, gpus: int | None = None) -> CacheSize:
+def cache_size(settings: CommandSettings, model: CatalogueModel, shape: Shape, gpus: int | None = None) -> CacheSize:
     """The KV cache that vLLM's profiling run would find. `gpus` is None where the container has all of the node's.
 
     Raises:
@@ -79,14 +79,14 @@ def cache_size(settings: Settings, model: Model, shape: Shape, gpus: int | None 
     tensor_parallel_size, architecture = settings.tensor_parallel_size, model.architecture
     available_gpus = shape.gpus if gpus is None else gpus
     if tensor_parallel_size > available_gpus:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"ValueError: World size ({tensor_parallel_size}) is larger than the number of available GPUs "
             f"({available_gpus}) in this node. If this is intentional and you are using:\n- ray, set "
             "'--distributed-executor-backend ray'.",
         )
     if tensor_parallel_size < 1 or architecture.attention_heads % tensor_parallel_size:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"ValueError: Total number of attention heads ({architecture.attention_heads}) must be divisible by tensor "
             f"parallel size ({tensor_parallel_size}).",
@@ -104,7 +104,7 @@ def cache_size(settings: Settings, model: Model, shape: Shape, gpus: int | None 
     )
     if size.tokens < max_model_len:
         needed_gib, usable_gib = (tokens * token_bytes_per_gpu / _GIB for tokens in (max_model_len, size.tokens))
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"ValueError: To serve at least one request with the models's max seq len ({max_model_len}), "
             f"({needed_gib:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
@@ -115,19 +115,19 @@ def cache_size(settings: Settings, model: Model, shape: Shape, gpus: int | None 
     return size
 
 
-def _max_model_len(settings: Settings, model: Model) -> int:
+def _max_model_len(settings: CommandSettings, model: CatalogueModel) -> int:
     length = settings.max_model_len
     if length is None:
         return model.max_model_len
     if length > model.max_model_len and not settings.allow_long_max_model_len:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"ValueError: User-specified max_model_len ({length}) is greater than the derived max_model_len "
             f"(max_position_embeddings={model.max_model_len} or model_max_length=None in model's config.json). "
             "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1.",
         )
     if not settings.enable_chunked_prefill and settings.max_num_batched_tokens < length:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"ValueError: max_num_batched_tokens ({settings.max_num_batched_tokens}) is smaller than max_model_len "
             f"({length}). Please increase max_num_batched_tokens or decrease max_model_len.",
@@ -135,10 +135,10 @@ def _max_model_len(settings: Settings, model: Model) -> int:
     return length
 
 
-def _available_gib(settings: Settings, model: Model, shape: Shape) -> float:
+def _available_gib(settings: CommandSettings, model: CatalogueModel, shape: Shape) -> float:
     weights_gib = model.weights.gib / settings.tensor_parallel_size
     if weights_gib > shape.gpu.memory_gib:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"torch.OutOfMemoryError: HIP out of memory. GPU 0 has a total capacity of {shape.gpu.memory_gib:.2f} GiB; "
             f"the weights take {weights_gib:.2f} GiB of each GPU.",
@@ -147,7 +147,7 @@ def _available_gib(settings: Settings, model: Model, shape: Shape) -> float:
         return settings.kv_cache_memory_bytes / _GIB
     available_gib = shape.gpu.memory_gib * settings.gpu_memory_utilization - weights_gib - model.activation_gib_per_gpu
     if available_gib <= 0:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"Available KV cache memory: {available_gib:.2f} GiB\nValueError: No available memory for the cache "
             "blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
@@ -158,7 +158,7 @@ def _available_gib(settings: Settings, model: Model, shape: Shape) -> float:
 # The attention backend (`values/releases`).
 
 
-def check_backend(settings: Settings, image: str) -> None:
+def check_backend(settings: CommandSettings, image: str) -> None:
     """Check that the image's vLLM starts with that backend and that KV connector.
 
     Raises:
@@ -169,14 +169,14 @@ def check_backend(settings: Settings, image: str) -> None:
         return
     backend = settings.attention_backend
     if backend in release.vllm.attention_backend.refused_with_kv_connector:
-        raise Refusal(
+        raise StartRefusal(
             1,
             f"ValueError: Selected backend AttentionBackendEnum.{backend} is not valid for this configuration. "
             "Reason: ['KV connector not supported']",
         )
 
 
-def splits_by_heads(settings: Settings, image: str) -> bool:
+def splits_by_heads(settings: CommandSettings, image: str) -> bool:
     """Tell whether servers of other tensor parallel sizes can read their part of a KV cache; true for unknown images
     and where the backend is vLLM's choice.
     """
@@ -211,10 +211,12 @@ class ContainerFiles:
         try:
             return (file or Path("/nonexistent")).read_bytes()
         except OSError as error:
-            raise Refusal(1, f"OSError: [Errno {error.errno}] {error.strerror}: {path!r}") from None
+            raise StartRefusal(1, f"OSError: [Errno {error.errno}] {error.strerror}: {path!r}") from None
 
 
-def read_model(model: Model, environment: Mapping[str, str], files: ContainerFiles, revision: str | None = None) -> str:
+def read_model(
+    model: CatalogueModel, environment: Mapping[str, str], files: ContainerFiles, revision: str | None = None
+) -> str:
     """Read all files, at a commit or at the cache's head of `main`, and return where they were.
 
     Raises:
@@ -225,17 +227,19 @@ def read_model(model: Model, environment: Mapping[str, str], files: ContainerFil
     repository = f"{hub}/models--{model.repository.replace('/', '--')}"
     try:
         commit = revision or files.read(f"{repository}/refs/main").decode().strip()
-    except Refusal:
-        raise Refusal(1, _NO_SNAPSHOT) from None
+    except StartRefusal:
+        raise StartRefusal(1, _NO_SNAPSHOT) from None
     folder = f"{repository}/snapshots/{commit}"
     local_folder = files.place(folder)
     if local_folder is None or not local_folder.is_dir():
-        raise Refusal(1, _NO_SNAPSHOT)
+        raise StartRefusal(1, _NO_SNAPSHOT)
     config = _object(files, f"{folder}/config.json")
     sizes = {"num_hidden_layers": model.architecture.layers, "hidden_size": model.architecture.hidden_size}
     for name, size in sizes.items():
         if config.get(name) != size:
-            raise Refusal(1, f"llmd-oke rehearsal: config.json has {name} {config.get(name)}, {model.name} has {size}.")
+            raise StartRefusal(
+                1, f"llmd-oke rehearsal: config.json has {name} {config.get(name)}, {model.name} has {size}."
+            )
     _object(files, f"{folder}/tokenizer.json")
     _check_weights(files, folder)
     vocabulary = model.vocabulary
@@ -243,7 +247,7 @@ def read_model(model: Model, environment: Mapping[str, str], files: ContainerFil
         # Harmony asks the internet for it unless a variable names the folder that it is in.
         encodings = environment.get(vocabulary.variable)
         if encodings is None or len(files.read(f"{encodings}/{vocabulary.file}")) != vocabulary.bytes:
-            raise Refusal(1, _NO_VOCABULARY)
+            raise StartRefusal(1, _NO_VOCABULARY)
     return folder
 
 
@@ -251,13 +255,15 @@ def _check_weights(files: ContainerFiles, folder: str) -> None:
     """Every tensor of the index is in the file that it names, whole."""
     weights = cast("dict[str, str]", _object(files, f"{folder}/{_INDEX}").get("weight_map", {}))
     if not weights:
-        raise Refusal(1, f"RuntimeError: Cannot find any model weights with `{folder}`")
+        raise StartRefusal(1, f"RuntimeError: Cannot find any model weights with `{folder}`")
     for name in sorted(set(weights.values())):
         content = files.read(f"{folder}/{name}")
         tensors = _tensors(content, f"{folder}/{name}")
         missing = [tensor for tensor, file in weights.items() if file == name and tensor not in tensors]
         if missing:
-            raise Refusal(1, f"safetensors_rust.SafetensorError: File does not contain tensor {missing[0]}: {name}")
+            raise StartRefusal(
+                1, f"safetensors_rust.SafetensorError: File does not contain tensor {missing[0]}: {name}"
+            )
 
 
 def _tensors(content: bytes, path: str) -> Mapping[str, Any]:
@@ -268,9 +274,9 @@ def _tensors(content: bytes, path: str) -> Mapping[str, Any]:
         tensors = cast("dict[str, Any]", json.loads(content[_HEADER_BYTES.size : begin]))
         whole = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
     except (struct.error, ValueError, KeyError, TypeError, AttributeError):
-        raise Refusal(1, f"safetensors_rust.SafetensorError: Error while deserializing header: {path}") from None
+        raise StartRefusal(1, f"safetensors_rust.SafetensorError: Error while deserializing header: {path}") from None
     if len(content) != begin + whole:
-        raise Refusal(1, f"safetensors_rust.SafetensorError: incomplete metadata, file not fully covered: {path}")
+        raise StartRefusal(1, f"safetensors_rust.SafetensorError: incomplete metadata, file not fully covered: {path}")
     return tensors
 
 
@@ -278,5 +284,5 @@ def _object(files: ContainerFiles, path: str) -> Mapping[str, Any]:
     try:
         document = json.loads(files.read(path))
     except ValueError as error:
-        raise Refusal(1, f"json.decoder.JSONDecodeError: {error}: {path}") from None
+        raise StartRefusal(1, f"json.decoder.JSONDecodeError: {error}: {path}") from None
     return cast("dict[str, Any]", document) if isinstance(document, dict) else {}

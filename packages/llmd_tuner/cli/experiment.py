@@ -18,7 +18,14 @@ from rich.table import Table
 
 from llmd_tuner.experiments import comparison, deployer, preparation, runs
 from llmd_tuner.experiments.deployer import Deployer, PulumiDeployer, rehearsal
-from llmd_tuner.experiments.preparation import Duration, Experiment, Forecast, Round, RunOptions, forecast_of
+from llmd_tuner.experiments.preparation import (
+    Experiment,
+    ExperimentRound,
+    Forecast,
+    RunOptions,
+    WallDuration,
+    forecast_of,
+)
 from llmd_tuner.experiments.runner import Runner, unfinished
 from llmd_tuner.experiments.runs import RunFolder
 
@@ -220,7 +227,7 @@ def plan_document(experiment: Experiment, forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _rounds(rounds: Sequence[Round]) -> Table:
+def _rounds(rounds: Sequence[ExperimentRound]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("  round")
     table.add_column("deployments")
@@ -241,7 +248,7 @@ def _facts(experiment: Experiment, forecast: Forecast) -> list[tuple[str, str]]:
     return [*limit, ("in all", price), ("cost", f"{forecast.price_usd:,.2f} $ at list price")]
 
 
-def _duration(duration: Duration) -> str:
+def _duration(duration: WallDuration) -> str:
     return f"{_time(duration.seconds)}\n[dim]{duration.basis}[/]"
 
 

@@ -28,10 +28,10 @@ from rich.table import Table
 from llmd_tuner import fidelity_report, search_inputs
 from llmd_tuner.cli.tune_options import DEFAULT_SHAPE, STACK_OR_GPU, ModelOptions, figures_of, named_node
 from llmd_tuner.experiments.records import rows_file
-from llmd_tuner.fidelity import KnownFigures, ModelContext, Run, compare, published_runs, statements
+from llmd_tuner.fidelity import FidelityContext, KnownFigures, PublishedRun, compare, published_runs, statements
 from llmd_tuner.fidelity_report import Report, verdict_of
 from llmd_tuner.measurements import published_points
-from llmd_tuner.published_claims import CheckVerdict, Outcome, check_findings, published_findings
+from llmd_tuner.published_claims import CheckVerdict, ClaimOutcome, check_findings, published_findings
 from llmd_tuner.row_filters import inspect_by_model
 from llmd_tuner.simulation.deployment import Policy
 
@@ -133,7 +133,7 @@ def _kept(where: ModelOptions) -> ReadResults:
 
 def _subject(
     where: ModelOptions, rows: tuple[Row, ...], figures: Path | None, fitted_to: list[Path] | None
-) -> ModelContext:
+) -> FidelityContext:
     named = named_node(where.shape, where.gpu)
     if where.stack and where.model is None:
         if named:
@@ -159,7 +159,9 @@ def _subject(
     else:
         seen = reduce(add, (read_rows(path) for path in fitted_to or []), list[Row]())
         known = KnownFigures(judged, _accepted(seen) if fitted_to else None, _set_aside(model.name, node.gpu.product))
-    return ModelContext(model, node, known, deployed_conditions(release, model, engine) if release else VLLM_DEFAULTS)
+    return FidelityContext(
+        model, node, known, deployed_conditions(release, model, engine) if release else VLLM_DEFAULTS
+    )
 
 
 def _set_aside(model: str, gpu: str) -> tuple[Row, ...]:
@@ -174,14 +176,14 @@ def _accepted(rows: list[Row]) -> tuple[Row, ...]:
 
 
 def _report(
-    subject: ModelContext, rows: tuple[Row, ...], rehearsed: tuple[Row, ...], policy: Policy, *, own: bool
+    subject: FidelityContext, rows: tuple[Row, ...], rehearsed: tuple[Row, ...], policy: Policy, *, own: bool
 ) -> Report:
     published = published_points(subject.model.name, subject.node.gpu.product)
     points = published.rows() if published else []
     runs = [
-        *(Run(row=row) for row in points),
+        *(PublishedRun(row=row) for row in points),
         *published_runs(subject.model.name, subject.node.gpu.product),
-        *(Run(row=row, policy=policy, window=None) for row in rows if row.basis is not Basis.CALIBRATED),
+        *(PublishedRun(row=row, policy=policy, window=None) for row in rows if row.basis is not Basis.CALIBRATED),
     ]
     simulated = [*rehearsed, *(row for row in rows if row.basis is Basis.CALIBRATED)]
     runs = list(dict.fromkeys(runs))
@@ -265,7 +267,7 @@ def findings(as_json: options.Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _plain(outcome: Outcome) -> dict[str, object]:
+def _plain(outcome: ClaimOutcome) -> dict[str, object]:
     return {
         "finding": outcome.finding.name,
         "statement": outcome.finding.statement,
@@ -280,7 +282,7 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _outcome_table(outcomes: list[Outcome]) -> Table:
+def _outcome_table(outcomes: list[ClaimOutcome]) -> Table:
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for column in ("finding", "at", "predicted", "accepted", "basis", "verdict"):
         table.add_column(column, justify="right" if column == "at" else "left")

@@ -11,7 +11,7 @@ from llmd_base.row import CONDITIONS, Row, Scope
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_bench.readers import read_all
 from llmd_oke import catalogue
-from llmd_oke.catalogue import Node, node_of_gpu
+from llmd_oke.catalogue import NodeHardware, node_of_gpu
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures, figures_text
 from llmd_oke.cli import console, options
@@ -36,7 +36,7 @@ from llmd_tuner.cli.tune_options import (
 )
 from llmd_tuner.experiments.records import current_rows, rows_file
 from llmd_tuner.latency_models import unphysical
-from llmd_tuner.matching import Match, Settings, matches
+from llmd_tuner.matching import Match, MatchingSettings, matches
 from llmd_tuner.measurements import published_names, published_points
 from llmd_tuner.row_filters import inspect_by_model
 
@@ -209,7 +209,7 @@ def rows_of(paths: list[Path] | None, model: str | None, published: str | None) 
     return rows
 
 
-def _node_of(files: list[Path]) -> Node:
+def _node_of(files: list[Path]) -> NodeHardware:
     """The nodes of the one GPU that all rows are of; else the default ones."""
     products = {row.gpu for path in files for row in read_rows(path)}
     known = node_of_gpu(products.pop()) if len(products) == 1 else None
@@ -281,7 +281,7 @@ def match(
     inspection = inspect_by_model(rows_of(rows, model, product))
     show_findings(inspection)
     lengths = workloads.parse(workload or DEFAULT_WORKLOAD)
-    settings = Settings(lengths.input_tokens, lengths.output_tokens, decode_replicas, prefill_share)
+    settings = MatchingSettings(lengths.input_tokens, lengths.output_tokens, decode_replicas, prefill_share)
     result = matches(inspection.accepted, settings)
     if as_json:
         typer.echo(json.dumps([_plain(item) for item in result], indent=2))

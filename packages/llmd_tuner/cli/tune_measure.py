@@ -21,7 +21,7 @@ from llmd_tuner.cli import experiment
 from llmd_tuner.cli.experiment import ExperimentOptions
 from llmd_tuner.cli.tune_options import Name, WorkloadText, model_index, show_findings
 from llmd_tuner.experiments import preparation
-from llmd_tuner.experiments.grid import NAME, GridName, Servers, grids, handing_over, recipe_text, tuning_recipe
+from llmd_tuner.experiments.grid import NAME, GridName, MeasuredServers, grids, handing_over, recipe_text, tuning_recipe
 from llmd_tuner.experiments.preparation import Experiment, RunOptions, forecast_of
 from llmd_tuner.experiments.recipes import Recipe
 from llmd_tuner.experiments.records import add_rows, rows_file
@@ -79,7 +79,9 @@ def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
     return preparation.prepare_recipe(selection.project, NAME, recipe, selection.stack, run)
 
 
-def _servers(selection: ServerOptions, base: config.StackConfig, shape: catalogue.Shape, *, rehearsed: bool) -> Servers:
+def _servers(
+    selection: ServerOptions, base: config.StackConfig, shape: catalogue.Shape, *, rehearsed: bool
+) -> MeasuredServers:
     most = selection.max_num_seqs or DEFAULT_ENGINE.max_num_seqs
     given = workloads.parse(selection.workload) if selection.workload else None
     if selection.model:
@@ -87,15 +89,15 @@ def _servers(selection: ServerOptions, base: config.StackConfig, shape: catalogu
             raise KitError("The stack doesn't say how that model is used.", "Add --workload ISL/OSL.")
         model = search_inputs.known_model(selection.model)
         engine = _handing_over(config.Engine(max_num_seqs=most), base, model)
-        return Servers(model, shape, given, engine, rehearsed)
+        return MeasuredServers(model, shape, given, engine, rehearsed)
     own = base.models[model_index([model.object_name for model in base.models], selection.name)]
     load = given or workloads.of_lengths(own.workload.input_tokens, own.workload.output_tokens)
     model = search_inputs.known_model(own.model)
     engine = _handing_over(own.engine.model_copy(update={"max_num_seqs": most}), base, model)
-    return Servers(model, shape, load, engine, rehearsed)
+    return MeasuredServers(model, shape, load, engine, rehearsed)
 
 
-def _handing_over(engine: config.Engine, base: config.StackConfig, model: catalogue.Model) -> config.Engine:
+def _handing_over(engine: config.Engine, base: config.StackConfig, model: catalogue.CatalogueModel) -> config.Engine:
     release = used_release(base)
     return engine if release is None else handing_over(engine, release, model)
 

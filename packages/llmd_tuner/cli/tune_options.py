@@ -10,7 +10,7 @@ from llmd_base.errors import KitError
 from llmd_base.row import Row
 from llmd_bench.files import Rejection, read_rows
 from llmd_oke import config, planning
-from llmd_oke.catalogue import Model, Node, Shape, gpu_names
+from llmd_oke.catalogue import CatalogueModel, NodeHardware, Shape, gpu_names
 from llmd_oke.catalogue.latency_figures import LatencyFigures, known_figures, read_figures
 from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.cli import console, options
@@ -23,8 +23,8 @@ from llmd_tuner.calibration import calibrate
 from llmd_tuner.confidence import Confidence
 from llmd_tuner.experiments.records import current_rows, rows_file
 from llmd_tuner.row_filters import Inspection, inspect_by_model
-from llmd_tuner.search_inputs import Question, Targets, joined, parse_targets
-from llmd_tuner.workload import Workload
+from llmd_tuner.search_inputs import SearchInputs, Targets, joined, parse_targets
+from llmd_tuner.workload import WorkloadClasses
 
 MaybeStack = Annotated[
     str | None, typer.Option("--stack", "-s", help="Take model, workload, targets and GPUs from this stack.")
@@ -106,9 +106,9 @@ class SearchOptions:
 class SearchContext:
     """What a search goes by, all of it known and checked."""
 
-    model: Model
-    node: Node
-    question: Question
+    model: CatalogueModel
+    node: NodeHardware
+    question: SearchInputs
     confidence: Confidence
     started: DeployedConditions
 
@@ -117,9 +117,9 @@ class SearchContext:
 class _Defaults:
     """What a stack, or its absence, says about a model."""
 
-    model: Model
-    node: Node
-    workload: Workload
+    model: CatalogueModel
+    node: NodeHardware
+    workload: WorkloadClasses
     targets: Targets
     gpus: int
     gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization
@@ -163,7 +163,7 @@ def announce(context: SearchContext) -> None:
         console.progress().step(f"searching the deployments of up to {gpus} GPUs")
 
 
-def named_node(shape: str | None, gpu: str | None) -> Node | None:
+def named_node(shape: str | None, gpu: str | None) -> NodeHardware | None:
     """The nodes that a shape or a GPU names, None where neither is given.
 
     Raises:
@@ -220,12 +220,12 @@ def _of_stack(where: ModelOptions, search: SearchOptions) -> _Defaults:
     )
 
 
-def _targets(search: SearchOptions, load: Workload, others: Targets) -> Targets:
+def _targets(search: SearchOptions, load: WorkloadClasses, others: Targets) -> Targets:
     """What the command line says goes before the stack file, and that before the trace's own rate."""
     return joined(joined(parse_targets(search.slo), others), Targets(requests_per_s=load.requests_per_s))
 
 
-def _workload(search: SearchOptions) -> Workload | None:
+def _workload(search: SearchOptions) -> WorkloadClasses | None:
     if search.trace:
         return workload.read_trace(search.trace)
     return workload.parse(search.workload) if search.workload else None
@@ -239,7 +239,7 @@ def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) 
         console.errors().print(str(finding), markup=False, soft_wrap=True)
 
 
-def figures_of(path: Path | None, model: Model, node: Node) -> LatencyFigures:
+def figures_of(path: Path | None, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
     """The latency figures in a file, or the kit's own; bounds of the hardware where it has none.
 
     Raises:
@@ -251,7 +251,7 @@ def figures_of(path: Path | None, model: Model, node: Node) -> LatencyFigures:
 
 
 def best_figures(
-    figures: Path | None, rows: Sequence[Path], stored: Path | None, model: Model, node: Node
+    figures: Path | None, rows: Sequence[Path], stored: Path | None, model: CatalogueModel, node: NodeHardware
 ) -> LatencyFigures:
     """Figures that are named, else of rows that are named, else of the rows that are kept for a stack, else the kit's.
 

@@ -32,7 +32,7 @@ from llmd_tuner.cli.tune_options import (
 )
 from llmd_tuner.experiments.records import applied_file, keep_applied
 from llmd_tuner.ranking import Ranking, SimulatedFinalist, Swing, deployment_name, forecast_row
-from llmd_tuner.search import Deployment, frontier_of
+from llmd_tuner.search import Candidate, frontier_of
 from llmd_tuner.stack_file_edit import StackFileChange, thresholds
 
 MAX_FRONTIER = 8
@@ -106,7 +106,7 @@ def _looks(context: SearchContext, result: ranking.Ranking, most: int) -> list[S
 
 
 def show_ranking(
-    context: SearchContext, result: Ranking, frontier: Sequence[Deployment], finalists: Sequence[SimulatedFinalist]
+    context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> None:
     """Prints a ranking."""
     output = console.output()
@@ -123,7 +123,7 @@ def show_ranking(
 
 
 def ranking_json(
-    context: SearchContext, result: Ranking, frontier: Sequence[Deployment], finalists: Sequence[SimulatedFinalist]
+    context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> dict[str, Any]:
     """A ranking as plain data. Every figure of a deployment is a forecast of the basis that `confidence` names."""
     question, trust = context.question, context.confidence
@@ -185,7 +185,7 @@ def _first(result: Ranking) -> Table:
     return table
 
 
-def _cells(deployment: Deployment) -> list[str]:
+def _cells(deployment: Candidate) -> list[str]:
     return [
         _short(deployment),
         f"{deployment.gpus}/{deployment.gpus_reserved}",
@@ -199,7 +199,7 @@ def _cells(deployment: Deployment) -> list[str]:
 
 
 def _parts(
-    context: SearchContext, result: Ranking, frontier: Sequence[Deployment], finalists: Sequence[SimulatedFinalist]
+    context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> Iterator[tuple[str, Table]]:
     if result.remedies:
         yield "what would have to change, one of these", _lines(result.remedies)
@@ -254,7 +254,7 @@ def _simulated(finalists: Sequence[SimulatedFinalist]) -> Table:
     return table
 
 
-def _frontier(frontier: Sequence[Deployment]) -> Table:
+def _frontier(frontier: Sequence[Candidate]) -> Table:
     table = _table(("  TPSU", "TPSG", "qps", "TTFT ms", "ITL ms"), "deployment")
     step = max(1, math.ceil(len(frontier) / MAX_FRONTIER))
     for deployment in frontier[::step]:
@@ -272,7 +272,7 @@ def _table(columns: Sequence[str], last: str) -> Table:
     return table
 
 
-def _short(deployment: Deployment) -> str:
+def _short(deployment: Candidate) -> str:
     return deployment.topology if deployment.copies == 1 else f"{deployment.copies} x {deployment.topology}"
 
 
@@ -280,7 +280,7 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def _plain(deployment: Deployment) -> dict[str, Any]:
+def _plain(deployment: Candidate) -> dict[str, Any]:
     derived = {"tpsu": deployment.tpsu, "tpsg": deployment.tpsg, "meets_targets": deployment.feasible}
     return {key: _finite(value) for key, value in {**asdict(deployment), **derived}.items()}
 

@@ -17,20 +17,20 @@ from llmd_oke.cli import console, options, smoke
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.rehearsals import rehearsals
 from llmd_oke.cli.tables import FittingTable
-from llmd_oke.operations.judgements import Judgement, Verdict, judge, tolerances
-from llmd_oke.operations.observations import Observation, Percentile
+from llmd_oke.operations.judgements import AssumptionJudgement, AssumptionVerdict, judge, tolerances
+from llmd_oke.operations.observations import CountedObservation, Percentile
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import smoke_request
 from rich.markup import escape
 from rich.table import Table
 
-from llmd_tuner.assumptions import Advice, StackModel, advice
+from llmd_tuner.assumptions import NextStep, StackModel, advice
 from llmd_tuner.cli.tune_options import Name, model_index
 from llmd_tuner.experiments import watching
 from llmd_tuner.experiments.deployer import rehearsal
 from llmd_tuner.experiments.records import applied_file, find_applied
 from llmd_tuner.experiments.verification import verifying
-from llmd_tuner.experiments.watching import ModelAssumptions, Pace, model_assumptions
+from llmd_tuner.experiments.watching import ModelAssumptions, ReadingIntervals, model_assumptions
 
 EVERY_S, FOR_S = 15.0, 600.0
 MIN_S, MAX_S = 1.0, 86_400.0
@@ -43,7 +43,7 @@ _SIDES = {"near": "", "at most": "≤ ", "at least": "≥ ", "below": "< "}
 
 _SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
 
-_COLOURS = {Verdict.HOLDS: "green", Verdict.ABOVE: "red", Verdict.BELOW: "red"}
+_COLOURS = {AssumptionVerdict.HOLDS: "green", AssumptionVerdict.ABOVE: "red", AssumptionVerdict.BELOW: "red"}
 
 Every = Annotated[
     float, options.time_option(about="Time between two readings", least_s=MIN_S, most_s=MAX_S, default_s=EVERY_S)
@@ -82,7 +82,7 @@ class WatchOptions:
         duration = ["--for", str(self.duration)] if self.duration else []
         return ["--every", str(self.every), *duration, *once, *allowed]
 
-    def pace(self, time_scale: float) -> Pace:
+    def pace(self, time_scale: float) -> ReadingIntervals:
         """The readings that they ask for.
 
         Raises:
@@ -94,7 +94,7 @@ class WatchOptions:
         if for_s < self.every and not self.once:
             whole, part = options.time_text(for_s), options.time_text(self.every)
             raise KitError(f"--for {whole} is shorter than --every {part}.", "Give --once, or more time.")
-        return Pace(self.every, self.every if self.once else for_s, time_scale)
+        return ReadingIntervals(self.every, self.every if self.once else for_s, time_scale)
 
 
 @with_option_groups
@@ -141,12 +141,12 @@ def watch(
 class _Watching:
     """What was seen, and what ended it: the time, Ctrl-C, or that the cluster no longer answered."""
 
-    seen: Observation
+    seen: CountedObservation
     interrupted: bool = False
     broken_off: KitError | None = None
 
 
-def _watch_until_end(plan: Plan, model: ModelPlan, pace: Pace, how: RunContext) -> _Watching:
+def _watch_until_end(plan: Plan, model: ModelPlan, pace: ReadingIntervals, how: RunContext) -> _Watching:
     """What was seen until something ended it.
 
     Raises:
@@ -162,7 +162,7 @@ def _watch_until_end(plan: Plan, model: ModelPlan, pace: Pace, how: RunContext) 
     raise state.broken_off or KitError("Nothing could be read twice in a row.", "; ".join(state.seen.notes))
 
 
-def _until_the_end(readings: Iterator[tuple[Observation, Observation]], progress: Progress) -> _Watching:
+def _until_the_end(readings: Iterator[tuple[CountedObservation, CountedObservation]], progress: Progress) -> _Watching:
     states: list[_Watching] = []
     try:
         for seen, latest in readings:
@@ -195,18 +195,18 @@ class Watched:
     name: str
     about: str
     assumed: ModelAssumptions
-    seen: Observation
+    seen: CountedObservation
     place: StackModel
     simulated: bool
     broken_off: KitError | None = None
 
     @cached_property
-    def judged(self) -> tuple[Judgement, ...]:
+    def judged(self) -> tuple[AssumptionJudgement, ...]:
         """All assumptions."""
         return judge(self.assumed.assumptions, self.seen)
 
     @cached_property
-    def advice(self) -> tuple[Advice, ...]:
+    def advice(self) -> tuple[NextStep, ...]:
         """What to do about those that are off."""
         return tuple(advice(self.judged, self.seen, self.place))
 
@@ -270,7 +270,7 @@ def show_watch(watched: Watched) -> None:
         output.print(f"  {escape(item.command)}", soft_wrap=True)
 
 
-def interval_text(seen: Observation) -> str:
+def interval_text(seen: CountedObservation) -> str:
     """What one interval showed, in a line."""
     if not seen.duration_s:
         return f"left out: {seen.notes[0] if seen.notes else 'a server came, went or could not be read'}"
@@ -280,7 +280,7 @@ def interval_text(seen: Observation) -> str:
     return ", ".join([*texts, *waiting]) or "no requests"
 
 
-def _as_json(judged: Judgement) -> dict[str, Any]:
+def _as_json(judged: AssumptionJudgement) -> dict[str, Any]:
     assumption = judged.assumption
     return {
         "name": assumption.figure.name,
@@ -308,7 +308,7 @@ def _table(watched: Watched) -> Table:
     return table
 
 
-def _cells(judged: Judgement) -> Iterator[str]:
+def _cells(judged: AssumptionJudgement) -> Iterator[str]:
     assumption, verdict = judged.assumption, judged.verdict
     yield assumption.figure.title
     yield f"{_SIDES[assumption.side]}{assumption.figure.text(assumption.value)}"
@@ -319,7 +319,7 @@ def _cells(judged: Judgement) -> Iterator[str]:
     yield f"[{colour}]{verdict.value}[/]{_allowed(judged)}"
 
 
-def _allowed(judged: Judgement) -> str:
+def _allowed(judged: AssumptionJudgement) -> str:
     """How far off it may be, where it may."""
     assumption = judged.assumption
     if not judged.allowed or judged.verdict not in _COLOURS:

@@ -7,14 +7,14 @@ from statistics import fmean
 
 from llmd_base.metrics import METRICS, Metric
 from llmd_base.row import Row
-from llmd_bench.comparison import Change, Verdict
+from llmd_bench.comparison import MetricChange, Verdict
 from llmd_bench.files import REQUESTS_FILE, Latencies, write_whole
 from llmd_bench.plots.drawing import Samples
-from llmd_bench.plots.page import Cell, Section, Table, Tone
+from llmd_bench.plots.page import Cell, PageSection, Table, Tone
 from llmd_bench.plots.results import distribution_section, latency_section, pareto_section
 from llmd_bench.texts import number
 
-from llmd_tuner.experiments.runs import RunFolder, State
+from llmd_tuner.experiments.runs import RunFolder, RunState
 
 MARKDOWN = "report.md"
 HTML = "report.html"
@@ -59,12 +59,12 @@ def write(folder: RunFolder) -> list[Row]:
     title = f"Experiment {folder.path.parent.name}, stack {folder.state.settings.stack}"
     write_whole(folder.path / MARKDOWN, _markdown(title, introduction, comparison, notes))
     sections = [
-        Section("What this is", introduction),
-        *(Section(heading, table=table) for heading, table in comparison),
+        PageSection("What this is", introduction),
+        *(PageSection(heading, table=table) for heading, table in comparison),
     ]
     sections += sections_with_charts(folder, rows)
     if notes:
-        sections.append(Section("Remarks", "\n\n".join(notes)))
+        sections.append(PageSection("Remarks", "\n\n".join(notes)))
     write_whole(folder.path / HTML, page(title, sections))
     return rows
 
@@ -124,17 +124,17 @@ def _differences(folder: RunFolder, levels: Levels, metrics: Sequence[Metric]) -
 def _changes(rows: Sequence[Row], others: Sequence[Row], metrics: Sequence[Metric]) -> Iterator[Cell]:
     for metric in metrics:
         own, other = _values(rows, metric), _values(others, metric)
-        change = Change(metric, other, own) if own and other else None
+        change = MetricChange(metric, other, own) if own and other else None
         yield _change(change) if change and change.relative is not None else Cell("-")
 
 
-def _change(change: Change) -> Cell:
+def _change(change: MetricChange) -> Cell:
     interval = change.relative_interval
     confidence = f" ({interval[0]:+.0%} … {interval[1]:+.0%})" if interval else ""
     return Cell(f"{change.relative:+.0%}{confidence}", _TONES[change.verdict])
 
 
-def _introduction(state: State) -> str:
+def _introduction(state: RunState) -> str:
     settings = state.settings
     paragraphs = [
         f"Begun {_moment(state.started)}, {f'ended {_moment(state.ended)}' if state.ended else 'not ended yet'}."
@@ -193,7 +193,7 @@ def levels_of(rows: Sequence[Row]) -> Levels:
     return {name: list(group) for name, group in groupby(rows, key)}
 
 
-def sections_with_charts(folder: RunFolder, rows: Sequence[Row]) -> list[Section]:
+def sections_with_charts(folder: RunFolder, rows: Sequence[Row]) -> list[PageSection]:
     """One section for each kind of plot that the rows have something for."""
     by_deployment: dict[str, list[Row]] = {}
     for row in rows:
@@ -202,7 +202,7 @@ def sections_with_charts(folder: RunFolder, rows: Sequence[Row]) -> list[Section
     return [section for section in sections if section]
 
 
-def _distributions(folder: RunFolder, by_deployment: Mapping[str, Sequence[Row]]) -> Section | None:
+def _distributions(folder: RunFolder, by_deployment: Mapping[str, Sequence[Row]]) -> PageSection | None:
     """Only of a single level: requests of several levels in one distribution would say nothing."""
     levels = {
         (row.arrival, row.concurrency if row.arrival == "closed" else row.offered_requests_per_s)

@@ -32,7 +32,7 @@ def name_of(stack: str) -> str:
     return f"{stack}{SUFFIX}"
 
 
-def derive(base: StackConfig, stack: str, models: Sequence[config.Model]) -> dict[str, Any]:
+def derive(base: StackConfig, stack: str, models: Sequence[config.ModelConfig]) -> dict[str, Any]:
     """The object of a stack that serves `models` in the cluster of the stack `stack`, whose config is `base`."""
     return {
         "layer": "serving",
@@ -43,7 +43,7 @@ def derive(base: StackConfig, stack: str, models: Sequence[config.Model]) -> dic
     }
 
 
-def derive_rehearsed(base: StackConfig, stack: str, models: Sequence[config.Model], nodes: int) -> dict[str, Any]:
+def derive_rehearsed(base: StackConfig, stack: str, models: Sequence[config.ModelConfig], nodes: int) -> dict[str, Any]:
     """The same for a rehearsal: a local cluster of its own, with so many nodes of the stack's shape."""
     pool = base.gpu_pools[0]
     storage = {} if isinstance(base.cluster, CreateCluster) else {"storage": _dump(base.storage)}
@@ -64,7 +64,7 @@ def _cluster(base: StackConfig, stack: str) -> dict[str, Any]:
     return {"cluster": _dump(base.cluster)} if base.cluster else {"clusterStack": base.cluster_stack}
 
 
-def _common(base: StackConfig, models: Sequence[config.Model]) -> dict[str, Any]:
+def _common(base: StackConfig, models: Sequence[config.ModelConfig]) -> dict[str, Any]:
     return {
         "rdma": base.rdma,
         "release": base.release,
@@ -75,7 +75,7 @@ def _common(base: StackConfig, models: Sequence[config.Model]) -> dict[str, Any]
     }
 
 
-def _dump(part: config.Part) -> dict[str, Any]:
+def _dump(part: config.ConfigPart) -> dict[str, Any]:
     return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
 
@@ -111,7 +111,7 @@ class Deployed:
 class Deployer(Protocol):
     """Has models up, and runs a program where they can be reached."""
 
-    def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
+    def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
         """Brings these models up, and no others.
 
         Raises:
@@ -136,7 +136,7 @@ class Deployer(Protocol):
         ...
 
 
-class Rehearsal(Protocol):
+class RehearsalRunner(Protocol):
     """What experiments use of rehearsals, which are installed beside them: `rehearsal` finds it."""
 
     def deployer(
@@ -168,14 +168,14 @@ class Rehearsal(Protocol):
         ...
 
 
-def rehearsal() -> Rehearsal:
+def rehearsal() -> RehearsalRunner:
     """The rehearsals that are installed (entry point `rehearsal` of the group `llmd_oke.deployers`).
 
     Raises:
         KitError: there are none.
     """
     for entry_point in entry_points(group=ENTRY_POINTS, name="rehearsal"):
-        backend: Rehearsal = entry_point.load()
+        backend: RehearsalRunner = entry_point.load()
         return backend
     raise KitError("Rehearsals are not installed.", "Install llmd-oke[rehearsal].")
 
@@ -189,7 +189,7 @@ class PulumiDeployer:
         self._environment = environment
         self._pulumi = pulumi_cli(project, name_of(stack))
 
-    def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
+    def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
         """Brings these models up; the update ends when all servers are ready."""
         base = config.load(self._project, self._stack)
         write(self._project, self._stack, derive(base, self._stack, models))

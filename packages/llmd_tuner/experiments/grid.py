@@ -16,9 +16,9 @@ from llmd_oke.catalogue.models import key_value_tokens, state_tokens
 from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner import search_inputs
-from llmd_tuner.experiments.recipes import Deployment, Load, Recipe, Rehearsal
+from llmd_tuner.experiments.recipes import Recipe, RecipeDeployment, RecipeLoad, RehearsalScale
 from llmd_tuner.servers import Room
-from llmd_tuner.workload import Workload, of_lengths
+from llmd_tuner.workload import WorkloadClasses, of_lengths
 
 NAME = "tuning"
 """What its runs are stored under."""
@@ -105,12 +105,12 @@ def _at_most(levels: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Servers:
+class MeasuredServers:
     """What is measured: servers of a model under a workload, with these vLLM settings."""
 
-    model: catalogue.Model
+    model: catalogue.CatalogueModel
     shape: catalogue.Shape
-    workload: Workload
+    workload: WorkloadClasses
     engine: config.Engine
     rehearsed: bool = False
     """Whether they are simulated, so that few requests are enough."""
@@ -133,7 +133,7 @@ class Servers:
         return Room({size: tokens}, self.engine.max_num_seqs, state_tokens={size: state_tokens(self.model, size)})
 
 
-def handing_over(engine: config.Engine, release: catalogue.Release, model: catalogue.Model) -> config.Engine:
+def handing_over(engine: config.Engine, release: catalogue.Release, model: catalogue.CatalogueModel) -> config.Engine:
     """The settings of servers that hand KV cache over, for servers without a KV connector too: block size and attention
     backend are the release's for such, where `engine` names no other. Prefill is measured alone, and is to be forecast
     beside decode.
@@ -145,7 +145,7 @@ def handing_over(engine: config.Engine, release: catalogue.Release, model: catal
     return engine.model_copy(update={"block_size": started.block_size, "extra_args": arguments})
 
 
-def tuning_recipe(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: int) -> Recipe:
+def tuning_recipe(servers: MeasuredServers, grid: GridName, sizes: Sequence[int], gpus: int) -> Recipe:
     """The measurements of a grid. `sizes` are those to choose from, within `gpus` GPUs; none for all that fit.
 
     Raises:
@@ -165,7 +165,7 @@ def tuning_recipe(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: 
         model=servers.model.name,
         deployments=tuple(deployments),
         loads=(*_prefill_loads(servers, prefill), *_decode_loads(servers, decode)),
-        rehearsal=Rehearsal(time_scale=grids().rehearsal.time_scale),
+        rehearsal=RehearsalScale(time_scale=grids().rehearsal.time_scale),
     )
 
 
@@ -178,7 +178,7 @@ def recipe_text(recipe: Recipe) -> str:
     return yaml.safe_dump(document, sort_keys=False, width=120)
 
 
-def _chosen(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: int) -> tuple[int, ...]:
+def _chosen(servers: MeasuredServers, grid: GridName, sizes: Sequence[int], gpus: int) -> tuple[int, ...]:
     possible = servers.sizes(gpus)
     listed = ", ".join(map(str, possible)) or "none"
     if wrong := [str(size) for size in sizes if size not in possible]:
@@ -191,9 +191,9 @@ def _chosen(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: int) -
     return tuple(sorted(set(sizes))) if sizes else sizes_of_grid(grid, possible)
 
 
-def _deployment(servers: Servers, size: int, subject: Any, load: str) -> Deployment:
+def _deployment(servers: MeasuredServers, size: int, subject: Any, load: str) -> RecipeDeployment:
     topology = config.Topology.model_validate(f"agg-tp{size}-1r")
-    return Deployment(topology=topology, subject=subject, engine=servers.engine, loads=(load,))
+    return RecipeDeployment(topology=topology, subject=subject, engine=servers.engine, loads=(load,))
 
 
 def _name(role: str, levels: Mapping[int, tuple[int, ...]], size: int) -> str:
@@ -201,12 +201,12 @@ def _name(role: str, levels: Mapping[int, tuple[int, ...]], size: int) -> str:
     return role if len(set(levels.values())) == 1 else f"{role}-tp{size}"
 
 
-def _prefill_loads(servers: Servers, levels: Mapping[int, tuple[int, ...]]) -> list[Load]:
+def _prefill_loads(servers: MeasuredServers, levels: Mapping[int, tuple[int, ...]]) -> list[RecipeLoad]:
     input_tokens = math.ceil(servers.workload.longest_input_tokens)
     return _loads(servers, "prefill", levels, input_tokens, output_tokens=1)
 
 
-def _decode_loads(servers: Servers, levels: Mapping[int, tuple[int, ...]]) -> list[Load]:
+def _decode_loads(servers: MeasuredServers, levels: Mapping[int, tuple[int, ...]]) -> list[RecipeLoad]:
     """Lengths whose mean context is the workload's."""
     output_tokens = math.ceil(servers.workload.output_tokens)
     input_tokens = max(1, math.ceil(servers.workload.context_tokens - output_tokens / 2))
@@ -214,12 +214,12 @@ def _decode_loads(servers: Servers, levels: Mapping[int, tuple[int, ...]]) -> li
 
 
 def _loads(
-    servers: Servers, role: str, levels: Mapping[int, tuple[int, ...]], input_tokens: int, output_tokens: int
-) -> list[Load]:
+    servers: MeasuredServers, role: str, levels: Mapping[int, tuple[int, ...]], input_tokens: int, output_tokens: int
+) -> list[RecipeLoad]:
     requests = grids().rehearsal.requests if servers.rehearsed else grids().requests
     named = {_name(role, levels, size): concurrencies for size, concurrencies in levels.items()}
     return [
-        Load(
+        RecipeLoad(
             name=name,
             arrival="closed",
             concurrencies=concurrencies,

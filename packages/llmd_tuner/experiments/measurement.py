@@ -18,11 +18,10 @@ from llmd_base.row import Row
 from llmd_bench.deployment import Snapshot, change
 from llmd_bench.evidence import VLLM_COUNTERS
 from llmd_bench.files import REQUESTS_FILE, write_whole
-from llmd_bench.load.generator import Load, introduce, run_load, wait_for_answer
+from llmd_bench.load.generator import GeneratedLoad, introduce, run_load, wait_for_answer
 from llmd_bench.load.records import RequestRecord, Trim, classify, write_file
-from llmd_bench.load.stages import Conditions, Live, StageResult, run_stages
-from llmd_bench.load.stages import Stage as LoadStage
-from llmd_bench.load.workload import ClosedLoop, Fixed, PromptSource, Workload
+from llmd_bench.load.stages import Live, LoadStage, StageConditions, StageResult, run_stages
+from llmd_bench.load.workload import ClosedLoop, Fixed, PromptSource, RequestWorkload
 from llmd_bench.performance import Performance, summarize
 from llmd_bench.report import build_report, summarize_result, to_yaml
 from llmd_bench.report_format import BenchmarkReport
@@ -38,15 +37,15 @@ from llmd_bench.smoke import (
     server_stability,
     take_snapshot,
 )
-from llmd_bench.smoke_request import Thresholds, accuracy, judge
+from llmd_bench.smoke_request import SmokeLimits, accuracy, judge
 from llmd_oke import planning
 from llmd_oke.catalogue.models import model_name
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.locks import file_lock
 from llmd_oke.operations.smoke import run_context_of, smoke_plan
 
-from llmd_tuner.experiments.recipes import Stage
-from llmd_tuner.experiments.runs import FAILURE_FILE, Assignment, RunFolder
+from llmd_tuner.experiments.recipes import RecipeStage
+from llmd_tuner.experiments.runs import FAILURE_FILE, DeploymentRun, RunFolder
 
 TOOL = "llmd-oke experiment"
 
@@ -69,7 +68,7 @@ BUSY_TIMEOUT_S = 24 * 3600.0
 """How long to wait for a measurement of the same run whose command was killed and that goes on without it."""
 
 
-def measure(assignment: Assignment, progress: Progress) -> None:
+def measure(assignment: DeploymentRun, progress: Progress) -> None:
     """Measures what isn't there yet. What is interrupted leaves nothing of the stage that it was in.
 
     Raises:
@@ -81,7 +80,7 @@ def measure(assignment: Assignment, progress: Progress) -> None:
             asyncio.run(_measure(assignment, folder, left, progress))
 
 
-def base_plan(assignment: Assignment) -> SmokePlan:
+def base_plan(assignment: DeploymentRun) -> SmokePlan:
     """Where the deployment is, what it consists of, and what its servers have to say."""
     planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.router)
     model = next(model for model in planned.models if model.name == assignment.deployment)
@@ -91,7 +90,9 @@ def base_plan(assignment: Assignment) -> SmokePlan:
     return replace(plan, questions=None) if assignment.subject == "decode-only" else plan  # its prompts are made up
 
 
-async def _measure(assignment: Assignment, folder: RunFolder, left: Sequence[Stage], progress: Progress) -> None:
+async def _measure(
+    assignment: DeploymentRun, folder: RunFolder, left: Sequence[RecipeStage], progress: Progress
+) -> None:
     plan = base_plan(assignment)
     progress.detail(f"{assignment.deployment}: waiting for an answer")
     limit_s = plan.router_timeout_s * max(1.0, assignment.time_scale)
@@ -106,7 +107,7 @@ async def _measure(assignment: Assignment, folder: RunFolder, left: Sequence[Sta
         folder.gather()
 
 
-async def _warm_up(plan: SmokePlan, stage: Stage, progress: Progress) -> Sequence[RequestRecord]:
+async def _warm_up(plan: SmokePlan, stage: RecipeStage, progress: Progress) -> Sequence[RequestRecord]:
     """Introductions, and a few requests with the lengths of the first stage."""
     run = uuid.uuid4().hex
     limit_s = plan.timeout_s * max(1.0, plan.time_scale)
@@ -119,7 +120,7 @@ async def _warm_up(plan: SmokePlan, stage: Stage, progress: Progress) -> Sequenc
     prompts = PromptSource(stage.input_tokens, 0, run)
     output_tokens = min(stage.output_tokens, WARMUP_OUTPUT_TOKENS)
     users = max(WARMUP_USERS, sum(servers.replicas for servers in plan.topology.servers))
-    load = Load(users, ClosedLoop(users), prompts, output_tokens, limit_s, label="warm-up")
+    load = GeneratedLoad(users, ClosedLoop(users), prompts, output_tokens, limit_s, label="warm-up")
     return [*acquainted, *await run_load(plan.target, load, limit_s=limit_s)]
 
 
@@ -141,11 +142,15 @@ async def _evaluate(plan: SmokePlan, progress: Progress) -> None:
 
 
 async def _stage(
-    assignment: Assignment, plan_base: SmokePlan, stage: Stage, warmup: Sequence[RequestRecord], progress: Progress
+    assignment: DeploymentRun,
+    plan_base: SmokePlan,
+    stage: RecipeStage,
+    warmup: Sequence[RequestRecord],
+    progress: Progress,
 ) -> SmokeResult:
     limit_s = assignment.limits_s[stage.name]
     plan = _plan_of(plan_base, stage, limit_s)
-    workload = Workload(Fixed(stage.input_tokens), Fixed(stage.output_tokens), stage.seed)
+    workload = RequestWorkload(Fixed(stage.input_tokens), Fixed(stage.output_tokens), stage.seed)
     ticker = Ticker(progress, INTERVAL_S)
     before = await take_snapshot(plan_base)
     (measured,) = await run_stages(
@@ -154,7 +159,7 @@ async def _stage(
         workload,
         limit_s=limit_s,
         on_progress=lambda live: ticker.tell(_news(live)),
-        conditions=Conditions(assignment.time_scale, Trim(busy=stage.steady_state), request_timeout_s=limit_s),
+        conditions=StageConditions(assignment.time_scale, Trim(busy=stage.steady_state), request_timeout_s=limit_s),
     )
     if measured.interrupted:
         raise asyncio.CancelledError
@@ -175,7 +180,9 @@ async def _stage(
     return replace(result, notes=(*_notes(assignment, stage, measured), *unknown, *notes))
 
 
-def _unmeasured(assignment: Assignment, stage: Stage, measured: StageResult, limit_s: float) -> tuple[str, str]:
+def _unmeasured(
+    assignment: DeploymentRun, stage: RecipeStage, measured: StageResult, limit_s: float
+) -> tuple[str, str]:
     """What is wrong with a stage that is no measurement, and what would be right."""
     tries = f"; the first try: {measured.second_try_because}" if measured.second_try_because else ""
     failures = "".join(f"; {failure}" for failure in classify(measured.records))
@@ -186,7 +193,7 @@ def _unmeasured(assignment: Assignment, stage: Stage, measured: StageResult, lim
     )
 
 
-def _plan_of(base: SmokePlan, stage: Stage, limit_s: float) -> SmokePlan:
+def _plan_of(base: SmokePlan, stage: RecipeStage, limit_s: float) -> SmokePlan:
     return replace(
         base,
         input_tokens=stage.input_tokens,
@@ -199,7 +206,7 @@ def _plan_of(base: SmokePlan, stage: Stage, limit_s: float) -> SmokePlan:
 
 
 def _conclude(
-    plan: SmokePlan, stage: Stage, run: str, measured: StageResult, snapshots: tuple[Snapshot, Snapshot]
+    plan: SmokePlan, stage: RecipeStage, run: str, measured: StageResult, snapshots: tuple[Snapshot, Snapshot]
 ) -> SmokeResult:
     started = measured.started or datetime.now(UTC)
     gpus = plan.topology.gpus
@@ -213,14 +220,14 @@ def _conclude(
         records=measured.records,
         performance=of_window(measured, stage, gpus),
         remote_prefill=prove(plan, whole, snapshots),
-        verdict=judge(Thresholds(max_failures=None), whole, None),
+        verdict=judge(SmokeLimits(max_failures=None), whole, None),
         before=snapshots[0],
         after=snapshots[1],
         notes=(),
     )
 
 
-def _notes(assignment: Assignment, stage: Stage, measured: StageResult) -> Iterator[str]:
+def _notes(assignment: DeploymentRun, stage: RecipeStage, measured: StageResult) -> Iterator[str]:
     """What a reader must know beside the remarks of every benchmark."""
     if measured.second_try_because:
         yield f"measured at the second try; the first: {measured.second_try_because}"
@@ -263,7 +270,7 @@ def _news(live: Live) -> str:
 
 def measure_file(file: Path, progress: Progress) -> int:
     """Measures what an assignment file asks for; the answer is an exit code. A failure is told in a file beside it."""
-    assignment = Assignment.model_validate_json(file.read_text(encoding="utf-8"))
+    assignment = DeploymentRun.model_validate_json(file.read_text(encoding="utf-8"))
     try:
         measure(assignment, progress)
     except KitError as error:
@@ -272,7 +279,7 @@ def measure_file(file: Path, progress: Progress) -> int:
     return 0
 
 
-def row_of(result: SmokeResult, stage: Stage, assignment: Assignment) -> Row:
+def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -> Row:
     """The row of one stage of a deployment."""
     row = smoke_row(result, model=model_name(result.plan.model))
     alone = assignment.subject != "end-to-end"
@@ -305,7 +312,7 @@ def _cached_share(result: SmokeResult) -> float | None:
     return None if cached is None or not prompt_tokens else cached / prompt_tokens
 
 
-def _goodput_share(result: SmokeResult, assignment: Assignment) -> float | None:
+def _goodput_share(result: SmokeResult, assignment: DeploymentRun) -> float | None:
     """Share of requests with a first token and a mean gap within the targets."""
     ttft_ms, itl_ms = assignment.slo.ttft_ms, assignment.slo.itl_ms
     if (ttft_ms is None and itl_ms is None) or not result.records:
@@ -320,12 +327,12 @@ def _goodput_share(result: SmokeResult, assignment: Assignment) -> float | None:
     return len(good) / len(result.records)
 
 
-def of_all(result: StageResult, stage: Stage, gpus: int) -> Performance:
+def of_all(result: StageResult, stage: RecipeStage, gpus: int) -> Performance:
     """From the first request to the last answer."""
     return summarize(result.records, planned=stage.requests, gpus=gpus, concurrency=stage.concurrency)
 
 
-def of_window(result: StageResult, stage: Stage, gpus: int) -> Performance:
+def of_window(result: StageResult, stage: RecipeStage, gpus: int) -> Performance:
     """In the window alone: latencies of the requests that were sent in it, rates of what came in it.
 
     Numbers of requests and of failures stay those of the whole stage.
@@ -352,7 +359,7 @@ def of_window(result: StageResult, stage: Stage, gpus: int) -> Performance:
     )
 
 
-def store_stage(result: SmokeResult, stage: Stage, assignment: Assignment, folder: Path) -> None:
+def store_stage(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun, folder: Path) -> None:
     """Writes a measurement into its folder."""
     row = row_of(result, stage, assignment)
     report = of_stage(build_report(result, experiment=assignment.folder.name), stage, assignment)
@@ -364,7 +371,7 @@ def store_stage(result: SmokeResult, stage: Stage, assignment: Assignment, folde
     (folder / "summary.json").write_text(json.dumps(summarize_result(result), indent=2) + "\n", encoding="utf-8")
 
 
-def of_stage(report: BenchmarkReport, stage: Stage, assignment: Assignment) -> BenchmarkReport:
+def of_stage(report: BenchmarkReport, stage: RecipeStage, assignment: DeploymentRun) -> BenchmarkReport:
     """The report with what the smoke benchmark doesn't know: an open loop, and which experiment it belongs to."""
     scenario = report.scenario
     assert scenario is not None  # noqa: S101 - build_report gives one

@@ -17,8 +17,8 @@ from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner.experiments import deployer, recipes
 from llmd_tuner.experiments.deployer import rehearsal
-from llmd_tuner.experiments.recipes import Deployment, Recipe, Stage, stages
-from llmd_tuner.experiments.runs import Settings
+from llmd_tuner.experiments.recipes import Recipe, RecipeDeployment, RecipeStage, stages
+from llmd_tuner.experiments.runs import RunSettings
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model
 
@@ -43,7 +43,7 @@ def durations() -> Durations:
 
 
 @dataclass(frozen=True)
-class Duration:
+class WallDuration:
     """Wall seconds, and where they are from: `measured`, `calibrated` or `assumed`."""
 
     seconds: float
@@ -51,14 +51,14 @@ class Duration:
 
 
 @dataclass(frozen=True)
-class Round:
+class ExperimentRound:
     """Deployments that are up at the same time and measured one after the other."""
 
     names: tuple[str, ...]
     gpus: int
-    deploy: Duration
-    bench: Duration
-    teardown: Duration
+    deploy: WallDuration
+    bench: WallDuration
+    teardown: WallDuration
     stages: int
 
     @property
@@ -71,7 +71,7 @@ class Round:
 class Forecast:
     """What a run takes: its rounds, and the price of all its GPUs from the first deployment to the last teardown."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[ExperimentRound, ...]
     gpus: int
     price_usd_per_gpu_hour: float
     rehearsed: bool
@@ -93,29 +93,33 @@ class Forecast:
 
 
 def bench_duration(
-    recipe: Recipe, deployment: Deployment, stages: Sequence[Stage], shape: catalogue.Shape, time_scale: float
-) -> Duration:
+    recipe: Recipe,
+    deployment: RecipeDeployment,
+    stages: Sequence[RecipeStage],
+    shape: catalogue.Shape,
+    time_scale: float,
+) -> WallDuration:
     """How long the measurements of a deployment take."""
     facts = catalogue.model(deployment.model or recipe.model)
     model = latency_model(facts, shape) if facts else None
     if model is None:
         known = all(stage.arrival != "closed" for stage in stages)
         seconds = sum(_open_s(stage) for stage in stages if stage.arrival != "closed")
-        return Duration(seconds * time_scale, "assumed" if known else "at least, closed loops not counted")
+        return WallDuration(seconds * time_scale, "assumed" if known else "at least, closed loops not counted")
     seconds = durations().settle_s + sum(stage_s(model, deployment, stage) for stage in stages)
-    return Duration(seconds * time_scale, "calibrated")
+    return WallDuration(seconds * time_scale, "calibrated")
 
 
-def stage_s(model: LatencyModel, deployment: Deployment, stage: Stage) -> float:
+def stage_s(model: LatencyModel, deployment: RecipeDeployment, stage: RecipeStage) -> float:
     """Seconds of model time from the first request of a stage to the last token."""
     return max(_open_s(stage), stage.requests * _request_s(model, deployment, stage))
 
 
-def _open_s(stage: Stage) -> float:
+def _open_s(stage: RecipeStage) -> float:
     return 0.0 if stage.arrival == "closed" else stage.requests / stage.level
 
 
-def _request_s(model: LatencyModel, deployment: Deployment, stage: Stage) -> float:
+def _request_s(model: LatencyModel, deployment: RecipeDeployment, stage: RecipeStage) -> float:
     """The busiest servers' time for one request: prefill servers one after the other, decode servers in batches.
 
     A closed loop also waits for its own users: a request takes a user the whole of its latency.
@@ -138,9 +142,9 @@ def _request_s(model: LatencyModel, deployment: Deployment, stage: Stage) -> flo
     return max(prefill_share_s, decode_share_s, (prefill_s + decode_s) / users)
 
 
-def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> Duration:
+def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> WallDuration:
     """The longest that was measured of its kind (`deploy`, `teardown`), or what is assumed."""
-    return Duration(seconds[key], "measured") if key in seconds else Duration(assumed_s, "assumed")
+    return WallDuration(seconds[key], "measured") if key in seconds else WallDuration(assumed_s, "assumed")
 
 
 def pack(
@@ -179,10 +183,10 @@ class Experiment:
     project: Path
     name: str
     recipe: Recipe
-    settings: Settings
+    settings: RunSettings
     base: StackConfig
     shape: catalogue.Shape
-    deployments: tuple[Deployment, ...]
+    deployments: tuple[RecipeDeployment, ...]
 
     @property
     def nodes(self) -> int:
@@ -194,14 +198,14 @@ class Experiment:
         """List price of one GPU."""
         return self.shape.price_usd_per_hour / self.shape.gpus
 
-    def rounds(self, names: Sequence[str]) -> list[list[Deployment]]:
+    def rounds(self, names: Sequence[str]) -> list[list[RecipeDeployment]]:
         """Which of these deployments are up at the same time."""
         selected = [deployment for deployment in self.deployments if deployment.object_name in names]
         return pack(
             selected, lambda deployment: deployment.gpus, self.settings.gpus, lambda some: not list(self.problems(some))
         )
 
-    def problems(self, together: Sequence[Deployment]) -> Iterator[Problem]:
+    def problems(self, together: Sequence[RecipeDeployment]) -> Iterator[Problem]:
         """What is wrong with having these deployments up at the same time."""
         models = [self.recipe.model_of(deployment) for deployment in together]
         if self.settings.rehearsed:
@@ -238,7 +242,7 @@ def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options
     chosen = _chosen(recipe, options.only)
     gpus = options.gpus or _gpus(recipe, chosen, base, shape, rehearsed=options.rehearsed)
     time_scale = options.time_scale or recipe.rehearsal.time_scale
-    settings = Settings(
+    settings = RunSettings(
         stack=stack,
         gpus=gpus,
         rehearsed=options.rehearsed,
@@ -252,19 +256,19 @@ def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options
     return experiment
 
 
-def _chosen(recipe: Recipe, only: Sequence[str]) -> tuple[Deployment, ...]:
+def _chosen(recipe: Recipe, only: Sequence[str]) -> tuple[RecipeDeployment, ...]:
     names = [deployment.object_name for deployment in recipe.deployments]
     if unknown := [name for name in only if name not in names]:
         raise KitError(f"The recipe has no deployment {', '.join(unknown)}.", f"It has {', '.join(names)}.")
     return tuple(deployment for deployment in recipe.deployments if not only or deployment.object_name in only)
 
 
-def _time_scale(recipe: Recipe, chosen: Sequence[Deployment], shape: catalogue.Shape, gpus: int) -> float:
+def _time_scale(recipe: Recipe, chosen: Sequence[RecipeDeployment], shape: catalogue.Shape, gpus: int) -> float:
     """One at which this machine keeps up with all that is up at the same time, under the heaviest load."""
     facts = catalogue.model(recipe.model)
     latency = latency_model(facts, shape) if facts else None
 
-    def tokens_per_s(deployment: Deployment, stage: Stage) -> float:
+    def tokens_per_s(deployment: RecipeDeployment, stage: RecipeStage) -> float:
         if latency is None:
             return 0.0 if stage.arrival == "closed" else stage.level * stage.output_tokens
         return stage.requests * stage.output_tokens / stage_s(latency, deployment, stage)
@@ -282,7 +286,7 @@ def _time_scale(recipe: Recipe, chosen: Sequence[Deployment], shape: catalogue.S
 
 
 def _gpus(
-    recipe: Recipe, chosen: Sequence[Deployment], base: StackConfig, shape: catalogue.Shape, *, rehearsed: bool
+    recipe: Recipe, chosen: Sequence[RecipeDeployment], base: StackConfig, shape: catalogue.Shape, *, rehearsed: bool
 ) -> int:
     """The recipe's own number, or what its largest deployment needs; not more than the stack leaves free."""
     needed = max(recipe.gpus or 1, *(deployment.gpus for deployment in chosen))
@@ -330,7 +334,7 @@ def forecast_of(experiment: Experiment, names: Sequence[str], measured: Mapping[
     return Forecast(rounds, settings.gpus, experiment.price_usd_per_gpu_hour, settings.rehearsed)
 
 
-def _round(experiment: Experiment, group: Sequence[Deployment], measured: Mapping[str, float]) -> Round:
+def _round(experiment: Experiment, group: Sequence[RecipeDeployment], measured: Mapping[str, float]) -> ExperimentRound:
     assumed, settings = durations(), experiment.settings
     deploy_s = assumed.rehearsed_deploy_s if settings.rehearsed else assumed.deploy_s
     teardown_s = assumed.rehearsed_teardown_s if settings.rehearsed else assumed.teardown_s
@@ -339,11 +343,11 @@ def _round(experiment: Experiment, group: Sequence[Deployment], measured: Mappin
         bench_duration(experiment.recipe, deployment, stages_, experiment.shape, settings.time_scale)
         for deployment, stages_ in plans
     ]
-    return Round(
+    return ExperimentRound(
         names=tuple(deployment.object_name for deployment in group),
         gpus=sum(deployment.gpus for deployment in group),
         deploy=of(measured, "deploy", deploy_s),
-        bench=Duration(sum(deployment.seconds for deployment in benches), benches[0].basis),
+        bench=WallDuration(sum(deployment.seconds for deployment in benches), benches[0].basis),
         teardown=of(measured, "teardown", teardown_s),
         stages=sum(len(stages_) for _, stages_ in plans),
     )

@@ -8,7 +8,7 @@ from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
 from llmd_oke import config
 from llmd_oke.config import shape_problems, yaml_files
-from llmd_oke.config.base import DnsLabel, Items, Part
+from llmd_oke.config.base import ConfigPart, DnsLabel, Items
 from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.values import names, values_folder
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,7 +26,7 @@ DECODE_BENCH = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "k
 """Fills the KV cache of a prompt instead of computing it, so that a server only decodes (vLLM's connector factory)."""
 
 
-class Deployment(Part):
+class RecipeDeployment(ConfigPart):
     """One way to serve a model, with the vLLM settings that differ from the kit's."""
 
     name: DnsLabel | None = None
@@ -41,7 +41,7 @@ class Deployment(Part):
     copies: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
     """Units side by side."""
 
-    router: config.Router | None = None
+    router: config.RouterConfig | None = None
     """Endpoint picker and proxy, or none. If left out, one in front of a whole deployment and none in front of servers
     that are measured by themselves."""
 
@@ -70,7 +70,7 @@ class Deployment(Part):
         return self.topology.gpus * self.copies
 
 
-class Load(Part):
+class RecipeLoad(ConfigPart):
     """Requests of one length, at one or several levels: users of a closed loop, or rates of an open one."""
 
     name: DnsLabel
@@ -116,7 +116,7 @@ class Load(Part):
         return max(self.requests or 1, round(per_level * level))
 
 
-class Rehearsal(Part):
+class RehearsalScale(ConfigPart):
     """How a rehearsal of the recipe is made small enough for one machine."""
 
     time_scale: Annotated[float, Field(ge=0.01, le=100)] | None = None
@@ -126,7 +126,7 @@ class Rehearsal(Part):
     """Requests of each level, at most."""
 
 
-class Recipe(Part):
+class Recipe(ConfigPart):
     """A list of deployments and a list of loads."""
 
     description: str
@@ -141,13 +141,13 @@ class Recipe(Part):
     gpus: Count | None = None
     """GPUs that the recipe was made for; those of the stack if left out."""
 
-    deployments: Annotated[Items[Deployment], Field(min_length=1)]
+    deployments: Annotated[Items[RecipeDeployment], Field(min_length=1)]
     """What is deployed and measured, one after the other."""
 
     baseline: str | None = None
     """Name of the deployment that the others are compared with; the first if left out."""
 
-    loads: Annotated[Items[Load], Field(min_length=1)]
+    loads: Annotated[Items[RecipeLoad], Field(min_length=1)]
     """What each deployment is measured under."""
 
     seeds: Annotated[Items[int], Field(min_length=1)] = (0,)
@@ -156,28 +156,28 @@ class Recipe(Part):
     slo: config.Slo = config.Slo()
     """Targets that the share of good requests goes by."""
 
-    rehearsal: Rehearsal = Rehearsal()
+    rehearsal: RehearsalScale = RehearsalScale()
     """How the recipe is rehearsed."""
 
-    def loads_of(self, deployment: Deployment) -> tuple[Load, ...]:
+    def loads_of(self, deployment: RecipeDeployment) -> tuple[RecipeLoad, ...]:
         """The loads that a deployment is measured under."""
         return tuple(load for load in self.loads if deployment.loads is None or load.name in deployment.loads)
 
-    def named(self, name: str) -> Deployment:
+    def named(self, name: str) -> RecipeDeployment:
         """The deployment of that name, which must be there."""
         return next(deployment for deployment in self.deployments if deployment.object_name == name)
 
-    def model_of(self, deployment: Deployment) -> config.Model:
+    def model_of(self, deployment: RecipeDeployment) -> config.ModelConfig:
         """What a stack file says to have the deployment."""
         loads = self.loads_of(deployment)
         alone = deployment.subject != "end-to-end"
-        return config.Model(
+        return config.ModelConfig(
             model=deployment.model or self.model,
             name=deployment.object_name,
             topology=deployment.topology,
             copies=deployment.copies,
-            router=deployment.router or config.Router(mode="none" if alone else "standalone"),
-            workload=config.Workload(
+            router=deployment.router or config.RouterConfig(mode="none" if alone else "standalone"),
+            workload=config.WorkloadConfig(
                 input_tokens=max(load.input_tokens for load in loads),
                 output_tokens=max(load.output_tokens for load in loads),
             ),
@@ -185,13 +185,13 @@ class Recipe(Part):
         )
 
 
-def _engine(deployment: Deployment) -> config.Engine:
+def _engine(deployment: RecipeDeployment) -> config.Engine:
     if deployment.subject != "decode-only":
         return deployment.engine
     return deployment.engine.model_copy(update={"extra_args": (*deployment.engine.extra_args, DECODE_BENCH)})
 
 
-class Stage(BaseModel):
+class RecipeStage(BaseModel):
     """One measurement of one deployment; `name` is its folder. Rates are in model time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -225,7 +225,7 @@ class Stage(BaseModel):
         return int(self.level) if self.arrival == "closed" else None
 
 
-def stages(recipe: Recipe, deployment: Deployment, most_requests: int | None = None) -> tuple[Stage, ...]:
+def stages(recipe: Recipe, deployment: RecipeDeployment, most_requests: int | None = None) -> tuple[RecipeStage, ...]:
     """The measurements of a deployment in their order, none with more than `most_requests` requests.
 
     A closed loop keeps at least one request for each user.
@@ -238,10 +238,10 @@ def stages(recipe: Recipe, deployment: Deployment, most_requests: int | None = N
     )
 
 
-def _stage(load: Load, level: float, seed: int, most_requests: int | None) -> Stage:
+def _stage(load: RecipeLoad, level: float, seed: int, most_requests: int | None) -> RecipeStage:
     requests = load.requests_at(level)
     users = int(level) if load.arrival == "closed" else 1
-    return Stage(
+    return RecipeStage(
         name=f"{load.name}-{'c' if load.arrival == 'closed' else 'r'}{level:g}-s{seed}",
         arrival=load.arrival,
         level=level,
@@ -277,7 +277,7 @@ def _baseline(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("baseline", recipe.baseline, "one of " + ", ".join(names), "there is no such deployment")
 
 
-def _load(load: Load, path: str) -> Iterator[Problem]:
+def _load(load: RecipeLoad, path: str) -> Iterator[Problem]:
     closed = load.arrival == "closed"
     levels, other_levels = ("concurrencies", "requestsPerS") if closed else ("requestsPerS", "concurrencies")
     enough, other_enough = ("requestsPerUser", "durationS") if closed else ("durationS", "requestsPerUser")
@@ -291,7 +291,7 @@ def _load(load: Load, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.{key}", given[key], f"nothing, or {levels} and {enough}", f"{loop} has no such thing")
 
 
-def _deployment(recipe: Recipe, deployment: Deployment, index: int) -> Iterator[Problem]:
+def _deployment(recipe: Recipe, deployment: RecipeDeployment, index: int) -> Iterator[Problem]:
     path = f"deployments[{index}]"
     known = [load.name for load in recipe.loads]
     for i, name in enumerate(deployment.loads or ()):
@@ -306,7 +306,7 @@ def _deployment(recipe: Recipe, deployment: Deployment, index: int) -> Iterator[
         yield from _longer_than_one_token(recipe, deployment, path)
 
 
-def _longer_than_one_token(recipe: Recipe, deployment: Deployment, path: str) -> Iterator[Problem]:
+def _longer_than_one_token(recipe: Recipe, deployment: RecipeDeployment, path: str) -> Iterator[Problem]:
     long = [load.name for load in recipe.loads_of(deployment) if load.output_tokens != 1]
     if long:
         accepted = "loads with outputTokens: 1"

@@ -122,7 +122,7 @@ def applied_forecast(file: Path, stack: str, model: str) -> Applied:
     return applied
 
 
-def mismatch(model: config.Model | ModelPlan, applied: Applied) -> str | None:
+def mismatch(model: config.ModelConfig | ModelPlan, applied: Applied) -> str | None:
     """How a stack file's deployment differs from the one that the forecast is of; None where it is that one."""
     forecast = applied.forecast
     actual = f"{model.copies} x {model.topology}, maxNumSeqs {model.engine.max_num_seqs}"

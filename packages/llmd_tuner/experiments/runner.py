@@ -13,8 +13,8 @@ from llmd_oke.operations.locks import file_lock
 from llmd_tuner.experiments import deployer
 from llmd_tuner.experiments.deployer import Deployed, Deployer
 from llmd_tuner.experiments.preparation import Experiment, stage_s
-from llmd_tuner.experiments.recipes import Deployment
-from llmd_tuner.experiments.runs import Assignment, DeploymentState, RunFolder, State, measure_command
+from llmd_tuner.experiments.recipes import RecipeDeployment
+from llmd_tuner.experiments.runs import DeploymentRun, DeploymentState, RunFolder, RunState, measure_command
 from llmd_tuner.latency_models import latency_model
 
 BUSY_TIMEOUT_S = 5.0
@@ -27,7 +27,7 @@ LIMIT_FACTOR = 4.0
 UNKNOWN_LIMIT_S = 2 * 3600.0
 
 
-def unfinished(state: State) -> list[str]:
+def unfinished(state: RunState) -> list[str]:
     """The deployments that are still to be measured; those that failed are tried again."""
     return [name for name, standing in state.deployments.items() if standing.phase != "done"]
 
@@ -41,7 +41,7 @@ class Runner:
         self._deployer = deployer
         self._progress = progress
 
-    def run(self) -> State:
+    def run(self) -> RunState:
         """Does what is left of the run and says how it stands then.
 
         Raises:
@@ -56,7 +56,7 @@ class Runner:
                 self._save(ended=datetime.now(UTC).isoformat())
         return self._folder.state
 
-    def _round(self, group: Sequence[Deployment]) -> None:
+    def _round(self, group: Sequence[RecipeDeployment]) -> None:
         names = [deployment.object_name for deployment in group]
         self._progress.step(f"deploying {', '.join(names)}")
         try:
@@ -71,7 +71,7 @@ class Runner:
             self._measure(deployment, deployed)
         self._teardown()
 
-    def _failed_to_deploy(self, group: Sequence[Deployment], error: KitError) -> None:
+    def _failed_to_deploy(self, group: Sequence[RecipeDeployment], error: KitError) -> None:
         """One of several may be at fault, so that each is tried alone before it counts as failed."""
         self._progress.step(f"not deployed: {error.message}")
         self._teardown()
@@ -86,7 +86,7 @@ class Runner:
         with self._timed("teardown"):
             self._deployer.teardown(self._progress)
 
-    def _measure(self, deployment: Deployment, deployed: Deployed) -> None:
+    def _measure(self, deployment: RecipeDeployment, deployed: Deployed) -> None:
         name = deployment.object_name
         assignment = self._assignment(deployment, deployed)
         file = assignment.write()
@@ -100,10 +100,10 @@ class Runner:
         self._progress.step(f"{name} failed: {cause}")
         self._stand(name, DeploymentState(phase="failed", cause=cause))
 
-    def _assignment(self, deployment: Deployment, deployed: Deployed) -> Assignment:
+    def _assignment(self, deployment: RecipeDeployment, deployed: Deployed) -> DeploymentRun:
         experiment = self._experiment
         settings = experiment.settings
-        return Assignment(
+        return DeploymentRun(
             project=experiment.project,
             stack=deployer.name_of(settings.stack),
             folder=self._folder.path.resolve(),
@@ -120,7 +120,7 @@ class Runner:
             price_usd_per_hour=deployment.gpus * experiment.price_usd_per_gpu_hour,
         )
 
-    def _limits_s(self, deployment: Deployment) -> dict[str, float]:
+    def _limits_s(self, deployment: RecipeDeployment) -> dict[str, float]:
         """A limit in wall time for each stage."""
         facts = catalogue.model(deployment.model or self._experiment.recipe.model)
         model = latency_model(facts, self._experiment.shape) if facts else None

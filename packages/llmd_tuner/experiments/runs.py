@@ -25,7 +25,7 @@ from llmd_oke import config
 from pydantic import BaseModel, ConfigDict, Field
 
 from llmd_tuner.experiments.deployer import name_of
-from llmd_tuner.experiments.recipes import Recipe, Stage, Subject, stages
+from llmd_tuner.experiments.recipes import Recipe, RecipeStage, Subject, stages
 
 FAILURE_FILE = "failure.json"
 """Beside the assignment: why nothing could be measured."""
@@ -35,7 +35,7 @@ LATEST = "latest"
 Phase = Literal["waiting", "failed", "done"]
 
 
-class Settings(BaseModel):
+class RunSettings(BaseModel):
     """How a recipe is run; another answer to any of these is another run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,13 +57,13 @@ class DeploymentState(BaseModel):
     cause: str | None = None
 
 
-class State(BaseModel):
+class RunState(BaseModel):
     """How far a run is. `seconds` has the longest of what was measured on the way: `deploy`, `teardown`."""
 
     model_config = ConfigDict(extra="forbid")
 
     digest: str
-    settings: Settings
+    settings: RunSettings
     started: str
     ended: str | None = None
     deployments: dict[str, DeploymentState]
@@ -89,11 +89,11 @@ class RunFolder:
         return Recipe.model_validate_json((self.path / "recipe.json").read_text(encoding="utf-8"))
 
     @property
-    def state(self) -> State:
+    def state(self) -> RunState:
         """How far the run is."""
-        return State.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
+        return RunState.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
 
-    def save(self, state: State) -> None:
+    def save(self, state: RunState) -> None:
         """Writes how far the run is, whole or not at all."""
         write_whole(self.path / "run.json", state.model_dump_json(indent=2) + "\n")
 
@@ -101,7 +101,7 @@ class RunFolder:
         """The folder of one measurement; it is there when the measurement is whole."""
         return self.path / deployment / stage
 
-    def deployments(self) -> dict[str, tuple[Stage, ...]]:
+    def deployments(self) -> dict[str, tuple[RecipeStage, ...]]:
         """The measurements that the run wants, by deployment, in the order of the recipe."""
         recipe, state = self.recipe, self.state
         return {
@@ -110,7 +110,7 @@ class RunFolder:
             if deployment.object_name in state.deployments
         }
 
-    def left(self, deployment: str) -> list[Stage]:
+    def left(self, deployment: str) -> list[RecipeStage]:
         """The measurements of a deployment that are not there yet."""
         return [stage for stage in self.deployments()[deployment] if not self.stage(deployment, stage.name).exists()]
 
@@ -177,13 +177,13 @@ def latest(project: Path, stack: str, recipe: str) -> RunFolder:
     return folders[-1]
 
 
-def digest_of(recipe: Recipe, settings: Settings) -> str:
+def digest_of(recipe: Recipe, settings: RunSettings) -> str:
     """What tells one run from another: recipe and settings."""
     text = json.dumps([recipe.model_dump(mode="json"), settings.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def unfinished_run(project: Path, name: str, recipe: Recipe, settings: Settings) -> RunFolder | None:
+def unfinished_run(project: Path, name: str, recipe: Recipe, settings: RunSettings) -> RunFolder | None:
     """The newest run, to go on with, if it is unfinished and of the same recipe and settings."""
     for found in runs_of(project, settings.stack, name)[-1:]:
         if found.state.digest == digest_of(recipe, settings) and found.state.ended is None:
@@ -191,7 +191,7 @@ def unfinished_run(project: Path, name: str, recipe: Recipe, settings: Settings)
     return None
 
 
-def new_run(project: Path, name: str, recipe: Recipe, settings: Settings, deployments: Sequence[str]) -> RunFolder:
+def new_run(project: Path, name: str, recipe: Recipe, settings: RunSettings, deployments: Sequence[str]) -> RunFolder:
     """A run of which nothing is done yet."""
     started = datetime.now(UTC)
     folder = RunFolder(root_of(project, settings.stack, name) / started.strftime("%Y%m%dT%H%M%SZ"))
@@ -199,12 +199,12 @@ def new_run(project: Path, name: str, recipe: Recipe, settings: Settings, deploy
     write_whole(folder.path / "recipe.json", recipe.model_dump_json(indent=2) + "\n")
     waiting = {deployment: DeploymentState() for deployment in deployments}
     digest = digest_of(recipe, settings)
-    folder.save(State(digest=digest, settings=settings, started=started.isoformat(), deployments=waiting))
+    folder.save(RunState(digest=digest, settings=settings, started=started.isoformat(), deployments=waiting))
     point(folder.path.parent / LATEST, folder.path.name)
     return folder
 
 
-class Assignment(BaseModel):
+class DeploymentRun(BaseModel):
     """The measurements of one deployment of a run. `stack` is the derived one, `deployment` a model of it.
 
     `time_scale` is wall seconds for a second of model time; `limits_s` has a limit for each stage, in wall time.

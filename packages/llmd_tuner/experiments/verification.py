@@ -17,9 +17,9 @@ from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner.experiments import runs
 from llmd_tuner.experiments.deployer import Deployed, rehearsal
-from llmd_tuner.experiments.recipes import Deployment, Load, Recipe
+from llmd_tuner.experiments.recipes import Recipe, RecipeDeployment, RecipeLoad
 from llmd_tuner.experiments.records import Applied, mismatch
-from llmd_tuner.experiments.runs import Assignment, RunFolder, Settings, measure_command
+from llmd_tuner.experiments.runs import DeploymentRun, RunFolder, RunSettings, measure_command
 
 NAME = "verify"
 """What its runs are stored under."""
@@ -63,7 +63,7 @@ class AppliedModel:
 
     project: Path
     stack: str
-    model: config.Model
+    model: config.ModelConfig
     applied: Applied
 
     @property
@@ -75,7 +75,7 @@ class AppliedModel:
     def recipe(self) -> Recipe:
         """The forecast's load on the model as it is deployed: random arrivals, which the forecast assumes."""
         forecast, model = self.applied.forecast, self.model
-        load = Load(
+        load = RecipeLoad(
             name="forecast",
             arrival="poisson",
             requests_per_s=(round(forecast.offered_requests_per_s or 0.0, 3),),
@@ -85,7 +85,7 @@ class AppliedModel:
             input_tokens=round(forecast.input_tokens),
             output_tokens=round(forecast.output_tokens),
         )
-        deployment = Deployment(
+        deployment = RecipeDeployment(
             name=self.name, topology=model.topology, copies=model.copies, router=model.router, engine=model.engine
         )
         return Recipe(
@@ -96,7 +96,7 @@ class AppliedModel:
         )
 
 
-def subject(project: Path, stack: str, model: config.Model, applied: Applied) -> AppliedModel:
+def subject(project: Path, stack: str, model: config.ModelConfig, applied: Applied) -> AppliedModel:
     """What is to be verified.
 
     Raises:
@@ -154,9 +154,9 @@ def measure_rehearsed(
 
 def _settings(
     subject: AppliedModel, most_requests: int | None, *, rehearsed: bool, time_scale: float = 1.0
-) -> Settings:
+) -> RunSettings:
     gpus = subject.applied.forecast.gpus_counted
-    return Settings(
+    return RunSettings(
         stack=subject.stack, gpus=gpus, rehearsed=rehearsed, time_scale=time_scale, most_requests=most_requests
     )
 
@@ -176,7 +176,7 @@ def require_deployed(plan: SmokePlan, stack: str) -> None:
             raise KitError(message, f"Deploy it: llmd-oke up --stack {stack}")
 
 
-def _begin(subject: AppliedModel, settings: Settings, deployed: Deployed) -> tuple[RunFolder, Assignment]:
+def _begin(subject: AppliedModel, settings: RunSettings, deployed: Deployed) -> tuple[RunFolder, DeploymentRun]:
     """A run folder, and what the program that measures is told."""
     recipe = subject.recipe
     folder = runs.new_run(subject.project, NAME, recipe, settings, [subject.name])
@@ -184,7 +184,7 @@ def _begin(subject: AppliedModel, settings: Settings, deployed: Deployed) -> tup
     forecast = subject.applied.forecast
     limit_s = max(1.0, settings.time_scale) * (MIN_LIMIT_S + LIMIT_FACTOR * stage.requests / stage.level)
     slo = subject.model.slo or config.Slo()
-    assignment = Assignment(
+    assignment = DeploymentRun(
         project=subject.project,
         stack=subject.stack,
         folder=folder.path.resolve(),

@@ -16,8 +16,8 @@ from llmd_oke import config
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.counters import (
     SERVER_ROLES,
+    CounterWindow,
     Moment,
-    Window,
     moment,
     observation,
     remote_prefill,
@@ -26,7 +26,7 @@ from llmd_oke.operations.counters import (
     window,
 )
 from llmd_oke.operations.judgements import Assumption, model_limits, tolerances
-from llmd_oke.operations.observations import Observation
+from llmd_oke.operations.observations import CountedObservation
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import conditions, smoke_request
 
@@ -36,7 +36,7 @@ from llmd_tuner.search_inputs import Targets, parse_targets
 
 
 @dataclass(frozen=True)
-class Pace:
+class ReadingIntervals:
     """How often counters are read and for how long, in wall seconds; `time_scale` of them are a second of the model."""
 
     every_s: float
@@ -55,7 +55,7 @@ class _Tally:
     last: Snapshot
     heard_s: float
     unheard: str | None = None
-    whole: Window = field(default_factory=Window)
+    whole: CounterWindow = field(default_factory=CounterWindow)
     moments: list[Moment] = field(default_factory=list[Moment])
     remote_prefill_share: float | None = None
     left_out: int = 0
@@ -88,12 +88,12 @@ class Reader:
 
 def watch(
     read: Callable[[], Snapshot],
-    pace: Pace,
+    pace: ReadingIntervals,
     evidence: EvidenceSettings | None,
     basis: Basis,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[tuple[Observation, Observation]]:
+) -> Iterator[tuple[CountedObservation, CountedObservation]]:
     """What was seen since the beginning and since the last reading, after each reading.
 
     `evidence` tells how remote prefill is proved, where prefill is remote. A reading without an answer of the cluster
@@ -129,13 +129,13 @@ def _read(read: Callable[[], Snapshot], tally: _Tally, now_s: float) -> Snapshot
     return snapshot
 
 
-def _add(tally: _Tally, snapshot: Snapshot, seconds: float) -> Window:
+def _add(tally: _Tally, snapshot: Snapshot, seconds: float) -> CounterWindow:
     """Counts what has grown; an interval in which a server could not be read, or came or went, is left out."""
     before, tally.last = tally.last, snapshot
     if tally.unheard or unread(before, snapshot) or _pods(before) != _pods(snapshot):
         tally.left_out += 1
         tally.first = snapshot
-        return Window()
+        return CounterWindow()
     latest = window(before, snapshot, seconds)
     tally.whole = tally.whole + latest
     tally.restarted |= restarted(before, snapshot)
@@ -148,7 +148,7 @@ def _pods(snapshot: Snapshot) -> set[str]:
     return {reading.endpoint.pod for reading in snapshot.readings}
 
 
-def _seen(tally: _Tally, evidence: EvidenceSettings | None, basis: Basis) -> Observation:
+def _seen(tally: _Tally, evidence: EvidenceSettings | None, basis: Basis) -> CountedObservation:
     share = remote_prefill(tally.first, tally.last, evidence) if evidence else None
     if share is not None:  # otherwise nothing has come since servers came, went or could not be read
         tally.remote_prefill_share = share

@@ -9,9 +9,9 @@ from typing import Literal
 from llmd_base.errors import KitError
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.catalogue.endpoint_pickers import RouterProfile, endpoint_picker
-from llmd_oke.catalogue.models import Model, key_value_tokens
+from llmd_oke.catalogue.models import CatalogueModel, key_value_tokens
 from llmd_oke.catalogue.releases import newest_release
-from llmd_oke.catalogue.shapes import Node
+from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import Role, RouterProfileName, Topology
 from pydantic import JsonValue
@@ -81,7 +81,7 @@ class ServerLimits:
 
 
 @dataclass(frozen=True)
-class Deployment:
+class SimulatedDeployment:
     """`copies` equal units of a model behind one endpoint, which spreads requests over units at random.
 
     `router_s` is what gateway and endpoint picker add to each request; `picker` is its version, the newest release's if
@@ -105,8 +105,8 @@ class Deployment:
 
 
 def deployment(
-    model: Model,
-    node: Node,
+    model: CatalogueModel,
+    node: NodeHardware,
     topology: Topology | str,
     *,
     copies: int = 1,
@@ -115,7 +115,7 @@ def deployment(
     max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs,
     gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization,
     block_size: int = DEFAULT_BLOCK_SIZE,
-) -> Deployment:
+) -> SimulatedDeployment:
     """The deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
     chosen = Topology.model_validate(topology)
     limits: dict[Role, ServerLimits] = {
@@ -127,7 +127,7 @@ def deployment(
         )
         for role, servers in chosen.servers().items()
     }
-    return Deployment(
+    return SimulatedDeployment(
         model.name,
         node.gpu.product,
         chosen,
@@ -140,21 +140,21 @@ def deployment(
 
 
 @dataclass(frozen=True)
-class ClosedLoop:
+class ClosedLoopArrivals:
     """`concurrency` users, each of whom sends the next request when the last one is answered."""
 
     concurrency: int
 
 
 @dataclass(frozen=True)
-class ConstantRate:
+class ConstantArrivals:
     """Requests at even intervals."""
 
     requests_per_s: float
 
 
 @dataclass(frozen=True)
-class PoissonRate:
+class PoissonArrivals:
     """Requests of independent users: exponential gaps."""
 
     requests_per_s: float
@@ -167,7 +167,7 @@ class RecordedTimes:
     times_s: Sequence[float]
 
 
-Arrivals = ClosedLoop | ConstantRate | PoissonRate | RecordedTimes
+Arrivals = ClosedLoopArrivals | ConstantArrivals | PoissonArrivals | RecordedTimes
 
 
 @dataclass(frozen=True)
@@ -190,11 +190,11 @@ Workload = Sequence[RequestClass]
 """The sizes of requests: drawn by weight, or one after the other where they arrive at recorded moments."""
 
 
-def arrival_times_s(arrivals: ConstantRate | PoissonRate | RecordedTimes, random: Random) -> Iterator[float]:
+def arrival_times_s(arrivals: ConstantArrivals | PoissonArrivals | RecordedTimes, random: Random) -> Iterator[float]:
     """Moments at which requests of an open loop arrive; without end, unless recorded."""
     if isinstance(arrivals, RecordedTimes):
         return iter(arrivals.times_s)
-    if isinstance(arrivals, ConstantRate):
+    if isinstance(arrivals, ConstantArrivals):
         return (count / arrivals.requests_per_s for count in itertools.count())
     return itertools.accumulate(random.expovariate(arrivals.requests_per_s) for _ in itertools.count())
 

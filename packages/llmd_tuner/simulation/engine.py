@@ -128,8 +128,8 @@ class Request:
         self,
         arrival_s: float,
         size: "RequestClass",
-        prefill: "Engine",
-        decode: "Engine",
+        prefill: "EngineSimulation",
+        decode: "EngineSimulation",
         prefix: int | None = None,
         sent_tokens: int = 0,
     ) -> None:
@@ -151,7 +151,7 @@ class Request:
         self.last_s = 0.0
 
 
-class Engine:
+class EngineSimulation:
     """One server. `ended` is told of each request that got its last token here.
 
     A server with `prefills_only` computes prompts and their first token and keeps their KV cache until `release`.

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from llmd_tuner.simulation.deployment import (
     Arrivals,
-    ClosedLoop,
-    ConstantRate,
-    Deployment,
-    PoissonRate,
+    ClosedLoopArrivals,
+    ConstantArrivals,
+    PoissonArrivals,
     RecordedTimes,
+    SimulatedDeployment,
 )
 from llmd_tuner.simulation.engine import Gaps, Request
 
@@ -44,7 +44,7 @@ _PERCENTS = {"min": 0, "p25": 25, "p50": 50, "p75": 75, "p90": 90, "p95": 95, "p
 
 
 @dataclass(frozen=True)
-class Record:
+class SimulationRecord:
     """Every request and every gap between tokens of one run. Times are seconds after its start.
 
     `sending_s` is when the last request arrived, `end_s` when the last one was answered.
@@ -74,9 +74,9 @@ class Record:
         return View(self, start_s, end_s)
 
 
-def record(requests: list[Request], gaps: Gaps) -> Record:
+def record(requests: list[Request], gaps: Gaps) -> SimulationRecord:
     """The record of requests that are answered, of which there is at least one."""
-    return Record(
+    return SimulationRecord(
         arrival_s=np.array([request.arrival_s for request in requests]),
         first_s=np.array([request.first_s for request in requests]),
         last_s=np.array([request.last_s for request in requests]),
@@ -91,7 +91,7 @@ def record(requests: list[Request], gaps: Gaps) -> Record:
 class View:
     """A stretch of a run: latencies of the requests that arrived in it, and rates of what happened in it."""
 
-    def __init__(self, source: Record, start_s: float, end_s: float) -> None:
+    def __init__(self, source: SimulationRecord, start_s: float, end_s: float) -> None:
         self.start_s = start_s
         self.end_s = end_s
         self._source = source
@@ -200,11 +200,11 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulationRun:
     """One run with one seed."""
 
     seed: int
-    record: Record
+    record: SimulationRecord
     use: dict[Role, Use]
 
 
@@ -238,9 +238,9 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 _ARRIVALS: dict[type[Arrivals], Arrival] = {
-    ClosedLoop: "closed",
-    ConstantRate: "constant",
-    PoissonRate: "poisson",
+    ClosedLoopArrivals: "closed",
+    ConstantArrivals: "constant",
+    PoissonArrivals: "poisson",
     RecordedTimes: "trace",
 }
 
@@ -286,9 +286,11 @@ class SimulationResult:
         return estimate([view.goodput_share(ttft_ms / 1000, tpot_ms / 1000) for view in self.views])
 
 
-def row_of(view: View, run: Run, deployment: Deployment, arrivals: Arrivals, window: Window, basis: Basis) -> Row:
+def row_of(
+    view: View, run: SimulationRun, deployment: SimulatedDeployment, arrivals: Arrivals, window: Window, basis: Basis
+) -> Row:
     """What one run did, as a row."""
-    rate = arrivals.requests_per_s if isinstance(arrivals, ConstantRate | PoissonRate) else None
+    rate = arrivals.requests_per_s if isinstance(arrivals, ConstantArrivals | PoissonArrivals) else None
     price = deployment.price_usd_per_gpu_hour
     return Row(
         subject="end-to-end",
@@ -302,7 +304,7 @@ def row_of(view: View, run: Run, deployment: Deployment, arrivals: Arrivals, win
         input_tokens=view.input_tokens,
         output_tokens=view.output_tokens,
         arrival=_ARRIVALS[type(arrivals)],
-        concurrency=arrivals.concurrency if isinstance(arrivals, ClosedLoop) else view.in_flight,
+        concurrency=arrivals.concurrency if isinstance(arrivals, ClosedLoopArrivals) else view.in_flight,
         offered_requests_per_s=rate,
         achieved_requests_per_s=view.requests_per_s,
         input_tokens_per_s=view.input_tokens_per_s,
@@ -320,7 +322,7 @@ def row_of(view: View, run: Run, deployment: Deployment, arrivals: Arrivals, win
     )
 
 
-def view_of(run: Run, window: Window) -> View:
+def view_of(run: SimulationRun, window: Window) -> View:
     """The part of a run that counts."""
     if window == "whole":
         return run.record.between(0.0, run.record.end_s)
@@ -328,7 +330,7 @@ def view_of(run: Run, window: Window) -> View:
     return run.record.between(TRIMMED_SHARE * sending_s, (1 - TRIMMED_SHARE) * sending_s)
 
 
-def mean_use(runs: Sequence[Run]) -> dict[Role, Use]:
+def mean_use(runs: Sequence[SimulationRun]) -> dict[Role, Use]:
     """How servers were used, over all runs."""
     return {
         role: Use(fmean(run.use[role].busy_share for run in runs), fmean(run.use[role].batch for run in runs))

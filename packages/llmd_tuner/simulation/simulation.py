@@ -14,18 +14,18 @@ from llmd_oke.config.model import Role
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.simulation.deployment import (
     Arrivals,
-    ClosedLoop,
-    Deployment,
+    ClosedLoopArrivals,
     RecordedTimes,
     RequestClass,
+    SimulatedDeployment,
     Workload,
     arrival_times_s,
     sizes,
 )
 from llmd_tuner.simulation.engine import Calendar
 from llmd_tuner.simulation.result import (
-    Run,
     SimulationResult,
+    SimulationRun,
     Use,
     Window,
     mean_use,
@@ -48,8 +48,13 @@ class Extent:
 
 
 def run_once(
-    deployment: Deployment, workload: Workload, arrivals: Arrivals, latency: LatencyModel, extent: Extent, seed: int
-) -> Run:
+    deployment: SimulatedDeployment,
+    workload: Workload,
+    arrivals: Arrivals,
+    latency: LatencyModel,
+    extent: Extent,
+    seed: int,
+) -> SimulationRun:
     """Simulate until the last request is answered. Arrivals, sizes and routing have random numbers of their own.
 
     Raises:
@@ -60,14 +65,14 @@ def run_once(
     requests = itertools.islice(sizes(workload, arrivals, streams[1]), extent.requests)
     end_s = math.inf if extent.duration_s is None else extent.duration_s
     system = System(Calendar(), deployment, latency, streams[2])
-    if isinstance(arrivals, ClosedLoop):
+    if isinstance(arrivals, ClosedLoopArrivals):
         _send_in_a_closed_loop(system, requests, arrivals.concurrency, end_s)
     else:
         _send_when_due(system, zip(arrival_times_s(arrivals, streams[0]), requests, strict=False), end_s)
     system.calendar.run()
     if not system.answered:
         raise KitError("No request arrived in the time of the simulation.", "Simulate a longer time.")
-    return Run(seed, record(system.answered, system.gaps), _use(system, deployment))
+    return SimulationRun(seed, record(system.answered, system.gaps), _use(system, deployment))
 
 
 def _send_when_due(system: System, requests: Iterator[tuple[float, RequestClass]], end_s: float) -> None:
@@ -98,7 +103,7 @@ def _send_in_a_closed_loop(system: System, requests: Iterator[RequestClass], con
         system.calendar.at(0.0, send, None)
 
 
-def _use(system: System, deployment: Deployment) -> dict[Role, Use]:
+def _use(system: System, deployment: SimulatedDeployment) -> dict[Role, Use]:
     uses: dict[Role, Use] = {}
     for role in deployment.limits:
         engines = system.engines(role)
@@ -108,7 +113,7 @@ def _use(system: System, deployment: Deployment) -> dict[Role, Use]:
 
 
 def simulate(
-    deployment: Deployment,
+    deployment: SimulatedDeployment,
     workload: Workload,
     arrivals: Arrivals,
     latency_model: LatencyModel,
@@ -155,7 +160,7 @@ def _load_problems(
     if isinstance(arrivals, RecordedTimes):
         yield from _recorded_problems(workload, arrivals)
         return
-    rate = arrivals.concurrency if isinstance(arrivals, ClosedLoop) else arrivals.requests_per_s
+    rate = arrivals.concurrency if isinstance(arrivals, ClosedLoopArrivals) else arrivals.requests_per_s
     if rate <= 0:
         yield Problem("arrivals", arrivals, "more than 0", "nothing would ever arrive")
     if (duration_s or 0) <= 0 and (requests or 0) <= 0:
@@ -171,7 +176,7 @@ def _recorded_problems(workload: Workload, arrivals: RecordedTimes) -> Iterator[
         yield Problem("arrivals.times_s", None, "ascending times from 0 on", "a request comes before an earlier one")
 
 
-def _size_problems(deployment: Deployment, workload: Workload) -> Iterator[Problem]:
+def _size_problems(deployment: SimulatedDeployment, workload: Workload) -> Iterator[Problem]:
     """A request whose KV cache fits no server would wait for ever, and so would one that no server takes."""
     if set(deployment.limits) not in ({"aggregated"}, {"prefill", "decode"}):
         why = "requests need servers that do all, or prefill and decode servers"
@@ -203,7 +208,7 @@ class Curve:
 
 
 def concurrency_sweep(
-    deployment: Deployment, workload: Workload, concurrencies: Iterable[int], latency_model: LatencyModel
+    deployment: SimulatedDeployment, workload: Workload, concurrencies: Iterable[int], latency_model: LatencyModel
 ) -> Curve:
     """One curve by the procedure of j-pareto's sweep: a short run finds the rate, then a run of a minute counts whole.
 
@@ -218,9 +223,9 @@ def best_at(curves: Sequence[Curve], tpsu: float) -> float | None:
     return max(reached, default=None)
 
 
-def _level(deployment: Deployment, workload: Workload, concurrency: int, latency_model: LatencyModel) -> Row:
+def _level(deployment: SimulatedDeployment, workload: Workload, concurrency: int, latency_model: LatencyModel) -> Row:
     def run(requests: int) -> Row:
-        users = ClosedLoop(concurrency)
+        users = ClosedLoopArrivals(concurrency)
         return simulate(deployment, workload, users, latency_model, requests=requests, seeds=[0], window="whole").row
 
     rate = run(max(concurrency, 20)).achieved_requests_per_s or 0.0

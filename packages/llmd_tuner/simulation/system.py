@@ -14,16 +14,16 @@ from llmd_oke.config.model import Role
 from pydantic import JsonValue
 
 from llmd_tuner.latency import LatencyModel
-from llmd_tuner.simulation.deployment import Deployment, RequestClass, filters, scorers
-from llmd_tuner.simulation.engine import Calendar, Engine, Gaps, Request
+from llmd_tuner.simulation.deployment import RequestClass, SimulatedDeployment, filters, scorers
+from llmd_tuner.simulation.engine import Calendar, EngineSimulation, Gaps, Request
 
-Pick = Callable[[Sequence[Engine], RequestClass, int | None], Engine]
+Pick = Callable[[Sequence[EngineSimulation], RequestClass, int | None], EngineSimulation]
 """A choice among servers for a request of a size; the number is the prefix that it shares with others."""
 
-Scorer = Callable[[Sequence[Engine], RequestClass, int | None], Sequence[float]]
+Scorer = Callable[[Sequence[EngineSimulation], RequestClass, int | None], Sequence[float]]
 """A score for each server, from 0 to 1."""
 
-Filter = Callable[[Sequence[Engine], RequestClass, int | None], Sequence[Engine]]
+Filter = Callable[[Sequence[EngineSimulation], RequestClass, int | None], Sequence[EngineSimulation]]
 """Some of the servers, at least one."""
 
 _AFFINITY_SHARE, _LONGEST_PENALTY_S, _PEAK_PREFILL_TOKENS_PER_S = 0.8, 18.0, 15928.0
@@ -42,7 +42,7 @@ def picker(
     scoring = [(_SCORERS[name], weight) for name, weight in weights.items()]
     narrowing = [_FILTERS[name](parameters) for name, parameters in (filters or {}).items()]
 
-    def pick(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Engine:
+    def pick(engines: Sequence[EngineSimulation], size: RequestClass, prefix: int | None) -> EngineSimulation:
         for narrowed in narrowing:
             engines = narrowed(engines, size, prefix)
         if len(engines) == 1:
@@ -67,38 +67,38 @@ def _between(counts: Sequence[int]) -> Sequence[float]:
     return [(most - count) / (most - least) for count in counts]
 
 
-def _queue(engines: Sequence[Engine], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
+def _queue(engines: Sequence[EngineSimulation], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
     """Waiting requests alone, of which decode servers hardly have any."""
     return _between([engine.waiting for engine in engines])
 
 
-def _running(engines: Sequence[Engine], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
+def _running(engines: Sequence[EngineSimulation], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
     return _between([engine.running for engine in engines])
 
 
-def _cache_use(engines: Sequence[Engine], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
+def _cache_use(engines: Sequence[EngineSimulation], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
     return [1.0 - engine.cache_use for engine in engines]
 
 
-def _active(engines: Sequence[Engine], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
+def _active(engines: Sequence[EngineSimulation], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
     """Requests that were sent and are not answered: 1 for an idle server, 0 for the busiest."""
     counts = [engine.assigned for engine in engines]
     most = max(counts)
     return [(most - count) / most if count else 1.0 for count in counts]
 
 
-def _token_load(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Sequence[float]:
+def _token_load(engines: Sequence[EngineSimulation], size: RequestClass, prefix: int | None) -> Sequence[float]:
     """Prompt tokens that were sent and gave no first token yet, and those of the request that the server lacks."""
     loads = [engine.assigned_tokens + size.input_tokens - _known(engine, size, prefix) for engine in engines]
     return [1.0 - min(load, _QUEUE_THRESHOLD_TOKENS) / _QUEUE_THRESHOLD_TOKENS for load in loads]
 
 
-def _prefix(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Sequence[float]:
+def _prefix(engines: Sequence[EngineSimulation], size: RequestClass, prefix: int | None) -> Sequence[float]:
     """The share of the prompt that the server was sent before."""
     return [_known(engine, size, prefix) / size.input_tokens for engine in engines]
 
 
-def _known(engine: Engine, size: RequestClass, prefix: int | None) -> int:
+def _known(engine: EngineSimulation, size: RequestClass, prefix: int | None) -> int:
     return size.prefix_tokens if prefix is not None and prefix in engine.sent_prefixes else 0
 
 
@@ -108,7 +108,9 @@ def _affinity(parameters: Mapping[str, JsonValue]) -> Filter:
     """
     tokens_per_s = float(str(parameters.get(PEAK_PREFILL_THROUGHPUT, _PEAK_PREFILL_TOKENS_PER_S)))
 
-    def narrowed(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Sequence[Engine]:
+    def narrowed(
+        engines: Sequence[EngineSimulation], size: RequestClass, prefix: int | None
+    ) -> Sequence[EngineSimulation]:
         near = [engine for engine in engines if _known(engine, size, prefix) >= _AFFINITY_SHARE * size.input_tokens]
         if not near or len(near) == len(engines):
             return engines
@@ -131,11 +133,11 @@ _SCORERS: Mapping[str, Scorer] = {
 
 
 @dataclass(frozen=True)
-class Unit:
+class SimulatedUnit:
     """The servers behind one router; `first` are those that see a request first."""
 
-    first: list[Engine]
-    decode: list[Engine]
+    first: list[EngineSimulation]
+    decode: list[EngineSimulation]
 
 
 class System:
@@ -149,7 +151,9 @@ class System:
     Decode pulls all of a cache, whatever prefix it has: less would be pulled where it had one.
     """
 
-    def __init__(self, calendar: Calendar, deployment: Deployment, latency: LatencyModel, random: Random) -> None:
+    def __init__(
+        self, calendar: Calendar, deployment: SimulatedDeployment, latency: LatencyModel, random: Random
+    ) -> None:
         self.calendar = calendar
         self.gaps = Gaps()
         self.answered: list[Request] = []
@@ -170,7 +174,7 @@ class System:
         self._transfer_s: dict[int, float] = {}
         self._units = [self._unit() for _ in range(deployment.copies)]
 
-    def engines(self, role: Role) -> list[Engine]:
+    def engines(self, role: Role) -> list[EngineSimulation]:
         """The servers of a role in all units."""
         return [engine for unit in self._units for engine in (unit.decode if role == "decode" else unit.first)]
 
@@ -191,16 +195,16 @@ class System:
         request = Request(now_s, size, first, decode or first, prefix, sent_tokens)
         self.calendar.at(now_s + self._delay_s, first.submit, request)
 
-    def _unit(self) -> Unit:
+    def _unit(self) -> SimulatedUnit:
         if "aggregated" in self._deployment.limits:
-            return Unit(self._servers("aggregated", self._answered), [])
-        return Unit(self._servers("prefill", self._prefilled), self._servers("decode", self._answered))
+            return SimulatedUnit(self._servers("aggregated", self._answered), [])
+        return SimulatedUnit(self._servers("prefill", self._prefilled), self._servers("decode", self._answered))
 
-    def _servers(self, role: Role, ended: Callable[[Request], None]) -> list[Engine]:
+    def _servers(self, role: Role, ended: Callable[[Request], None]) -> list[EngineSimulation]:
         limits = self._deployment.limits[role]
         latency = self._latency.server(limits.tensor_parallel_size)
         return [
-            Engine(
+            EngineSimulation(
                 self.calendar,
                 latency,
                 limits,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from llmd_base.row import Basis
 from llmd_bench.plots.charts import lines_svg
-from llmd_bench.plots.drawing import Point, Series
-from llmd_bench.plots.page import Section, page
+from llmd_bench.plots.drawing import ChartPoint, ChartSeries
+from llmd_bench.plots.page import PageSection, page
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.monitoring import Panel, programs, rules, watch
 from llmd_oke.serving.monitoring import in_namespace
@@ -148,7 +148,7 @@ def test_every_panel_has_series(answers: dict[str, Any], query: str) -> None:
 def test_panels_are_drawn_from_what_prometheus_answers(answers: dict[str, Any], project: Project) -> None:
     """`LLMD_OKE_PANELS` names a file to keep the page in."""
     sections = [
-        Section(f"{board.title}: {panel.title}", svg=picture(answers["panels"], panel))
+        PageSection(f"{board.title}: {panel.title}", svg=picture(answers["panels"], panel))
         for board in DASHBOARDS
         for panel in board.panels
     ]
@@ -159,12 +159,14 @@ def test_panels_are_drawn_from_what_prometheus_answers(answers: dict[str, Any], 
 
 def picture(answered: dict[str, list[dict[str, Any]]], panel: Panel) -> str:
     """A panel over the last two minutes, with its legends as Grafana writes them."""
-    lines: list[Series] = []
+    lines: list[ChartSeries] = []
     for legend, query in panel.queries.items():
         for row in answered[in_namespace(query, NAMESPACE)]:
             name = re.sub(r"{{(\w+)}}", lambda label, row=row: row["labels"].get(label[1], ""), legend)
             end_s = row["points"][-1][0]
-            lines.append(Series(name, [Point(at_s - end_s, value) for at_s, value in row["points"]], Basis.CALIBRATED))
+            lines.append(
+                ChartSeries(name, [ChartPoint(at_s - end_s, value) for at_s, value in row["points"]], Basis.CALIBRATED)
+            )
     return lines_svg(lines, title=panel.title, x_label="s", y_label=panel.unit)
 
 

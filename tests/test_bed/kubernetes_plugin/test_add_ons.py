@@ -13,7 +13,7 @@ from llmd_oke.catalogue import operators
 from llmd_oke.operators.crds import _wait  # pyright: ignore[reportPrivateUsage]
 from llmd_oke.planning.gpu_stack import tolerations
 from llmd_rehearsal.kubernetes_plugin import charts
-from llmd_rehearsal.oci_plugin.local_cluster import AddOns, contents
+from llmd_rehearsal.oci_plugin.local_cluster import LocalAddOns, contents
 
 pytestmark = pytest.mark.rehearsal
 
@@ -23,7 +23,7 @@ TOLERATIONS = tolerations(SHAPE.node.taints)
 
 
 @pytest.fixture
-def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[AddOns]:
+def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[LocalAddOns]:
     """Add-ons whose namespaces go with the test: removing an add-on leaves its namespace, as on OKE."""
     if not program("helm").is_file():
         pytest.skip("no helm (looked in LLMD_OKE_PROGRAMS)")
@@ -32,7 +32,7 @@ def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[AddOns]:
             pytest.skip(f"{module.path()} is missing")
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(control_plane.kubeconfig_text())
-    yield AddOns(kubeconfig, str(program("helm")))
+    yield LocalAddOns(kubeconfig, str(program("helm")))
     with control_plane.client() as api:
         for namespace in ("node-feature-discovery", "nvidia-network-operator"):
             _delete_namespace(api, namespace)
@@ -63,7 +63,7 @@ def daemon_sets(api: httpx2.Client, namespace: str) -> dict[str, Any]:
 
 
 async def test_the_network_operator_brings_the_definitions_that_the_rdma_network_waits_for(
-    control_plane: ControlPlane, add_ons: AddOns
+    control_plane: ControlPlane, add_ons: LocalAddOns
 ) -> None:
     from llmd_oke.operators.crds import _client  # noqa: PLC0415 - beside its use
 
@@ -78,7 +78,9 @@ async def test_the_network_operator_brings_the_definitions_that_the_rdma_network
         assert daemon_sets(api, "nvidia-network-operator") == {}
 
 
-def test_discovery_takes_the_tolerations_of_its_configuration(control_plane: ControlPlane, add_ons: AddOns) -> None:
+def test_discovery_takes_the_tolerations_of_its_configuration(
+    control_plane: ControlPlane, add_ons: LocalAddOns
+) -> None:
     add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[0].tolerating(TOLERATIONS)
     add_ons.install(add_on.name, add_on.configurations)
     add_ons.install(add_on.name, add_on.configurations)
@@ -89,7 +91,7 @@ def test_discovery_takes_the_tolerations_of_its_configuration(control_plane: Con
     add_ons.remove(add_on.name)
 
 
-def test_okes_plug_in_stays_away_from_nodes_that_say_so(control_plane: ControlPlane, add_ons: AddOns) -> None:
+def test_okes_plug_in_stays_away_from_nodes_that_say_so(control_plane: ControlPlane, add_ons: LocalAddOns) -> None:
     add_ons.install("AmdGpuPlugin", {})
 
     with control_plane.client() as api:
@@ -108,6 +110,6 @@ def test_every_add_on_of_a_gpu_stack_has_something_to_install() -> None:
     assert names <= contents().keys()
 
 
-def test_an_add_on_that_installs_nothing_is_no_error(add_ons: AddOns) -> None:
+def test_an_add_on_that_installs_nothing_is_no_error(add_ons: LocalAddOns) -> None:
     add_ons.install("KubernetesDashboard", {})
     add_ons.remove("KubernetesDashboard")

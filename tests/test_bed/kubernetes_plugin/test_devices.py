@@ -20,11 +20,11 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.operators import rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
-from llmd_rehearsal.agent_config import NodeConfig, Taint
+from llmd_rehearsal.agent_config import NodeConfig, NodeTaint
 from llmd_rehearsal.devices import DeviceProvider
 from llmd_rehearsal.kubernetes_plugin import charts
-from llmd_rehearsal.nodes import Fleet
-from llmd_rehearsal.oci_plugin.local_cluster import AddOns
+from llmd_rehearsal.nodes import NodeFleet
+from llmd_rehearsal.oci_plugin.local_cluster import LocalAddOns
 
 pytestmark = pytest.mark.rehearsal
 
@@ -75,15 +75,15 @@ async def test_a_nodes_functions_come_with_the_rdma_network_and_go_with_it(
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(control_plane.kubeconfig_text())
     client = AsyncClient(config=KubeConfig.from_file(kubeconfig).get(), trust_env=False)
-    fleet = Fleet(client, IPv4Interface("10.244.0.1/16"))
-    taints = tuple(Taint(**taint.model_dump()) for taint in SHAPE.node.taints)
+    fleet = NodeFleet(client, IPv4Interface("10.244.0.1/16"))
+    taints = tuple(NodeTaint(**taint.model_dump()) for taint in SHAPE.node.taints)
     capacity = {"cpu": "8", "memory": "8Gi", "pods": "64"}
     config = NodeConfig(
         name="devices-0", capacity=capacity, devices={FUNCTION: "8"}, labels=SHAPE.node.labels, taints=taints
     )
     await fleet.add([config])
     add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(tolerations(SHAPE.node.taints))
-    add_ons = AddOns(kubeconfig, str(program("helm")))
+    add_ons = LocalAddOns(kubeconfig, str(program("helm")))
 
     with control_plane.client() as api:
         provider = DeviceProvider(client, fleet, Pods(api))

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from kubernetes_control_plane import ControlPlane, free_port
 from kubernetes_recordings import Action, Replay
-from llmd_rehearsal.kubernetes_plugin.readiness import Limits
+from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
 from llmd_rehearsal.kubernetes_plugin.server import start
 
 pytestmark = pytest.mark.rehearsal
@@ -26,7 +26,7 @@ APPLY = {"Content-Type": "application/apply-patch+yaml"}
 
 @pytest.fixture(scope="module")
 def port(control_plane: ControlPlane) -> Iterator[int]:
-    server = start(limits=Limits(settle_s=1, missing_kind_s=1, claim_s=2))
+    server = start(limits=WaitLimits(settle_s=1, missing_kind_s=1, claim_s=2))
     yield server.port
     server.stop()
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import yaml
 from llmd_rehearsal import control_plane
-from llmd_rehearsal.agent_config import AgentConfig, BackOffConfig, NodeConfig, Taint
+from llmd_rehearsal.agent_config import AgentConfig, BackOffConfig, NodeConfig, NodeTaint
 from llmd_rehearsal.cluster_plan import NODE_CONTROL_PORT
 from llmd_rehearsal.cluster_spec import ClusterSpec, FileReady, ProcessSpec, TcpReady
 from llmd_rehearsal.local_cluster import LocalCluster
@@ -24,7 +24,7 @@ GPU_NODE = NodeConfig(
     name="gpu-0",
     capacity={"cpu": "112", "memory": "2048Gi", "pods": "110", "amd.com/gpu": "8", "nvidia.com/sriov-rdma-vf": "8"},
     labels={"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"},
-    taints=(Taint(key="amd.com/gpu", value="present", effect="NoSchedule"),),
+    taints=(NodeTaint(key="amd.com/gpu", value="present", effect="NoSchedule"),),
 )
 SYSTEM_NODE = NodeConfig(name="system-0", capacity={"cpu": "64", "memory": "256Gi", "pods": "110"})
 Object = dict[str, Any]

@@ -14,7 +14,7 @@ from llmd_oke.access import registry as registries
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.operators import HelmChart
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.cli import images as images_cli
 from llmd_oke.cli.main import app
 from llmd_oke.operations.preflight import Verdict
@@ -193,7 +193,7 @@ def test_an_archive_that_helm_pushed_is_held_to_the_catalogues_checksum(
     run([*helm, "push", "gpu-v1.5.1.tgz", destination, "--plain-http"], tmp_path)
     repository, sha256 = "https://charts.example.com", hashlib.sha256(content).hexdigest()
     chart = HelmChart(reference="gpu", version="v1.5.1", repository=repository, sha256=sha256)
-    mirror = RegistryMirror(registry.address)
+    mirror = MirrorRegistry(registry.address)
     (finding,) = chart_findings([chart], SilentProgress(), mirror)
     assert finding.verdict is Verdict.FINE
     (other,) = chart_findings([chart.model_copy(update={"sha256": "1" * 64})], SilentProgress(), mirror)

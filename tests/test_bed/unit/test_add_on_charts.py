@@ -2,7 +2,7 @@
 
 import pytest
 from llmd_oke.catalogue.operators import operator
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.oci_plugin.local_cluster import contents
 
@@ -18,6 +18,6 @@ CHARTS = ["cert-manager", "amd-gpu-operator", "node-feature-discovery", "kube-pr
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_copy_of_a_chart_is_the_chart_that_rehearsals_have(name: str):
-    copy = operator(name).chart.taken_from(RegistryMirror("iad.ocir.io/ai/mirror"))
+    copy = operator(name).chart.taken_from(MirrorRegistry("iad.ocir.io/ai/mirror"))
     source = charts.find(copy.pinned, "", copy.version)
     assert (source.version, source.published) == (copy.version, copy.reference.partition("/mirror/")[2])

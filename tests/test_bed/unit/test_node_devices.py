@@ -11,7 +11,7 @@ from lightkube.resources.core_v1 import Pod
 from llmd_oke import catalogue
 from llmd_oke.operators import helm_operators, rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
-from llmd_rehearsal.agent_config import NodeConfig, Taint
+from llmd_rehearsal.agent_config import NodeConfig, NodeTaint
 from llmd_rehearsal.devices import (
     ClusterObjects,
     DeviceProvider,
@@ -133,7 +133,7 @@ class Nodes:
     """A fleet of one node, which remembers what it was told to show."""
 
     def __init__(self, **devices: str) -> None:
-        taints = tuple(Taint(**taint) for taint in TAINTS)
+        taints = tuple(NodeTaint(**taint) for taint in TAINTS)
         self.config = NodeConfig(name="gpu-0", capacity={"cpu": "8"}, devices=devices, taints=taints)
         self.shown: list[Mapping[str, str]] = []
 

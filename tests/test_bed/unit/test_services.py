@@ -10,7 +10,15 @@ import pytest
 from lightkube.resources.core_v1 import Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 from llmd_rehearsal.pods.processes import ChildProcess
-from llmd_rehearsal.services import Address, Listener, Proxy, RoundRobin, dns_names, dns_response, forwardings
+from llmd_rehearsal.services import (
+    RoundRobin,
+    ServiceListener,
+    ServiceProxy,
+    SocketAddress,
+    dns_names,
+    dns_response,
+    forwardings,
+)
 
 
 def make_service(name: str, address: str = "10.96.0.20", **spec: Any) -> Service:
@@ -29,13 +37,13 @@ def make_slice(service: str, *addresses: str, port: int = 8080, name: str = "htt
     return cast("EndpointSlice", EndpointSlice.from_dict(body))
 
 
-WEB = Address("10.96.0.20", 80)
+WEB = SocketAddress("10.96.0.20", 80)
 
 
 def test_a_service_port_leads_to_the_port_of_its_name_on_every_ready_endpoint() -> None:
     slices = [make_slice("web", "10.244.1.1", "10.244.2.1"), make_slice("web", "10.244.3.1", port=9090)]
     assert forwardings([make_service("web")], slices) == {
-        WEB: (Address("10.244.1.1", 8080), Address("10.244.2.1", 8080), Address("10.244.3.1", 9090))
+        WEB: (SocketAddress("10.244.1.1", 8080), SocketAddress("10.244.2.1", 8080), SocketAddress("10.244.3.1", 9090))
     }
 
 
@@ -45,7 +53,10 @@ def test_endpoints_that_are_not_ready_get_no_traffic() -> None:
         make_slice("web", "10.244.2.1", conditions={"ready": True}),
         make_slice("web", "10.244.3.1", conditions={}),
     ]
-    assert forwardings([make_service("web")], slices)[WEB] == (Address("10.244.2.1", 8080), Address("10.244.3.1", 8080))
+    assert forwardings([make_service("web")], slices)[WEB] == (
+        SocketAddress("10.244.2.1", 8080),
+        SocketAddress("10.244.3.1", 8080),
+    )
 
 
 def test_a_service_without_ready_endpoints_is_not_listened_on() -> None:
@@ -66,7 +77,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
 
 
 def test_endpoints_take_turns_and_the_others_follow_as_second_choice() -> None:
-    one, two, three = (Address("10.0.0.1", port) for port in (1, 2, 3))
+    one, two, three = (SocketAddress("10.0.0.1", port) for port in (1, 2, 3))
     robin = RoundRobin([one, two, three])
     assert [robin.order()[0] for _ in range(4)] == [one, two, three, one]
     assert robin.order() == [two, three, one]
@@ -75,13 +86,13 @@ def test_endpoints_take_turns_and_the_others_follow_as_second_choice() -> None:
 
 
 @pytest.fixture
-async def proxy() -> AsyncIterator[Proxy]:
-    proxy = Proxy()
+async def proxy() -> AsyncIterator[ServiceProxy]:
+    proxy = ServiceProxy()
     yield proxy
     proxy.close()
 
 
-async def serve(name: bytes) -> tuple[asyncio.Server, Address]:
+async def serve(name: bytes) -> tuple[asyncio.Server, SocketAddress]:
     """Answer everything that was sent, after the sender's half-close, behind a name."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,18 +101,18 @@ async def serve(name: bytes) -> tuple[asyncio.Server, Address]:
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    return server, Address(*server.sockets[0].getsockname()[:2])
+    return server, SocketAddress(*server.sockets[0].getsockname()[:2])
 
 
-async def free_address() -> Address:
+async def free_address() -> SocketAddress:
     server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    address = Address(*server.sockets[0].getsockname()[:2])
+    address = SocketAddress(*server.sockets[0].getsockname()[:2])
     server.close()
     await server.wait_closed()
     return address
 
 
-async def exchange(address: Address, data: bytes) -> bytes:
+async def exchange(address: SocketAddress, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(address.ip, address.port)
     writer.write(data)
     writer.write_eof()
@@ -110,7 +121,7 @@ async def exchange(address: Address, data: bytes) -> bytes:
     return answer
 
 
-async def test_connections_go_to_endpoints_in_turn_and_half_close_is_passed_on(proxy: Proxy) -> None:
+async def test_connections_go_to_endpoints_in_turn_and_half_close_is_passed_on(proxy: ServiceProxy) -> None:
     (one, first), (two, second) = await serve(b"1"), await serve(b"2")
     address = await free_address()
     proxy.apply({address: [first, second]})
@@ -118,7 +129,7 @@ async def test_connections_go_to_endpoints_in_turn_and_half_close_is_passed_on(p
         assert [await exchange(address, b"x") for _ in range(3)] == [b"1x", b"2x", b"1x"]
 
 
-async def test_much_data_arrives_whole(proxy: Proxy) -> None:
+async def test_much_data_arrives_whole(proxy: ServiceProxy) -> None:
     server, target = await serve(b"")
     address = await free_address()
     proxy.apply({address: [target]})
@@ -131,7 +142,7 @@ async def test_much_data_arrives_whole(proxy: Proxy) -> None:
         writer.close()
 
 
-async def test_an_endpoint_that_refuses_is_passed_over(proxy: Proxy) -> None:
+async def test_an_endpoint_that_refuses_is_passed_over(proxy: ServiceProxy) -> None:
     server, target = await serve(b"ok")
     address = await free_address()
     proxy.apply({address: [await free_address(), target]})
@@ -139,7 +150,7 @@ async def test_an_endpoint_that_refuses_is_passed_over(proxy: Proxy) -> None:
         assert await exchange(address, b"") == b"ok"
 
 
-async def test_a_service_that_lost_its_endpoints_refuses_connections(proxy: Proxy) -> None:
+async def test_a_service_that_lost_its_endpoints_refuses_connections(proxy: ServiceProxy) -> None:
     server, target = await serve(b"ok")
     address = await free_address()
     proxy.apply({address: [target]})
@@ -150,7 +161,7 @@ async def test_a_service_that_lost_its_endpoints_refuses_connections(proxy: Prox
             await asyncio.open_connection(address.ip, address.port)
 
 
-async def test_open_connections_outlive_a_change_of_endpoints(proxy: Proxy) -> None:
+async def test_open_connections_outlive_a_change_of_endpoints(proxy: ServiceProxy) -> None:
     server, target = await serve(b"hello ")
     address = await free_address()
     proxy.apply({address: [target]})
@@ -166,13 +177,13 @@ async def test_open_connections_outlive_a_change_of_endpoints(proxy: Proxy) -> N
 
 async def test_a_connection_that_policies_keep_from_all_endpoints_is_closed() -> None:
     (one, first), (two, second) = await serve(b"1"), await serve(b"2")
-    calls: list[tuple[str, Address]] = []
+    calls: list[tuple[str, SocketAddress]] = []
 
-    def allows(source: str, target: Address) -> bool:
+    def allows(source: str, target: SocketAddress) -> bool:
         calls.append((source, target))
         return target == second
 
-    proxy = Proxy(allows)
+    proxy = ServiceProxy(allows)
     open_address, shut_address = await free_address(), await free_address()
     proxy.apply({open_address: [first, second], shut_address: [first]})
     assert [await exchange(open_address, b"") for _ in range(2)] == [b"2", b"2"]
@@ -247,14 +258,14 @@ def test_what_is_no_query_gets_no_answer() -> None:
 
 async def test_what_is_watched_after_a_listener_closed_keeps_being_watched() -> None:
     """The next descriptor has the number of the listener's socket."""
-    listener = Listener(Address("127.0.0.1", 0), [], lambda _source, _target: True)
+    listener = ServiceListener(SocketAddress("127.0.0.1", 0), [], lambda _source, _target: True)
     await asyncio.sleep(0)
     listener.close()
     assert await asyncio.wait_for(ChildProcess(["true"]).wait(), 5) == 0
 
 
 async def test_a_listener_may_be_closed_again() -> None:
-    listener = Listener(Address("127.0.0.1", 0), [], lambda _source, _target: True)
+    listener = ServiceListener(SocketAddress("127.0.0.1", 0), [], lambda _source, _target: True)
     listener.close()
     for _ in range(3):
         await asyncio.sleep(0)

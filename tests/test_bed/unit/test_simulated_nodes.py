@@ -13,7 +13,7 @@ from lightkube.models.meta_v1 import Status
 from lightkube.resources.coordination_v1 import Lease
 from llmd_base.errors import KitError
 from llmd_rehearsal import nodes
-from llmd_rehearsal.agent_config import NodeConfig, Taint, node_address
+from llmd_rehearsal.agent_config import NodeConfig, NodeTaint, node_address
 from llmd_rehearsal.nodes import NodeControl
 from llmd_rehearsal.pods.networks import AddressPool
 
@@ -23,7 +23,7 @@ CONFIG = NodeConfig(
     name="gpu-0",
     capacity={"amd.com/gpu": "8", "nvidia.com/sriov-rdma-vf": "8", "cpu": "112"},
     labels={"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"},
-    taints=(Taint(key="amd.com/gpu", value="present", effect="NoSchedule"), Taint(key="x", effect="NoExecute")),
+    taints=(NodeTaint(key="amd.com/gpu", value="present", effect="NoSchedule"), NodeTaint(key="x", effect="NoExecute")),
 )
 
 
@@ -66,7 +66,7 @@ async def test_after_a_standstill_leases_and_statuses_are_renewed_at_once(monkey
     """The controller manager may have run meanwhile, and taken the nodes for lost."""
     monkeypatch.setattr(nodes, "_STANDSTILL_LOOK_S", 0.01)
     stood_still_s, server = iter([0.0, 60.0]), _Patches()
-    fleet = nodes.Fleet(cast("Any", server), BRIDGE, lambda: next(stood_still_s, 60.0))
+    fleet = nodes.NodeFleet(cast("Any", server), BRIDGE, lambda: next(stood_still_s, 60.0))
     fleet._configs[CONFIG.name], fleet._indexes[CONFIG.name] = CONFIG, 0
     running = asyncio.create_task(fleet.run())
     await asyncio.wait_for(server.changed.wait(), 5)
@@ -160,7 +160,7 @@ class ForgetfulServer:
     """An API server that loses a node's lease, and has the node removed before it says so."""
 
     def __init__(self) -> None:
-        self.fleet: nodes.Fleet | None = None
+        self.fleet: nodes.NodeFleet | None = None
         self.created: list[str] = []
 
     async def create(self, item: Any) -> Any:
@@ -178,7 +178,7 @@ class ForgetfulServer:
 
 async def test_a_node_removed_while_its_lease_is_renewed_does_not_come_back():
     server = ForgetfulServer()
-    fleet = nodes.Fleet(cast("Any", server), BRIDGE)
+    fleet = nodes.NodeFleet(cast("Any", server), BRIDGE)
     await fleet.add([CONFIG])
     server.fleet, before = fleet, list(server.created)
     await fleet._beat(CONFIG, with_status=True)

@@ -7,8 +7,8 @@ import pytest
 from llmd_oke import config, planning
 from llmd_oke.planning.releases import with_router
 from llmd_rehearsal import rehearsal, time_scale
-from llmd_rehearsal.rehearsal import Settings
-from llmd_rehearsal.time_scale import Demand, choose_time_scale, demand_of, figures, processors
+from llmd_rehearsal.rehearsal import RehearsalSettings
+from llmd_rehearsal.time_scale import ProcessorDemand, choose_time_scale, demand_of, figures, processors
 
 PROJECT = Path(__file__).parents[3]
 
@@ -49,7 +49,7 @@ def test_what_two_processors_simulate_in_real_time_is_not_slowed_down(stack: str
 
 
 def test_what_is_busy_at_any_scale_slows_a_large_stack_down_but_not_without_end():
-    scales = [choose_time_scale(Demand(units, 2 * units, 0), 2).scale for units in (1, 10, 20, 40, 80)]
+    scales = [choose_time_scale(ProcessorDemand(units, 2 * units, 0), 2).scale for units in (1, 10, 20, 40, 80)]
     assert scales == [1, 1.5, 4, 20, 50]
 
 
@@ -62,7 +62,7 @@ def test_more_processors_are_never_slower_and_one_thread_bounds_them():
 @pytest.mark.parametrize("cores", [0.1, 1, 2, 16])
 @pytest.mark.parametrize("tokens_per_s", [0, 1000, 20_000])
 def test_at_the_scale_that_is_chosen_enough_stays_free(cores: float, tokens_per_s: float):
-    demand, known = Demand(2, 24, tokens_per_s), figures()
+    demand, known = ProcessorDemand(2, 24, tokens_per_s), figures()
     scale = choose_time_scale(demand, cores).scale
     assert scale in known.scales
     if scale < max(known.scales):
@@ -71,11 +71,11 @@ def test_at_the_scale_that_is_chosen_enough_stays_free(cores: float, tokens_per_
 
 
 def test_the_choice_says_why():
-    assert str(choose_time_scale(Demand(4, 48, 6134), 2)) == (
+    assert str(choose_time_scale(ProcessorDemand(4, 48, 6134), 2)) == (
         "time scale 4: at 1 the stack keeps 3.3 processors busy of 2 (calibrated: 4 endpoint pickers reading "
         "48 servers, a benchmark of 6,134 tokens/s), and 50% of them must stay free for simulated steps to end in time"
     )
-    assert "(calibrated: a benchmark of 50 tokens/s)" in str(choose_time_scale(Demand(0, 0, 50), 2))
+    assert "(calibrated: a benchmark of 50 tokens/s)" in str(choose_time_scale(ProcessorDemand(0, 0, 50), 2))
 
 
 def test_the_processors_are_those_that_the_control_group_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -94,8 +94,8 @@ def reference(monkeypatch: pytest.MonkeyPatch):
 
     def scale(option: float | None, running: float | None):
         monkeypatch.setattr(rehearsal, "phase", lambda *_: "gone" if running is None else "ready")
-        monkeypatch.setattr(rehearsal, "running_settings", lambda *_: Settings(time_scale=running))
-        return rehearsal._time_scale(PROJECT, "reference", plan("reference"), Settings(time_scale=option))
+        monkeypatch.setattr(rehearsal, "running_settings", lambda *_: RehearsalSettings(time_scale=running))
+        return rehearsal._time_scale(PROJECT, "reference", plan("reference"), RehearsalSettings(time_scale=option))
 
     return scale
 

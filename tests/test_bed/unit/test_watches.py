@@ -9,7 +9,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import ConfigMap
 from llmd_base.errors import KitError
-from llmd_rehearsal.watches import Changes, Store, identity
+from llmd_rehearsal.watches import Changes, ObjectStore, identity
 
 Change = tuple[str, str, bool]
 
@@ -53,8 +53,8 @@ class ScriptedClient:
         raise ApiError(status=Status(code=410, message="too old resource version"))
 
 
-async def changes(client: ScriptedClient) -> tuple[Store[ConfigMap], list[Change]]:
-    store = Store(cast("Any", client), ConfigMap)
+async def changes(client: ScriptedClient) -> tuple[ObjectStore[ConfigMap], list[Change]]:
+    store = ObjectStore(cast("Any", client), ConfigMap)
     seen: list[Change] = []
     store.subscribe(lambda thing, exists: seen.append((identity(thing).name, identity(thing).uid, exists)))
     running = asyncio.create_task(store.run())
@@ -79,7 +79,7 @@ async def test_after_410_gone_only_what_differs_is_told() -> None:
 
 
 async def test_the_wait_for_the_first_list_has_a_limit() -> None:
-    store = Store(cast("Any", ScriptedClient()), ConfigMap)
+    store = ObjectStore(cast("Any", ScriptedClient()), ConfigMap)
     with pytest.raises(KitError, match="no list of ConfigMap within 0 s"):
         await store.synced(timeout_s=0.01)
 

@@ -15,7 +15,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.access import tunnel
 from llmd_oke.access.oci_client import OciClient, OciError
-from llmd_oke.access.tunnel import NotYet, Pace, SshFailed, Target, Tunnel
+from llmd_oke.access.tunnel import NotYet, SshFailed, Tunnel, TunnelIntervals, TunnelTarget
 from oci_for_tests import CLUSTER, FakeOci, Sequence
 from ssh_for_tests import free_port, put_ssh
 
@@ -27,7 +27,7 @@ BASTIONS = [
 BASTION = {"id": "right", "name": "ours", "lifecycleState": "ACTIVE", "maxSessionTtlInSeconds": 10800}
 TOLD = "ssh -i <privateKey> -N -L <localPort>:10.0.0.6:6443 -p 22 ocid1.bastionsession@host.bastion.example"
 ACTIVE = {"lifecycleState": "ACTIVE", "sshMetadata": {"command": TOLD}}
-TARGET = tunnel.Target("right", "10.0.0.6", 6443, 1800)
+TARGET = tunnel.TunnelTarget("right", "10.0.0.6", 6443, 1800)
 OPTIONS = tunnel.TunnelOptions(cluster_id="x", session_s=1800)
 NAMED = tunnel.TunnelOptions(cluster_name="prod", compartment_id="c", session_s=1800)
 
@@ -156,7 +156,7 @@ def test_the_key_is_new_and_its_owners_only(tmp_path: Path):
 
 
 LIMIT_S = 20.0
-QUICK = Pace(seek_s=0.01, look_s=0.01, listen_s=LIMIT_S, steady_s=LIMIT_S, again_s=0.01, tries=3, sessions=2)
+QUICK = TunnelIntervals(seek_s=0.01, look_s=0.01, listen_s=LIMIT_S, steady_s=LIMIT_S, again_s=0.01, tries=3, sessions=2)
 
 
 class Oci:
@@ -216,15 +216,15 @@ def quick_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnel, "KEY_BITS", 1024)
 
 
-def found(oci: OciClient) -> Callable[[], tuple[OciClient, Target]]:
-    return lambda: (oci, Target("bastion", "10.0.0.6", 6443, 1800))
+def found(oci: OciClient) -> Callable[[], tuple[OciClient, TunnelTarget]]:
+    return lambda: (oci, TunnelTarget("bastion", "10.0.0.6", 6443, 1800))
 
 
 def test_it_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int):
     ssh()
     oci, progress, looks = Oci(), Told(), iter([NotYet("The compartment has no active cluster prod."), None])
 
-    def find() -> tuple[OciClient, Target]:
+    def find() -> tuple[OciClient, TunnelTarget]:
         if hindrance := next(looks, None):
             raise hindrance
         return found(oci)()
@@ -237,7 +237,7 @@ def test_it_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int):
 def test_a_wait_that_has_a_limit_ends(ssh: Any, port: int):
     ssh()
 
-    def find() -> tuple[OciClient, Target]:
+    def find() -> tuple[OciClient, TunnelTarget]:
         raise NotYet("The compartment has no active cluster prod.")
 
     with pytest.raises(NotYet, match="no active cluster prod"):
@@ -247,7 +247,7 @@ def test_a_wait_that_has_a_limit_ends(ssh: Any, port: int):
 def test_a_refusal_of_oci_is_no_reason_to_wait(ssh: Any, port: int):
     ssh()
 
-    def find() -> tuple[OciClient, Target]:
+    def find() -> tuple[OciClient, TunnelTarget]:
         raise OciError(401, "NotAuthenticated", "OCI refuses")
 
     with pytest.raises(OciError):
@@ -284,8 +284,8 @@ def test_the_next_session_is_there_before_the_last_one_goes(ssh: Any, port: int)
     starts, progress, oci = ssh(), Told(), Oci()
     lives_s = iter([QUICK.renewal_s + 0.3])
 
-    def find() -> tuple[OciClient, Target]:
-        return oci, Target("bastion", "10.0.0.6", 6443, next(lives_s, 1800.0))
+    def find() -> tuple[OciClient, TunnelTarget]:
+        return oci, TunnelTarget("bastion", "10.0.0.6", 6443, next(lives_s, 1800.0))
 
     with Tunnel(find, port, progress, QUICK).beside():
         progress.until_open()
@@ -321,7 +321,7 @@ def test_whoever_waits_for_it_is_told_why_it_does_not_open(ssh: Any, port: int):
 
 
 def test_what_the_system_refuses_ends_the_wait_for_it_with_a_sentence(ssh: Any, port: int):
-    def find() -> tuple[OciClient, Target]:
+    def find() -> tuple[OciClient, TunnelTarget]:
         raise PermissionError(13, "Permission denied", "/some/key")
 
     progress = Told()

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from llmd_bench.deployment import EndpointRole, MetricsEndpoint, RouterPart, Servers, Topology
+from llmd_bench.deployment import EndpointRole, MetricsEndpoint, ReportedServers, ReportedTopology, RouterPart
 from llmd_bench.evidence import DecisionCounter, EvidenceSettings
-from llmd_bench.load.generator import Target
+from llmd_bench.load.generator import CompletionsTarget
 from llmd_bench.smoke import SmokePlan
 
 DECISIONS = DecisionCounter(
@@ -56,8 +56,8 @@ class Deployment:
     """Number of requests after which those that hang are answered."""
 
     @property
-    def target(self) -> Target:
-        return Target(self.url, MODEL)
+    def target(self) -> CompletionsTarget:
+        return CompletionsTarget(self.url, MODEL)
 
     def endpoints(self) -> tuple[MetricsEndpoint, ...]:
         roles: tuple[EndpointRole, ...] = ("router", "prefill", "decode")
@@ -86,9 +86,12 @@ class Deployment:
             self.counters.update(prefill_tokens=tokens, prefill_requests=1, received=tokens, transfers=2)
 
 
-TOPOLOGY = Topology(
+TOPOLOGY = ReportedTopology(
     "2p-tp1-1d-tp2",
-    (Servers("prefill", 2, 1, image="vllm:1"), Servers("decode", 1, 2, image="vllm:1", args={"--block-size": 16})),
+    (
+        ReportedServers("prefill", 2, 1, image="vllm:1"),
+        ReportedServers("decode", 1, 2, image="vllm:1", args={"--block-size": 16}),
+    ),
     (RouterPart("epp", "llm-d-inference-scheduler", "v0.7.1", {"plugins": []}), RouterPart("envoy", "envoy", "1.34")),
 )
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext
 
-from llmd_bench.load.completions import Target
+from llmd_bench.load.completions import CompletionsTarget
 
 TOKEN = b'data: {"choices":[{"text":" tok"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -40,7 +40,7 @@ def always(answer: bytes, *, close: bool = False) -> Talk:
 
 
 @asynccontextmanager
-async def serving(talk: Talk, ssl: SSLContext | None = None) -> AsyncGenerator[Target]:
+async def serving(talk: Talk, ssl: SSLContext | None = None) -> AsyncGenerator[CompletionsTarget]:
     writers: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,7 +55,7 @@ async def serving(talk: Talk, ssl: SSLContext | None = None) -> AsyncGenerator[T
     server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=ssl)
     scheme = "https" if ssl else "http"
     try:
-        yield Target(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}", "m")
+        yield CompletionsTarget(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}", "m")
     finally:
         server.close()
         for writer in writers:

@@ -2,7 +2,7 @@
 
 from fake_deployment import DECISIONS, MODEL, TOPOLOGY
 from llmd_bench.evidence import EvidenceSettings, OtherApi
-from llmd_bench.smoke_request import PodGroup, SmokeRequest, Thresholds
+from llmd_bench.smoke_request import PodGroup, SmokeLimits, SmokeRequest
 
 REQUEST = SmokeRequest(
     namespace="llm-d",
@@ -14,7 +14,7 @@ REQUEST = SmokeRequest(
     requests=8,
     concurrency=2,
     timeout_s=20.0,
-    thresholds=Thresholds(min_remote_prefill_share=0.95),
+    thresholds=SmokeLimits(min_remote_prefill_share=0.95),
     groups=(
         PodGroup("a", "router", {"role": "router"}, 9090),
         PodGroup("a", "prefill", {"role": "prefill"}, 8000),

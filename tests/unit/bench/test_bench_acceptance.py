@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from llmd_pods.acceptance import (
     CheckResult,
-    Gpu,
-    Limits,
     LinkRate,
+    NodeGpu,
     NodeReport,
+    NodeRequirements,
     NodeResult,
+    PairMeasurement,
     Port,
-    Round,
     judge_disks,
     judge_gpus,
     judge_locality,
@@ -30,7 +30,7 @@ from llmd_pods.acceptance import (
 )
 from llmd_pods.node_speed import GpuSpeed
 
-LIMITS = Limits(
+LIMITS = NodeRequirements(
     gpus=8,
     virtual_functions=8,
     gid_index=3,
@@ -98,7 +98,7 @@ def port(number, **changes):
 
 
 PORTS = tuple(port(number) for number in range(8))
-GPUS = tuple(Gpu(number, f"0000:{16 + number:02x}:00.0", number // 4, 0) for number in range(8))
+GPUS = tuple(NodeGpu(number, f"0000:{16 + number:02x}:00.0", number // 4, 0) for number in range(8))
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -234,7 +234,9 @@ def judged(*reports, limits=LIMITS):
 
 
 def test_fast_nodes_pass():
-    results = judged(report("a", Round("b", links(GOOD), 356.0)), report("b", Round("a", links(GOOD), 355.0)))
+    results = judged(
+        report("a", PairMeasurement("b", links(GOOD), 356.0)), report("b", PairMeasurement("a", links(GOOD), 355.0))
+    )
     assert {check.outcome for checks in results.values() for check in checks.values()} == {"passed"}
     assert results["a"]["all-reduce"].text == "356 of at least 350 GB/s with b"
 
@@ -242,9 +244,9 @@ def test_fast_nodes_pass():
 def test_of_three_nodes_the_one_with_the_slow_link_fails_alone():
     """Whoever reads from it is slow too, but for that both have another partner."""
     results = judged(
-        report("a", Round("b", links(SLOW), 90.0), Round("c", links(GOOD), 356.0)),
-        report("b", Round("a", links(SLOW), 90.0), Round("c", links(SLOW), 90.0)),
-        report("c", Round("a", links(GOOD), 356.0), Round("b", links(SLOW), 90.0)),
+        report("a", PairMeasurement("b", links(SLOW), 90.0), PairMeasurement("c", links(GOOD), 356.0)),
+        report("b", PairMeasurement("a", links(SLOW), 90.0), PairMeasurement("c", links(SLOW), 90.0)),
+        report("c", PairMeasurement("a", links(GOOD), 356.0), PairMeasurement("b", links(SLOW), 90.0)),
     )
     failed = {
         node: [name for name, check in checks.items() if check.outcome == "failed"] for node, checks in results.items()
@@ -254,26 +256,29 @@ def test_of_three_nodes_the_one_with_the_slow_link_fails_alone():
 
 
 def test_of_two_nodes_with_a_slow_link_both_are_suspects():
-    results = judged(report("a", Round("b", links(SLOW), 90.0)), report("b", Round("a", links(SLOW), 90.0)))
+    results = judged(
+        report("a", PairMeasurement("b", links(SLOW), 90.0)), report("b", PairMeasurement("a", links(SLOW), 90.0))
+    )
     assert {node: checks["links"].outcome for node, checks in results.items()} == {"a": "failed", "b": "failed"}
 
 
 def test_reads_that_rdma_ports_did_not_carry_fail():
     results = judged(
-        report("a", Round("b", links(GOOD, 0.02), 356.0)), report("b", Round("a", links(GOOD, 0.02), 356.0))
+        report("a", PairMeasurement("b", links(GOOD, 0.02), 356.0)),
+        report("b", PairMeasurement("a", links(GOOD, 0.02), 356.0)),
     )
     assert "GPU 0: RDMA ports carried 2% of what was read (TCP?)" in results["a"]["links"].text
 
 
 def test_a_node_alone_is_held_to_the_figure_of_one_node():
-    results = judged(report("a", Round("a", (), 320.0)))
+    results = judged(report("a", PairMeasurement("a", (), 320.0)))
     assert results["a"]["links"].outcome == "not run"
     assert results["a"]["all-reduce"].text == "320 of at least 310 GB/s in the node alone"
     assert results["a"]["all-reduce"].outcome == "passed"
 
 
 def test_what_went_wrong_with_a_partner_is_told():
-    results = judged(report("a", Round("b", problem="waited 300 s for it")), report("b"))
+    results = judged(report("a", PairMeasurement("b", problem="waited 300 s for it")), report("b"))
     assert results["a"]["links"].text == "with b: waited 300 s for it"
     assert results["b"]["all-reduce"].text == "its pod did not come to it in time"
 
@@ -287,7 +292,7 @@ def test_a_missing_tool_is_told_once_and_fails_no_node():
 
 
 def test_reports_and_results_come_back_from_json():
-    told = report("a", Round("b", links(SLOW), 90.0))
+    told = report("a", PairMeasurement("b", links(SLOW), 90.0))
     kept = NodeResult(
         "a", "uid", "failed", "2026-11-23T02:00:00Z", "vllm", (CheckResult("gpus", "failed", "x"),), "gpus: x"
     )

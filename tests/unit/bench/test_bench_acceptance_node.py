@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from llmd_base.errors import KitError
 from llmd_pods import acceptance_node, all_reduce
-from llmd_pods.acceptance import CheckResult, Limits, NodeReport
+from llmd_pods.acceptance import CheckResult, NodeReport, NodeRequirements
 from llmd_pods.acceptance_node import Board, Links, NodeRequest, amd_smi_gpus, meet, own_checks, request_from_json
 from nixl_stand_in import Memory, api_of, torch_of
 
@@ -20,7 +20,7 @@ REQUEST = NodeRequest(
     index=0,
     nodes=2,
     checks=("gpus", "rdma", "locality", "links"),
-    limits=Limits(1, 1, 3, 4220, 40.0, 350.0, 310.0, 0.9),
+    limits=NodeRequirements(1, 1, 3, 4220, 40.0, 350.0, 310.0, 0.9),
     link_bytes=4096,
     reduce_bytes=4096,
     repeats=2,

@@ -11,16 +11,16 @@ from llmd_pods.acceptance import (
     RESULT_KEY,
     TAINT_KEY,
     CheckResult,
-    Limits,
     LinkRate,
     NodeReport,
+    NodeRequirements,
     NodeResult,
-    Round,
+    PairMeasurement,
     result_name,
 )
-from llmd_pods.acceptance_run import ConflictError, Run, RunRequest, judge_pool, request_from_json, shortage
+from llmd_pods.acceptance_run import AcceptanceRun, ConflictError, RunRequest, judge_pool, request_from_json, shortage
 
-LIMITS = Limits(8, 8, 3, 4220, 40.0, 350.0, 310.0, 0.9)
+LIMITS = NodeRequirements(8, 8, 3, 4220, 40.0, 350.0, 310.0, 0.9)
 DEVICES = {"amd.com/gpu": 8, "nvidia.com/sriov-rdma-vf": 8}
 POD = {"metadata": {"labels": {}}, "spec": {"containers": [{"name": "node", "env": []}]}}
 REQUEST = RunRequest(
@@ -117,7 +117,7 @@ class Cluster:
         self.now_s += seconds
 
     def lead(self, request=REQUEST):
-        run = Run(request, self, "job", "uid", self.pause, lambda: self.now_s)
+        run = AcceptanceRun(request, self, "job", "uid", self.pause, lambda: self.now_s)
         results, problems = run.lead()
         return {result.node: result for result in results}, problems
 
@@ -131,7 +131,9 @@ def report(name, *rounds, checks=(PASSED,)):
 
 
 def sound(names="abc"):
-    return {name: report(name, *(Round(other, FAST, 356.0) for other in names if other != name)) for name in names}
+    return {
+        name: report(name, *(PairMeasurement(other, FAST, 356.0) for other in names if other != name)) for name in names
+    }
 
 
 def test_sound_nodes_pass_and_are_kept_with_date_and_image():
@@ -169,9 +171,9 @@ def test_pods_are_taken_away_in_the_end():
 
 def with_slow_node():
     return {
-        "a": report("a", Round("b", FAST, 356.0), Round("c", SLOW, 90.0)),
-        "b": report("b", Round("a", FAST, 356.0), Round("c", SLOW, 90.0)),
-        "c": report("c", Round("a", SLOW, 90.0), Round("b", SLOW, 90.0)),
+        "a": report("a", PairMeasurement("b", FAST, 356.0), PairMeasurement("c", SLOW, 90.0)),
+        "b": report("b", PairMeasurement("a", FAST, 356.0), PairMeasurement("c", SLOW, 90.0)),
+        "c": report("c", PairMeasurement("a", SLOW, 90.0), PairMeasurement("b", SLOW, 90.0)),
     }
 
 
@@ -274,7 +276,7 @@ def test_nodes_with_a_fault_of_their_own_measure_with_nobody():
 
 
 def test_only_named_nodes_are_tested():
-    cluster = Cluster(reports={"b": report("b", Round("b", (), 320.0))})
+    cluster = Cluster(reports={"b": report("b", PairMeasurement("b", (), 320.0))})
     cluster.lead(replace(REQUEST, only=("b",)))
     assert list(cluster.pods.values()) == ["b"]
 
@@ -301,7 +303,7 @@ def test_a_job_takes_its_account_out_of_its_own_bindings():
         def ask(self, method, path, body=None, kind="application/json"):
             asked.append((method, path.partition("v1/")[2], body))
 
-    Run(REQUEST, Bindings(), "acceptance-mi300x-1a2b", "uid").give_up_rights()
+    AcceptanceRun(REQUEST, Bindings(), "acceptance-mi300x-1a2b", "uid").give_up_rights()
     nobody = {"subjects": None}
     assert asked == [
         ("PATCH", "namespaces/llmd-oke-acceptance/rolebindings/acceptance-mi300x-1a2b", nobody),

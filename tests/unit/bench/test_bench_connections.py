@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.errors import KitError
 from llmd_bench.load import connections
-from llmd_bench.load.completions import Target
+from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.connections import AnswerReader, BadAnswer
-from llmd_bench.load.generator import Load, run_load
+from llmd_bench.load.generator import GeneratedLoad, run_load
 from llmd_bench.load.records import Failure
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, PromptSource
 from raw_server import DONE, HEAD, LAST, TOKEN, always, chunk, read_request, serving
@@ -90,8 +90,8 @@ def test_what_is_not_http_is_refused(data):
 WHOLE = HEAD + chunk(TOKEN) + chunk(DONE) + LAST
 
 
-async def send(target: Target, requests=1, shape=None, **options):
-    load = Load(requests, shape or ClosedLoop(1), PromptSource(8, 0, "test"), 1, **options)
+async def send(target: CompletionsTarget, requests=1, shape=None, **options):
+    load = GeneratedLoad(requests, shape or ClosedLoop(1), PromptSource(8, 0, "test"), 1, **options)
     return await run_load(target, load, limit_s=10)
 
 
@@ -162,7 +162,7 @@ async def test_a_name_without_address_is_told(monkeypatch):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(connections, "resolve", fail)
-    (record,) = await send(Target("http://router.example", "m"))
+    (record,) = await send(CompletionsTarget("http://router.example", "m"))
     assert (record.failure, record.error) == (
         Failure.ADDRESS,
         "router.example can't be resolved: Name or service not known",
@@ -172,7 +172,7 @@ async def test_a_name_without_address_is_told(monkeypatch):
 @pytest.mark.parametrize("url", ["10.0.0.7:8000", "ftp://10.0.0.7", "http://", "http://host:port"])
 async def test_an_address_that_is_none_is_refused_before_anything_is_sent(url):
     with pytest.raises(KitError, match="no URL"):
-        await send(Target(url, "m"))
+        await send(CompletionsTarget(url, "m"))
 
 
 async def test_a_server_without_tls_is_a_failure_of_tls():
@@ -180,7 +180,7 @@ async def test_a_server_without_tls_is_a_failure_of_tls():
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with serving(talk) as target:
-        (record,) = await send(Target(target.base_url.replace("http", "https"), "m"))
+        (record,) = await send(CompletionsTarget(target.base_url.replace("http", "https"), "m"))
     assert record.failure is Failure.TLS
 
 
@@ -218,7 +218,7 @@ async def test_a_certificate_that_is_not_trusted_is_a_failure_of_tls(tmp_path):
 async def test_a_certificate_of_the_given_authority_is_trusted(tmp_path):
     async with serving(always(WHOLE), ssl=certificate(tmp_path)) as target:
         context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
-        records = await send(Target(target.base_url, "m", verify=context), 3)
+        records = await send(CompletionsTarget(target.base_url, "m", verify=context), 3)
     assert [record.failure for record in records] == [None] * 3
 
 

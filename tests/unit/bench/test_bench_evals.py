@@ -19,7 +19,7 @@ from llmd_bench.evals import (
     right,
     write_result,
 )
-from llmd_bench.load.generator import Target
+from llmd_bench.load.generator import CompletionsTarget
 from llmd_bench.queries import ask_all
 from llmd_oke.catalogue.benchmarks import builtin_set
 
@@ -79,7 +79,7 @@ async def ask_fixture():
         server = await asyncio.start_server(quietly, "127.0.0.1", 0)
         servers.append(server)
         port = server.sockets[0].getsockname()[1]
-        target = Target(f"http://127.0.0.1:{port}", "m", api="chat")
+        target = CompletionsTarget(f"http://127.0.0.1:{port}", "m", api="chat")
         done = []
         answered = await ask_all(
             target, ITEMS, concurrency=3, max_output_tokens=16, limit_s=limit_s, on_answer=done.append

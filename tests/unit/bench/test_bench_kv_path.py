@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from llmd_base.errors import KitError
 from llmd_pods import kv_path
-from llmd_pods.kv_path import PATTERN, Endpoint, Reads, Transfer, measure, nixl, pytorch
+from llmd_pods.kv_path import PATTERN, BufferTransfer, Endpoint, Reads, measure, nixl, pytorch
 from nixl_stand_in import Memory, api_of, nixlRemoteDisconnectError, ticking, torch_of
 
 
@@ -61,7 +61,7 @@ def test_received_bytes_are_told_by_a_port_that_counted_them_all_the_while(befor
     assert kv_path.counts_received_bytes(before, after) is tells
 
 
-PIECES = Transfer(descriptor_bytes=1024, descriptors=4)
+PIECES = BufferTransfer(descriptor_bytes=1024, descriptors=4)
 READS = Reads(PIECES, repeats=2, warm_ups=1, limit_s=60)
 
 

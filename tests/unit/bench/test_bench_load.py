@@ -5,13 +5,15 @@ import pytest
 from fake_deployment import Answer
 from llmd_base.errors import KitError
 from llmd_bench.load import generator as bench_load
-from llmd_bench.load.generator import Load, Target, run_load, wait_for_answer
+from llmd_bench.load.generator import CompletionsTarget, GeneratedLoad, run_load, wait_for_answer
 from llmd_bench.load.records import Failure
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, PromptSource
 
 
-def load(requests=6, shape=None, **changes) -> Load:
-    return Load(requests, shape or ClosedLoop(2), PromptSource(32, 0, "test"), **{"output_tokens": 5, **changes})
+def load(requests=6, shape=None, **changes) -> GeneratedLoad:
+    return GeneratedLoad(
+        requests, shape or ClosedLoop(2), PromptSource(32, 0, "test"), **{"output_tokens": 5, **changes}
+    )
 
 
 async def only(deployment, answer: Answer, **changes):
@@ -55,14 +57,14 @@ async def test_no_two_requests_share_a_prompt(deployment):
 
 
 async def test_chat_completions_are_measured_alike(deployment):
-    target = Target(deployment.url, "m", api="chat")
+    target = CompletionsTarget(deployment.url, "m", api="chat")
     (record,) = await run_load(target, load(1), limit_s=20)
     assert record.succeeded
     assert len(record.event_times_s) == 5
 
 
 async def test_a_path_of_a_proxy_stays_in_front(deployment):
-    target = Target(f"{deployment.url}/api/v1/namespaces/llm-d/services/epp:http/proxy", "m")
+    target = CompletionsTarget(f"{deployment.url}/api/v1/namespaces/llm-d/services/epp:http/proxy", "m")
     (record,) = await run_load(target, load(1), limit_s=20)
     assert record.error.startswith("HTTP 404")
 
@@ -101,7 +103,7 @@ async def test_an_answer_that_does_not_end_times_out(deployment):
 async def test_a_server_that_is_not_there_is_a_record():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        target = Target(f"http://127.0.0.1:{unused.getsockname()[1]}", "m")
+        target = CompletionsTarget(f"http://127.0.0.1:{unused.getsockname()[1]}", "m")
         (record,) = await run_load(target, load(1), limit_s=20)
     assert record.failure is Failure.CONNECTION
 

@@ -11,7 +11,7 @@ from llmd_base.errors import KitError
 from llmd_bench.load import pod_load
 from llmd_bench.load.pod_load import LoadRequest, from_json, merge, notes, pack, unpack
 from llmd_bench.load.records import Delay, Failure, Health, RequestRecord, window_of
-from llmd_bench.load.stages import Stage, StageResult
+from llmd_bench.load.stages import LoadStage, StageResult
 from llmd_bench.load.workload import ConstantRate
 from llmd_bench.rows import stage_row
 from llmd_bench.run_context import RunContext
@@ -43,7 +43,7 @@ def record(index: int, **changes) -> RequestRecord:
 def stage(*records: RequestRecord, began: datetime = BEGAN, health: Health = HEALTHY) -> StageResult:
     shape = ConstantRate(4)
     return StageResult(
-        Stage(shape), records, health, window_of(records, shape, pod_load.read_trim("none")), started=began
+        LoadStage(shape), records, health, window_of(records, shape, pod_load.read_trim("none")), started=began
     )
 
 

@@ -8,9 +8,9 @@ from llmd_bench.load.records import (
     Delay,
     Failure,
     Health,
+    MeasuredWindow,
     RequestRecord,
     Trim,
-    Window,
     as_line,
     classify,
     delay_of,
@@ -150,7 +150,7 @@ EVEN = [request(index, float(index), 2.0) for index in range(11)]
 
 
 def test_nothing_trimmed_is_from_the_first_request_to_the_last_answer():
-    assert window_of(EVEN, ConstantRate(1), NOTHING_TRIMMED) == Window(0.0, 12.0)
+    assert window_of(EVEN, ConstantRate(1), NOTHING_TRIMMED) == MeasuredWindow(0.0, 12.0)
 
 
 def test_shares_are_of_the_time_in_which_requests_were_sent():
@@ -183,12 +183,12 @@ def test_an_open_loop_is_busy_from_its_first_answer_to_its_last_request():
 
 
 def test_tokens_count_when_they_arrive():
-    assert Window(1.5, 2.5).tokens([request(0, 0.0, 2.0), request(1, 1.0, 2.0)]) == 4.0
-    assert Window(0.0, 9.0).tokens([request(0, 0.0, 2.0, failure=Failure.CUT)]) == 0.0
+    assert MeasuredWindow(1.5, 2.5).tokens([request(0, 0.0, 2.0), request(1, 1.0, 2.0)]) == 4.0
+    assert MeasuredWindow(0.0, 9.0).tokens([request(0, 0.0, 2.0, failure=Failure.CUT)]) == 0.0
 
 
 def test_requests_in_flight_are_a_mean_over_the_window():
-    assert Window(0.0, 4.0).in_flight([request(0, 0.0, 2.0), request(1, 1.0, 1.0), request(2, 3.0, 9.0)]) == 1.0
+    assert MeasuredWindow(0.0, 4.0).in_flight([request(0, 0.0, 2.0), request(1, 1.0, 1.0), request(2, 3.0, 9.0)]) == 1.0
 
 
 def test_a_trim_that_leaves_nothing_leaves_an_empty_window():

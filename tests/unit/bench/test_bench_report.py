@@ -10,7 +10,7 @@ from llmd_bench.report import build_report, summarize_result, to_yaml
 from llmd_bench.report_format import BenchmarkReport
 from llmd_bench.reports import BenchmarkReportV01, store
 from llmd_bench.smoke import smoke
-from llmd_bench.smoke_request import Check, Thresholds
+from llmd_bench.smoke_request import Check, SmokeLimits
 from llmd_bench.tables import checks_table, render
 from pydantic import ValidationError
 from rich.console import Console
@@ -26,7 +26,7 @@ def published():
 async def result(deployment):
     return await smoke(
         deployment.plan(
-            thresholds=Thresholds(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e9),
+            thresholds=SmokeLimits(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e9),
             basis=Basis.CALIBRATED,
             simulated=("vLLM",),
             time_scale=0.1,

@@ -4,15 +4,23 @@ from dataclasses import replace
 import pytest
 from fake_deployment import TOPOLOGY, Answer
 from llmd_base.errors import KitError
-from llmd_bench.deployment import MetricsEndpoint, Reading, Series, ServerPod, Servers, Snapshot, Topology
+from llmd_bench.deployment import (
+    MetricSample,
+    MetricsEndpoint,
+    Reading,
+    ReportedServers,
+    ReportedTopology,
+    ServerPod,
+    Snapshot,
+)
 from llmd_bench.evals import builtin_items
 from llmd_bench.evidence import ApiAnswer, OtherApi
-from llmd_bench.smoke import Progress, SmokeResult, about_simulation, evaluate, smoke
-from llmd_bench.smoke_request import Thresholds
+from llmd_bench.smoke import SmokeProgress, SmokeResult, about_simulation, evaluate, smoke
+from llmd_bench.smoke_request import SmokeLimits
 from llmd_oke.catalogue.benchmarks import builtin_set
 
-ALL_REMOTE = Thresholds(min_remote_prefill_share=0.95)
-AGGREGATED = Topology("agg-tp1-2r", (Servers("aggregated", 2, 1),))
+ALL_REMOTE = SmokeLimits(min_remote_prefill_share=0.95)
+AGGREGATED = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, 1),))
 
 
 async def test_a_healthy_deployment_passes_with_proof(deployment):
@@ -125,7 +133,7 @@ async def test_a_benchmark_whose_time_is_over_before_all_was_sent_is_no_measurem
 
 async def test_what_no_request_was_answered_by_does_not_pass_whatever_the_thresholds_allow(deployment):
     deployment.script = lambda number: Answer(status=503) if number > 1 else Answer()
-    result = await smoke(deployment.plan(thresholds=Thresholds(max_failures=8)))
+    result = await smoke(deployment.plan(thresholds=SmokeLimits(max_failures=8)))
     assert [check.name for check in result.verdict.failed] == ["answers"]
 
 
@@ -139,7 +147,7 @@ async def test_remarks_tell_what_limits_the_numbers(deployment):
 
 
 async def test_progress_is_told_by_phase(deployment):
-    seen: list[Progress] = []
+    seen: list[SmokeProgress] = []
     await smoke(deployment.plan(requests=2), seen.append)
     assert [(item.phase, item.done, item.total) for item in seen] == [
         ("waiting for the model to answer", 0, 0),
@@ -153,7 +161,7 @@ async def test_progress_is_told_by_phase(deployment):
 async def test_answers_are_evaluated_and_fail_the_benchmark_below_the_floor(deployment, right, passed):
     answers = {item.prompt: item.answer for item in builtin_items(builtin_set())[:right]}
     deployment.reply = lambda prompt: answers.get(prompt, "no idea")
-    plan = deployment.plan(questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95))
+    plan = deployment.plan(questions=builtin_set(), thresholds=SmokeLimits(min_accuracy=0.95))
     result = await smoke(plan)
     (_, check) = result.verdict.checks
     assert (check.name, check.value, result.passed) == ("accuracy", right / 80, passed)
@@ -162,20 +170,20 @@ async def test_answers_are_evaluated_and_fail_the_benchmark_below_the_floor(depl
 
 
 async def test_a_benchmark_without_time_for_its_questions_is_no_measurement(deployment):
-    plan = deployment.plan(questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95), timeout_s=20.0)
+    plan = deployment.plan(questions=builtin_set(), thresholds=SmokeLimits(min_accuracy=0.95), timeout_s=20.0)
     with pytest.raises(KitError, match="questions were not asked"):
         await evaluate(plan, 0.0, lambda _: None)
 
 
 async def test_an_evaluation_that_is_asked_for_and_was_not_done_passes_nothing(deployment):
-    result = await smoke(deployment.plan(thresholds=Thresholds(min_accuracy=0.0)))
+    result = await smoke(deployment.plan(thresholds=SmokeLimits(min_accuracy=0.0)))
     assert [check.name for check in result.verdict.failed] == ["accuracy"]
 
 
 def snapshot(steps: float, late: float) -> Snapshot:
     series = {
-        "llmd_oke_simulator_steps_total": (Series({}, steps),),
-        "llmd_oke_simulator_late_steps_total": (Series({}, late),),
+        "llmd_oke_simulator_steps_total": (MetricSample({}, steps),),
+        "llmd_oke_simulator_late_steps_total": (MetricSample({}, late),),
     }
     return Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics"), series),))
 
@@ -200,7 +208,7 @@ MEASURED = 1 + 1 + 8
 
 
 async def result(deployment, *apis: OtherApi) -> SmokeResult:
-    plan = deployment.plan(thresholds=Thresholds(min_remote_prefill_share=0.95), other_apis=apis)
+    plan = deployment.plan(thresholds=SmokeLimits(min_remote_prefill_share=0.95), other_apis=apis)
     return await smoke(plan)
 
 

@@ -23,7 +23,7 @@ from llmd_bench.jobs.smoke import (
 from llmd_bench.report import build_report, summarize_result
 from llmd_bench.run_context import VARIABLE, RunContext
 from llmd_bench.smoke import TOO_SLOW, SmokeResult, smoke
-from llmd_bench.smoke_request import Thresholds
+from llmd_bench.smoke_request import SmokeLimits
 from llmd_bench.tables import render
 from llmd_oke.catalogue.benchmarks import builtin_set
 from rich.console import Console
@@ -35,7 +35,7 @@ HOW = RunContext()
 @pytest.fixture
 async def result(deployment) -> SmokeResult:
     plan = deployment.plan(
-        thresholds=Thresholds(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e-6), facts=REQUEST.facts
+        thresholds=SmokeLimits(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e-6), facts=REQUEST.facts
     )
     return await smoke(plan)
 
@@ -150,7 +150,7 @@ async def test_the_result_belongs_to_its_job_and_can_be_read_again(deployment):
 
 
 async def test_an_evaluation_arrives_with_the_result_and_fails_the_job_in_words(deployment):
-    request = replace(REQUEST, questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95))
+    request = replace(REQUEST, questions=builtin_set(), thresholds=SmokeLimits(min_accuracy=0.95))
     cluster, result = await run(deployment, request)
     packed = smoke_job.base64.b64decode(cluster.applied[0]["binaryData"][RESULT_KEY])
     assert unpack(packed).examined == result.examined

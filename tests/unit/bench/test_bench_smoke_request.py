@@ -9,7 +9,7 @@ from llmd_bench.deployment import RouterPart
 from llmd_bench.performance import summarize
 from llmd_bench.run_context import VARIABLE, RunContext, from_environment
 from llmd_bench.smoke import resolve
-from llmd_bench.smoke_request import Thresholds, from_json, judge
+from llmd_bench.smoke_request import SmokeLimits, from_json, judge
 from smoke_requests import REQUEST
 from test_bench_evidence import decode, prefill, prove, router
 
@@ -92,10 +92,10 @@ def test_what_a_rehearsal_tells_its_pods_arrives(basis):
 
 
 GOOD = summarize([request(index) for index in range(4)], planned=4, gpus=1, concurrency=4)
-NO_LIMITS = Thresholds(max_failures=None)
+NO_LIMITS = SmokeLimits(max_failures=None)
 
 
-def check(thresholds: Thresholds, performance=GOOD, proof=None):
+def check(thresholds: SmokeLimits, performance=GOOD, proof=None):
     (only,) = judge(thresholds, performance, proof).checks
     return only
 
@@ -123,16 +123,16 @@ def test_a_limit_passes_and_fails_by_what_was_measured(limit, generous, strict, 
 
 def test_failures_are_judged_with_their_reasons():
     performance = summarize([request(), failed(), failed(8)], planned=3, gpus=1, concurrency=1)
-    result = check(Thresholds(max_failures=1), performance)
+    result = check(SmokeLimits(max_failures=1), performance)
     assert (result.value, result.passed) == (2, False)
     assert result.evidence == "2 x status: HTTP 503: x"
-    assert check(Thresholds(max_failures=2), performance).passed
+    assert check(SmokeLimits(max_failures=2), performance).passed
 
 
 @pytest.mark.parametrize("records", [[], [failed(0), failed(1)]], ids=["sent", "answered"])
 def test_a_run_in_which_nothing_was_measured_passes_no_thresholds(records):
     nothing = summarize(records, planned=2, gpus=1, concurrency=1)
-    assert [item.name for item in judge(Thresholds(max_failures=2), nothing, None).failed] == ["answers"]
+    assert [item.name for item in judge(SmokeLimits(max_failures=2), nothing, None).failed] == ["answers"]
 
 
 def test_a_latency_that_was_not_measured_fails():
@@ -160,6 +160,6 @@ def test_remote_prefill_of_an_aggregated_model_is_not_judged():
 
 
 def test_a_verdict_names_what_failed():
-    verdict = judge(Thresholds(max_ttft_p95_ms=1, max_e2e_p95_ms=2000), GOOD, None)
+    verdict = judge(SmokeLimits(max_ttft_p95_ms=1, max_e2e_p95_ms=2000), GOOD, None)
     assert not verdict.passed
     assert [item.name for item in verdict.failed] == ["TTFT p95"]

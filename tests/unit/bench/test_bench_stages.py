@@ -12,21 +12,21 @@ from llmd_bench.load import stages as load_stages
 from llmd_bench.load.processes import WorkerGroup
 from llmd_bench.load.records import Failure, Trim
 from llmd_bench.load.sending import Share
-from llmd_bench.load.stages import Conditions, Stage, run_stages, sweep
+from llmd_bench.load.stages import LoadStage, StageConditions, run_stages, sweep
 from llmd_bench.load.workload import (
     ClosedLoop,
     ConstantRate,
     Conversations,
     Fixed,
     PoissonRate,
+    RequestWorkload,
     SharedPrefix,
     Trace,
     TraceEntry,
-    Workload,
     arrivals_s,
 )
 
-SHORT = Workload(Fixed(16), Fixed(5))
+SHORT = RequestWorkload(Fixed(16), Fixed(5))
 
 
 async def run(deployment, *stages, workload=SHORT, limit_s=20, **options):
@@ -34,7 +34,7 @@ async def run(deployment, *stages, workload=SHORT, limit_s=20, **options):
 
 
 async def test_every_request_of_a_stage_has_a_record(deployment):
-    (result,) = await run(deployment, Stage(ClosedLoop(2), requests=7))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(2), requests=7))
     assert [record.index for record in result.records] == list(range(7))
     assert all(record.succeeded and record.output_tokens == 5 for record in result.records)
     assert (result.planned, result.interrupted) == (7, False)
@@ -42,7 +42,7 @@ async def test_every_request_of_a_stage_has_a_record(deployment):
 
 @pytest.mark.parametrize("shape", [ClosedLoop(4), ConstantRate(200), PoissonRate(200)])
 async def test_processes_share_a_stage_exactly(deployment, shape):
-    (result,) = await run(deployment, Stage(shape, requests=11), processes=3)
+    (result,) = await run(deployment, LoadStage(shape, requests=11), processes=3)
     assert [record.index for record in result.records] == list(range(11))
     assert len({body["prompt"] for body in deployment.requests}) == 11
     assert len(result.health.cpu_share) == 3
@@ -50,24 +50,24 @@ async def test_processes_share_a_stage_exactly(deployment, shape):
 
 async def test_processes_keep_one_schedule(deployment):
     shape = PoissonRate(100, seed=5)
-    (result,) = await run(deployment, Stage(shape, requests=8), processes=2)
+    (result,) = await run(deployment, LoadStage(shape, requests=8), processes=2)
     due = [record.due_s for record in result.records]
     assert due == pytest.approx([at for at, _ in zip(arrivals_s(shape), range(8), strict=False)], abs=1e-6)
 
 
 async def test_programs_can_share_a_stage(deployment):
-    parts = [Conditions(share=Share(index, 2)) for index in (0, 1)]
-    results = [await run(deployment, Stage(ConstantRate(500), requests=5), conditions=part) for part in parts]
+    parts = [StageConditions(share=Share(index, 2)) for index in (0, 1)]
+    results = [await run(deployment, LoadStage(ConstantRate(500), requests=5), conditions=part) for part in parts]
     assert [[record.index for record in result.records] for (result,) in results] == [[0, 2, 4], [1, 3]]
 
 
 async def test_a_stage_may_end_by_time(deployment):
-    (result,) = await run(deployment, Stage(ConstantRate(100), duration_s=0.1))
+    (result,) = await run(deployment, LoadStage(ConstantRate(100), duration_s=0.1))
     assert (len(result.records), result.planned) == (10, 10)
 
 
 async def test_a_closed_loop_may_end_by_time(deployment):
-    (result,) = await run(deployment, Stage(ClosedLoop(1), duration_s=0.5))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), duration_s=0.5))
     assert result.records
     assert max(record.started_s for record in result.records) < 1
 
@@ -80,27 +80,29 @@ async def test_stages_of_a_sweep_have_different_prompts(deployment):
 
 async def test_a_trace_gives_times_and_lengths(deployment):
     trace = Trace((TraceEntry(0.0, 8, 2), TraceEntry(0.05, 24)))
-    (result,) = await run(deployment, Stage(trace))
+    (result,) = await run(deployment, LoadStage(trace))
     assert [(record.input_tokens, record.output_tokens) for record in result.records] == [(8, 2), (24, 5)]
     assert [record.due_s for record in result.records] == pytest.approx([0, 0.05])
 
 
 async def test_results_are_in_model_time(deployment):
-    (result,) = await run(deployment, Stage(ConstantRate(10), requests=3), conditions=Conditions(time_scale=0.1))
+    (result,) = await run(
+        deployment, LoadStage(ConstantRate(10), requests=3), conditions=StageConditions(time_scale=0.1)
+    )
     assert [record.due_s for record in result.records] == pytest.approx([0, 0.1, 0.2])
 
 
 async def test_requests_share_a_prefix_where_they_should(deployment):
-    workload = Workload(Fixed(16), Fixed(1), prefix=SharedPrefix(groups=1, tokens=32))
-    await run(deployment, Stage(ClosedLoop(1), requests=3), workload=workload)
+    workload = RequestWorkload(Fixed(16), Fixed(1), prefix=SharedPrefix(groups=1, tokens=32))
+    await run(deployment, LoadStage(ClosedLoop(1), requests=3), workload=workload)
     prompts = [body["prompt"] for body in deployment.requests]
     assert len({prompt[: 4 * 32] for prompt in prompts}) == 1
     assert len({prompt[4 * 32 :] for prompt in prompts}) == 3
 
 
 async def test_a_turn_has_what_was_said_before(deployment):
-    workload = Workload(Fixed(16), Fixed(2), conversations=Conversations(at_a_time=1, turns=3))
-    await run(deployment, Stage(ClosedLoop(1), requests=4), workload=workload)
+    workload = RequestWorkload(Fixed(16), Fixed(2), conversations=Conversations(at_a_time=1, turns=3))
+    await run(deployment, LoadStage(ClosedLoop(1), requests=4), workload=workload)
     first, second, third, other = (body["prompt"] for body in deployment.requests)
     assert second.startswith(f"{first} tok tok ")
     assert third.startswith(f"{second} tok tok ")
@@ -110,22 +112,22 @@ async def test_a_turn_has_what_was_said_before(deployment):
 async def test_a_turn_waits_for_the_answer_before_it_and_that_is_no_slip(deployment):
     deployment.script = lambda number: Answer(hang=number == 0)
     deployment.release_at = 2
-    workload = Workload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=1, turns=2))
-    (result,) = await run(deployment, Stage(ConstantRate(2), requests=3), workload=workload)
+    workload = RequestWorkload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=1, turns=2))
+    (result,) = await run(deployment, LoadStage(ConstantRate(2), requests=3), workload=workload)
     assert result.records[1].started_s > result.records[2].started_s
     assert result.records[1].slip_s < 0.25
 
 
 async def test_processes_keep_the_turns_of_a_conversation_together(deployment):
-    workload = Workload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=3, turns=2))
-    (result,) = await run(deployment, Stage(ClosedLoop(3), requests=6), workload=workload, processes=2)
+    workload = RequestWorkload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=3, turns=2))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(3), requests=6), workload=workload, processes=2)
     assert [record.succeeded for record in result.records] == [True] * 6
     assert sum(" tok" in body["prompt"] for body in deployment.requests) == 3
 
 
 async def test_failures_are_records(deployment):
     deployment.script = lambda number: Answer(status=503 if number % 2 else 200)
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=4))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=4))
     assert [record.failure for record in result.records] == [None, Failure.STATUS] * 2
 
 
@@ -143,7 +145,7 @@ async def test_cancelling_keeps_what_was_measured(deployment):
         if any(record.index == 1 for record in records):
             ended.set()
 
-    stages = [Stage(ClosedLoop(1), requests=5), Stage(ClosedLoop(1), requests=5)]
+    stages = [LoadStage(ClosedLoop(1), requests=5), LoadStage(ClosedLoop(1), requests=5)]
     running = asyncio.create_task(run(deployment, *stages, on_records=on_records))
     await ended.wait()
     running.cancel()
@@ -167,7 +169,7 @@ def killing(index, times):
 
 async def test_a_stage_whose_process_dies_is_tried_again_with_other_prompts(deployment):
     deployment.script = lambda number: Answer(hang=number == 4)
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=6), on_records=killing(3, times=1))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=6), on_records=killing(3, times=1))
     assert [record.index for record in result.records] == list(range(6))
     assert result.shortfall is None
     assert result.second_try_because.startswith("process 1 ended with code -9; 2 of 6 requests were not sent")
@@ -176,7 +178,7 @@ async def test_a_stage_whose_process_dies_is_tried_again_with_other_prompts(depl
 
 async def test_a_stage_whose_process_dies_twice_is_spoiled_and_keeps_its_other_requests(deployment):
     deployment.script = lambda number: Answer(hang=number in {4, 9})
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=6), on_records=killing(3, times=2))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=6), on_records=killing(3, times=2))
     assert [record.index for record in result.records] == [0, 1, 2, 3]
     assert "process 1 ended with code -9" in result.health.spoiled
     assert "2 of 6 requests were not sent" in result.shortfall
@@ -202,7 +204,7 @@ async def test_a_stage_begins_once_every_process_has_tidied_up_after_the_one_bef
     collect, begin = gc.collect, WorkerGroup.begin
     monkeypatch.setattr(processes.gc, "collect", lambda: (gate.wait(), collect()))
     monkeypatch.setattr(WorkerGroup, "begin", lambda *given: begins.append(gate.open.is_set()) or begin(*given))
-    stages = [Stage(ConstantRate(100), requests=2), Stage(ConstantRate(100), requests=2)]
+    stages = [LoadStage(ConstantRate(100), requests=2), LoadStage(ConstantRate(100), requests=2)]
 
     def open_later(_, records):
         if records:
@@ -218,7 +220,7 @@ async def test_a_process_that_is_not_ready_in_time_is_started_anew(deployment, m
     work = processes.work
     monkeypatch.setattr(processes, "work", lambda *given: (gate.wait(), work(*given)))
     monkeypatch.setattr(processes, "READY_LIMIT_S", 3.0)
-    (result,) = await run(deployment, Stage(ClosedLoop(2), requests=6), processes=2)
+    (result,) = await run(deployment, LoadStage(ClosedLoop(2), requests=6), processes=2)
     assert (len(result.records), result.shortfall) == (6, None)
     assert "of the load generator did not get ready within 3 s" in result.second_try_because
 
@@ -226,7 +228,7 @@ async def test_a_process_that_is_not_ready_in_time_is_started_anew(deployment, m
 async def test_a_generator_that_never_gets_ready_says_so_and_measures_nothing(deployment, monkeypatch):
     monkeypatch.setattr(processes, "work", lambda *_: Gate().wait())
     monkeypatch.setattr(processes, "READY_LIMIT_S", 0.1)
-    (result,) = await run(deployment, Stage(PoissonRate(100), requests=40))
+    (result,) = await run(deployment, LoadStage(PoissonRate(100), requests=40))
     assert "process 1 of the load generator did not get ready within 0.1 s" in result.shortfall
     assert "40 of 40 requests were not sent" in result.shortfall
     assert not deployment.requests
@@ -234,47 +236,47 @@ async def test_a_generator_that_never_gets_ready_says_so_and_measures_nothing(de
 
 async def test_a_generator_whose_processes_end_at_once_says_so(deployment, monkeypatch):
     monkeypatch.setattr(processes, "work", lambda *_: os._exit(3))
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=4))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=4))
     assert result.shortfall.startswith("process 1 ended with code 3 before it could send anything")
 
 
 @pytest.mark.parametrize(("ends", "least"), [({"requests": 7}, 7), ({"duration_s": 0.3}, 2)])
 async def test_more_processes_than_users_still_send_all(deployment, ends, least):
     """How many requests a time has room for is the machine's matter."""
-    (result,) = await run(deployment, Stage(ClosedLoop(2), **ends), processes=3)
+    (result,) = await run(deployment, LoadStage(ClosedLoop(2), **ends), processes=3)
     assert result.shortfall is None
     assert [record.index for record in result.records][:least] == list(range(least))
 
 
 @pytest.mark.parametrize("count", [2, 5])
 async def test_programs_know_what_their_share_of_a_closed_loop_is(deployment, count):
-    parts = [Conditions(share=Share(index, count)) for index in range(count)]
-    results = [await run(deployment, Stage(ClosedLoop(2), requests=5), conditions=part) for part in parts]
+    parts = [StageConditions(share=Share(index, count)) for index in range(count)]
+    results = [await run(deployment, LoadStage(ClosedLoop(2), requests=5), conditions=part) for part in parts]
     assert [result.planned for (result,) in results][:3] == [3, 2, 0][:count]
     assert [result.shortfall for (result,) in results] == [None] * count
 
 
 async def test_what_the_time_limit_left_unsent_is_told(deployment):
     deployment.script = lambda number: Answer(hang=number > 0)
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=5), limit_s=0.5)
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=5), limit_s=0.5)
     assert result.shortfall == "3 of 5 requests were not sent within the time limit"
 
 
 async def test_a_time_limit_before_the_end_of_a_stage_is_told(deployment):
-    (result,) = await run(deployment, Stage(ClosedLoop(1), duration_s=60), limit_s=0.5)
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), duration_s=60), limit_s=0.5)
     assert result.shortfall == "the time limit came before its end"
 
 
 async def test_a_window_in_which_nothing_was_sent_is_told(deployment):
-    trim = Conditions(trim=Trim(warmup_s=60))
-    (result,) = await run(deployment, Stage(ConstantRate(100), requests=3), conditions=trim)
+    trim = StageConditions(trim=Trim(warmup_s=60))
+    (result,) = await run(deployment, LoadStage(ConstantRate(100), requests=3), conditions=trim)
     assert result.shortfall == "nothing was sent in what counts (without the first 60 s)"
 
 
 async def test_what_is_interrupted_before_it_began_is_no_measurement(deployment, monkeypatch):
     monkeypatch.setattr(load_stages, "LIVE_INTERVAL_S", 1000.0)
     ended = asyncio.Event()
-    two, rest = sweep(ClosedLoop, (1, 2), requests=1), Conditions(rest_s=1000.0)
+    two, rest = sweep(ClosedLoop, (1, 2), requests=1), StageConditions(rest_s=1000.0)
     running = asyncio.create_task(run(deployment, *two, conditions=rest, on_progress=lambda _: ended.set()))
     await ended.wait()
     running.cancel()
@@ -297,17 +299,17 @@ async def test_a_listener_that_fails_ends_the_run(deployment):
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        await run(deployment, Stage(ClosedLoop(1), requests=2), on_records=on_records)
+        await run(deployment, LoadStage(ClosedLoop(1), requests=2), on_records=on_records)
 
 
 async def test_no_process_stays(deployment):
-    await run(deployment, Stage(ClosedLoop(1), requests=1), processes=2)
+    await run(deployment, LoadStage(ClosedLoop(1), requests=1), processes=2)
     assert not multiprocessing.active_children()
 
 
 async def test_the_last_look_at_a_stage_has_everything(deployment):
     looks = []
-    await run(deployment, Stage(ConstantRate(100), requests=5), on_progress=looks.append)
+    await run(deployment, LoadStage(ConstantRate(100), requests=5), on_progress=looks.append)
     last = looks[-1]
     assert (last.planned, last.sent, last.ended, last.failures, last.in_flight) == (5, 5, 5, 0, 0)
     assert last.offered_requests_per_s == 100
@@ -330,51 +332,51 @@ async def test_the_common_start_is_asked_for_once_all_processes_are_ready(deploy
         return time.time()
 
     asyncio.get_running_loop().call_later(0.3, gate.open.set)
-    await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=Conditions(start_at=tell))
+    await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=StageConditions(start_at=tell))
     assert asked == [True]
 
 
 async def test_a_run_can_begin_at_a_given_moment(deployment):
     start_s = time.time() + 2
-    together = Conditions(start_at=told(start_s))
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=together)
+    together = StageConditions(start_at=told(start_s))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=together)
     assert result.started.timestamp() == pytest.approx(start_s, abs=0.1)
 
 
 async def test_the_limit_begins_at_the_start(deployment):
-    later = Conditions(start_at=told(time.time() + 1.0))
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=later, limit_s=0.8)
+    later = StageConditions(start_at=told(time.time() + 1.0))
+    (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=later, limit_s=0.8)
     assert [record.succeeded for record in result.records] == [True]
 
 
 async def test_trimming_is_told(deployment):
-    trim = Conditions(trim=Trim(head_share=0.2, tail_share=0.2))
-    (result,) = await run(deployment, Stage(ConstantRate(100), requests=11), conditions=trim)
+    trim = StageConditions(trim=Trim(head_share=0.2, tail_share=0.2))
+    (result,) = await run(deployment, LoadStage(ConstantRate(100), requests=11), conditions=trim)
     assert len(result.counted) < 11
     assert result.window.rule == "without the first 20% of the time, without the last 20% of the time"
 
 
 async def test_no_request_is_started_after_the_limit_by_a_generator_that_is_late(deployment):
-    (result,) = await run(deployment, Stage(ConstantRate(10_000), duration_s=0.4), limit_s=0.5)
+    (result,) = await run(deployment, LoadStage(ConstantRate(10_000), duration_s=0.4), limit_s=0.5)
     assert result.planned == 4000
     assert max(record.started_s for record in result.records) < 1
 
 
 async def test_more_requests_than_can_be_counted_soon_are_not_counted(deployment):
-    (result,) = await run(deployment, Stage(ConstantRate(10), duration_s=1e9), limit_s=0.3)
+    (result,) = await run(deployment, LoadStage(ConstantRate(10), duration_s=1e9), limit_s=0.3)
     assert result.planned is None
 
 
 async def test_a_rate_that_no_process_can_send_is_refused(deployment):
     with pytest.raises(InvalidStack) as refused:
-        await run(deployment, Stage(ConstantRate(1e9), duration_s=1), processes=2)
+        await run(deployment, LoadStage(ConstantRate(1e9), duration_s=1), processes=2)
     assert [problem.accepted for problem in refused.value.problems] == ["at most 20000 requests/s, or more processes"]
 
 
 async def test_all_that_is_wrong_is_told_before_anything_is_sent(deployment):
-    stages = [Stage(ConstantRate(5)), Stage(ClosedLoop(0), requests=0), Stage(Trace(()))]
+    stages = [LoadStage(ConstantRate(5)), LoadStage(ClosedLoop(0), requests=0), LoadStage(Trace(()))]
     with pytest.raises(InvalidStack) as refused:
-        await run(deployment, *stages, workload=Workload(Fixed(0), Fixed(1)), processes=0)
+        await run(deployment, *stages, workload=RequestWorkload(Fixed(0), Fixed(1)), processes=0)
     assert [problem.path for problem in refused.value.problems] == [
         "stages[0]",
         "stages[1].requests",
@@ -388,5 +390,5 @@ async def test_all_that_is_wrong_is_told_before_anything_is_sent(deployment):
 
 async def test_a_load_that_is_refused_is_not_called_a_stack(deployment):
     with pytest.raises(InvalidStack) as refused:
-        await run(deployment, Stage(ClosedLoop(0), requests=1))
+        await run(deployment, LoadStage(ClosedLoop(0), requests=1))
     assert refused.value.verdict == "the load can't be sent"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from certificates_for_tests import certificate, private_key
 from llmd_bench.load import connections
-from llmd_bench.load.completions import Target
-from llmd_bench.load.generator import Load, run_load
+from llmd_bench.load.completions import CompletionsTarget
+from llmd_bench.load.generator import GeneratedLoad, run_load
 from llmd_bench.load.records import Failure, RequestRecord
 from llmd_bench.load.workload import ClosedLoop, PromptSource
 from llmd_oke.cli import bench
@@ -87,8 +87,8 @@ async def sent(monkeypatch: pytest.MonkeyPatch, stack: Plan, door: Door, authori
         monkeypatch.setattr(access, "_client", ApiServer(port), raising=False)
         options = bench.TargetOptions(certificates=authority, through_gateway=True)
         way = bench._gateway_way(options)(access, stack, stack.models[0])
-        target = Target(way.url, "m", dict(way.headers), way.verify)
-        (record,) = await run_load(target, Load(1, ClosedLoop(1), PromptSource(8, 0, "test"), 1), limit_s=10)
+        target = CompletionsTarget(way.url, "m", dict(way.headers), way.verify)
+        (record,) = await run_load(target, GeneratedLoad(1, ClosedLoop(1), PromptSource(8, 0, "test"), 1), limit_s=10)
     return record
 
 

@@ -14,9 +14,9 @@ from llmd_bench.load.workload import (
     PoissonRate,
     Position,
     PromptSource,
+    RequestWorkload,
     SharedPrefix,
     TraceEntry,
-    Workload,
     arrivals_s,
     draw,
 )
@@ -77,31 +77,31 @@ def test_a_fixed_length_is_fixed():
 
 
 def test_lengths_follow_from_the_seed_and_texts_from_the_run():
-    one, other = (Workload(Normal(64, 20), Fixed(8), seed=3, run=run) for run in ("a", "b"))
+    one, other = (RequestWorkload(Normal(64, 20), Fixed(8), seed=3, run=run) for run in ("a", "b"))
     questions = [(one.question(index), other.question(index)) for index in range(20)]
     assert [a.input_tokens for a, _ in questions] == [b.input_tokens for _, b in questions]
     assert not {a.text for a, _ in questions} & {b.text for _, b in questions}
 
 
 def test_loads_of_one_run_have_different_texts():
-    workload = Workload(Fixed(8), Fixed(8))
+    workload = RequestWorkload(Fixed(8), Fixed(8))
     assert workload.question(0, label="0").text != workload.question(0, label="1").text
 
 
 def test_recorded_lengths_go_before_the_workloads():
-    question = Workload(Fixed(8), Fixed(9)).question(0, recorded=TraceEntry(0.0, 16, None))
+    question = RequestWorkload(Fixed(8), Fixed(9)).question(0, recorded=TraceEntry(0.0, 16, None))
     assert (question.input_tokens, question.output_tokens, len(question.text)) == (16, 9, 64)
 
 
 def test_each_prompt_begins_with_one_of_the_prefixes():
-    workload = Workload(Fixed(8), Fixed(1), prefix=SharedPrefix(groups=3, tokens=32))
+    workload = RequestWorkload(Fixed(8), Fixed(1), prefix=SharedPrefix(groups=3, tokens=32))
     questions = [workload.question(index) for index in range(60)]
     assert len({question.text[: 4 * 32] for question in questions}) == 3
     assert {question.input_tokens for question in questions} == {40}
 
 
 def test_turns_follow_each_other_in_as_many_conversations_as_there_are_at_a_time():
-    workload = Workload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=2, turns=2))
+    workload = RequestWorkload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=2, turns=2))
     assert [workload.place(index) for index in range(6)] == [
         Position(0, 0, None, is_last=False),
         Position(1, 0, None, is_last=False),
@@ -114,5 +114,5 @@ def test_turns_follow_each_other_in_as_many_conversations_as_there_are_at_a_time
 
 def test_only_the_first_turn_has_the_prefix():
     prefix, conversations = SharedPrefix(1, 32), Conversations(at_a_time=1, turns=2)
-    workload = Workload(Fixed(8), Fixed(1), prefix=prefix, conversations=conversations)
+    workload = RequestWorkload(Fixed(8), Fixed(1), prefix=prefix, conversations=conversations)
     assert [workload.question(index).input_tokens for index in (0, 1)] == [40, 8]

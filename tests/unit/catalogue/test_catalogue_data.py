@@ -10,7 +10,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.benchmarks import evals
 from llmd_oke.catalogue.cluster import Need, policies
 from llmd_oke.catalogue.operations import remedy_for
-from llmd_oke.config import Model, Topology, Workload
+from llmd_oke.config import ModelConfig, Topology, WorkloadConfig
 from llmd_oke.config.base import DnsLabel
 from llmd_oke.values import values_folder
 from pydantic import TypeAdapter
@@ -60,7 +60,7 @@ def test_every_figure_has_a_source_on_its_line_or_its_section(path: Path):
 
 
 @by_name
-def test_figures_of_a_model_are_of_one_mind(model: catalogue.Model):
+def test_figures_of_a_model_are_of_one_mind(model: catalogue.CatalogueModel):
     sizes = model.architecture
     assert sizes.attention_heads % sizes.key_value_heads == 0
     assert model.parameters.active_billions <= model.parameters.total_billions
@@ -70,11 +70,11 @@ def test_figures_of_a_model_are_of_one_mind(model: catalogue.Model):
 
 
 @by_name
-def test_a_model_without_a_name_in_the_stack_file_has_one_that_kubernetes_accepts(model: catalogue.Model):
-    one = Model(
+def test_a_model_without_a_name_in_the_stack_file_has_one_that_kubernetes_accepts(model: catalogue.CatalogueModel):
+    one = ModelConfig(
         model=model.name,
         topology=Topology.model_validate("agg-tp1-1r"),
-        workload=Workload(input_tokens=1, output_tokens=1),
+        workload=WorkloadConfig(input_tokens=1, output_tokens=1),
     )
     TypeAdapter(DnsLabel).validate_python(one.object_name)
 
@@ -114,7 +114,7 @@ def test_the_published_figures_of_the_shape():
 
 
 @by_name
-def test_a_reduction_that_changes_answers_has_an_evaluation_that_the_model_passed(model: catalogue.Model):
+def test_a_reduction_that_changes_answers_has_an_evaluation_that_the_model_passed(model: catalogue.CatalogueModel):
     if model.quick_reduce is None:
         return
     passed = model.quick_reduce.evaluation

@@ -14,7 +14,7 @@ from llmd_oke import catalogue, values
 from llmd_oke.catalogue import release_names
 from llmd_oke.catalogue.endpoint_pickers import KnownLimit
 from llmd_oke.catalogue.releases import (
-    Crds,
+    CrdFiles,
     Release,
     crd_manifests,
     newest_release,
@@ -242,7 +242,7 @@ def server(tmp_path):
 
 def crds(repository="http://127.0.0.1:1", text=TEXT):
     files = {"a.yaml": hashlib.sha256(text.encode()).hexdigest()}
-    return Crds(module="example.org/m", version="v1", repository=repository, folder="crd", files=files)
+    return CrdFiles(module="example.org/m", version="v1", repository=repository, folder="crd", files=files)
 
 
 def put(path: Path, text=TEXT):

@@ -10,7 +10,7 @@ from click.testing import Result
 from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import catalogue
 from llmd_oke.access.hugging_face import ModelFile
-from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.project import project_problems
 from llmd_oke.cli.model import app
 from llmd_oke.values import open_project
@@ -34,7 +34,7 @@ def refusal(*arguments: str) -> str:
 def test_the_entry_is_printed_with_a_source_beside_each_figure():
     result = run(CONFIG, *REPOSITORY)
     assert result.exit_code == 0
-    entry = Model.model_validate(yaml.safe_load(result.stdout))
+    entry = CatalogueModel.model_validate(yaml.safe_load(result.stdout))
     assert (entry.name, entry.repository) == ("large-model-32b", "acme/Large_Model-32B")
     assert entry.architecture == catalogue.model("qwen3-32b").architecture
     assert f"architecture:                         # {CONFIG}, sha256 " in result.stdout
@@ -51,7 +51,7 @@ def test_what_is_assumed_is_told_apart_from_what_is_computed():
 def test_the_entry_of_every_configuration_reads_back_as_it_was_computed():
     for path in FOLDER.glob("*.json"):
         result = run(str(path), *REPOSITORY, "--name", path.stem)
-        entry = Model.model_validate(yaml.safe_load(result.stdout))
+        entry = CatalogueModel.model_validate(yaml.safe_load(result.stdout))
         kept = catalogue.model(path.stem)
         assert kept is None or (entry.work, entry.weights, entry.kv_cache) == (kept.work, kept.weights, kept.kv_cache)
 

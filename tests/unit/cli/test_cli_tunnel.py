@@ -43,7 +43,7 @@ case "$1 $2" in
 esac
 """
 
-QUICK = tunnel.Pace(seek_s=0.01, look_s=0.01, again_s=0.01)
+QUICK = tunnel.TunnelIntervals(seek_s=0.01, look_s=0.01, again_s=0.01)
 Command = Callable[..., tuple[int, list[str], str]]
 
 
@@ -68,7 +68,7 @@ def port() -> int:
 def oci(monkeypatch: pytest.MonkeyPatch) -> Tenancy:
     client = Tenancy()
     monkeypatch.setattr(tunnel, "KEY_BITS", 1024)
-    monkeypatch.setattr(tunnel, "Pace", lambda: QUICK)
+    monkeypatch.setattr(tunnel, "TunnelIntervals", lambda: QUICK)
     monkeypatch.setattr(token, "client_of", client.signed_in)
     return client
 

@@ -13,9 +13,9 @@ from llmd_base.errors import KitError
 from llmd_oke.cli import main, smoke, up
 from llmd_oke.config import validate
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
-from llmd_oke.operations.smoke import Outcome
+from llmd_oke.operations.smoke import SmokeOutcome
 from llmd_oke.planning import plan
-from llmd_oke.planning.plan import Pool
+from llmd_oke.planning.plan import PlannedPool
 from stack_files import stack, write
 
 STACK = stack(nodes=2, smoke={"where": "client"})
@@ -63,10 +63,10 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets what the client's smoke benchmark says: the checks that are not passed, or an error."""
 
     def say(*failed: str, error: KitError | None = None) -> None:
-        def measured(*_: object) -> list[Outcome]:
+        def measured(*_: object) -> list[SmokeOutcome]:
             if error:
                 raise error
-            return [Outcome("gpt-oss-120b", failed, {"passed": not failed}, "a table", None)]
+            return [SmokeOutcome("gpt-oss-120b", failed, {"passed": not failed}, "a table", None)]
 
         def issued(*_: object) -> list[Path]:
             return [Path("reports/prod/smoke.json")]
@@ -123,7 +123,7 @@ def test_pools_whose_gate_fails_are_scaled_to_zero_unasked_on_request(
 ) -> None:
     scaled: list[tuple[str, int]] = []
 
-    def scale(_pulumi: object, _progress: object, _client: object, pool: Pool, size: int) -> None:
+    def scale(_pulumi: object, _progress: object, _client: object, pool: PlannedPool, size: int) -> None:
         scaled.append((pool.name, size))
         if refused:
             raise refused
@@ -151,7 +151,7 @@ def test_on_a_terminal_it_is_asked_whether_the_pool_shall_be_scaled(
         asked.append(question)
         return agreed
 
-    def scale(_pulumi: object, _progress: object, _client: object, pool: Pool, size: int) -> None:
+    def scale(_pulumi: object, _progress: object, _client: object, pool: PlannedPool, size: int) -> None:
         scaled.append((pool.name, size))
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
@@ -183,7 +183,7 @@ def test_a_benchmark_that_can_not_be_run_loses_nothing(command: Command, benchma
 def test_a_benchmark_of_the_cluster_that_can_not_be_read_is_told_and_fails_nothing(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetched(*_: object) -> list[Outcome]:
+    def fetched(*_: object) -> list[SmokeOutcome]:
         raise KitError("The Jobs of llm-d can't be read.", "Ask again.")
 
     write(tmp_path, "prod", stack(nodes=2, smoke={"where": "cluster"}))

@@ -172,7 +172,9 @@ def test_a_problem_reads_as_one_line_however_large_its_value():
 
 
 def test_code_may_use_the_python_names():
-    assert config.Workload(input_tokens=1, output_tokens=2) == config.Workload(inputTokens=1, outputTokens=2)
+    assert config.WorkloadConfig(input_tokens=1, output_tokens=2) == config.WorkloadConfig(
+        inputTokens=1, outputTokens=2
+    )
 
 
 def test_a_config_is_never_changed():

@@ -12,7 +12,7 @@ from llmd_oke import config
 from llmd_tuner.experiments import preparation, recipes
 from llmd_tuner.experiments.deployer import Deployed
 from llmd_tuner.experiments.preparation import Experiment, RunOptions
-from llmd_tuner.experiments.recipes import Recipe, Stage
+from llmd_tuner.experiments.recipes import Recipe, RecipeStage
 from llmd_tuner.experiments.runs import RunFolder
 from stack_files import StackObject, model, stack, write
 
@@ -68,7 +68,7 @@ def experiment(folder: Path, asked: RunOptions = REHEARSED, **changes: object) -
     return preparation.prepare(project(folder), str(file), "s", asked)
 
 
-def row(deployment: str, stage: Stage, **changes: object) -> Row:
+def row(deployment: str, stage: RecipeStage, **changes: object) -> Row:
     values: dict[str, object] = {
         "subject": "end-to-end",
         "basis": Basis.CALIBRATED,
@@ -88,7 +88,7 @@ def row(deployment: str, stage: Stage, **changes: object) -> Row:
     return Row.model_validate({**values, **changes})
 
 
-def fill(folder: RunFolder, deployment: str, stage: Stage, **changes: object) -> None:
+def fill(folder: RunFolder, deployment: str, stage: RecipeStage, **changes: object) -> None:
     """Stores a measurement as `measuring` does."""
     with folder.making(deployment, stage.name) as unfinished:
         (unfinished / "row.json").write_text(row(deployment, stage, **changes).model_dump_json(exclude_defaults=True))
@@ -108,7 +108,7 @@ class FakeDeployer:
         self._measure = measure
         self._broken = broken
 
-    def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
+    def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
         names = [model.object_name for model in models]
         self.calls.append(f"deploy {' '.join(names)}")
         if wrong := [name for name in names if name in self._broken]:

@@ -12,8 +12,8 @@ from llmd_bench.deployment import ServerPod
 from llmd_bench.files import Hints, read_rows
 from llmd_bench.load.notation import read_shapes
 from llmd_bench.load.pod_load import LoadRequest, pack, unpack
-from llmd_bench.load.records import Health, RequestRecord, Window, read_lines
-from llmd_bench.load.stages import Stage, StageResult
+from llmd_bench.load.records import Health, MeasuredWindow, RequestRecord, read_lines
+from llmd_bench.load.stages import LoadStage, StageResult
 from llmd_bench.load.workload import ConstantRate
 from llmd_bench.rows import stage_row
 from llmd_bench.run_context import RunContext
@@ -117,7 +117,7 @@ class Pods:
         missing = {pod: "OOMKilled" for pod in range(2) if (len(self.requests), pod) in self._lost}
         self.requests.append(request)
         stages = [
-            StageResult(stage, (RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2),), Health(), Window(0.0, 1.0))
+            StageResult(stage, (RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2),), Health(), MeasuredWindow(0.0, 1.0))
             for stage in request.stages()
         ]
         pods = [unpack(join_pieces(pack(RunContext(), stages))) for pod in range(2) if pod not in missing]
@@ -187,7 +187,7 @@ def test_a_refused_load_leaves_no_folder(plan, tmp_path):
 
 
 RECORD = RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2, due_s=0.0)
-STAGE = StageResult(Stage(ConstantRate(1), 1), (RECORD,), Health(), Window(0.0, 1.0))
+STAGE = StageResult(LoadStage(ConstantRate(1), 1), (RECORD,), Health(), MeasuredWindow(0.0, 1.0))
 ROW = stage_row(STAGE, model="m", gpu="MI300X", gpus_counted=1)
 BROKEN = json.dumps({"load_summary": {"count": "many"}, "successes": {}})
 

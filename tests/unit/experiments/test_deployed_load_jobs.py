@@ -14,8 +14,8 @@ from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_bench.jobs.load import ready_config_map
 from llmd_bench.load.pod_load import LoadRequest, pack
-from llmd_bench.load.records import Health, Window
-from llmd_bench.load.stages import Stage, StageResult
+from llmd_bench.load.records import Health, MeasuredWindow
+from llmd_bench.load.stages import LoadStage, StageResult
 from llmd_bench.load.workload import ConstantRate
 from llmd_bench.run_context import RunContext
 from llmd_oke.catalogue.container_images import parse_reference
@@ -26,8 +26,8 @@ from llmd_oke.serving.jobs import JobSettings
 
 PLACE = JobSettings("llm-d", "job", parse_reference("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
 REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r", parallelism=3)
-STAGE = Stage(ConstantRate(4))
-RESULT = StageResult(STAGE, (), Health(), Window(0, 5), started=datetime(2026, 1, 1, tzinfo=UTC))
+STAGE = LoadStage(ConstantRate(4))
+RESULT = StageResult(STAGE, (), Health(), MeasuredWindow(0, 5), started=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def pod(index: int, phase: str, reason: str | None = None) -> dict[str, Any]:

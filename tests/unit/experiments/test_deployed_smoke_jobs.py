@@ -21,7 +21,7 @@ from llmd_bench.load.records import RequestRecord
 from llmd_bench.performance import summarize
 from llmd_bench.run_context import RunContext
 from llmd_bench.smoke import SmokeResult, bare_plan
-from llmd_bench.smoke_request import Thresholds, judge
+from llmd_bench.smoke_request import SmokeLimits, judge
 from llmd_oke import config, planning
 from llmd_oke.operations import evals, smoke
 from llmd_oke.operations.smoke import store_result
@@ -65,7 +65,7 @@ def plan():
 
 @pytest.fixture
 def result(plan) -> ConfigMap:
-    request = replace(smoke_request(plan, plan.models[0]), thresholds=Thresholds(max_ttft_p95_ms=1.0))
+    request = replace(smoke_request(plan, plan.models[0]), thresholds=SmokeLimits(max_ttft_p95_ms=1.0))
     records = tuple(RequestRecord(i, 0.0, 0.3, (0.1, 0.2), 10, 2) for i in range(4))
     performance = summarize(records, planned=4, gpus=16, concurrency=2)
     verdict = judge(request.thresholds, performance, None)
@@ -94,7 +94,7 @@ def test_its_evaluation_is_kept_for_the_configuration_that_was_measured_alone(pl
     asked = replace(smoke_request(plan, plan.models[0]), facts=facts("mine", plan, plan.models[0]))
     performance = summarize((), planned=4, gpus=16, concurrency=2)
     examined = BuiltinResult("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",))
-    nothing, verdict = Snapshot(()), judge(Thresholds(), performance, None)
+    nothing, verdict = Snapshot(()), judge(SmokeLimits(), performance, None)
     bare = bare_plan(asked, RunContext())
     actual = SmokeResult(
         bare, "r", NOW, NOW, 1.0, (), performance, None, verdict, nothing, nothing, (), examined=examined

@@ -17,14 +17,14 @@ from llmd_oke import planning
 from llmd_oke.catalogue.endpoint_pickers import request_counters
 from llmd_oke.operations import counters
 from llmd_oke.operations.judgements import tolerances
-from llmd_oke.operations.observations import Observation
+from llmd_oke.operations.observations import CountedObservation
 from llmd_tuner.experiments import watching
 from llmd_tuner.experiments.records import Applied
-from llmd_tuner.experiments.watching import ModelAssumptions, Pace, Reader, model_assumptions, watch
+from llmd_tuner.experiments.watching import ModelAssumptions, Reader, ReadingIntervals, model_assumptions, watch
 from test_experiments_verification import forecast
 
 EVIDENCE = EvidenceSettings(DecisionCounter(("decisions_total",), "decision_type", ("prefill-decode",)))
-PACE = Pace(every_s=10, for_s=20)
+PACE = ReadingIntervals(every_s=10, for_s=20)
 
 
 def histogram(name: str, observations: list[float], bounds: tuple[float, ...] = (0.1, 1.0)) -> str:
@@ -85,17 +85,17 @@ def dead(snapshot: Snapshot, role: str) -> Snapshot:
 
 def watched(
     snapshots: Iterable[Snapshot] | Callable[[], Snapshot],
-    pace: Pace = PACE,
+    pace: ReadingIntervals = PACE,
     evidence: EvidenceSettings | None = EVIDENCE,
-) -> list[Observation]:
+) -> list[CountedObservation]:
     """What was seen in all after each reading, on a clock that only sleeping moves."""
     read = snapshots if callable(snapshots) else answering(*snapshots)
     return list(watching_on(read, pace, evidence))
 
 
 def watching_on(
-    read: Callable[[], Snapshot], pace: Pace, evidence: EvidenceSettings | None = EVIDENCE
-) -> Iterator[Observation]:
+    read: Callable[[], Snapshot], pace: ReadingIntervals, evidence: EvidenceSettings | None = EVIDENCE
+) -> Iterator[CountedObservation]:
     now = [0.0]
 
     def sleep(time_s: float) -> None:
@@ -195,7 +195,7 @@ def test_what_was_proved_before_the_last_reading_failed_stays_proved():
 
 
 def test_a_cluster_that_stays_silent_ends_watching_after_its_limit():
-    result: list[Observation] = []
+    result: list[CountedObservation] = []
     limit_s = tolerances().silence_s
     with pytest.raises(KitError, match="no answer"):
         result.extend(watching_on(answering(unit(0), unit(40), *["no answer"] * 100), replace(PACE, for_s=2000)))
@@ -203,7 +203,7 @@ def test_a_cluster_that_stays_silent_ends_watching_after_its_limit():
 
 
 def test_one_reading_may_fail_however_rare_they_are():
-    pace = Pace(every_s=2 * tolerances().silence_s, for_s=10 * tolerances().silence_s)
+    pace = ReadingIntervals(every_s=2 * tolerances().silence_s, for_s=10 * tolerances().silence_s)
     with pytest.raises(KitError):
         watched(answering(unit(0), "no answer", "no answer"), pace)
     assert watched(answering(*[unit(0), "no answer"] * 3), pace)

@@ -46,7 +46,7 @@ class Cli:
         return {line.split("--stack ")[1].split()[0] for line in lines}
 
 
-def deployer(tmp_path: Path) -> tuple[PulumiDeployer, list[config.Model]]:
+def deployer(tmp_path: Path) -> tuple[PulumiDeployer, list[config.ModelConfig]]:
     made = experiment(tmp_path, RunOptions())
     models = [made.recipe.model_of(item) for item in made.deployments]
     return PulumiDeployer(tmp_path, "s", {}), models

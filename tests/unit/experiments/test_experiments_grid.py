@@ -6,10 +6,10 @@ from llmd_base.errors import KitError
 from llmd_oke import catalogue, config
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_tuner import search_inputs
-from llmd_tuner.calibration import DECODE, PREFILL, Role, predict
+from llmd_tuner.calibration import DECODE, PREFILL, CalibratedRole, predict
 from llmd_tuner.experiments import recipes
 from llmd_tuner.experiments.grid import (
-    Servers,
+    MeasuredServers,
     decode_levels,
     grids,
     handing_over,
@@ -20,8 +20,8 @@ from llmd_tuner.experiments.grid import (
 )
 from llmd_tuner.experiments.recipes import DECODE_BENCH, recipe_problems
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.measurements import Point, decode_points, prefill_points, published_points
-from llmd_tuner.row_filters import Limits, inspect
+from llmd_tuner.measurements import StepTime, decode_points, prefill_points, published_points
+from llmd_tuner.row_filters import RowLimits, inspect
 from llmd_tuner.workload import parse
 
 MODEL, SHAPE = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_shape("BM.GPU.MI300X.8")
@@ -46,10 +46,10 @@ def test_no_level_is_above_what_a_server_takes_and_the_largest_batch_is_one(grid
     assert max(prefill_levels(grid, most)) <= most
 
 
-def kept_points(role: Role) -> list[Point]:
+def kept_points(role: CalibratedRole) -> list[StepTime]:
     published = published_points("gpt-oss-120b", "MI300X")
     assert published is not None
-    rows = inspect(published.kept_rows(), Limits(LATENCY)).accepted
+    rows = inspect(published.kept_rows(), RowLimits(LATENCY)).accepted
     return decode_points(rows) if role is DECODE else prefill_points(rows)
 
 
@@ -79,7 +79,9 @@ SHAPE_RECIPE = search_inputs.known_shape("BM.GPU.MI300X.8")
 
 
 def servers(model="gpt-oss-120b", workload="4096/256", rehearsed=False, **engine):
-    return Servers(search_inputs.known_model(model), SHAPE_RECIPE, parse(workload), config.Engine(**engine), rehearsed)
+    return MeasuredServers(
+        search_inputs.known_model(model), SHAPE_RECIPE, parse(workload), config.Engine(**engine), rehearsed
+    )
 
 
 def recipe(grid="adaptive", sizes=(), gpus=8, **asked):

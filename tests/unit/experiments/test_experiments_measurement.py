@@ -14,17 +14,17 @@ import pytest
 from experiments_for_tests import CLOSED, OPEN, experiment, recipe
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
-from llmd_bench.deployment import ServerPod, Servers, Topology
+from llmd_bench.deployment import ReportedServers, ReportedTopology, ServerPod
 from llmd_bench.evals import BuiltinResult
 from llmd_bench.load import processes, stages
 from llmd_bench.load.records import Failure, Health, RequestRecord, Trim, window_of
 from llmd_bench.load.stages import StageResult
 from llmd_bench.smoke import SmokePlan
-from llmd_bench.smoke_request import Thresholds
+from llmd_bench.smoke_request import SmokeLimits
 from llmd_tuner.experiments import measurement, recipes, runs
 from llmd_tuner.experiments.measurement import answered_per_s, came_per_s
 from llmd_tuner.experiments.preparation import RunOptions
-from llmd_tuner.experiments.runs import FAILURE_FILE, Assignment, RunFolder
+from llmd_tuner.experiments.runs import FAILURE_FILE, DeploymentRun, RunFolder
 
 DEPLOYMENT = "agg-tp1-2r"
 LOADS = [
@@ -43,13 +43,13 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture
-def assignment(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Assignment:
+def assignment(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> DeploymentRun:
     made = experiment(tmp_path, RunOptions(gpus=2, rehearsed=True, only=(DEPLOYMENT,)), loads=LOADS)
     folder = runs.new_run(made.project, made.name, made.recipe, made.settings, [DEPLOYMENT])
-    topology = Topology(DEPLOYMENT, (Servers("aggregated", 2, 1, image="vllm:1"),))
+    topology = ReportedTopology(DEPLOYMENT, (ReportedServers("aggregated", 2, 1, image="vllm:1"),))
     plan = SmokePlan(url, "model", topology, 64, 4)
     monkeypatch.setattr(measurement, "base_plan", lambda _: plan)
-    return Assignment(
+    return DeploymentRun(
         project=made.project,
         stack="s-experiment",
         folder=folder.path,
@@ -72,7 +72,7 @@ class Interrupting(SilentProgress):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_stage_that_is_interrupted_is_no_result(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+def test_a_stage_that_is_interrupted_is_no_result(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measurement, "INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         measurement.measure(assignment, Interrupting())
@@ -82,7 +82,7 @@ def test_a_stage_that_is_interrupted_is_no_result(assignment: Assignment, monkey
 
 
 def test_a_stage_of_which_nothing_was_sent_is_an_error_with_its_cause(
-    assignment: Assignment, monkeypatch: pytest.MonkeyPatch
+    assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(processes, "work", lambda *_: sys.exit(3))
     file = assignment.folder / DEPLOYMENT / "assignment.json"
@@ -96,11 +96,11 @@ def test_a_stage_of_which_nothing_was_sent_is_an_error_with_its_cause(
     assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2
 
 
-def test_what_answers_wrongly_is_not_measured(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+def test_what_answers_wrongly_is_not_measured(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
     async def evaluated(*_: object) -> BuiltinResult:
         return BuiltinResult("set", datetime.now(UTC), 1.0, "1" * 9 + "0", 0, ("sum-9: '41'",))
 
-    plan = replace(measurement.base_plan(assignment), thresholds=Thresholds(min_accuracy=0.95))
+    plan = replace(measurement.base_plan(assignment), thresholds=SmokeLimits(min_accuracy=0.95))
     monkeypatch.setattr(measurement, "base_plan", lambda _: plan)
     monkeypatch.setattr(measurement, "evaluate", evaluated)
     with pytest.raises(KitError, match=r"agg-tp1-2r answers wrongly \(accuracy 90.0%, at least 95.0%.*sum-9"):
@@ -108,7 +108,9 @@ def test_what_answers_wrongly_is_not_measured(assignment: Assignment, monkeypatc
     assert RunFolder(assignment.folder).gather() == []
 
 
-def test_a_stage_during_which_a_server_restarted_is_no_result(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+def test_a_stage_during_which_a_server_restarted_is_no_result(
+    assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch
+):
     counted = iter(range(9))
     plan = replace(
         measurement.base_plan(assignment), servers=lambda: (ServerPod("aggregated", "server-0", next(counted)),)
@@ -126,12 +128,12 @@ def request(index: int, started_s: float, latency_s: float = 1.0, failure: Failu
     return RequestRecord(index, started_s, latency_s, times, 64, len(times), failure=failure)
 
 
-def measured(stage: recipes.Stage, records: list[RequestRecord]) -> StageResult:
+def measured(stage: recipes.RecipeStage, records: list[RequestRecord]) -> StageResult:
     window = window_of(records, stage.shape, Trim(busy=stage.steady_state))
-    return StageResult(stages.Stage(stage.shape, stage.requests), tuple(records), Health(), window)
+    return StageResult(stages.LoadStage(stage.shape, stage.requests), tuple(records), Health(), window)
 
 
-def closed_stage(*, steady_state: bool) -> recipes.Stage:
+def closed_stage(*, steady_state: bool) -> recipes.RecipeStage:
     one = recipe(loads=[{**CLOSED, "concurrencies": [2], "steadyState": steady_state}])
     return recipes.stages(one, one.deployments[0])[0]
 

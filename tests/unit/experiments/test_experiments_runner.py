@@ -12,7 +12,7 @@ from llmd_bench.files import read_rows
 from llmd_tuner.experiments import runs
 from llmd_tuner.experiments.preparation import Experiment, RunOptions
 from llmd_tuner.experiments.runner import Runner
-from llmd_tuner.experiments.runs import Assignment, RunFolder, State
+from llmd_tuner.experiments.runs import DeploymentRun, RunFolder, RunState
 
 DISAGGREGATED, AGGREGATED = "disagg-1p-tp1-1d-tp1", "agg-tp1-2r"
 
@@ -24,7 +24,7 @@ def opened(made: Experiment) -> RunFolder:
 
 def run(
     made: Experiment, measure: Measure = measure_all, broken: tuple[str, ...] = ()
-) -> tuple[State, FakeDeployer, RunFolder]:
+) -> tuple[RunState, FakeDeployer, RunFolder]:
     folder = opened(made)
     deployer = FakeDeployer(folder, measure, broken)
     return Runner(made, folder, deployer, SilentProgress()).run(), deployer, folder
@@ -141,7 +141,7 @@ def test_another_time_scale_is_another_run(tmp_path: Path):
 
 def test_the_assignment_says_what_was_not_real(together: Experiment):
     _, _, folder = run(together)
-    assignment = Assignment.model_validate_json((folder.path / AGGREGATED / "assignment.json").read_text())
+    assignment = DeploymentRun.model_validate_json((folder.path / AGGREGATED / "assignment.json").read_text())
     assert assignment.simulated == ("vLLM",)
     assert assignment.stack == "s-experiment"
     assert assignment.limits_s.keys() == {"users-c2-s0", "users-c4-s0"}

@@ -12,7 +12,7 @@ from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_oke.cli.main import app
 from llmd_oke.operations.judgements import tolerances
-from llmd_oke.operations.observations import Observation
+from llmd_oke.operations.observations import CountedObservation
 from llmd_tuner.cli.tune_watch import interval_text
 from llmd_tuner.experiments import watching
 from llmd_tuner.experiments.records import applied_file, keep_applied
@@ -20,7 +20,7 @@ from llmd_tuner.experiments.verification import verifying
 from test_experiments_verification import forecast
 from typer.testing import CliRunner, Result
 
-AS_FORECAST = Observation(
+AS_FORECAST = CountedObservation(
     basis=Basis.MEASURED,
     duration_s=600,
     answered=1500,
@@ -46,7 +46,7 @@ def watch_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def run(*options: str, end: BaseException | None = None, **changes: Any) -> Result:
         seen = replace(AS_FORECAST, **changes)
 
-        def readings(*_: object) -> Iterator[tuple[Observation, Observation]]:
+        def readings(*_: object) -> Iterator[tuple[CountedObservation, CountedObservation]]:
             yield seen, seen
             if end:
                 raise end
@@ -131,12 +131,12 @@ def test_two_readings_have_no_other_length(watch: Any):
 
 
 def test_an_interval_without_requests_is_said_to_have_none():
-    assert interval_text(Observation(basis=Basis.MEASURED, duration_s=15, answered=0)) == "no requests"
+    assert interval_text(CountedObservation(basis=Basis.MEASURED, duration_s=15, answered=0)) == "no requests"
 
 
 def test_an_interval_that_is_left_out_says_why():
     assert (
-        interval_text(Observation(basis=Basis.MEASURED, duration_s=0, answered=0, notes=("no answer",)))
+        interval_text(CountedObservation(basis=Basis.MEASURED, duration_s=0, answered=0, notes=("no answer",)))
         == "left out: no answer"
     )
 

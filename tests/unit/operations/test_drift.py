@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.operations.drift import drift_of_preview, drift_of_refresh, to_read
-from llmd_oke.operations.previews import Change, errors_of_events, of_events
+from llmd_oke.operations.previews import ResourceChange, errors_of_events, of_events
 from previews_for_tests import urn
 
 DEPLOYMENT = "kubernetes:apps/v1:Deployment"
@@ -22,8 +22,8 @@ def live(obj: dict[str, Any], **managers: dict[str, Any]) -> dict[str, Any]:
     return {**obj, "metadata": {**obj.get("metadata", {}), "managedFields": entries}, "__fieldManager": OURS}
 
 
-def changed(paths: tuple[str, ...], was: dict[str, Any], now: dict[str, Any], there: dict[str, Any]) -> Change:
-    return Change("update", urn(DEPLOYMENT, "d"), old=was, new=now, new_outputs=there, changed=paths)
+def changed(paths: tuple[str, ...], was: dict[str, Any], now: dict[str, Any], there: dict[str, Any]) -> ResourceChange:
+    return ResourceChange("update", urn(DEPLOYMENT, "d"), old=was, new=now, new_outputs=there, changed=paths)
 
 
 def containers(image: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_what_only_a_replacement_undoes_is_no_promise_of_an_update():
     was, now = {"prohibitPublicIpOnVnic": True}, {"prohibitPublicIpOnVnic": False}
     paths = ("prohibitPublicIpOnVnic",)
     (drift,) = drift_of_refresh(
-        [Change("update", subnet, old=was, new=now, changed=paths, replaced_by=paths)], objects_only=False
+        [ResourceChange("update", subnet, old=was, new=now, changed=paths, replaced_by=paths)], objects_only=False
     )
     assert str(drift) == (
         "Subnet workers: prohibitPublicIpOnVnic was True and is False; an update after `pulumi refresh` would replace"
@@ -85,30 +85,30 @@ def test_a_scale_that_looks_like_an_autoscalers_says_how_to_leave_the_number_to_
 def test_an_addition_is_told_once_and_is_no_reason_to_read_the_object():
     fields = {"f:metadata": {"f:annotations": {".": {}, "f:x/y": {}}}}
     there = live({"metadata": {"annotations": {"x/y": "z"}}}, kubectl_annotate=fields)
-    new = Change("same", urn(DEPLOYMENT, "d"), new_outputs=there)
+    new = ResourceChange("same", urn(DEPLOYMENT, "d"), new_outputs=there)
     (drift,) = drift_of_refresh([new])
     assert 'metadata.annotations["x/y"] was added by kubectl-annotate' in str(drift)
     assert to_read([drift]) == []
-    assert drift_of_refresh([Change("same", new.urn, old_outputs=there, new_outputs=there)]) == []
+    assert drift_of_refresh([ResourceChange("same", new.urn, old_outputs=there, new_outputs=there)]) == []
 
 
 @pytest.mark.parametrize("type_", ["kubernetes:helm.sh/v3:Release", "oci:Core/vcn:Vcn", "pulumi:providers:kubernetes"])
 def test_only_objects_are_looked_at(type_: str):
-    assert drift_of_refresh([Change("delete", urn(type_, "d"))]) == []
+    assert drift_of_refresh([ResourceChange("delete", urn(type_, "d"))]) == []
 
 
 POOL = "oci:ContainerEngine/nodePool:NodePool"
 
 
 def test_in_the_whole_stack_what_oci_has_is_compared_too_and_told_how_it_is_undone():
-    sized = Change(
+    sized = ResourceChange(
         "update",
         urn(POOL, "mi300x"),
         old={"nodeConfigDetails": {"size": 9}},
         new={"nodeConfigDetails": {"size": 7}},
         changed=("nodeConfigDetails.size",),
     )
-    changes = [sized, Change("delete", urn("oci:Core/subnet:Subnet", "pods"))]
+    changes = [sized, ResourceChange("delete", urn("oci:Core/subnet:Subnet", "pods"))]
     assert list(map(str, drift_of_refresh(changes, objects_only=False))) == [
         "NodePool mi300x: nodeConfigDetails.size was 9 and is 7; "
         "an update after `pulumi refresh` makes it what the stack file says",
@@ -118,28 +118,30 @@ def test_in_the_whole_stack_what_oci_has_is_compared_too_and_told_how_it_is_undo
 
 def test_what_only_the_outputs_tell_apart_is_told_from_these():
     inputs = {"name": "prod"}
-    change = Change("update", urn(POOL, "p"), inputs, inputs, {"name": "prod"}, {"name": "other"}, changed=("name",))
+    change = ResourceChange(
+        "update", urn(POOL, "p"), inputs, inputs, {"name": "prod"}, {"name": "other"}, changed=("name",)
+    )
     (drift,) = drift_of_refresh([change], objects_only=False)
     assert "name was 'prod' and is 'other'" in str(drift)
 
 
 @pytest.mark.parametrize("type_", ["pulumi:providers:oci", "llmd-oke:index:GpuPool", "pulumi:pulumi:Stack"])
 def test_what_has_no_existence_of_its_own_can_not_be_changed(type_: str):
-    change = Change("update", urn(type_, "d"), {"a": 1}, {"a": 2}, changed=("a",))
+    change = ResourceChange("update", urn(type_, "d"), {"a": 1}, {"a": 2}, changed=("a",))
     assert drift_of_refresh([change], objects_only=False) == []
 
 
 def test_a_release_of_helm_is_told_where_it_is_gone_and_not_compared():
     release = urn("kubernetes:helm.sh/v3:Release", "operator")
-    compared = Change("update", release, {"values": 1}, {"values": 2}, changed=("values",))
-    (drift,) = drift_of_refresh([compared, Change("delete", release)], objects_only=False)
+    compared = ResourceChange("update", release, {"values": 1}, {"values": 2}, changed=("values",))
+    (drift,) = drift_of_refresh([compared, ResourceChange("delete", release)], objects_only=False)
     assert str(drift) == "Release operator is gone; the update makes it anew"
 
 
 def test_a_preview_tells_the_changes_of_fields_that_others_set_and_no_others():
     fields = {"f:spec": {"f:replicas": {}}}
     old, new = {"spec": {"replicas": 3, "paused": True}}, {"spec": {"replicas": 2, "paused": False}}
-    change = Change(
+    change = ResourceChange(
         "update",
         urn(DEPLOYMENT, "d"),
         old=old,
@@ -154,7 +156,7 @@ def test_a_preview_tells_the_changes_of_fields_that_others_set_and_no_others():
 
 def test_events_of_other_kinds_are_passed_over():
     assert of_events('{"preludeEvent": {}}\n{"resOutputsEvent": {"metadata": {"op": "same", "urn": "u"}}}') == (
-        Change("same", "u"),
+        ResourceChange("same", "u"),
     )
 
 

@@ -6,19 +6,19 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_oke.operations.cluster_checks import prometheus_findings
 from llmd_oke.operations.preflight import Verdict
-from llmd_oke.operations.prometheus import Series
+from llmd_oke.operations.prometheus import PrometheusSeries
 from llmd_oke.planning import plan_object
 from stack_files import created_stack, plan
 
 URL = "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090"
-ALIVE = [Series({}, ((0.0, 1.0),))]
+ALIVE = [PrometheusSeries({}, ((0.0, 1.0),))]
 
 
-def up(**values: float) -> list[Series]:
-    return [Series({"pod": pod}, ((0.0, value),)) for pod, value in values.items()]
+def up(**values: float) -> list[PrometheusSeries]:
+    return [PrometheusSeries({"pod": pod}, ((0.0, value),)) for pod, value in values.items()]
 
 
-def verdicts(targets: list[Series]) -> list[tuple[Verdict, str]]:
+def verdicts(targets: list[PrometheusSeries]) -> list[tuple[Verdict, str]]:
     answers = {"vector(1)": ALIVE, 'up{namespace="llm-d"}': targets}
     findings = prometheus_findings(plan(monitoring="existing"), answers.__getitem__)
     assert {finding.path for finding in findings} == {"monitoring"}
@@ -44,7 +44,7 @@ def test_one_that_scrapes_nothing_of_the_stack_is_told() -> None:
 
 
 def test_one_that_does_not_answer_is_a_problem_with_the_reason() -> None:
-    def refuse(_: str) -> list[Series]:
+    def refuse(_: str) -> list[PrometheusSeries]:
         raise KitError("it can't be reached", "Does it run?")
 
     (finding,) = prometheus_findings(plan(monitoring="existing"), refuse)

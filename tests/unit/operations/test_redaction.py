@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.errors import KitError
 from llmd_oke.operations import redaction
-from llmd_oke.operations.previews import Change, Preview
+from llmd_oke.operations.previews import Preview, ResourceChange
 from llmd_oke.operations.redaction import PLACEHOLDER, compared, preview_project, without_secrets
 from stack_files import document, stack, write
 
@@ -67,9 +67,9 @@ def test_a_kubeconfig_stays_only_if_whoever_has_it_must_sign_in(user: str, stays
 
 def test_changes_of_placeholders_are_none_and_others_are_told():
     old = {"data": "[secret]", "labels": {"a": "b"}}
-    hidden = Change("update", "a::b::c::d", old=old, changed=("data.token",))
-    both = Change("update", "a::b::c::e", old=old, changed=("data", "labels.a"))
-    created = Change("create", "a::b::c::f")
+    hidden = ResourceChange("update", "a::b::c::d", old=old, changed=("data.token",))
+    both = ResourceChange("update", "a::b::c::e", old=old, changed=("data", "labels.a"))
+    created = ResourceChange("create", "a::b::c::f")
     preview, count = compared(Preview((hidden, both, created)))
     assert [(change.operation, change.changed) for change in preview.changes] == [
         ("same", ()),

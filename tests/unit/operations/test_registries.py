@@ -14,7 +14,7 @@ from llmd_base.progress import SilentProgress
 from llmd_oke.access.registry import Answers, Refusal, RegistryError, StoredImage
 from llmd_oke.catalogue.container_images import ContainerImage, parse_reference
 from llmd_oke.catalogue.operators import HelmChart
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.operations.preflight import Finding, Verdict
 from llmd_oke.operations.registries import (
     LockUpdate,
@@ -258,7 +258,7 @@ def copied_chart(registry: Registry, sha256: str) -> HelmChart:
 
 
 def test_the_copy_of_a_charts_archive_is_held_to_the_checksum_too(registry: Registry):
-    mirror = RegistryMirror(registry.address)
+    mirror = MirrorRegistry(registry.address)
     (fine,) = chart_findings([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
     assert (fine.verdict, fine.path) == (Verdict.FINE, "gpuStack")
     (other,) = chart_findings([copied_chart(registry, "1" * 64)], SilentProgress(), mirror)
@@ -267,7 +267,7 @@ def test_the_copy_of_a_charts_archive_is_held_to_the_checksum_too(registry: Regi
 
 
 def test_an_update_does_not_begin_with_another_copy_of_an_archive(registry: Registry):
-    mirror = RegistryMirror(registry.address)
+    mirror = MirrorRegistry(registry.address)
     refuse_other_archives([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
     with pytest.raises(KitError, match="the catalogue sha256:1111"):
         refuse_other_archives([copied_chart(registry, "1" * 64)], SilentProgress(), mirror)
@@ -275,5 +275,5 @@ def test_an_update_does_not_begin_with_another_copy_of_an_archive(registry: Regi
 
 def test_a_chart_that_was_not_copied_is_a_problem(registry: Registry):
     chart = HelmChart(reference="gpu", version="v1", repository="https://charts.example.com", sha256="0" * 64)
-    (finding,) = chart_findings([chart], SilentProgress(), RegistryMirror(registry.address))
+    (finding,) = chart_findings([chart], SilentProgress(), MirrorRegistry(registry.address))
     assert (finding.verdict, "charts.example.com/gpu:v1" in finding.value) == (Verdict.PROBLEM, True)

@@ -24,7 +24,7 @@ FULL = {
 WORKLOAD = {"inputTokens": 4096, "outputTokens": 256}
 
 
-def known(name: str) -> catalogue.Model:
+def known(name: str) -> catalogue.CatalogueModel:
     entry = catalogue.model(name)
     assert entry is not None
     return entry

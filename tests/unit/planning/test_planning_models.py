@@ -512,7 +512,7 @@ MODELS = [item for name in catalogue.model_names() if (item := catalogue.model(n
 assert SHAPE is not None
 
 
-def latent(model: catalogue.Model) -> catalogue.Model:
+def latent(model: catalogue.CatalogueModel) -> catalogue.CatalogueModel:
     attention = LatentAttention(key_value_rank=512, rope_dim=64)
     return model.model_copy(
         update={"architecture": model.architecture.model_copy(update={"latent_attention": attention})}
@@ -543,26 +543,26 @@ def test_capacity_at_4096_in_and_256_out_is_what_was_worked_out_by_hand(name: st
 
 
 @given(ANY_MODEL, SIZES, SHARES)
-def test_parts_add_up_to_the_share_of_the_gpus(model: catalogue.Model, size: int, share: float):
+def test_parts_add_up_to_the_share_of_the_gpus(model: catalogue.CatalogueModel, size: int, share: float):
     fit = memory(model, SHAPE, size, share)
     assert fit.weights_gib + fit.activation_gib + fit.key_value_gib == pytest.approx(share * fit.gpu_gib)
     assert fit.key_value_tokens >= 0
 
 
 @given(ANY_MODEL, SIZES, SIZES, SHARES)
-def test_more_gpus_never_hold_fewer_tokens(model: catalogue.Model, one: int, other: int, share: float):
+def test_more_gpus_never_hold_fewer_tokens(model: catalogue.CatalogueModel, one: int, other: int, share: float):
     fewer, more = sorted([one, other])
     assert memory(model, SHAPE, fewer, share).key_value_tokens <= memory(model, SHAPE, more, share).key_value_tokens
 
 
 @given(ANY_MODEL, SIZES, SHARES, SHARES)
-def test_a_larger_share_never_holds_fewer_tokens(model: catalogue.Model, size: int, one: float, other: float):
+def test_a_larger_share_never_holds_fewer_tokens(model: catalogue.CatalogueModel, size: int, one: float, other: float):
     less, more = sorted([one, other])
     assert memory(model, SHAPE, size, less).key_value_tokens <= memory(model, SHAPE, size, more).key_value_tokens
 
 
 @given(ANY_MODEL, SIZES, st.floats(0, 200))
-def test_heavier_weights_never_leave_more_tokens(model: catalogue.Model, size: int, further_gib: float):
+def test_heavier_weights_never_leave_more_tokens(model: catalogue.CatalogueModel, size: int, further_gib: float):
     heavier = model.model_copy(
         update={"weights": model.weights.model_copy(update={"gib": model.weights.gib + further_gib})}
     )

@@ -10,21 +10,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
-from llmd_oke.config.pools import SystemPool
+from llmd_oke.config.pools import SystemPoolConfig
 from llmd_oke.planning import placement
 from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS, place, places_on_node
-from llmd_oke.planning.plan import Node, Server
+from llmd_oke.planning.plan import PlacedNode, PlacedServer
 from stack_files import model, plan
 
 NODES = st.lists(st.integers(0, 8), min_size=1, max_size=6).map(
-    lambda functions: [Node("pool", i, 8, (), count) for i, count in enumerate(functions)]
+    lambda functions: [PlacedNode("pool", i, 8, (), count) for i, count in enumerate(functions)]
 )
 
 
-def servers_of(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[list[Server]]:
+def servers_of(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[list[PlacedServer]]:
     servers = st.lists(st.tuples(sizes, st.booleans()), max_size=40)
     return servers.map(
-        lambda drawn: [Server("unit", "decode", i, size, size if rdma else 0) for i, (size, rdma) in enumerate(drawn)]
+        lambda drawn: [
+            PlacedServer("unit", "decode", i, size, size if rdma else 0) for i, (size, rdma) in enumerate(drawn)
+        ]
     )
 
 
@@ -33,20 +35,20 @@ POWERS_OF_TWO = servers_of(st.sampled_from([1, 2, 4, 8]))
 
 
 @given(ANY, NODES)
-def test_nothing_is_lost_and_nothing_is_placed_twice(servers: list[Server], nodes: list[Node]):
+def test_nothing_is_lost_and_nothing_is_placed_twice(servers: list[PlacedServer], nodes: list[PlacedNode]):
     placed, left = place(servers, nodes)
     assert Counter([server for node in placed for server in node.servers] + left) == Counter(servers)
     assert [(node.pool, node.index, node.gpus) for node in placed] == [("pool", i, 8) for i in range(len(nodes))]
 
 
 @given(ANY, NODES)
-def test_no_node_is_over_its_capacity(servers: list[Server], nodes: list[Node]):
+def test_no_node_is_over_its_capacity(servers: list[PlacedServer], nodes: list[PlacedNode]):
     placed, _ = place(servers, nodes)
     assert all(node.free_gpus >= 0 and node.free_virtual_functions >= 0 for node in placed)
 
 
 @given(ANY, NODES)
-def test_a_server_is_left_only_if_no_node_has_room(servers: list[Server], nodes: list[Node]):
+def test_a_server_is_left_only_if_no_node_has_room(servers: list[PlacedServer], nodes: list[PlacedNode]):
     placed, left = place(servers, nodes)
     for server in left:
         assert all(
@@ -55,8 +57,8 @@ def test_a_server_is_left_only_if_no_node_has_room(servers: list[Server], nodes:
 
 
 @given(POWERS_OF_TWO, st.integers(1, 6))
-def test_powers_of_two_pack_without_waste(servers: list[Server], count: int):
-    nodes = [Node("pool", i, 8, (), 8) for i in range(count)]
+def test_powers_of_two_pack_without_waste(servers: list[PlacedServer], count: int):
+    nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(count)]
     placed, left = place(servers, nodes)
     assert bool(left) == (sum(server.gpus for server in servers) > 8 * count)
     if left:
@@ -64,8 +66,8 @@ def test_powers_of_two_pack_without_waste(servers: list[Server], count: int):
 
 
 @given(POWERS_OF_TWO)
-def test_placing_in_two_goes_keeps_what_is_there(servers: list[Server]):
-    nodes = [Node("pool", i, 8, (), 8) for i in range(3)]
+def test_placing_in_two_goes_keeps_what_is_there(servers: list[PlacedServer]):
+    nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(3)]
     first, _ = place(servers[: len(servers) // 2], nodes)
     second, _ = place(servers[len(servers) // 2 :], first)
     assert all(
@@ -74,9 +76,9 @@ def test_placing_in_two_goes_keeps_what_is_there(servers: list[Server]):
 
 
 def test_servers_with_virtual_functions_come_first():
-    functionless = [Server("a", "aggregated", i, 2) for i in range(4)]
-    functional = [Server("b", "decode", i, 1, 1) for i in range(8)]
-    _, left = place([*functionless, *functional], [Node("pool", i, 8, (), 4) for i in range(2)])
+    functionless = [PlacedServer("a", "aggregated", i, 2) for i in range(4)]
+    functional = [PlacedServer("b", "decode", i, 1, 1) for i in range(8)]
+    _, left = place([*functionless, *functional], [PlacedNode("pool", i, 8, (), 4) for i in range(2)])
     assert left == []
 
 
@@ -99,8 +101,8 @@ def test_without_rdma_no_server_takes_a_virtual_function():
 
 
 def test_a_thousand_nodes_are_filled_in_no_time():
-    nodes = [Node("pool", i, 8, (), 8) for i in range(1000)]
-    servers = [Server("unit", "decode", i, 1, 1) for i in range(8001)]
+    nodes = [PlacedNode("pool", i, 8, (), 8) for i in range(1000)]
+    servers = [PlacedServer("unit", "decode", i, 1, 1) for i in range(8001)]
     _, left = place(servers, nodes)
     assert len(left) == 1
 
@@ -223,7 +225,7 @@ def test_the_default_pool_holds_three_routers_and_a_front_doors_envoy_on_each_no
     release = catalogue.release("llm-d-0.7.0")
     assert release is not None
     assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)
-    assert places_on_node(SystemPool(), release.router_requests, 1) == 3
+    assert places_on_node(SystemPoolConfig(), release.router_requests, 1) == 3
 
 
 @pytest.mark.parametrize(("copies", "refused"), [(4, False), (5, True)])

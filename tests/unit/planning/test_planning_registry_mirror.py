@@ -9,13 +9,13 @@ from created_stacks import validated
 from llmd_base.errors import InvalidStack
 from llmd_oke import planning
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.catalogue.registry_mirror import RegistryMirror
+from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.planning.container_images import Copy, copies, images_of, pulled_images
 from llmd_oke.planning.copy_lists import CopyForm, as_copy, copy_text
 from stack_files import created_stack, model, plan, problems
 
 PREFIX = "iad.ocir.io/ai/mirror"
-MIRROR = RegistryMirror(PREFIX)
+MIRROR = MirrorRegistry(PREFIX)
 BUSYBOX = ContainerImage(registry="docker.io", repository="library/busybox", tag="1.36", digest="sha256:" + "1" * 64)
 
 
@@ -96,9 +96,9 @@ def test_values_that_are_not_known_yet_stay_what_they_are():
 
 def test_pods_keep_the_secrets_that_they_pull_with_already():
     pod = {"containers": [], "imagePullSecrets": [{"name": "own"}]}
-    mirrored = RegistryMirror(PREFIX, "ocir").in_manifest(pod)
+    mirrored = MirrorRegistry(PREFIX, "ocir").in_manifest(pod)
     assert mirrored["imagePullSecrets"] == [{"name": "own"}, {"name": "ocir"}]
-    assert RegistryMirror(PREFIX, "ocir").in_manifest(mirrored) == mirrored
+    assert MirrorRegistry(PREFIX, "ocir").in_manifest(mirrored) == mirrored
 
 
 def test_nodes_pull_copies_and_the_lock_goes_by_the_images_themselves():

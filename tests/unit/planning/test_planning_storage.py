@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from created_stacks import refusals
 from llmd_oke import catalogue
-from llmd_oke.config import GpuPool
+from llmd_oke.config import GpuPoolConfig
 from llmd_oke.planning.storage import node_disk_gib
 from stack_files import created_pool, model, plan, problems
 
@@ -77,7 +77,8 @@ def test_disks_in_mirrors_have_half_the_room_of_stripes():
     shape = catalogue.shape("BM.GPU.MI300X.8")
     assert shape is not None
     stripes, mirrors = (
-        node_disk_gib(GpuPool(name="a", shape="BM.GPU.MI300X.8", size=1, nvme=raid)) for raid in ("raid-0", "raid-10")
+        node_disk_gib(GpuPoolConfig(name="a", shape="BM.GPU.MI300X.8", size=1, nvme=raid))
+        for raid in ("raid-0", "raid-10")
     )
     assert stripes == pytest.approx(28610, rel=0.001)
     assert mirrors == pytest.approx(stripes / 2)

@@ -4,12 +4,14 @@ from xml.etree import ElementTree as ET
 import pytest
 from llmd_base.row import Basis
 from llmd_bench.plots.charts import MAX_STEPS, agreement_svg, distribution_svg, lines_svg, scatter_svg
-from llmd_bench.plots.drawing import INK, Box, Point, Samples, Series
+from llmd_bench.plots.drawing import INK, Box, ChartPoint, ChartSeries, Samples
 
-MEASURED = Series(
-    "8p-tp1-4d-tp2", [Point(20, 900, "C=64"), Point(40, 700, "C=32"), Point(30, 100, "C=8")], Basis.MEASURED
+MEASURED = ChartSeries(
+    "8p-tp1-4d-tp2",
+    [ChartPoint(20, 900, "C=64"), ChartPoint(40, 700, "C=32"), ChartPoint(30, 100, "C=8")],
+    Basis.MEASURED,
 )
-BOUND = Series("memory", [Point(20, 2000), Point(40, 1500)], Basis.BOUND)
+BOUND = ChartSeries("memory", [ChartPoint(20, 2000), ChartPoint(40, 1500)], Basis.BOUND)
 
 
 def scatter(series, **options):
@@ -37,7 +39,7 @@ def test_each_series_says_what_its_figures_are():
 
 
 def test_names_are_escaped_and_never_formulas():
-    series = Series("$x$ <b>&", [Point(1, 1)], Basis.MEASURED)
+    series = ChartSeries("$x$ <b>&", [ChartPoint(1, 1)], Basis.MEASURED)
     shown = texts(scatter([series]))
     assert "$x$ <b>& (measured)" in shown
     assert "T & <U>" in shown
@@ -61,7 +63,7 @@ def test_a_bound_is_no_part_of_a_frontier():
 
 
 def test_labels_without_room_are_left_out():
-    crowd = Series("crowd", [Point(1, 1, f"C={index}") for index in range(50)], Basis.MEASURED)
+    crowd = ChartSeries("crowd", [ChartPoint(1, 1, f"C={index}") for index in range(50)], Basis.MEASURED)
     labels = [text for text in texts(scatter([crowd])) if text.startswith("C=")]
     assert 0 < len(labels) < 10
 
@@ -76,7 +78,7 @@ def test_nothing_to_draw_says_so():
 
 @pytest.mark.parametrize("log", [False, True])
 def test_lines_have_plain_numbers_on_both_axes(log):
-    series = Series("a", [Point(rate, 10.0**rate) for rate in (1, 2, 3)], Basis.CALIBRATED)
+    series = ChartSeries("a", [ChartPoint(rate, 10.0**rate) for rate in (1, 2, 3)], Basis.CALIBRATED)
     svg = lines_svg([series], title="t", x_label="requests/s", y_label="ms", y_log=log)
     assert "1000" in texts(svg)
     assert "mathdefault" not in svg
@@ -99,7 +101,7 @@ def test_a_distribution_with_zeros_is_drawn():
 
 
 def drawn(*points):
-    series = Series("held out", [Point(x, y) for x, y in points], Basis.CALIBRATED)
+    series = ChartSeries("held out", [ChartPoint(x, y) for x, y in points], Basis.CALIBRATED)
     return agreement_svg([series], title="TPSG", x_label="measured", y_label="simulated")
 
 

@@ -1,13 +1,13 @@
 import re
 
 import pytest
-from llmd_bench.plots.page import Cell, Section, Table, page
+from llmd_bench.plots.page import Cell, PageSection, Table, page
 
 TABLE = Table(("metric", "A", "B"), [("TTFT", "1,234.5", Cell("-3%", "good")), ("ITL", "8", Cell("+1%", "bad"))])
 
 
 def test_a_page_needs_no_other_file_and_no_script():
-    text = page("t", [Section("h", "p", TABLE, "<svg></svg>")])
+    text = page("t", [PageSection("h", "p", TABLE, "<svg></svg>")])
     assert not re.search(r"<script|<link|src=|@import|url\(", text)
 
 
@@ -16,7 +16,7 @@ def test_texts_are_escaped(where):
     evil = "<b onclick=x>&"
     given = {name: evil if name == where else "x" for name in ("title", "heading", "text", "cell", "column")}
     table = Table((given["column"],), [(given["cell"],)])
-    assert evil not in page(given["title"], [Section(given["heading"], given["text"], table)])
+    assert evil not in page(given["title"], [PageSection(given["heading"], given["text"], table)])
 
 
 def test_columns_of_numbers_are_aligned_to_the_right():
@@ -25,11 +25,11 @@ def test_columns_of_numbers_are_aligned_to_the_right():
 
 
 def test_cells_have_their_tone():
-    assert 'class="number good">-3%' in page("t", [Section("h", table=TABLE)])
+    assert 'class="number good">-3%' in page("t", [PageSection("h", table=TABLE)])
 
 
 def test_paragraphs_are_separated_by_empty_lines():
-    assert page("t", [Section("h", "one\n\ntwo")]).count("<p>") == 2
+    assert page("t", [PageSection("h", "one\n\ntwo")]).count("<p>") == 2
 
 
 def test_a_page_is_for_light_and_dark_and_for_paper():

@@ -1,10 +1,10 @@
 from llmd_base.row import Basis
 from llmd_bench.plots.charts import scatter_text
-from llmd_bench.plots.drawing import Point, Series
+from llmd_bench.plots.drawing import ChartPoint, ChartSeries
 
 SERIES = [
-    Series("agg", [Point(10, 100), Point(20, 50)], Basis.MEASURED),
-    Series("disagg", [Point(15, 120)], Basis.CALIBRATED),
+    ChartSeries("agg", [ChartPoint(10, 100), ChartPoint(20, 50)], Basis.MEASURED),
+    ChartSeries("disagg", [ChartPoint(15, 120)], Basis.CALIBRATED),
 ]
 
 

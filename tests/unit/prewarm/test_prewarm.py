@@ -71,7 +71,7 @@ def test_a_broken_download_goes_on_where_it_ended(hub: Hub, tmp_path: Path):
 
 
 def test_an_update_that_was_ended_goes_on_where_it_ended(hub: Hub, tmp_path: Path):
-    partial = places.Place(tmp_path, REPOSITORY, "main").unfinished / "model-1.safetensors"
+    partial = places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished / "model-1.safetensors"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(FILES["model-1.safetensors"][:1234])
     assert run(tmp_path) == 0
@@ -267,7 +267,7 @@ def test_an_address_in_a_message_has_no_password():
 
 
 def test_of_two_programs_on_one_cache_one_downloads(hub: Hub, tmp_path: Path):
-    place = places.Place(tmp_path, REPOSITORY, "main")
+    place = places.CacheFolder(tmp_path, REPOSITORY, "main")
     source = web.Web()
     statuses = []
 
@@ -289,7 +289,7 @@ def test_of_two_programs_on_one_cache_one_downloads(hub: Hub, tmp_path: Path):
 
 
 def test_the_lock_of_a_program_that_died_is_taken_over(hub: Hub, tmp_path: Path):
-    lock = places.Place(tmp_path, REPOSITORY, "main").lock
+    lock = places.CacheFolder(tmp_path, REPOSITORY, "main").lock
     lock.parent.mkdir(parents=True)
     lock.write_text("dead")
     long_ago = lock.stat().st_mtime - fill.STALE_AFTER_S - 1
@@ -421,14 +421,14 @@ def test_a_file_that_is_listed_twice_is_refused(
 
 
 def test_two_models_that_fill_one_cache_do_not_write_to_one_unfinished_vocabulary(tmp_path: Path) -> None:
-    models = [places.Place(tmp_path, name, "main") for name in ("owner/model", "owner/other")]
+    models = [places.CacheFolder(tmp_path, name, "main") for name in ("owner/model", "owner/other")]
     assert models[0].unfinished != models[1].unfinished
 
 
 def test_nothing_unfinished_stays_in_a_cache_that_is_complete(hub: Hub, tmp_path: Path) -> None:
     hub.broken["model-1.safetensors"] = 4000
     assert run(tmp_path) == 0
-    assert not places.Place(tmp_path, REPOSITORY, "main").unfinished.exists()
+    assert not places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished.exists()
 
 
 @pytest.mark.parametrize("commit", ["../../evil", "main", "c" * 39, ""])
@@ -451,6 +451,6 @@ def test_a_size_that_is_none_is_refused(
 
 @pytest.mark.parametrize("record", ["[]", '{"commit": "../../x", "files": {}}', '{"commit": 1, "files": {"../x": 1}}'])
 def test_a_record_in_the_cache_that_leads_out_counts_for_nothing(tmp_path: Path, record: str) -> None:
-    place = places.Place(tmp_path, REPOSITORY, "main")
+    place = places.CacheFolder(tmp_path, REPOSITORY, "main")
     places.write_whole(place.record, record)
     assert not place.is_complete()

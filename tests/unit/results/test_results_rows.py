@@ -1,7 +1,7 @@
 import pytest
 from llmd_base.row import Basis
-from llmd_bench.load.records import Failure, Health, RequestRecord, Window
-from llmd_bench.load.stages import Stage, StageResult
+from llmd_bench.load.records import Failure, Health, MeasuredWindow, RequestRecord
+from llmd_bench.load.stages import LoadStage, StageResult
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, PoissonRate, Trace
 from llmd_bench.rows import stage_row
 from llmd_oke import catalogue
@@ -15,8 +15,8 @@ RECORDS = (
 
 
 def result(shape, **changes) -> StageResult:
-    whole = {"records": RECORDS, "health": Health(), "window": Window(0.0, 2.0)}
-    return StageResult(Stage(shape, requests=3), **{**whole, **changes})
+    whole = {"records": RECORDS, "health": Health(), "window": MeasuredWindow(0.0, 2.0)}
+    return StageResult(LoadStage(shape, requests=3), **{**whole, **changes})
 
 
 def of(shape, **changes):
@@ -43,7 +43,10 @@ def test_users_are_those_of_the_loop_or_those_in_flight(shape, arrival, concurre
 
 def test_what_has_to_be_known_stands_in_the_notes():
     outcome = of(
-        ConstantRate(1), health=Health(spoiled="too slow"), window=Window(0, 2, "all"), second_try_because="it ended"
+        ConstantRate(1),
+        health=Health(spoiled="too slow"),
+        window=MeasuredWindow(0, 2, "all"),
+        second_try_because="it ended",
     )
     assert outcome.notes == (
         "counted: all",

@@ -76,7 +76,7 @@ def stacks(draw: st.DrawFn) -> StackObject:
     return stack(of_model, release=release, rdma=rdma, gpuPools=[existing_pool(size=nodes)], **changes)
 
 
-Servers = tuple[planning.RolePlan, Manifest, command.Settings]
+Servers = tuple[planning.RolePlan, Manifest, command.CommandSettings]
 """The plan of a role, the Deployment of its servers, and what vLLM reads of that."""
 
 
@@ -95,7 +95,7 @@ def container(manifest: Manifest) -> Mapping[str, Any]:
     return vllm
 
 
-def started(vllm: Mapping[str, Any]) -> command.Settings:
+def started(vllm: Mapping[str, Any]) -> command.CommandSettings:
     environment = {entry["name"]: entry.get("value", HUGGING_FACE_SECRET) for entry in vllm["env"]}
     return command.settings([*vllm["command"], *vllm["args"]], environment)
 

@@ -18,13 +18,13 @@ assert NODE is not None
 UNMEASURED = [name for name in catalogue.model_names() if latency_figures(name, "MI300X") is None]
 
 
-def known(name: str) -> catalogue.Model:
+def known(name: str) -> catalogue.CatalogueModel:
     entry = catalogue.model(name)
     assert entry is not None
     return entry
 
 
-def bound(model: catalogue.Model):
+def bound(model: catalogue.CatalogueModel):
     return latency_model_of(bound_figures(model, NODE.gpu), model, NODE)
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.row import Basis, Quantiles, Row
-from llmd_oke.operations.judgements import Assumption, Judgement, judge, limits
-from llmd_oke.operations.observations import Observation, percentile, percentiles_ms, variance
+from llmd_oke.operations.judgements import Assumption, AssumptionJudgement, judge, limits
+from llmd_oke.operations.observations import CountedObservation, percentile, percentiles_ms, variance
 from llmd_tuner.assumptions import StackModel, advice, of_forecast, of_lengths, rank_command
 from llmd_tuner.search_inputs import parse_targets
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def assumptions(*, targets: str = "ttft=2000,itl=25,qps=40", **changes: Any) -> 
     return (*result, *limits(256, 0.95))
 
 
-def as_forecast(**changes: Any) -> Observation:
+def as_forecast(**changes: Any) -> CountedObservation:
     """Exactly what was assumed, for ten minutes."""
     fields: dict[str, Any] = {
         "basis": Basis.MEASURED,
@@ -57,14 +57,14 @@ def as_forecast(**changes: Any) -> Observation:
         "preemptions": 0.0,
         "remote_prefill_share": 1.0,
     }
-    return Observation(**{**fields, **changes})
+    return CountedObservation(**{**fields, **changes})
 
 
-def judged(**changes: Any) -> tuple[Judgement, ...]:
+def judged(**changes: Any) -> tuple[AssumptionJudgement, ...]:
     return judge(assumptions(), as_forecast(**changes))
 
 
-def verdicts(result: tuple[Judgement, ...]) -> dict[str, str]:
+def verdicts(result: tuple[AssumptionJudgement, ...]) -> dict[str, str]:
     """What does not hold, by figure and kind."""
     return {
         f"{item.assumption.figure.name} {item.assumption.kind}": item.verdict.value

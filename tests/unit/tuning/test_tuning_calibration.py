@@ -24,7 +24,7 @@ from llmd_tuner.calibration import (
 )
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import decode_points, prefill_points, published_points
-from llmd_tuner.row_filters import Limits, inspect
+from llmd_tuner.row_filters import RowLimits, inspect
 from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, tpot, tuning_values, unloaded_prefill_s
 
 TOLERANCES = tuning_values("tolerances")
@@ -33,7 +33,7 @@ TOLERANCES = tuning_values("tolerances")
 def rows(kept):
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
-    return inspect(points.kept_rows() if kept else points.rows(), Limits(LATENCY)).accepted
+    return inspect(points.kept_rows() if kept else points.rows(), RowLimits(LATENCY)).accepted
 
 
 BOTH = pytest.mark.parametrize("kept", [True, False], ids=["without the outlier", "with the outlier"])
@@ -220,7 +220,7 @@ def test_fits_of_published_points_know_the_conditions_that_the_shipped_figures_s
     points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
     assert points is not None
     shipped = known_figures(MODEL, node.gpu)
-    result = inspect(points.kept_rows(), Limits(latency_model_of(shipped, MODEL, node))).accepted
+    result = inspect(points.kept_rows(), RowLimits(latency_model_of(shipped, MODEL, node))).accepted
     fitted = calibrate(result, MODEL, node, shipped).figures
     assert set(fitted.measured_conditions().values()) == {shipped.conditions}
 

@@ -7,9 +7,9 @@ import yaml
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_tuner.fidelity import (
+    FidelityContext,
     KnownFigures,
-    ModelContext,
-    Run,
+    PublishedRun,
     Simulator,
     Standing,
     compare,
@@ -17,7 +17,7 @@ from llmd_tuner.fidelity import (
     simulated,
     unsuitable,
 )
-from llmd_tuner.row_filters import Finding, Inspection, Rule
+from llmd_tuner.row_filters import Inspection, RowFinding, Rule
 from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, unloaded_prefill_s
 
 IMAGE = "vllm:1"
@@ -28,13 +28,13 @@ def measured(**changes):
 
 
 def held(*rows, fitted=(), rehearsed=(), findings=()):
-    subject = ModelContext(MODEL, SHAPE, KnownFigures(FIGURES.model_copy(update={"image": IMAGE}), fitted))
+    subject = FidelityContext(MODEL, SHAPE, KnownFigures(FIGURES.model_copy(update={"image": IMAGE}), fitted))
     inspection = Inspection((), tuple(findings))
-    return compare(subject, [Run(row=item) for item in rows], rehearsed, inspection)
+    return compare(subject, [PublishedRun(row=item) for item in rows], rehearsed, inspection)
 
 
 def finding(row, rule):
-    return Finding(row, rule, "rejected", "why")
+    return RowFinding(row, rule, "rejected", "why")
 
 
 def test_a_case_compares_the_simulation_with_the_measurement():

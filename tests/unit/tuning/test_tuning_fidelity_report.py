@@ -5,7 +5,7 @@ import json
 import pytest
 from llmd_base.row import Basis
 from llmd_tuner import fidelity_report
-from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, Omission, Standing, Statement
+from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, ClaimSimulation, Omission, Standing
 from llmd_tuner.fidelity_report import Report, verdict_of
 from tuning_for_tests import row, tpot
 
@@ -25,9 +25,9 @@ CASES = (
     case(Standing.OTHER_ACCELERATOR, 100.0, 900.0, gpu="H200"),
 )
 STATEMENTS = (
-    Statement("up to 950", "blog", "20 TPSU", (600.0, 950.0), 1045.0, Basis.CALIBRATED),
-    Statement("from 600 on", "blog", "60 TPSU", (600.0, 950.0), 540.0, Basis.CALIBRATED),
-    Statement("in between", "blog", "40 TPSU", (600.0, 950.0), 700.0, Basis.CALIBRATED),
+    ClaimSimulation("up to 950", "blog", "20 TPSU", (600.0, 950.0), 1045.0, Basis.CALIBRATED),
+    ClaimSimulation("from 600 on", "blog", "60 TPSU", (600.0, 950.0), 540.0, Basis.CALIBRATED),
+    ClaimSimulation("in between", "blog", "40 TPSU", (600.0, 950.0), 700.0, Basis.CALIBRATED),
 )
 REPORT = Report("gpt-oss-120b", "MI300X", "the kit's own", CASES, (Omission(row(), "odd"),), STATEMENTS)
 
@@ -126,7 +126,7 @@ def test_statements_are_off_by_the_distance_to_their_range():
 
 
 def test_a_statement_that_is_not_reached_has_no_error():
-    assert Statement("x", "blog", "1 TPSU", (None, 1.0), None, Basis.CALIBRATED).error is None
+    assert ClaimSimulation("x", "blog", "1 TPSU", (None, 1.0), None, Basis.CALIBRATED).error is None
 
 
 def test_json_has_means_of_groups_and_every_figure():

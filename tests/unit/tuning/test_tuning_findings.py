@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from llmd_base.row import Basis
-from llmd_tuner.published_claims import Finding, Outcome, check_findings, published_findings
+from llmd_tuner.published_claims import ClaimOutcome, PublishedClaim, check_findings, published_findings
 
 
 @pytest.fixture(name="outcomes", scope="module")
@@ -72,6 +72,6 @@ def test_findings_have_names_of_their_own():
 )
 def test_a_verdict_says_whether_it_was_known(holds, known, verdict):
     finding = published_findings().findings[0]
-    bare = Finding.model_validate({**finding.model_dump(), "known_misses": {20.0: "why"} if known else {}})
-    outcome = Outcome(bare, 20.0, "TPSU", Basis.CALIBRATED, "1", "2", holds=False)
+    bare = PublishedClaim.model_validate({**finding.model_dump(), "known_misses": {20.0: "why"} if known else {}})
+    outcome = ClaimOutcome(bare, 20.0, "TPSU", Basis.CALIBRATED, "1", "2", holds=False)
     assert replace(outcome, holds=holds).verdict == verdict

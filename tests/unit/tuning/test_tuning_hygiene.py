@@ -2,10 +2,10 @@
 
 import pytest
 from llmd_tuner.measurements import published_points
-from llmd_tuner.row_filters import Limits, Rule, inspect
+from llmd_tuner.row_filters import RowLimits, Rule, inspect
 from tuning_for_tests import LATENCY, row, tpot
 
-LIMITS = Limits(LATENCY, {2: 4_000_000})
+LIMITS = RowLimits(LATENCY, {2: 4_000_000})
 
 
 def verdicts(*rows, limits=LIMITS):
@@ -15,7 +15,7 @@ def verdicts(*rows, limits=LIMITS):
 def test_cached_prefill_of_the_published_table_is_above_the_hardware_bound():
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
-    rejected = inspect(points.rows(), Limits(LATENCY)).rejected
+    rejected = inspect(points.rows(), RowLimits(LATENCY)).rejected
     cached = [item for item in rejected if item.rule is Rule.HARDWARE_BOUND]
     assert [item.row.concurrency for item in cached] == [4, 8, 16]
     assert "408,046 prompt tokens/s, at most 134,165" in str(cached[1])
@@ -24,7 +24,7 @@ def test_cached_prefill_of_the_published_table_is_above_the_hardware_bound():
 def test_the_published_table_keeps_all_points_up_to_its_server_cap():
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
-    inspection = inspect(points.rows(), Limits(LATENCY))
+    inspection = inspect(points.rows(), RowLimits(LATENCY))
     assert sum(item.subject == "decode" for item in inspection.accepted) == 24
     assert {item.row.concurrency for item in inspection.rejected if item.rule is Rule.MAX_NUM_SEQS} == {512}
 
@@ -70,7 +70,7 @@ def test_gpus_that_are_held_but_not_counted_are_told():
 def test_filling_the_kv_cache_shows_in_tpot():
     """vLLM pull request 56473: 84.9 requests/s with the fill, 117.7 by steps."""
     filled = row(concurrency=256, output_tokens_per_s=84.9 * 256, tpot_ms=tpot(256 * 1000 / (117.7 * 256)))
-    assert verdicts(filled, limits=Limits()) == [(Rule.FILL, "flagged")]
+    assert verdicts(filled, limits=RowLimits()) == [(Rule.FILL, "flagged")]
 
 
 def test_long_prompts_without_tpot_may_hide_a_fill():
@@ -82,5 +82,5 @@ def test_failed_requests_spoil_a_run():
 
 
 def test_a_finding_says_where_the_row_is():
-    finding = inspect([row(output_tokens_per_s=2000, max_num_seqs=32)], Limits()).findings[0]
+    finding = inspect([row(output_tokens_per_s=2000, max_num_seqs=32)], RowLimits()).findings[0]
     assert str(finding).startswith("runs.jsonl:7: rejected, concurrency above max_num_seqs: 64 in flight, 32 at a time")

@@ -2,9 +2,9 @@
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_tuner.matching import DecodePoint, Match, Settings, match, matches
+from llmd_tuner.matching import DecodePoint, Match, MatchingSettings, match, matches
 from llmd_tuner.measurements import published_points
-from llmd_tuner.row_filters import Limits, inspect
+from llmd_tuner.row_filters import RowLimits, inspect
 from tuning_for_tests import LATENCY, tuning_values
 
 GOLDEN = [
@@ -17,8 +17,10 @@ GOLDEN = [
 def published_matches() -> dict[tuple[int, float], Match]:
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
-    accepted = inspect(points.rows(), Limits(LATENCY)).accepted
-    return {(item.decode.gpus, item.decode.concurrency): item for item in matches(accepted, Settings(4096, 256))}
+    accepted = inspect(points.rows(), RowLimits(LATENCY)).accepted
+    return {
+        (item.decode.gpus, item.decode.concurrency): item for item in matches(accepted, MatchingSettings(4096, 256))
+    }
 
 
 def test_the_golden_table_has_all_of_its_24_rows():
@@ -33,33 +35,33 @@ def test_the_published_matching_is_reproduced_exactly(size, concurrency, prefill
 
 def test_demand_is_rounded_up_over_all_decode_servers_and_not_for_each():
     point = DecodePoint(gpus=2, concurrency=64, tokens_per_s=1000)
-    settings = Settings(1600, 100, decode_replicas=4)
+    settings = MatchingSettings(1600, 100, decode_replicas=4)
     assert match(point, {1: 25_000}, settings).prefill_instances == 3  # 64,000 / 25,000; four times ceil would be four
 
 
 def test_of_equally_many_gpus_the_first_server_size_wins():
     point = DecodePoint(2, 8, 1000)
-    assert match(point, {1: 8000, 2: 16_000}, Settings(1600, 100)).topology == "2p-tp1-1d-tp2"
+    assert match(point, {1: 8000, 2: 16_000}, MatchingSettings(1600, 100)).topology == "2p-tp1-1d-tp2"
 
 
 def test_headroom_asks_for_more_prefill():
     point = DecodePoint(1, 8, 1000)
-    assert match(point, {1: 16_000}, Settings(1600, 100)).prefill_instances == 1
-    assert match(point, {1: 16_000}, Settings(1600, 100, prefill_share=0.9)).prefill_instances == 2
+    assert match(point, {1: 16_000}, MatchingSettings(1600, 100)).prefill_instances == 1
+    assert match(point, {1: 16_000}, MatchingSettings(1600, 100, prefill_share=0.9)).prefill_instances == 2
 
 
 def test_rates_count_gpus_in_use_and_not_all_that_are_held():
-    result = match(DecodePoint(2, 8, 900), {1: 16_000}, Settings(1600, 100, gpus_per_node=8))
+    result = match(DecodePoint(2, 8, 900), {1: 16_000}, MatchingSettings(1600, 100, gpus_per_node=8))
     assert (result.gpus, result.gpus_reserved) == (3, 8)
     assert result.tpsg == 300
 
 
 def test_what_the_kv_cache_does_not_hold_does_not_fit():
     point = DecodePoint(2, 64, 1000)
-    assert not match(point, {1: 16_000}, Settings(4096, 256, key_value_tokens={2: 64 * 4352 - 1})).fits
-    assert match(point, {1: 16_000}, Settings(4096, 256, key_value_tokens={2: 64 * 4352})).fits
+    assert not match(point, {1: 16_000}, MatchingSettings(4096, 256, key_value_tokens={2: 64 * 4352 - 1})).fits
+    assert match(point, {1: 16_000}, MatchingSettings(4096, 256, key_value_tokens={2: 64 * 4352})).fits
 
 
 def test_without_a_prefill_row_there_is_nothing_to_match_with():
     with pytest.raises(KitError, match="no prefill row"):
-        match(DecodePoint(1, 4, 100), {}, Settings(4096, 256))
+        match(DecodePoint(1, 4, 100), {}, MatchingSettings(4096, 256))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmd_tuner.families import Disaggregated, Fleet, fleet_of, fleet_of_counts, score_fleet
+from llmd_tuner.families import DeploymentCounts, Disaggregated, fleet_of, fleet_of_counts, score_fleet
 from llmd_tuner.ranking import simulate_finalists
 from llmd_tuner.search import at_loads, curve_of, families, frontier_of, search
 from llmd_tuner.servers import decode_server, prefill_server
@@ -205,7 +205,7 @@ def test_ten_thousand_operating_points_are_scored_in_a_second():
     family = next(item for item in families(asked) if item.name == "p-tp1-d-tp2")
     fleet = fleet_of(family, 16)
     places = np.resize(np.arange(fleet.copies.size), 10_000)
-    many = Fleet(fleet.prefill[places], fleet.decode[places], fleet.copies[places])
+    many = DeploymentCounts(fleet.prefill[places], fleet.decode[places], fleet.copies[places])
     start = time.process_time()
     score_fleet(asked, family, many, np.linspace(1, 40, 10_000))
     assert time.process_time() - start < 1

@@ -8,7 +8,7 @@ from llmd_oke.values import read_yaml, values_folder
 from llmd_tuner import search_inputs
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.search_inputs import Question, parse_targets
+from llmd_tuner.search_inputs import SearchInputs, parse_targets
 from llmd_tuner.workload import parse
 
 MODEL = search_inputs.known_model("gpt-oss-120b")
@@ -26,7 +26,7 @@ def tuning_values(name: str) -> Any:
     return read_yaml(values_folder() / "tuning" / f"{name}.yaml")
 
 
-def question(targets: str = "ttft=2000,itl=25,qps=45", gpus: int = 16, workload: str = "4096/256") -> Question:
+def question(targets: str = "ttft=2000,itl=25,qps=45", gpus: int = 16, workload: str = "4096/256") -> SearchInputs:
     return search_inputs.question_of(MODEL, SHAPE, FIGURES, parse(workload), parse_targets(targets), gpus)
 
 

@@ -27,10 +27,10 @@ from llmd_oke.operations.counters import (
     unread,
     window,
 )
-from llmd_oke.operations.judgements import Judgement, judge, latency_limits, model_limits
-from llmd_oke.operations.observations import Observation
+from llmd_oke.operations.judgements import AssumptionJudgement, judge, latency_limits, model_limits
+from llmd_oke.operations.observations import CountedObservation
 from llmd_oke.operations.status.reading import Unread
-from llmd_oke.operations.status.servers import Program
+from llmd_oke.operations.status.servers import CountedProgram
 from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import ROUTER_METRICS_PORT, smoke_request
@@ -38,7 +38,7 @@ from llmd_oke.serving import vllm
 
 
 @dataclass(frozen=True)
-class Growth:
+class CounterGrowth:
     """All counters at two moments that are `seconds` of wall time apart, and in words where they are from. `unscraped`
     are roles of which a Prometheus that was asked has nothing.
     """
@@ -62,7 +62,7 @@ class PodCounters:
         self._last: tuple[Snapshot, float] | None = None
         self._straight: bool | None = None
 
-    def __call__(self, programs: Sequence[Program]) -> Growth:
+    def __call__(self, programs: Sequence[CountedProgram]) -> CounterGrowth:
         """What grew since the last reading of the same programs, or in the next `every_s` seconds."""
         endpoints = tuple(self._endpoints(programs))
         before, started_s = self._last or self._read(endpoints)
@@ -70,12 +70,12 @@ class PodCounters:
             before, started_s = self._read(endpoints)
         sleep(max(0.0, started_s + self._every_s - monotonic()))
         after, ended_s = self._last = self._read(endpoints)
-        return Growth(before, after, ended_s - started_s, f"their own counters over {ended_s - started_s:.0f} s")
+        return CounterGrowth(before, after, ended_s - started_s, f"their own counters over {ended_s - started_s:.0f} s")
 
     def _read(self, endpoints: Sequence[MetricsEndpoint]) -> tuple[Snapshot, float]:
         return asyncio.run(scrape(endpoints)), monotonic()
 
-    def _endpoints(self, programs: Sequence[Program]) -> Iterator[MetricsEndpoint]:
+    def _endpoints(self, programs: Sequence[CountedProgram]) -> Iterator[MetricsEndpoint]:
         for program in programs:
             port = _port(program)
             if self._straight is None:  # one attempt, a second at most; all pods are in one network
@@ -88,7 +88,7 @@ class PodCounters:
             )
 
 
-def _port(program: Program) -> int:
+def _port(program: CountedProgram) -> int:
     """Where a program shows its counters."""
     if program.role == "router":
         return ROUTER_METRICS_PORT
@@ -111,13 +111,18 @@ class ModelLoad:
     """What a model did, held against its targets and limits. `unread` are the servers whose counters can't be read."""
 
     model: str
-    observation: Observation
-    judgements: tuple[Judgement, ...]
+    observation: CountedObservation
+    judgements: tuple[AssumptionJudgement, ...]
     unread: Mapping[str, str]
 
 
 def model_load(
-    plan: Plan, model: ModelPlan, programs: Iterable[Program], growth: Growth, time_scale: float, basis: Basis
+    plan: Plan,
+    model: ModelPlan,
+    programs: Iterable[CountedProgram],
+    growth: CounterGrowth,
+    time_scale: float,
+    basis: Basis,
 ) -> ModelLoad:
     """What the servers and routers of one model did; `time_scale` is wall seconds for a second of model time."""
     own = {program.pod for program in programs if program.model == model.name}
@@ -134,7 +139,7 @@ def model_load(
     return ModelLoad(model.name, seen, judge(held, seen), gaps)
 
 
-def unit_gauges(programs: Iterable[Program], snapshot: Snapshot) -> dict[str, Gauges]:
+def unit_gauges(programs: Iterable[CountedProgram], snapshot: Snapshot) -> dict[str, Gauges]:
     """The gauges of each unit."""
     servers = [program for program in programs if program.role != "router"]
     units = grouped((program.unit, program.pod) for program in servers)

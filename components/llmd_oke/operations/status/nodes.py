@@ -12,7 +12,7 @@ from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, POOL_LABEL
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.operations.status.reading import age_text, condition, containers, ended, name_of
 from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some
-from llmd_oke.planning import Plan, Pool
+from llmd_oke.planning import Plan, PlannedPool
 
 OTHERS = "others"
 """Nodes of no GPU pool of the stack."""
@@ -42,7 +42,7 @@ def node_pools(plan: Plan, nodes: Sequence[Node], pods: Iterable[Pod]) -> tuple[
     return (*pools, *([_summary(OTHERS, None, members[OTHERS], used)] if OTHERS in members else []))
 
 
-def _summary(name: str, pool: Pool | None, nodes: Sequence[Node], used: Counter[str]) -> NodePool:
+def _summary(name: str, pool: PlannedPool | None, nodes: Sequence[Node], used: Counter[str]) -> NodePool:
     offers = {name_of(node): _offered(node, pool.shape.gpu.resource) if pool else 0 for node in nodes}
     open_to_pods = [node for node in nodes if _ready(node) and not _cordoned(node)]
     return NodePool(
@@ -103,7 +103,7 @@ def _strange_taints(plan: Plan, node: Node) -> Iterator[str]:
             yield f"{taint.key}:{taint.effect}"
 
 
-def _pool(plan: Plan, node: Node) -> Pool | None:
+def _pool(plan: Plan, node: Node) -> PlannedPool | None:
     """The pool of a node: by its label where the kit made it, by its shape otherwise."""
     own = texts(metadata(node), "labels")
     by_name = {pool.name: pool for pool in plan.pools}
@@ -125,7 +125,7 @@ def _offered(node: Node, resource: str) -> int:
     return _count(texts(node.status, "allocatable"), resource)
 
 
-def _lacks_gpus(node: Node, pool: Pool) -> bool:
+def _lacks_gpus(node: Node, pool: PlannedPool) -> bool:
     return _offered(node, pool.shape.gpu.resource) < pool.shape.gpus
 
 

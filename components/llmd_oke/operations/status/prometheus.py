@@ -6,14 +6,14 @@ from datetime import datetime
 
 import httpx2
 from llmd_base.addresses import HttpEndpoint
-from llmd_bench.deployment import MetricsEndpoint, Reading, Series, Snapshot
+from llmd_bench.deployment import MetricSample, MetricsEndpoint, Reading, Snapshot
 
 from llmd_oke.operations import prometheus
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.counters import counter_names
 from llmd_oke.operations.prometheus import FiringAlert
-from llmd_oke.operations.status.load import Growth
-from llmd_oke.operations.status.servers import Program
+from llmd_oke.operations.status.load import CounterGrowth
+from llmd_oke.operations.status.servers import CountedProgram
 
 RANGES_S = (300.0, 120.0, 60.0)
 """Over how long counters are compared: ten scrapes of the llm-d charts' PodMonitor (30 s); less while a server is not
@@ -25,7 +25,7 @@ _HARMLESS = ("none", "info")
 
 
 @dataclass(frozen=True)
-class Alert:
+class ActiveAlert:
     """An alert that fires; `about` is what its rule says of it, or its labels."""
 
     name: str
@@ -36,7 +36,7 @@ class Alert:
 
 
 @dataclass(frozen=True)
-class Prometheus:
+class PrometheusServer:
     """A Prometheus by its address. That of a Service is reached through the API server, wherever this machine is.
 
     `namespace` is the stack's, `decisions` are the names under which its endpoint pickers count theirs.
@@ -47,7 +47,7 @@ class Prometheus:
     namespace: str
     decisions: tuple[str, ...] = ()
 
-    def alerts(self) -> tuple[Alert, ...]:
+    def alerts(self) -> tuple[ActiveAlert, ...]:
         """Those that fire, without those that say that nothing is wrong.
 
         Raises:
@@ -57,7 +57,7 @@ class Prometheus:
             firing = prometheus.alerts(self._way().url, http=http)
         return tuple(_alert(alert) for alert in firing if alert.labels.get("severity") not in _HARMLESS)
 
-    def counters(self, programs: Sequence[Program]) -> Growth:
+    def counters(self, programs: Sequence[CountedProgram]) -> CounterGrowth:
         """What the counters of programs are, and were the longest of `RANGES_S` ago that all of them are known for.
 
         Raises:
@@ -72,19 +72,19 @@ class Prometheus:
             before = self._snapshot(programs, range_s)
             if known <= {reading.endpoint.pod for reading in before.readings if reading.series}:
                 break
-        return Growth(before, after, range_s, f"Prometheus over {_range_text(range_s)}", unscraped)
+        return CounterGrowth(before, after, range_s, f"Prometheus over {_range_text(range_s)}", unscraped)
 
-    def _snapshot(self, programs: Sequence[Program], ago_s: float = 0.0) -> Snapshot:
+    def _snapshot(self, programs: Sequence[CountedProgram], ago_s: float = 0.0) -> Snapshot:
         offset, unknown = "", "Prometheus has nothing of it"
         if ago_s:
             offset, unknown = f" offset {ago_s:.0f}s", f"Prometheus has known it for less than {ago_s:.0f} s"
         names = "|".join((*counter_names(), *self.decisions))
         promql = f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}'
-        series: dict[str, dict[str, list[Series]]] = {}
+        series: dict[str, dict[str, list[MetricSample]]] = {}
         with self._client() as http:
             for row in prometheus.query(self._way().url, promql, http=http):
                 pod, name = row.labels.get("pod", ""), row.labels.get("__name__", "")
-                series.setdefault(pod, {}).setdefault(name, []).append(Series(row.labels, row.value))
+                series.setdefault(pod, {}).setdefault(name, []).append(MetricSample(row.labels, row.value))
         return Snapshot(tuple(_reading(program, series.get(program.pod), unknown) for program in programs))
 
     def _client(self) -> httpx2.Client:
@@ -102,17 +102,17 @@ def _range_text(range_s: float) -> str:
     return text if range_s == RANGES_S[0] else f"{text}, as it doesn't know all servers for longer"
 
 
-def _reading(program: Program, series: Mapping[str, list[Series]] | None, unknown: str) -> Reading:
+def _reading(program: CountedProgram, series: Mapping[str, list[MetricSample]] | None, unknown: str) -> Reading:
     endpoint = MetricsEndpoint(program.role, program.pod, program.pod)
     if series is None:
         return Reading(endpoint, error=unknown)
     return Reading(endpoint, {name: tuple(samples) for name, samples in series.items()})
 
 
-def _alert(firing: FiringAlert) -> Alert:
+def _alert(firing: FiringAlert) -> ActiveAlert:
     labels = {name: value for name, value in firing.labels.items() if name not in {"alertname", "severity"}}
     about = firing.annotations.get("summary") or firing.annotations.get("description")
-    return Alert(
+    return ActiveAlert(
         name=firing.labels.get("alertname", "an alert without a name"),
         severity=firing.labels.get("severity", "warning"),
         about=about or ", ".join(f"{name}={value}" for name, value in labels.items()),

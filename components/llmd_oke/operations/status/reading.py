@@ -56,7 +56,7 @@ class Unread:
     why: str
 
 
-class Answer(Generic[Part]):
+class ThreadedRead(Generic[Part]):
     """What a thread of its own reads. It is given up where it takes too long, whatever it waits for: an API server, or
     a program of the kubeconfig that hangs.
     """
@@ -112,7 +112,7 @@ class ClusterReading:
 def read_cluster(access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S) -> ClusterReading:
     """All parts, side by side, within a limit."""
     until_s = time.monotonic() + limit_s
-    way = Answer(lambda: access.api("")).until(until_s)
+    way = ThreadedRead(lambda: access.api("")).until(until_s)
 
     def ask(read: Callable[[HttpEndpoint], Part]) -> Callable[[], Part | Unread]:
         """Begins to read a part; what it gives waits for it."""
@@ -120,7 +120,7 @@ def read_cluster(access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S
             case Unread() as unread:
                 return lambda: unread
             case endpoint:
-                return partial(Answer(partial(read, endpoint)).until, until_s)
+                return partial(ThreadedRead(partial(read, endpoint)).until, until_s)
 
     def ask_for(path: str) -> Callable[[], bytes | Unread]:
         return ask(lambda way: get(way, path))

@@ -28,7 +28,7 @@ _STARTING = ("ContainerCreating", "PodInitializing")
 
 
 @dataclass(frozen=True)
-class Group:
+class DeploymentPods:
     """The pods of one Deployment: model servers of a role, a `router`, or a `front door`. `planned` is None where the
     plan has no such Deployment, or leaves the number to an autoscaler.
     """
@@ -43,7 +43,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Program:
+class CountedProgram:
     """A pod of a unit that shows counters."""
 
     pod: str
@@ -53,7 +53,7 @@ class Program:
     role: EndpointRole
 
 
-def server_groups(plan: Plan, deployments: Iterable[Deployment]) -> tuple[Group, ...]:
+def server_groups(plan: Plan, deployments: Iterable[Deployment]) -> tuple[DeploymentPods, ...]:
     """All Deployments that serve, in the order of the plan; those that it doesn't have come last."""
     planned = _planned(plan)
     order = {name: place for place, name in enumerate(planned)}
@@ -71,13 +71,13 @@ def _planned(plan: Plan) -> dict[str, int | None]:
     }
 
 
-def _group(item: Deployment, planned: Mapping[str, int | None]) -> Group | None:
+def _group(item: Deployment, planned: Mapping[str, int | None]) -> DeploymentPods | None:
     spec, status = item.spec, item.status
     own = texts(spec.template.metadata, "labels")
     role = _role(own)
     if role is None:
         return None
-    return Group(
+    return DeploymentPods(
         name=name_of(item),
         model=own.get(labels.MODEL),
         unit=own.get(labels.UNIT),
@@ -97,21 +97,21 @@ def _role(own: Mapping[str, str]) -> EndpointRole | str | None:
     return FRONT_DOOR if own.get(_COMPONENT) in _FRONT_DOORS else None
 
 
-def programs(pods: Iterable[Pod]) -> tuple[Program, ...]:
+def programs(pods: Iterable[Pod]) -> tuple[CountedProgram, ...]:
     """The pods of units that have an address and aren't on their way out, sorted by name."""
     return tuple(sorted(_programs(pods), key=lambda program: program.pod))
 
 
-def _programs(pods: Iterable[Pod]) -> Iterator[Program]:
+def _programs(pods: Iterable[Pod]) -> Iterator[CountedProgram]:
     for pod in pods:
         own = texts(metadata(pod), "labels")
         role: EndpointRole | None = "router" if labels.ROUTED in own else ROLES.get(own.get(labels.ROLE, ""))
         address = pod.status.podIP if pod.status else None
         if role and address and labels.UNIT in own and not _leaving(pod) and not ended(pod):
-            yield Program(name_of(pod), address, own.get(labels.MODEL, ""), own[labels.UNIT], role)
+            yield CountedProgram(name_of(pod), address, own.get(labels.MODEL, ""), own[labels.UNIT], role)
 
 
-def server_symptoms(plan: Plan, stack: str, groups: Sequence[Group]) -> Iterator[Symptom]:
+def server_symptoms(plan: Plan, stack: str, groups: Sequence[DeploymentPods]) -> Iterator[Symptom]:
     """What is wrong by the numbers of pods."""
     for model in plan.models:
         own = [group for group in groups if group.model == model.name]
@@ -126,7 +126,7 @@ def server_symptoms(plan: Plan, stack: str, groups: Sequence[Group]) -> Iterator
             yield Symptom(Severity.RISK, what, f"llmd-oke drift --stack {stack}")
 
 
-def shortages(plan: Plan, groups: Iterable[Group], known: Sequence[Symptom]) -> Iterator[Symptom]:
+def shortages(plan: Plan, groups: Iterable[DeploymentPods], known: Sequence[Symptom]) -> Iterator[Symptom]:
     """Groups with fewer ready pods than they are to have, of whose pods nothing is told otherwise."""
     for group in groups:
         if group.ready < group.desired and not any(f"{group.name}-" in symptom.what for symptom in known):
@@ -134,7 +134,7 @@ def shortages(plan: Plan, groups: Iterable[Group], known: Sequence[Symptom]) -> 
             yield Symptom(Severity.DEGRADED, what, f"kubectl -n {plan.namespace} describe deployment {group.name}")
 
 
-def _outages(plan: Plan, model: ModelPlan, own: Sequence[Group]) -> Iterator[Symptom]:
+def _outages(plan: Plan, model: ModelPlan, own: Sequence[DeploymentPods]) -> Iterator[Symptom]:
     units = grouped((group.unit, group) for group in own if group.unit is not None)
     whys = {name: _why_silent(model, groups) for name, groups in units.items()}
     doors = [group for group in own if group.role == FRONT_DOOR]
@@ -153,7 +153,7 @@ def _outages(plan: Plan, model: ModelPlan, own: Sequence[Group]) -> Iterator[Sym
             yield Symptom(Severity.DEGRADED, what, "docs/how-to/when-prefill-servers-crash.md")
 
 
-def _why_silent(model: ModelPlan, groups: Sequence[Group]) -> str | None:
+def _why_silent(model: ModelPlan, groups: Sequence[DeploymentPods]) -> str | None:
     """Why a unit answers no request; None where it does."""
     role = "decode" if model.topology.disaggregated else "aggregated"
     if not _any_ready(_of(groups, role)):
@@ -161,7 +161,7 @@ def _why_silent(model: ModelPlan, groups: Sequence[Group]) -> str | None:
     return "no router is ready" if model.routed and not _any_ready(_of(groups, "router")) else None
 
 
-def _missing(plan: Plan, model: ModelPlan, own: Sequence[Group], stack: str) -> Iterator[Symptom]:
+def _missing(plan: Plan, model: ModelPlan, own: Sequence[DeploymentPods], stack: str) -> Iterator[Symptom]:
     """What only one of stack file and cluster has."""
     planned = {unit_name(plan, model, unit) for unit in model.units}
     deployed = {group.unit for group in own if group.unit is not None}
@@ -173,11 +173,11 @@ def _missing(plan: Plan, model: ModelPlan, own: Sequence[Group], stack: str) -> 
         yield Symptom(Severity.RISK, what, f"llmd-oke up --stack {stack}")
 
 
-def _of(groups: Iterable[Group], role: str) -> list[Group]:
+def _of(groups: Iterable[DeploymentPods], role: str) -> list[DeploymentPods]:
     return [group for group in groups if group.role == role]
 
 
-def _any_ready(groups: Iterable[Group]) -> bool:
+def _any_ready(groups: Iterable[DeploymentPods]) -> bool:
     return any(group.ready for group in groups)
 
 

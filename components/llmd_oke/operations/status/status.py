@@ -21,8 +21,8 @@ from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.operations.passport import running_images
 from llmd_oke.operations.status.load import (
+    CounterGrowth,
     Gauges,
-    Growth,
     ModelLoad,
     PodCounters,
     load_symptoms,
@@ -30,11 +30,11 @@ from llmd_oke.operations.status.load import (
     unit_gauges,
 )
 from llmd_oke.operations.status.nodes import NodePool, node_pools, node_symptoms
-from llmd_oke.operations.status.prometheus import Alert, Prometheus
-from llmd_oke.operations.status.reading import LIMIT_S, Answer, ClusterReading, Unread, name_of, read_cluster
+from llmd_oke.operations.status.prometheus import ActiveAlert, PrometheusServer
+from llmd_oke.operations.status.reading import LIMIT_S, ClusterReading, ThreadedRead, Unread, name_of, read_cluster
 from llmd_oke.operations.status.servers import (
-    Group,
-    Program,
+    CountedProgram,
+    DeploymentPods,
     pod_symptoms,
     programs,
     server_groups,
@@ -83,7 +83,7 @@ class StackStatus:
     reading: ClusterReading
     symptoms: tuple[Symptom, ...]
     nodes: tuple[NodePool, ...] | Unread
-    groups: tuple[Group, ...] | Unread
+    groups: tuple[DeploymentPods, ...] | Unread
     gauges: Mapping[str, Gauges]
     loads: tuple[ModelLoad, ...] | Unread
     load_source: str
@@ -91,7 +91,7 @@ class StackStatus:
     ran: Mapping[str, str]
     changes: tuple[StackChange, ...]
     prometheus: str | None
-    alerts: tuple[Alert, ...] | Unread
+    alerts: tuple[ActiveAlert, ...] | Unread
 
     @property
     def seen(self) -> bool:
@@ -110,13 +110,15 @@ class StatusReader:
         self._stack, self._plan, self._how, self._every_s = stack, plan, how, every_s
         self._access = ClusterAccess(plan.kubeconfig_context)
         decisions = plan.release.endpoint_picker.dialect.metrics.decisions
-        self._prometheus = Prometheus(prometheus, self._access, plan.namespace, (decisions,)) if prometheus else None
+        self._prometheus = (
+            PrometheusServer(prometheus, self._access, plan.namespace, (decisions,)) if prometheus else None
+        )
         self._pod_counters = PodCounters(self._access, plan.namespace, every_s)
 
     def __call__(self) -> StackStatus:
         """What is there now."""
         prometheus = self._prometheus
-        alerts = Answer(prometheus.alerts) if prometheus else None
+        alerts = ThreadedRead(prometheus.alerts) if prometheus else None
         reading = read_cluster(self._access, self._plan.namespace)
         running = () if isinstance(reading.pods, Unread) else programs(own_pods(self._plan, reading.pods))
         growth = self._growth(running, reading)
@@ -131,18 +133,18 @@ class StatusReader:
             prometheus.url if prometheus else None,
         )
 
-    def _growth(self, running: Sequence[Program], reading: ClusterReading) -> Growth | Unread:
+    def _growth(self, running: Sequence[CountedProgram], reading: ClusterReading) -> CounterGrowth | Unread:
         if not running:
             return Unread("no pods are known" if isinstance(reading.pods, Unread) else "no server runs")
         unscraped: tuple[str, ...] = ()
         if prometheus := self._prometheus:
-            growth = Answer(lambda: prometheus.counters(running)).until(time.monotonic() + LIMIT_S)
+            growth = ThreadedRead(lambda: prometheus.counters(running)).until(time.monotonic() + LIMIT_S)
             if not isinstance(growth, Unread):
                 if not growth.unscraped:
                     return growth
                 unscraped = growth.unscraped
         limit_s = self._every_s + _COUNTING_S
-        counted = Answer(lambda: self._pod_counters(running)).until(time.monotonic() + limit_s)
+        counted = ThreadedRead(lambda: self._pod_counters(running)).until(time.monotonic() + limit_s)
         return counted if isinstance(counted, Unread) else replace(counted, unscraped=unscraped)
 
 
@@ -151,8 +153,8 @@ def judge_status(
     plan: Plan,
     how: RunContext,
     reading: ClusterReading,
-    growth: Growth | Unread,
-    alerts: tuple[Alert, ...] | Unread,
+    growth: CounterGrowth | Unread,
+    alerts: tuple[ActiveAlert, ...] | Unread,
     prometheus: str | None = None,
 ) -> StackStatus:
     """The status by what was read."""
@@ -208,7 +210,9 @@ def _serves(pod: Pod) -> bool:
     return labels.MODEL in texts(metadata(pod), "labels") and metadata(pod).deletionTimestamp is None
 
 
-def _loads(plan: Plan, running: Sequence[Program], growth: Growth, how: RunContext) -> tuple[ModelLoad, ...]:
+def _loads(
+    plan: Plan, running: Sequence[CountedProgram], growth: CounterGrowth, how: RunContext
+) -> tuple[ModelLoad, ...]:
     bases = [how.basis_of(model.model.repository) for model in plan.models]
     return tuple(
         model_load(plan, model, running, growth, how.time_scale, basis)
@@ -217,7 +221,7 @@ def _loads(plan: Plan, running: Sequence[Program], growth: Growth, how: RunConte
 
 
 def _cluster_symptoms(
-    plan: Plan, stack: str, reading: ClusterReading, groups: tuple[Group, ...] | Unread, own: Sequence[Pod]
+    plan: Plan, stack: str, reading: ClusterReading, groups: tuple[DeploymentPods, ...] | Unread, own: Sequence[Pod]
 ) -> Iterator[Symptom]:
     warnings = () if isinstance(reading.warnings, Unread) else reading.warnings
     if not isinstance(reading.nodes, Unread):
@@ -278,7 +282,7 @@ def planned_images(plan: Plan) -> dict[str, str]:
     }
 
 
-def _alert_symptoms(alerts: tuple[Alert, ...] | Unread, prometheus: str | None) -> Iterator[Symptom]:
+def _alert_symptoms(alerts: tuple[ActiveAlert, ...] | Unread, prometheus: str | None) -> Iterator[Symptom]:
     if isinstance(alerts, Unread):
         if prometheus:
             what = f"Prometheus does not tell which alerts fire: {alerts.why}"
@@ -291,7 +295,7 @@ def _alert_symptoms(alerts: tuple[Alert, ...] | Unread, prometheus: str | None) 
         yield Symptom(worst, what, same[0].remedy or "Its rule in Prometheus says when it fires.")
 
 
-def _scraping_symptoms(growth: Growth, prometheus: str | None) -> Iterator[Symptom]:
+def _scraping_symptoms(growth: CounterGrowth, prometheus: str | None) -> Iterator[Symptom]:
     if growth.unscraped:
         what = f"{prometheus} has no metrics of the stack's servers: {', '.join(growth.unscraped)}"
         yield Symptom(Severity.RISK, what, "docs/alerts/stack-not-scraped.md")

@@ -11,7 +11,7 @@ from llmd_rehearsal.kubernetes_plugin.inputs import (
     normalized,
 )
 from llmd_rehearsal.kubernetes_plugin.objects import AUTONAMED
-from llmd_rehearsal.plugin_values import UNKNOWN, Naming, Refusal
+from llmd_rehearsal.plugin_values import UNKNOWN, Naming, OperationRefusal
 
 AUTO = {"metadata": {"name": "cm-1234", "annotations": {AUTONAMED: "true"}}}
 
@@ -49,7 +49,7 @@ def test_an_update_keeps_the_name_that_was_given():
 
 
 def test_names_can_be_left_to_the_program():
-    with pytest.raises(Refusal, match="autonaming is disabled"):
+    with pytest.raises(OperationRefusal, match="autonaming is disabled"):
         give_name({}, Naming("cm", b"", allowed=False))
 
 

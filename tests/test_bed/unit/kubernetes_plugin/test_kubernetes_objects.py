@@ -1,7 +1,7 @@
 import pytest
 from llmd_rehearsal.kubernetes_plugin.objects import kind_of, mark_secrets, prune
 from llmd_rehearsal.plugin_protocol import SECRET_SIGNATURE, SIGNATURE_KEY, UNKNOWN_TEXT, decode, encode
-from llmd_rehearsal.plugin_values import UNKNOWN, Refusal, Secret, has_unknowns, without_secrets
+from llmd_rehearsal.plugin_values import UNKNOWN, OperationRefusal, Secret, has_unknowns, without_secrets
 
 
 def test_a_listed_kind_is_known_by_its_type_token():
@@ -20,13 +20,13 @@ def test_a_kind_outside_of_the_built_in_groups_is_a_custom_resource():
 
 def test_a_built_in_kind_that_is_not_listed_is_refused_with_the_list():
     with pytest.raises(
-        Refusal, match=r"kubernetes:networking.k8s.io/v1:Ingress is not in this rehearsal.*ConfigMap.*Service"
+        OperationRefusal, match=r"kubernetes:networking.k8s.io/v1:Ingress is not in this rehearsal.*ConfigMap.*Service"
     ):
         kind_of("kubernetes:networking.k8s.io/v1:Ingress")
 
 
 def test_helm_charts_are_refused_by_name():
-    with pytest.raises(Refusal, match=r"helm.sh/v3:Chart is not in this rehearsal.*Helm's Release"):
+    with pytest.raises(OperationRefusal, match=r"helm.sh/v3:Chart is not in this rehearsal.*Helm's Release"):
         kind_of("kubernetes:helm.sh/v3:Chart")
 
 

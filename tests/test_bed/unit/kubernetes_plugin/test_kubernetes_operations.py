@@ -7,7 +7,7 @@ from llmd_rehearsal.kubernetes_plugin.operations import (
     without_foreign_fields,
     without_ignored,
 )
-from llmd_rehearsal.plugin_values import UNKNOWN, Change
+from llmd_rehearsal.plugin_values import UNKNOWN, PropertyChangeKind
 
 
 def changes(old, new, *replaced_by):
@@ -70,7 +70,7 @@ def test_ignored_paths_hide_what_lies_below_and_nothing_beside():
     changes = differences({"a": {"b": 1}, "ab": 1}, {"a": {"b": 2}, "ab": 2}, ())
 
     assert [d.name for d in without_ignored(changes, ["a"])] == ["ab"]
-    assert [d.change for d in changes] == [Change.UPDATE, Change.UPDATE]
+    assert [d.change for d in changes] == [PropertyChangeKind.UPDATE, PropertyChangeKind.UPDATE]
 
 
 def test_a_provider_option_makes_data_mutable_but_not_of_immutable_objects():

@@ -1,6 +1,6 @@
 import pytest
 from llmd_rehearsal.kubernetes_plugin import readiness
-from llmd_rehearsal.kubernetes_plugin.readiness import Observation
+from llmd_rehearsal.kubernetes_plugin.readiness import ReadinessEvidence
 
 
 def deployment(
@@ -36,7 +36,7 @@ def replica_set(revision="1", ready=2, desired=2):
 
 
 def readiness_of(live, *replica_sets):
-    return readiness.deployment(Observation(live, related={"replicasets": replica_sets}))
+    return readiness.deployment(ReadinessEvidence(live, related={"replicasets": replica_sets}))
 
 
 def test_a_deployment_is_ready_when_available_and_its_newest_replica_set_is():
@@ -67,7 +67,7 @@ def test_a_deployment_with_unready_pods_says_which_and_why():
     }
     related = {"replicasets": [replica_set(ready=0)], "pods": [pod]}
 
-    verdict = readiness.deployment(Observation(deployment(available="False"), related=related))
+    verdict = readiness.deployment(ReadinessEvidence(deployment(available="False"), related=related))
 
     assert verdict.reasons == (
         "[R] m",
@@ -82,7 +82,7 @@ def test_an_unbound_claim_of_its_volumes_holds_a_deployment_up():
     pending = {"metadata": {"name": "c"}, "status": {"phase": "Pending"}}
     related = {"replicasets": [replica_set()], "persistentvolumeclaims": [pending]}
 
-    verdict = readiness.deployment(Observation(live, related=related))
+    verdict = readiness.deployment(ReadinessEvidence(live, related=related))
 
     assert not verdict.ready
     assert verdict.reasons == ('Failed to bind PersistentVolumeClaim(s): "c"',)
@@ -101,14 +101,14 @@ def endpoints(**subset):
     [service(), service(selector={"a": "b"}, clusterIP="None"), service(selector={"a": "b"}, type="ExternalName")],
 )
 def test_a_service_without_endpoints_of_its_own_is_ready_at_once(live):
-    assert readiness.service(Observation(live)).ready
+    assert readiness.service(ReadinessEvidence(live)).ready
 
 
 def test_a_service_with_a_selector_settles():
     live, related = service(selector={"a": "b"}), endpoints(addresses=[{"ip": "1"}])
 
-    early = readiness.service(Observation(live, related=related, quiet_s=4, settle_s=10))
-    late = readiness.service(Observation(live, related=related, quiet_s=10, settle_s=10))
+    early = readiness.service(ReadinessEvidence(live, related=related, quiet_s=4, settle_s=10))
+    late = readiness.service(ReadinessEvidence(live, related=related, quiet_s=10, settle_s=10))
 
     assert (early.ready, early.look_again_s) == (False, 6)
     assert late.ready
@@ -117,7 +117,9 @@ def test_a_service_with_a_selector_settles():
 def test_a_service_with_unready_pods_is_not_ready_however_long():
     related = endpoints(notReadyAddresses=[{"ip": "1"}])
 
-    verdict = readiness.service(Observation(service(selector={"a": "b"}), related=related, quiet_s=99, settle_s=10))
+    verdict = readiness.service(
+        ReadinessEvidence(service(selector={"a": "b"}), related=related, quiet_s=99, settle_s=10)
+    )
 
     assert not verdict.ready
     assert not verdict.passes_at_limit
@@ -129,8 +131,8 @@ def test_a_load_balancer_waits_for_an_address():
     related = endpoints(addresses=[{"ip": "1"}])
     placed = {**live, "status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}}
 
-    assert not readiness.service(Observation(live, related=related, quiet_s=99)).ready
-    assert readiness.service(Observation(placed, related=related, quiet_s=99)).ready
+    assert not readiness.service(ReadinessEvidence(live, related=related, quiet_s=99)).ready
+    assert readiness.service(ReadinessEvidence(placed, related=related, quiet_s=99)).ready
 
 
 def job(*entries):
@@ -141,10 +143,10 @@ def test_a_job_is_ready_when_complete_and_failed_when_it_gave_up():
     complete = {"type": "Complete", "status": "True"}
     gave_up = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "m"}
 
-    assert readiness.job(Observation(job(complete))).ready
-    assert not readiness.job(Observation(job())).ready
-    assert readiness.job(Observation(job(gave_up))).failed
-    assert readiness.job(Observation(job(gave_up))).reasons == ("[BackoffLimitExceeded] m",)
+    assert readiness.job(ReadinessEvidence(job(complete))).ready
+    assert not readiness.job(ReadinessEvidence(job())).ready
+    assert readiness.job(ReadinessEvidence(job(gave_up))).failed
+    assert readiness.job(ReadinessEvidence(job(gave_up))).reasons == ("[BackoffLimitExceeded] m",)
 
 
 def claim(phase):
@@ -163,13 +165,13 @@ def claim(phase):
 def test_a_new_claim_is_ready_in_the_phase_that_its_class_allows(mode, phase, ready):
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": mode}]}
 
-    assert readiness.claim(Observation(claim(phase), related=related)).ready is ready
+    assert readiness.claim(ReadinessEvidence(claim(phase), related=related)).ready is ready
 
 
 def test_an_updated_claim_may_be_bound():
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": "WaitForFirstConsumer"}]}
 
-    assert readiness.claim(Observation(claim("Bound"), previous=claim("Bound"), related=related)).ready
+    assert readiness.claim(ReadinessEvidence(claim("Bound"), previous=claim("Bound"), related=related)).ready
 
 
 def test_a_stateful_set_is_ready_when_all_replicas_are_of_the_newest_revision():
@@ -180,8 +182,8 @@ def test_a_stateful_set_is_ready_when_all_replicas_are_of_the_newest_revision():
     live = {"metadata": {"generation": 1, "uid": "s"}, "spec": {"replicas": 2}, "status": status}
     rolling = {**live, "status": {**status, "updateRevision": "b"}}
 
-    assert readiness.stateful_set(Observation(live)).ready
-    assert readiness.stateful_set(Observation(rolling)).reasons[-1] == (
+    assert readiness.stateful_set(ReadinessEvidence(live)).ready
+    assert readiness.stateful_set(ReadinessEvidence(rolling)).reasons[-1] == (
         'StatefulSet controller failed to advance from revision "a" to revision "b"'
     )
 
@@ -200,5 +202,7 @@ def test_a_daemon_set_is_ready_when_every_node_has_its_pod():
     live = {"metadata": {"generation": 1, "uid": "d"}, "status": {"observedGeneration": 1, **counts}}
     lacking = {**live, "status": {**live["status"], "numberReady": 2}}
 
-    assert readiness.daemon_set(Observation(live)).ready
-    assert readiness.daemon_set(Observation(lacking)).reasons == ("2 out of 3 replicas succeeded readiness checks",)
+    assert readiness.daemon_set(ReadinessEvidence(live)).ready
+    assert readiness.daemon_set(ReadinessEvidence(lacking)).reasons == (
+        "2 out of 3 replicas succeeded readiness checks",
+    )

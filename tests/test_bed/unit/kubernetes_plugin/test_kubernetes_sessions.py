@@ -2,8 +2,8 @@ import json
 
 import pytest
 from llmd_rehearsal.kubernetes_plugin.client import find_access, load
-from llmd_rehearsal.kubernetes_plugin.sessions import Settings, compare
-from llmd_rehearsal.plugin_values import UNKNOWN, Refusal
+from llmd_rehearsal.kubernetes_plugin.sessions import ProviderSettings, compare
+from llmd_rehearsal.plugin_values import UNKNOWN, OperationRefusal
 
 
 def config(server="https://a:1", user="u", namespace="ns"):
@@ -42,7 +42,9 @@ def test_another_server_replaces_the_provider_unless_the_identifier_stays(olds, 
 
 
 def test_booleans_arrive_as_texts():
-    settings = Settings.parse({"kubeconfig": config(), "upsertExistingObjects": "true", "enablePatchForce": "false"})
+    settings = ProviderSettings.parse(
+        {"kubeconfig": config(), "upsertExistingObjects": "true", "enablePatchForce": "false"}
+    )
 
     assert settings.flags == {"upsertExistingObjects"}
 
@@ -50,13 +52,13 @@ def test_booleans_arrive_as_texts():
 def test_the_environment_names_the_kubeconfig_where_the_program_names_none(monkeypatch):
     monkeypatch.setenv("KUBECONFIG", "/some/where")
 
-    assert Settings.parse({}).kubeconfig == "/some/where"
+    assert ProviderSettings.parse({}).kubeconfig == "/some/where"
 
 
 @pytest.mark.parametrize("option", [{"enableServerSideApply": "false"}, {"renderYamlToDirectory": "/tmp/x"}])
 def test_options_that_no_rehearsal_can_honour_are_refused(option):
-    with pytest.raises(Refusal, match=next(iter(option))):
-        Settings.parse(option)
+    with pytest.raises(OperationRefusal, match=next(iter(option))):
+        ProviderSettings.parse(option)
 
 
 def test_a_kubeconfig_may_be_a_path(tmp_path):
@@ -70,5 +72,5 @@ def test_a_kubeconfig_may_be_a_path(tmp_path):
 
 
 def test_a_text_that_is_no_kubeconfig_is_refused():
-    with pytest.raises(Refusal, match="failed to parse kubeconfig: couldn't get version/kind"):
+    with pytest.raises(OperationRefusal, match="failed to parse kubeconfig: couldn't get version/kind"):
         load("not a kubeconfig")

@@ -12,7 +12,7 @@ from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.oci_plugin.local_cluster import EtcdStore
 from llmd_rehearsal.oci_plugin.nodes import Machines
 from llmd_rehearsal.oci_plugin.operations import Operations, ResourceRequest
-from llmd_rehearsal.oci_plugin.region import Clock, Records
+from llmd_rehearsal.oci_plugin.region import Records, RegionClock
 from llmd_rehearsal.plugin_values import Naming
 
 COMPARTMENT = "ocid1.compartment.oc1..aaaa"
@@ -58,7 +58,7 @@ class Region:
             self.records,
             machines,
             Faults(faults),
-            Clock(0),
+            RegionClock(0),
             lambda: "10.244.0.1:6443",
             store=cast("EtcdStore", self.store),
         )

@@ -5,13 +5,13 @@ from typing import TypeAlias
 
 import pytest
 from llmd_rehearsal.oci_plugin.bridge import check, compare
-from llmd_rehearsal.oci_plugin.facts import Property, Resource, resource_of, resources
+from llmd_rehearsal.oci_plugin.facts import Property, ResourceType, resource_of, resources
 from llmd_rehearsal.oci_plugin.operations import NewResource, first_state
 from llmd_rehearsal.oci_plugin.region import Records
-from llmd_rehearsal.plugin_values import UNKNOWN, Naming, Refusal
+from llmd_rehearsal.plugin_values import UNKNOWN, Naming, OperationRefusal
 
 ALL = sorted(resources().values(), key=lambda resource: resource.token)
-InputsOf: TypeAlias = Callable[[Resource], dict[str, object]]
+InputsOf: TypeAlias = Callable[[ResourceType], dict[str, object]]
 SPECIAL = {"cidrBlock": "10.0.0.0/24", "kubernetesVersion": "v1.34.2"}
 
 
@@ -32,19 +32,19 @@ ANSWERED_OTHERWISE = {"DomainsDynamicResourceGroup": frozenset({"schemas"})}
 """What OCI answers in other words than it was told."""
 
 
-def _least(resource: Resource) -> dict[str, object]:
+def _least(resource: ResourceType) -> dict[str, object]:
     known = {name: item for name, item in resource.inputs.items() if item.required or name in SPECIAL}
     return {name: _example(name, item) for name, item in known.items()}
 
 
-def _most(resource: Resource) -> dict[str, object]:
+def _most(resource: ResourceType) -> dict[str, object]:
     return {name: _example(name, item) for name, item in resource.inputs.items()}
 
 
 @pytest.mark.parametrize("resource", ALL, ids=lambda resource: resource.name)
 @pytest.mark.parametrize("inputs_of", [_least, _most])
 def test_the_same_inputs_change_nothing_of_what_was_made_of_them(
-    resource: Resource, inputs_of: Callable[[Resource], dict[str, object]]
+    resource: ResourceType, inputs_of: Callable[[ResourceType], dict[str, object]]
 ):
     checked = check(resource, {}, inputs_of(resource), Naming("it"))
     assert checked.failures == []
@@ -56,7 +56,9 @@ def test_the_same_inputs_change_nothing_of_what_was_made_of_them(
 
 
 def test_a_resource_that_is_not_served_is_named_with_those_that_are():
-    with pytest.raises(Refusal, match=r"oci:Database/db:Db is not in this rehearsal; .* serves Addon, Alarm, Bastion"):
+    with pytest.raises(
+        OperationRefusal, match=r"oci:Database/db:Db is not in this rehearsal; .* serves Addon, Alarm, Bastion"
+    ):
         resource_of("oci:Database/db:Db")
 
 
@@ -83,7 +85,7 @@ def test_the_engines_own_proposal_is_the_name():
 
 
 def test_a_name_must_be_given_where_none_may_be_made_up():
-    with pytest.raises(Refusal, match="automatic naming is disabled"):
+    with pytest.raises(OperationRefusal, match="automatic naming is disabled"):
         check(POOL, {}, LEAST, Naming("gpu", allowed=False))
 
 
@@ -106,7 +108,7 @@ def test_inputs_are_brought_into_their_types():
     ],
 )
 def test_a_value_that_no_conversion_helps_is_an_error_of_the_call(news: dict[str, object], words: str):
-    with pytest.raises(Refusal, match=words):
+    with pytest.raises(OperationRefusal, match=words):
         check(GATEWAY, {}, {"compartmentId": "p", **news}, Naming("g"))
 
 

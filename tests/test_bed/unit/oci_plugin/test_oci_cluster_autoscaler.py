@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmd_rehearsal.oci_plugin.cluster_autoscaler import (
-    ClusterAutoscaler,
+    ClusterAutoscalerAddOn,
     PodRequest,
     figures,
     pods_of,
@@ -61,7 +61,7 @@ class Scene:
     region: Region
     pool_id: str
     view: View
-    autoscaler: ClusterAutoscaler
+    autoscaler: ClusterAutoscalerAddOn
 
     @property
     def size(self) -> int:
@@ -76,12 +76,12 @@ class Scene:
 
 @pytest.fixture
 def scene(region: Region, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(ClusterAutoscaler, "_run", lambda _: None)
+    monkeypatch.setattr(ClusterAutoscalerAddOn, "_run", lambda _: None)
     vcn = region.vcn()
     subnet = region.subnet(vcn, "10.0.0.0/19")
     state = region.create("NodePool", **pool(region.cluster(vcn), subnet, 1))
     view = View(region)
-    autoscaler = ClusterAutoscaler(region.records, Machines(region.records, region.nodes), view)
+    autoscaler = ClusterAutoscalerAddOn(region.records, Machines(region.records, region.nodes), view)
     autoscaler.configure({"nodes": f"1:3:{state['id']}"})
     return Scene(region, state["id"], view, autoscaler)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from llmd_rehearsal.oci_plugin.functions import FunctionCall, invoke
-from llmd_rehearsal.plugin_values import Refusal
+from llmd_rehearsal.plugin_values import OperationRefusal
 from oci_region import COMPARTMENT, Region
 
 
@@ -20,7 +20,7 @@ def test_a_cluster_gives_the_rehearsals_kubeconfig(region: Region, tmp_path: Pat
     answer = ask(region, "getClusterKubeConfig", file, clusterId=cluster["id"], tokenVersion="2.0.0")
     assert (answer["content"], answer["clusterId"]) == ("a: kubeconfig", cluster["id"])
     region.delete(cluster)
-    with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound"):
+    with pytest.raises(OperationRefusal, match="404-NotAuthorizedOrNotFound"):
         ask(region, "getClusterKubeConfig", file, clusterId=cluster["id"])
 
 
@@ -79,5 +79,5 @@ def test_what_there_is_can_be_listed(region: Region):
 
 
 def test_a_function_that_is_not_answered_is_named_with_those_that_are(region: Region):
-    with pytest.raises(Refusal, match=r"getWallet is not in this rehearsal; .* answers getAddonOptions, "):
+    with pytest.raises(OperationRefusal, match=r"getWallet is not in this rehearsal; .* answers getAddonOptions, "):
         ask(region, "getWallet")

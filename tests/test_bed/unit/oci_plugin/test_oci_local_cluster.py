@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from llmd_base.errors import KitError
 from llmd_rehearsal.oci_plugin.local_cluster import ClusterAddOns, EtcdStore, configurations_of, etcd_client
-from llmd_rehearsal.oci_plugin.region import Clock, WorkRequestFailed
+from llmd_rehearsal.oci_plugin.region import RegionClock, WorkRequestFailed
 
 
 class Cluster:
@@ -38,7 +38,7 @@ class Cluster:
             raise KitError(self._failure)
 
 
-class GatedClock(Clock):
+class GatedClock(RegionClock):
     """Time passes when it is told to."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class GatedClock(Clock):
         assert self.opened.wait(10)
 
 
-def control(cluster: Cluster, clock: Clock) -> ClusterAddOns:
+def control(cluster: Cluster, clock: RegionClock) -> ClusterAddOns:
     return ClusterAddOns(cast("Any", cluster), clock)
 
 
@@ -78,7 +78,7 @@ def test_an_add_on_that_was_removed_meanwhile_does_not_come():
 
 def test_a_removal_that_helm_refuses_fails():
     with pytest.raises(WorkRequestFailed, match="no way"):
-        control(Cluster("no way"), Clock(0)).remove("CertManager")
+        control(Cluster("no way"), RegionClock(0)).remove("CertManager")
 
 
 def test_a_configuration_is_read_by_key():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.cluster.instance_metadata import Boot, user_data
-from llmd_rehearsal.agent_config import Taint
+from llmd_rehearsal.agent_config import NodeTaint
 from llmd_rehearsal.oci_plugin.nodes import read_boot
 from llmd_rehearsal.plugin_values import InitFailed
 from oci_region import COMPARTMENT, DOMAIN, RDMA_SHAPE, Region, pool
@@ -47,7 +47,7 @@ def parts(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_kubelets_arguments_are_found_in_user_data(form: Any):
     boot = read_boot({"user_data": form(SCRIPT)})
     assert boot.labels == {"l": "1", "m": "2"}
-    assert boot.taints == (Taint(key="a", value="b", effect="NoSchedule"), Taint(key="c", effect="NoExecute"))
+    assert boot.taints == (NodeTaint(key="a", value="b", effect="NoSchedule"), NodeTaint(key="c", effect="NoExecute"))
     assert boot.joins
 
 
@@ -110,7 +110,7 @@ def test_a_pool_of_nine_registers_nine_nodes(region: Region, parts: tuple[dict[s
         "l": "1",
     }
     assert expected.items() <= node.labels.items()
-    assert Taint(key="a", value="b", effect="NoSchedule") in node.taints
+    assert NodeTaint(key="a", value="b", effect="NoSchedule") in node.taints
     assert {item["state"] for item in state["nodes"]} == {"ACTIVE"}
 
 

@@ -7,8 +7,8 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_rehearsal.oci_plugin.facts import resource_of
 from llmd_rehearsal.oci_plugin.faults import parse_rule, write_rules
-from llmd_rehearsal.oci_plugin.region import Clock, WorkRequestFailed, read_journal
-from llmd_rehearsal.plugin_values import InitFailed, Refusal
+from llmd_rehearsal.oci_plugin.region import RegionClock, WorkRequestFailed, read_journal
+from llmd_rehearsal.plugin_values import InitFailed, OperationRefusal
 from oci_region import COMPARTMENT, DOMAIN, Region, pool
 
 
@@ -56,7 +56,7 @@ def test_what_is_gone_is_read_as_nothing_and_deleted_without_complaint():
     region.delete(vcn)
     region.operations.delete(vcn["id"], order)
     assert region.operations.read(vcn["id"], {}) is None
-    with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound"):
+    with pytest.raises(OperationRefusal, match="404-NotAuthorizedOrNotFound"):
         region.operations.update(vcn["id"], vcn, order)
 
 
@@ -91,11 +91,11 @@ def test_a_change_that_was_not_written_to_its_end_is_left_out_of_the_journal(tmp
 
 def test_a_limit_that_is_too_short_ends_the_wait():
     with pytest.raises(WorkRequestFailed, match="timeout while waiting for state to become 'SUCCEEDED'"):
-        Clock(0).work(resource_of("oci:Core/clusterNetwork:ClusterNetwork"), "create", 60)
+        RegionClock(0).work(resource_of("oci:Core/clusterNetwork:ClusterNetwork"), "create", 60)
 
 
 def test_a_cancelled_wait_ends():
-    clock = Clock(1000)
+    clock = RegionClock(1000)
     clock.cancel()
     with pytest.raises(WorkRequestFailed, match="cancelled"):
         clock.work(resource_of("oci:ContainerEngine/cluster:Cluster"), "create", 3600)
@@ -123,12 +123,12 @@ class TestFaults:
 
     def test_requests_that_stay_too_many_fail_in_the_end(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: too-many-requests}]")
-        with pytest.raises(Refusal, match="429-TooManyRequests, Too many requests for the user"):
+        with pytest.raises(OperationRefusal, match="429-TooManyRequests, Too many requests for the user"):
             region.vcn()
 
     def test_an_internal_error_leaves_nothing(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: internal-error, times: 1}]")
-        with pytest.raises(Refusal, match="500-InternalError, Internal server error\nSuggestion: The service"):
+        with pytest.raises(OperationRefusal, match="500-InternalError, Internal server error\nSuggestion: The service"):
             region.vcn()
         assert region.records.all_of("Vcn") == []
         region.vcn()
@@ -148,7 +148,7 @@ class TestFaults:
         faults.write_text("faults: [{resource: NodePool, fault: late-failure, times: 1}]")
         with pytest.raises(InitFailed) as failure:
             region.create("NodePool", **inputs)
-        with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound"):
+        with pytest.raises(OperationRefusal, match="404-NotAuthorizedOrNotFound"):
             region.update("NodePool", failure.value.properties, **inputs)
         region.create("NodePool", **inputs)
         assert len(region.nodes.there) == 9
@@ -196,7 +196,7 @@ class TestFaults:
         before = region.vcn()
         assert [vcn.id for vcn in region.records.all_of("Vcn")] == [before["id"]]
         faults.write_text("faults: [{resource: Vcn, fault: answer-lost}]")
-        with pytest.raises(Refusal, match=r"can not create Core Vcn: .* net/http: request canceled"):
+        with pytest.raises(OperationRefusal, match=r"can not create Core Vcn: .* net/http: request canceled"):
             region.vcn()
         assert [vcn.state["state"] for vcn in region.records.all_of("Vcn")] == ["AVAILABLE", "AVAILABLE"]
 
@@ -226,7 +226,7 @@ class TestFaults:
     def test_a_fault_hits_the_names_that_it_is_for(self, region: Region, faults: Path):
         faults.write_text('faults: [{resource: "*", name: "gpu*", fault: internal-error}]')
         region.vcn()
-        with pytest.raises(Refusal, match="500-InternalError"):
+        with pytest.raises(OperationRefusal, match="500-InternalError"):
             region.vcn(displayName="gpu-network")
 
     def test_a_delete_can_fail_and_be_done_again(self, region: Region, faults: Path):
@@ -240,9 +240,9 @@ class TestFaults:
     def test_a_fault_that_is_asked_for_in_short_hits_every_operation(self, region: Region, faults: Path):
         vcn = region.vcn()
         write_rules(faults, [parse_rule("Vcn/it:internal-error:2")])
-        with pytest.raises(Refusal, match="500-InternalError"):
+        with pytest.raises(OperationRefusal, match="500-InternalError"):
             region.update("Vcn", vcn, compartmentId=COMPARTMENT, cidrBlocks=["10.0.0.0/16"])
-        with pytest.raises(Refusal, match="500-InternalError"):
+        with pytest.raises(OperationRefusal, match="500-InternalError"):
             region.delete(vcn)
         region.delete(vcn)
 
@@ -261,5 +261,5 @@ class TestFaults:
 
     def test_a_file_that_holds_no_faults_is_named(self, region: Region, faults: Path):
         faults.write_text("faults: [{fault: earthquake}]")
-        with pytest.raises(Refusal, match=r"oci-faults\.yaml holds no faults"):
+        with pytest.raises(OperationRefusal, match=r"oci-faults\.yaml holds no faults"):
             region.vcn()

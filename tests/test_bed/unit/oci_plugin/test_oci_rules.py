@@ -4,19 +4,21 @@ from typing import Any
 
 import pytest
 from llmd_rehearsal.oci_plugin.facts import image_id
-from llmd_rehearsal.plugin_values import InitFailed, Refusal
+from llmd_rehearsal.plugin_values import InitFailed, OperationRefusal
 from oci_region import COMPARTMENT, DOMAIN, RDMA_SHAPE, Region, pool
 
 
 def test_a_subnet_must_lie_in_its_network(region: Region):
-    with pytest.raises(Refusal, match=r"400-InvalidParameter, .* not within the CIDRs of the VCN, 10.0.0.0/16"):
+    with pytest.raises(
+        OperationRefusal, match=r"400-InvalidParameter, .* not within the CIDRs of the VCN, 10.0.0.0/16"
+    ):
         region.subnet(region.vcn(), "10.1.0.0/24")
 
 
 def test_subnets_must_not_overlap(region: Region):
     vcn = region.vcn()
     other = region.subnet(vcn, "10.0.0.0/20")
-    with pytest.raises(Refusal, match=f"subnet {other['id']} with CIDR 10.0.0.0/20 overlaps with this CIDR"):
+    with pytest.raises(OperationRefusal, match=f"subnet {other['id']} with CIDR 10.0.0.0/20 overlaps with this CIDR"):
         region.subnet(vcn, "10.0.1.0/24")
 
 
@@ -29,20 +31,20 @@ def test_a_changed_subnet_does_not_overlap_with_itself(region: Region):
 def test_a_network_keeps_the_ranges_of_its_subnets(region: Region):
     vcn = region.vcn("10.0.0.0/16", "10.1.0.0/16")
     region.subnet(vcn, "10.1.0.0/24")
-    with pytest.raises(Refusal, match="409-Conflict"):
+    with pytest.raises(OperationRefusal, match="409-Conflict"):
         region.update("Vcn", vcn, compartmentId=COMPARTMENT, cidrBlocks=["10.0.0.0/16"])
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/8", "10.0.0.0/31", "10.0.0.1/16", "ten"])
 def test_ranges_have_from_16_to_30_bits(region: Region, cidr: str):
-    with pytest.raises(Refusal, match="400-InvalidParameter"):
+    with pytest.raises(OperationRefusal, match="400-InvalidParameter"):
         region.vcn(cidr)
 
 
 def test_a_second_internet_gateway_is_one_too_many(region: Region):
     where = {"compartmentId": COMPARTMENT, "vcnId": region.vcn()["id"]}
     region.create("InternetGateway", **where)
-    with pytest.raises(Refusal, match=r"400-LimitExceeded, .*internet-gateway-count"):
+    with pytest.raises(OperationRefusal, match=r"400-LimitExceeded, .*internet-gateway-count"):
         region.create("InternetGateway", **where)
 
 
@@ -53,14 +55,14 @@ def test_a_rule_may_name_a_group_of_its_own_network_only(region: Region):
     group, stranger = region.group(region.vcn()), region.group(region.vcn("10.9.0.0/16"))
     rule = {"networkSecurityGroupId": group["id"], "direction": "INGRESS", "protocol": "all"}
     peer = {"source": stranger["id"], "sourceType": "NETWORK_SECURITY_GROUP"}
-    with pytest.raises(Refusal, match="is not in VCN"):
+    with pytest.raises(OperationRefusal, match="is not in VCN"):
         region.create("NetworkSecurityGroupSecurityRule", **rule, **peer)
 
 
 def test_what_was_deleted_is_not_found(region: Region):
     vcn = region.vcn()
     region.delete(vcn)
-    with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound"):
+    with pytest.raises(OperationRefusal, match="404-NotAuthorizedOrNotFound"):
         region.subnet(vcn, "10.0.0.0/24")
 
 
@@ -72,10 +74,10 @@ def test_a_network_goes_after_all_that_is_in_it(region: Region):
     vcn = region.vcn()
     subnet = region.subnet(vcn, "10.0.0.0/24")
     gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
-    with pytest.raises(Refusal, match="409-"):
+    with pytest.raises(OperationRefusal, match="409-"):
         region.delete(vcn)
     region.delete(subnet)
-    with pytest.raises(Refusal, match=r"409-IncorrectState, .* is associated with Gateway that is in use"):
+    with pytest.raises(OperationRefusal, match=r"409-IncorrectState, .* is associated with Gateway that is in use"):
         region.delete(vcn)
     region.delete(gateway)
     region.delete(vcn)
@@ -87,7 +89,7 @@ def test_a_gateway_goes_after_the_routes_to_it(region: Region):
     gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
     rule = {"networkEntityId": gateway["id"], "destination": "0.0.0.0/0"}
     table = region.create("RouteTable", compartmentId=COMPARTMENT, vcnId=vcn["id"], routeRules=[rule])
-    with pytest.raises(Refusal, match=f"references the RouteTable {table['id']}"):
+    with pytest.raises(OperationRefusal, match=f"references the RouteTable {table['id']}"):
         region.delete(gateway)
 
 
@@ -109,7 +111,7 @@ def parts(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_versions_are_those_that_there_are(region: Region):
-    with pytest.raises(Refusal, match=r"Invalid kubernetesVersion: v1.2.3, supported versions: .*v1.34.2"):
+    with pytest.raises(OperationRefusal, match=r"Invalid kubernetesVersion: v1.2.3, supported versions: .*v1.34.2"):
         region.cluster(region.vcn(), kubernetesVersion="v1.2.3")
 
 
@@ -117,24 +119,24 @@ def test_versions_are_those_that_there_are(region: Region):
 def test_a_cluster_goes_up_one_minor_version_at_a_time(region: Region, version: str):
     vcn = region.vcn()
     cluster = region.cluster(vcn)
-    with pytest.raises(Refusal, match=f"Cannot change the Kubernetes version from v1.34.2 to {version}"):
+    with pytest.raises(OperationRefusal, match=f"Cannot change the Kubernetes version from v1.34.2 to {version}"):
         region.update("Cluster", cluster, compartmentId=COMPARTMENT, vcnId=vcn["id"], kubernetesVersion=version)
 
 
 def test_services_must_not_overlap_with_the_network(region: Region):
-    with pytest.raises(Refusal, match=r"services CIDR 10.96.0.0/16 overlaps"):
+    with pytest.raises(OperationRefusal, match=r"services CIDR 10.96.0.0/16 overlaps"):
         region.cluster(region.vcn("10.96.0.0/16"))
 
 
 def test_a_private_subnet_has_no_public_endpoint(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     _, subnet = parts
     endpoint = {"subnetId": subnet["id"], "isPublicIpEnabled": True}
-    with pytest.raises(Refusal, match="private subnet"):
+    with pytest.raises(OperationRefusal, match="private subnet"):
         region.cluster({"id": subnet["vcnId"]}, endpointConfig=endpoint)
 
 
 def test_nodes_may_lag_behind_the_cluster_but_not_lead(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
-    with pytest.raises(Refusal, match=r"at most that of the cluster, v1.34.2"):
+    with pytest.raises(OperationRefusal, match=r"at most that of the cluster, v1.34.2"):
         region.create("NodePool", **pool(*parts, kubernetesVersion="v1.35.2"))
 
 
@@ -148,7 +150,7 @@ def test_nodes_may_lag_behind_the_cluster_but_not_lead(region: Region, parts: tu
 def test_machines_must_be_such_as_there_are(
     region: Region, parts: tuple[dict[str, Any], dict[str, Any]], change: dict[str, Any], words: str
 ):
-    with pytest.raises(Refusal, match=words):
+    with pytest.raises(OperationRefusal, match=words):
         region.create("NodePool", **pool(*parts, **change))
 
 
@@ -162,11 +164,11 @@ def oke_image(version: str) -> dict[str, Any]:
 
 def test_an_image_of_oke_is_for_its_own_version_only(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     words = "409-Conflict, Kubernetes version does not match Kubernetes version of OKE worker node image"
-    with pytest.raises(Refusal, match=words):
+    with pytest.raises(OperationRefusal, match=words):
         region.create("NodePool", **pool(*parts, nodeSourceDetails=oke_image("1.33.1"), **SYSTEM))
     inputs = pool(*parts, nodeSourceDetails=oke_image("1.34.2"), kubernetesVersion="v1.34.2", **SYSTEM)
     before = region.create("NodePool", **inputs)
-    with pytest.raises(Refusal, match=words):
+    with pytest.raises(OperationRefusal, match=words):
         region.update("NodePool", before, **{**inputs, "kubernetesVersion": "v1.33.1"})
 
 
@@ -201,23 +203,23 @@ def test_an_identity_domain_adds_a_schema_and_tells_no_tags(region: Region):
 
 def test_a_compute_cluster_has_one_availability_domain(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=OTHER_DOMAIN)
-    with pytest.raises(Refusal, match=f"is in availability domain {OTHER_DOMAIN}"):
+    with pytest.raises(OperationRefusal, match=f"is in availability domain {OTHER_DOMAIN}"):
         region.create("NodePool", **pool(*parts, details={"computeClusterId": compute["id"]}))
     places = [{"availabilityDomain": domain, "subnetId": parts[1]["id"]} for domain in (DOMAIN, OTHER_DOMAIN)]
     details = {"computeClusterId": compute["id"], "placementConfigs": places}
-    with pytest.raises(Refusal, match="one availability domain only"):
+    with pytest.raises(OperationRefusal, match="one availability domain only"):
         region.create("NodePool", **pool(*parts, details=details))
 
 
 def test_only_machines_with_rdma_are_in_compute_clusters(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
     small: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}}
-    with pytest.raises(Refusal, match="not supported in a compute cluster"):
+    with pytest.raises(OperationRefusal, match="not supported in a compute cluster"):
         region.create("NodePool", **pool(*parts, details={"computeClusterId": compute["id"]}, **small))
 
 
 def test_an_availability_domain_must_be_the_regions(region: Region):
-    with pytest.raises(Refusal, match="Invalid availabilityDomain Uocm:PHX-AD-1"):
+    with pytest.raises(OperationRefusal, match="Invalid availabilityDomain Uocm:PHX-AD-1"):
         region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="Uocm:PHX-AD-1")
     region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="AbCd:US-ASHBURN-AD-3")
 
@@ -225,9 +227,9 @@ def test_an_availability_domain_must_be_the_regions(region: Region):
 def test_add_ons_are_those_of_the_catalogue_each_once(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
     region.create("Addon", addonName="CertManager", **inputs)
-    with pytest.raises(Refusal, match="is installed already"):
+    with pytest.raises(OperationRefusal, match="is installed already"):
         region.create("Addon", addonName="CertManager", **inputs)
-    with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound, Addon Nonsense is not available"):
+    with pytest.raises(OperationRefusal, match="404-NotAuthorizedOrNotFound, Addon Nonsense is not available"):
         region.create("Addon", addonName="Nonsense", **inputs)
 
 
@@ -253,7 +255,7 @@ def test_an_add_on_may_be_told_not_to_look_for_the_one_that_it_needs(
 
 def test_basic_clusters_have_no_add_ons(region: Region):
     cluster = region.cluster(region.vcn(), type="BASIC_CLUSTER")
-    with pytest.raises(Refusal, match="enhanced clusters only"):
+    with pytest.raises(OperationRefusal, match="enhanced clusters only"):
         region.create("Addon", addonName="CertManager", clusterId=cluster["id"], removeAddonResourcesOnDelete=True)
 
 
@@ -262,9 +264,9 @@ def test_a_subnet_and_a_group_go_after_the_pool_that_uses_them(
 ):
     group = region.group({"id": parts[1]["vcnId"]})
     before = region.create("NodePool", **pool(*parts, details={"nsgIds": [group["id"]]}))
-    with pytest.raises(Refusal, match=r"references the VNIC .* You must remove the reference to proceed"):
+    with pytest.raises(OperationRefusal, match=r"references the VNIC .* You must remove the reference to proceed"):
         region.delete(parts[1])
-    with pytest.raises(Refusal, match="cannot be deleted since it still has vnics attached to it"):
+    with pytest.raises(OperationRefusal, match="cannot be deleted since it still has vnics attached to it"):
         region.delete(group)
     region.delete(before)
     region.delete(group)
@@ -280,7 +282,7 @@ def test_a_cluster_network_takes_machines_with_rdma_only(region: Region):
         "instancePools": [{"instanceConfigurationId": configuration["id"], "size": 2}],
         "placementConfiguration": {"availabilityDomain": DOMAIN},
     }
-    with pytest.raises(Refusal, match="not supported in a cluster network"):
+    with pytest.raises(OperationRefusal, match="not supported in a cluster network"):
         region.create("ClusterNetwork", **inputs)
     assert launch["shape"] != RDMA_SHAPE
 
@@ -291,7 +293,7 @@ def test_what_an_instance_boots_with_can_not_be_changed(region: Region, key: str
     inputs = {"compartmentId": COMPARTMENT, "availabilityDomain": DOMAIN, "shape": RDMA_SHAPE, "displayName": "gpu-0"}
     before = region.create("Instance", **inputs, metadata=metadata)
     region.update("Instance", before, **inputs, metadata={**metadata, "oke-max-pods": "40"})
-    with pytest.raises(Refusal, match=f"The metadata {key} can't be changed"):
+    with pytest.raises(OperationRefusal, match=f"The metadata {key} can't be changed"):
         region.update("Instance", before, **inputs, metadata={**metadata, key: "YmFy"})
 
 
@@ -312,7 +314,7 @@ def test_statements_that_oci_reads_pass(region: Region, statement: str):
     "statement", ["Permit nobody", "Allow group g to look repos in tenancy", "Allow dynamic-group d to manage x"]
 )
 def test_statements_that_oci_cannot_read_are_refused(region: Region, statement: str):
-    with pytest.raises(Refusal, match="Failed to parse the policy statement"):
+    with pytest.raises(OperationRefusal, match="Failed to parse the policy statement"):
         region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
 
 
@@ -324,16 +326,16 @@ def test_names_of_policies_are_theirs_alone(region: Region):
         "statements": ["Allow any-user to use x in tenancy"],
     }
     region.create("Policy", **policy)
-    with pytest.raises(Refusal, match="409-PolicyAlreadyExists"):
+    with pytest.raises(OperationRefusal, match="409-PolicyAlreadyExists"):
         region.create("Policy", **policy)
 
 
 def test_dynamic_groups_are_the_tenancys(region: Region):
     group = {"name": "g", "description": "d", "matchingRule": "ANY {instance.compartment.id = 'x'}"}
     region.create("DynamicGroup", compartmentId="ocid1.tenancy.oc1..a", **group)
-    with pytest.raises(Refusal, match="root compartment"):
+    with pytest.raises(OperationRefusal, match="root compartment"):
         region.create("DynamicGroup", compartmentId=COMPARTMENT, **group | {"name": "h"})
-    with pytest.raises(Refusal, match="matching rule"):
+    with pytest.raises(OperationRefusal, match="matching rule"):
         region.create(
             "DynamicGroup", compartmentId="ocid1.tenancy.oc1..a", **group | {"name": "h", "matchingRule": "x"}
         )
@@ -345,9 +347,9 @@ def test_a_file_system_goes_after_its_exports(region: Region):
     system, target = region.create("FileSystem", **where), region.create("MountTarget", **where, subnetId=subnet["id"])
     export = {"fileSystemId": system["id"], "exportSetId": target["exportSetId"], "path": "/models"}
     state = region.create("Export", **export)
-    with pytest.raises(Refusal, match="Another export with path /models"):
+    with pytest.raises(OperationRefusal, match="Another export with path /models"):
         region.create("Export", **export)
-    with pytest.raises(Refusal, match="409-Conflict"):
+    with pytest.raises(OperationRefusal, match="409-Conflict"):
         region.delete(system)
     region.delete(state)
     region.delete(system)

@@ -25,7 +25,7 @@ from llmd_rehearsal.pods.containers import (
 )
 from llmd_rehearsal.pods.images import ContainerContext, ContainerFactory, ImageEntry, ImageTable, Python
 from llmd_rehearsal.pods.probes import ProbeCount
-from llmd_rehearsal.pods.status import ContainerRecord, Role, Running, Terminated, Waiting
+from llmd_rehearsal.pods.status import ContainerRecord, ContainerRole, RunningContainer, Terminated, Waiting
 
 TABLE = ImageTable(
     [
@@ -185,7 +185,7 @@ class Watched:
         self.states: list[object] = []
         self.waits = asyncio.Event()
         self._codes = iter(codes)
-        self.record = ContainerRecord("c", "x", Role.MAIN)
+        self.record = ContainerRecord("c", "x", ContainerRole.MAIN)
         options = self.options = ContainerOptions(
             make=self._make,
             restarts=restarts,
@@ -233,7 +233,7 @@ async def test_a_container_without_probes_is_started_and_ready_at_once() -> None
     watched = Watched([None], restarts=lambda _code: True)
     running = asyncio.create_task(watched.worker.run())
     await asyncio.wait_for(watched.worker.started.wait(), 5)
-    assert isinstance(watched.record.state, Running)
+    assert isinstance(watched.record.state, RunningContainer)
     assert watched.record.ready
     await watched.worker.stop(1.0)
     await asyncio.wait_for(running, 5)
@@ -255,13 +255,13 @@ class Starting:
 
     def __init__(self, name: str, starts: Starts) -> None:
         self.begun, self.answers = asyncio.Event(), asyncio.Event()
-        self.record = ContainerRecord(name, "x", Role.MAIN)
+        self.record = ContainerRecord(name, "x", ContainerRole.MAIN)
         probe = Probe(exec=ExecAction(["ask"]), periodSeconds=1, failureThreshold=3600)
         options = ContainerOptions(
             make=self._make,
             restarts=lambda _code: False,
             termination_message=lambda _code: None,
-            changed=lambda: self.begun.set() if isinstance(self.record.state, Running) else None,
+            changed=lambda: self.begun.set() if isinstance(self.record.state, RunningContainer) else None,
             warn=lambda _reason, _message: None,
             address="127.0.0.1",
             probes=ProbeCount(),

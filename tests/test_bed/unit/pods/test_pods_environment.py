@@ -6,7 +6,7 @@ import pytest
 from lightkube.models.core_v1 import Container
 from lightkube.resources.core_v1 import Service
 from llmd_rehearsal.pods.environment import (
-    MissingSourceError,
+    MissingConfigError,
     environment,
     expand,
     field_value,
@@ -63,12 +63,12 @@ def test_an_optional_key_that_is_missing_leaves_the_variable_out() -> None:
     ],
 )
 def test_a_missing_source_is_named_as_a_kubelet_names_it(reference: dict[str, Any], message: str) -> None:
-    with pytest.raises(MissingSourceError, match=message):
+    with pytest.raises(MissingConfigError, match=message):
         variables({"env": [{"name": "X", "valueFrom": reference}]})
 
 
 def test_a_missing_env_from_is_an_error_unless_optional() -> None:
-    with pytest.raises(MissingSourceError):
+    with pytest.raises(MissingConfigError):
         variables({"envFrom": [{"secretRef": {"name": "none"}}]})
     assert variables({"envFrom": [{"secretRef": {"name": "none", "optional": True}}]})["HOSTNAME"] == "decode-0"
 
@@ -96,7 +96,7 @@ def test_labels_and_annotations_by_key_and_as_a_file() -> None:
 
 
 def test_a_bad_quantity_is_refused() -> None:
-    with pytest.raises(MissingSourceError, match="not a quantity"):
+    with pytest.raises(MissingConfigError, match="not a quantity"):
         quantity("8 GiB")
 
 

@@ -8,8 +8,8 @@ from lightkube.resources.core_v1 import Pod
 from llmd_rehearsal.pods.environment import PodFacts
 from llmd_rehearsal.pods.status import (
     ContainerRecord,
-    Role,
-    Running,
+    ContainerRole,
+    RunningContainer,
     Terminated,
     Waiting,
     initial_records,
@@ -22,16 +22,18 @@ START = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 NOW = datetime(2026, 11, 21, 6, 1, tzinfo=UTC)
 
 
-def running(name: str, role: Role = Role.MAIN, *, ready: bool = True) -> ContainerRecord:
-    return ContainerRecord(name, "x", role, Running(START), started=True, ready=ready, container_id="process://1")
+def running(name: str, role: ContainerRole = ContainerRole.MAIN, *, ready: bool = True) -> ContainerRecord:
+    return ContainerRecord(
+        name, "x", role, RunningContainer(START), started=True, ready=ready, container_id="process://1"
+    )
 
 
-def ended(name: str, code: int, role: Role = Role.MAIN, *, over: bool = True) -> ContainerRecord:
+def ended(name: str, code: int, role: ContainerRole = ContainerRole.MAIN, *, over: bool = True) -> ContainerRecord:
     state = Terminated(code, "Completed" if code == 0 else "Error", START, NOW, "process://1")
     return ContainerRecord(name, "x", role, state, over=over, container_id="process://1")
 
 
-def waiting(name: str, role: Role = Role.MAIN, reason: str = "PodInitializing") -> ContainerRecord:
+def waiting(name: str, role: ContainerRole = ContainerRole.MAIN, reason: str = "PodInitializing") -> ContainerRecord:
     return ContainerRecord(name, "x", role, Waiting(reason))
 
 
@@ -47,16 +49,16 @@ def condition(status: dict[str, Any], name: str) -> dict[str, Any]:
     ("records", "expected"),
     [
         ([waiting("m")], "Pending"),
-        ([running("i", Role.INIT), waiting("m")], "Pending"),
-        ([running("m")], "Running"),
+        ([running("i", ContainerRole.INIT), waiting("m")], "Pending"),
+        ([running("m")], "RunningContainer"),
         ([running("m"), waiting("n")], "Pending"),
-        ([ended("m", 1, over=False)], "Running"),
+        ([ended("m", 1, over=False)], "RunningContainer"),
         ([ended("m", 0)], "Succeeded"),
         ([ended("m", 0), ended("n", 3)], "Failed"),
-        ([ended("i", 1, Role.INIT), waiting("m")], "Failed"),
-        ([ended("i", 1, Role.INIT, over=False), waiting("m")], "Pending"),
-        ([running("s", Role.SIDECAR), ended("m", 0)], "Running"),
-        ([ended("s", 143, Role.SIDECAR), ended("m", 0)], "Succeeded"),
+        ([ended("i", 1, ContainerRole.INIT), waiting("m")], "Failed"),
+        ([ended("i", 1, ContainerRole.INIT, over=False), waiting("m")], "Pending"),
+        ([running("s", ContainerRole.SIDECAR), ended("m", 0)], "RunningContainer"),
+        ([ended("s", 143, ContainerRole.SIDECAR), ended("m", 0)], "Succeeded"),
     ],
 )
 def test_phase(records: list[ContainerRecord], expected: str) -> None:
@@ -64,16 +66,16 @@ def test_phase(records: list[ContainerRecord], expected: str) -> None:
 
 
 def test_a_pod_is_ready_when_all_of_its_containers_and_sidecars_are() -> None:
-    assert condition(status(running("s", Role.SIDECAR), running("m")), "Ready")["status"] == "True"
-    result = status(running("s", Role.SIDECAR, ready=False), running("m"))
+    assert condition(status(running("s", ContainerRole.SIDECAR), running("m")), "Ready")["status"] == "True"
+    result = status(running("s", ContainerRole.SIDECAR, ready=False), running("m"))
     assert condition(result, "Ready")["status"] == "False"
     assert condition(result, "Ready")["message"] == "containers with unready status: [s]"
 
 
 def test_a_pod_is_initialised_when_init_containers_have_ended_and_sidecars_started() -> None:
-    result = status(ended("i", 0, Role.INIT), waiting("s", Role.SIDECAR), waiting("m"))
+    result = status(ended("i", 0, ContainerRole.INIT), waiting("s", ContainerRole.SIDECAR), waiting("m"))
     assert condition(result, "Initialized")["message"] == "containers with incomplete status: [s]"
-    result = status(ended("i", 0, Role.INIT), running("s", Role.SIDECAR), waiting("m"))
+    result = status(ended("i", 0, ContainerRole.INIT), running("s", ContainerRole.SIDECAR), waiting("m"))
     assert condition(result, "Initialized")["status"] == "True"
 
 
@@ -123,16 +125,16 @@ def test_a_container_in_back_off_shows_its_last_end() -> None:
     result = status(record)["containerStatuses"][0]
     assert result["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
     assert result["lastState"]["terminated"]["exitCode"] == 137
-    assert (result["restartCount"], status(record)["phase"]) == (2, "Running")
+    assert (result["restartCount"], status(record)["phase"]) == (2, "RunningContainer")
 
 
 def test_records_start_in_the_order_of_the_spec_with_their_roles() -> None:
     inits = [{"name": "i", "image": "x"}, {"name": "s", "image": "x", "restartPolicy": "Always"}]
     records = initial_records(make_pod(initContainers=inits))
     assert [(name, record.role) for name, record in records.items()] == [
-        ("i", Role.INIT),
-        ("s", Role.SIDECAR),
-        ("vllm", Role.MAIN),
+        ("i", ContainerRole.INIT),
+        ("s", ContainerRole.SIDECAR),
+        ("vllm", ContainerRole.MAIN),
     ]
     assert records["vllm"].state == Waiting("PodInitializing")
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from lightkube.models.core_v1 import Container, Volume
 from llmd_rehearsal.pods import volumes
-from llmd_rehearsal.pods.environment import MissingSourceError
+from llmd_rehearsal.pods.environment import MissingConfigError
 from llmd_rehearsal.pods.pod_sandbox import container_mounts
 from llmd_rehearsal.pods.volumes import File, TokenRequest, VolumeSources, write_files
 from pods_for_tests import FACTS, FixedSources, make_pod
@@ -72,7 +72,7 @@ def test_a_pod_has_files_of_what_its_volumes_name() -> None:
     ],
 )
 def test_what_is_missing_is_an_error(source: dict[str, Any]) -> None:
-    with pytest.raises(MissingSourceError):
+    with pytest.raises(MissingConfigError):
         files(source)
 
 
@@ -106,7 +106,7 @@ def test_folders_never_lie_outside_the_state_folder(source: dict[str, Any], expe
 
 
 def test_an_unknown_kind_of_volume_is_refused() -> None:
-    with pytest.raises(MissingSourceError, match="no volumes of this kind"):
+    with pytest.raises(MissingConfigError, match="no volumes of this kind"):
         folder({"nfs": {"server": "s", "path": "/"}})
 
 

@@ -16,7 +16,7 @@ from llmd_rehearsal.cluster_plan import programs_in_pods
 from llmd_rehearsal.deployed_programs import deployed_versions, version_differences
 from llmd_rehearsal.front_door import gateway_parts
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING, ReleaseChoice
-from llmd_rehearsal.programs import Program, ProgramDefinition, pinned_modules
+from llmd_rehearsal.programs import LocalProgram, ProgramDefinition, pinned_modules
 
 PROGRAMS = programs.definitions().programs
 EVERYWHERE = sorted({*IN_PODS, *BEHIND_GATEWAY, *WATCHING, *FOLLOWING, "promtool"})
@@ -91,7 +91,7 @@ def told(changes: dict[str, Any], **versions: str) -> list[str]:
     deployed = {"epp": "v0.10.0", "pd-sidecar": "v0.10.0"}
     deployed["prometheus"] = "v0.312.0"
     located = {
-        name: Program(name, Path(name), versions.get(name, deployed.get(name, PROGRAMS[name].version)), "PATH")
+        name: LocalProgram(name, Path(name), versions.get(name, deployed.get(name, PROGRAMS[name].version)), "PATH")
         for name in names
     }
     return [str(item) for item in version_differences(plan, choice, located)]

@@ -38,7 +38,7 @@ def put_in_cache(name):
 
 def test_a_program_on_path_in_the_right_version_is_taken(cache, script):
     etcd = script("etcd", "echo etcd Version: 3.6.9")
-    assert programs.locate("etcd") == programs.Program("etcd", etcd, "v3.6.9", "PATH")
+    assert programs.locate("etcd") == programs.LocalProgram("etcd", etcd, "v3.6.9", "PATH")
 
 
 def test_a_program_on_path_in_another_version_is_not_taken(cache, script):
@@ -49,7 +49,7 @@ def test_a_program_on_path_in_another_version_is_not_taken(cache, script):
 def test_what_was_built_before_comes_before_path(cache, script):
     script("etcd", "echo etcd Version: 3.6.6")
     built = put_in_cache("etcd")
-    assert programs.locate("etcd") == programs.Program("etcd", built, "v3.6.6", "built from tools/")
+    assert programs.locate("etcd") == programs.LocalProgram("etcd", built, "v3.6.6", "built from tools/")
 
 
 def test_what_was_built_is_not_given_out_as_another_version(cache, path):
@@ -65,7 +65,7 @@ def test_a_releases_picker_and_sidecar_are_known_by_each_name_of_their_module(ca
     for program in (release.endpoint_picker.program, release.routing_sidecar.program):
         file = go_program(f"path\t{module}/cmd/{program.name}\nmod\t{module}\t{program.version}\t\n", program.name)
         located = programs.locate(program.name, program.version)
-        assert located == programs.Program(program.name, file, program.version, "PATH")
+        assert located == programs.LocalProgram(program.name, file, program.version, "PATH")
 
 
 def test_the_named_folder_comes_first_whatever_the_version(cache, script, tmp_path, monkeypatch):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 from llmd_rehearsal.vllm.clocks import Lag
 from llmd_rehearsal.vllm.command import KeyValueTransfer, settings
-from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.metrics import ServerMetrics
-from llmd_rehearsal.vllm.nixl import Identity, Network
+from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
 from llmd_rehearsal.vllm.startup import cache_size, splits_by_heads
 from llmd_tuner.latency import LatencyModel
@@ -33,7 +33,7 @@ class Request:
 class Server:
     """An engine and what tests want to know of it."""
 
-    engine: Engine
+    engine: SimulatedEngine
     clock: VirtualClock
     latency: LatencyModel
     transfer: KeyValueTransfer | None
@@ -84,12 +84,12 @@ def clock_fixture() -> VirtualClock:
 
 
 @pytest.fixture(name="network")
-def network_fixture() -> Network:
-    return Network()
+def network_fixture() -> TransferNetwork:
+    return TransferNetwork()
 
 
 @pytest.fixture(name="serve")
-def serve_fixture(clock: VirtualClock, network: Network) -> Callable[..., Server]:
+def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[..., Server]:
     """Makes servers of gpt-oss-120b from flags, all on one clock and one network."""
 
     def serve(
@@ -109,7 +109,9 @@ def serve_fixture(clock: VirtualClock, network: Network) -> Callable[..., Server
             latency = replace(latency, sizes=replace(latency.sizes, windows_alone=options.hybrid))
         metrics = ServerMetrics("m", {}, connector=options.transfer is not None, lag=Lag())
         log: list[str] = []
-        engine = Engine(options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"))
+        engine = SimulatedEngine(
+            options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed")
+        )
         server = Server(engine, clock, latency, options.transfer, options.block_size, log)
         if options.transfer is not None and options.transfer.nixl:
             identity = Identity(

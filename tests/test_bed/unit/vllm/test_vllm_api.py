@@ -6,12 +6,12 @@ import json
 import pytest
 from aiohttp import test_utils
 from llmd_oke.catalogue import model, shape
-from llmd_rehearsal.vllm.api import Api
+from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.command import settings
-from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.metrics import ServerMetrics
-from llmd_rehearsal.vllm.nixl import Identity, Network
+from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.startup import cache_size
 from llmd_tuner.latency_models import latency_model
 
@@ -20,7 +20,7 @@ NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 
 @pytest.fixture(name="network")
 def network_fixture():
-    return Network()
+    return TransferNetwork()
 
 
 @pytest.fixture(name="start")
@@ -34,12 +34,12 @@ async def start_fixture(network):
         options = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
         cache = cache_size(options, chosen, nodes)
         metrics = ServerMetrics("gpt", {}, connector=options.transfer is not None, lag=clock.lag)
-        engine = Engine(options, cache, latency_model(chosen, nodes), metrics, clock, network)
+        engine = SimulatedEngine(options, cache, latency_model(chosen, nodes), metrics, clock, network)
         if options.transfer is not None:
             identity = Identity(options.transfer.engine_id, "localhost", port, None, "m", "i", 16, "auto", 1, False)
             network.join(identity, engine)
         server = test_utils.RawTestServer(
-            Api(options, engine, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
+            ServerApi(options, engine, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
         )
         client = test_utils.TestClient(server)
         client.engine = engine

@@ -5,7 +5,7 @@ import json
 import pytest
 from llmd_oke.catalogue import release, release_names
 from llmd_oke.config.engine import engine_settings, further_flags
-from llmd_rehearsal.vllm.command import Refusal, settings
+from llmd_rehearsal.vllm.command import StartRefusal, settings
 
 MODEL = "openai/gpt-oss-120b"
 LLAMA = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
@@ -17,7 +17,7 @@ def serve(*flags, environment=None):
 
 
 def refusal(*flags, environment=None, argv=None):
-    with pytest.raises(Refusal) as error:
+    with pytest.raises(StartRefusal) as error:
         settings(argv or ["vllm", "serve", MODEL, *flags], environment or {})
     return error.value
 
@@ -159,7 +159,7 @@ def test_a_transfer_config_that_vllm_would_not_take_is_refused(config, words):
 @pytest.mark.parametrize("argv", [["/bin/sh", "-c", f"vllm serve {MODEL}"], ["sleep", "3600"], [], ["vllm", "bench"]])
 def test_a_command_that_is_no_plain_vllm_is_refused_with_what_is_accepted(argv):
     """Exit code 2."""
-    with pytest.raises(Refusal, match=r"vllm serve MODEL") as error:
+    with pytest.raises(StartRefusal, match=r"vllm serve MODEL") as error:
         settings(argv, {})
     assert error.value.exit_code == 2
 

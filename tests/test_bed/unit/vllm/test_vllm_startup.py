@@ -8,7 +8,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import model, release, shape
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_sources import source_hosts
-from llmd_rehearsal.vllm.command import Refusal, settings
+from llmd_rehearsal.vllm.command import StartRefusal, settings
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
@@ -48,12 +48,12 @@ def test_a_commit_is_read_where_the_cache_has_it_and_no_other(cache: Path):
     files = ContainerFiles({"/model-cache": str(cache)})
     (cache / "hub/models--openai--gpt-oss-120b/refs/main").unlink()
     assert read_model(MODEL, ENVIRONMENT, files, "abc") == f"/model-cache/{SNAPSHOT}"
-    with pytest.raises(Refusal, match="LocalEntryNotFoundError"):
+    with pytest.raises(StartRefusal, match="LocalEntryNotFoundError"):
         read_model(MODEL, ENVIRONMENT, files, "def")
 
 
 def test_a_cache_that_is_not_mounted_has_no_model(cache: Path):
-    with pytest.raises(Refusal, match="LocalEntryNotFoundError"):
+    with pytest.raises(StartRefusal, match="LocalEntryNotFoundError"):
         read(cache, HF_HOME="/elsewhere")
 
 
@@ -61,13 +61,13 @@ def test_the_vocabulary_is_not_looked_for_in_the_cache_by_itself(cache: Path):
     (cache / "encodings").rename(cache / "other")
     assert read(cache, TIKTOKEN_ENCODINGS_BASE="/model-cache/other")
     without = {"HF_HOME": "/model-cache"}
-    with pytest.raises(Refusal, match="HarmonyError"):
+    with pytest.raises(StartRefusal, match="HarmonyError"):
         read_model(MODEL, without, ContainerFiles({"/model-cache": str(cache)}))
 
 
 def test_another_models_files_are_refused(cache: Path):
     (cache / SNAPSHOT / "config.json").write_text(json.dumps({"num_hidden_layers": 80, "hidden_size": 8192}))
-    with pytest.raises(Refusal, match=r"config\.json has num_hidden_layers 80, gpt-oss-120b has 36"):
+    with pytest.raises(StartRefusal, match=r"config\.json has num_hidden_layers 80, gpt-oss-120b has 36"):
         read(cache)
 
 
@@ -86,14 +86,14 @@ def test_another_models_files_are_refused(cache: Path):
 )
 def test_weights_that_are_not_whole_are_refused(cache: Path, name: str, content: bytes, words: str):
     (cache / SNAPSHOT / name).write_bytes(content)
-    with pytest.raises(Refusal, match=words):
+    with pytest.raises(StartRefusal, match=words):
         read(cache)
 
 
 def test_a_file_of_weights_that_ends_early_is_refused(cache: Path):
     file = cache / SNAPSHOT / "model-00002-of-00002.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(Refusal, match="file not fully covered"):
+    with pytest.raises(StartRefusal, match="file not fully covered"):
         read(cache)
 
 
@@ -106,7 +106,7 @@ def size_of(*flags, name="gpt-oss-120b", gpus=None):
 
 
 def size_refusal(*flags, name="gpt-oss-120b", gpus=None):
-    with pytest.raises(Refusal) as error:
+    with pytest.raises(StartRefusal) as error:
         size_of(*flags, name=name, gpus=gpus)
     return error.value
 
@@ -168,7 +168,7 @@ NEW, OLD = (release(name).vllm.image.reference for name in ("llm-d-0.9.0", "llm-
 )
 def test_a_backend_that_cannot_hand_over_kv_is_refused_beside_a_kv_connector(flags):
     """In each form of the flag; exit code 1 and vLLM's words."""
-    with pytest.raises(Refusal, match=r"Reason: \['KV connector not supported'\]") as error:
+    with pytest.raises(StartRefusal, match=r"Reason: \['KV connector not supported'\]") as error:
         check_backend(serve("--kv-transfer-config", NIXL, *flags), NEW)
     assert error.value.exit_code == 1
 
@@ -177,7 +177,7 @@ def test_kv_cache_in_host_memory_is_a_connector_in_the_place_of_any_other():
     """As `_post_init_kv_transfer_config` has it: the hand-over is gone without a word."""
     options = serve("--kv-transfer-config", NIXL, "--kv-offloading-size", "10", "--attention-backend", UNIFIED)
     assert options.transfer is None
-    with pytest.raises(Refusal, match="KV connector not supported"):
+    with pytest.raises(StartRefusal, match="KV connector not supported"):
         check_backend(options, NEW)
 
 

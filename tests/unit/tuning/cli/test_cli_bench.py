@@ -18,7 +18,7 @@ from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_bench.files import ReadResults, Rejection, read_rows
 from llmd_bench.load import processes
-from llmd_bench.load.completions import Target
+from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.records import read_lines
 from llmd_oke.cli.bench import TOKEN_VARIABLE, TargetOptions, as_yaml, target_of_stack, target_of_url
 from llmd_oke.cli.main import app
@@ -262,7 +262,7 @@ def test_no_file_text_or_argument_of_a_benchmark_has_a_planted_secret(
 
 @pytest.mark.parametrize("cut", range(12, len(TOKEN) + 1, 6))
 def test_a_credential_is_known_by_its_beginning(cut: int):
-    target = Target("http://x", "m", {"Authorization": f"Bearer {TOKEN}"})
+    target = CompletionsTarget("http://x", "m", {"Authorization": f"Bearer {TOKEN}"})
     assert target.without_credentials(f"{{'Authorization': 'Bearer {TOKEN[:cut]}'}}") == (
         "{'Authorization': 'Bearer [credential]'}"
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from llmd_tuner.latency import LatencyModel
-from llmd_tuner.simulation.deployment import Deployment, Policy, deployment
+from llmd_tuner.simulation.deployment import Policy, SimulatedDeployment, deployment
 from tuning_for_tests import LATENCY, MODEL, SHAPE
 
 
@@ -16,10 +16,10 @@ def latency_fixture() -> LatencyModel:
 
 
 @pytest.fixture(name="deploy", scope="session")
-def deploy_fixture() -> Callable[..., Deployment]:
+def deploy_fixture() -> Callable[..., SimulatedDeployment]:
     """Makes deployments of gpt-oss-120b from short forms; `limits` change those of every server."""
 
-    def deploy(topology: str, *, copies: int = 1, policy: Policy = "queue", **limits: int) -> Deployment:
+    def deploy(topology: str, *, copies: int = 1, policy: Policy = "queue", **limits: int) -> SimulatedDeployment:
         made = deployment(MODEL, SHAPE, topology, copies=copies, policy=policy)
         return replace(made, limits={role: replace(limit, **limits) for role, limit in made.limits.items()})
 

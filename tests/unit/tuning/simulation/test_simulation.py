@@ -10,7 +10,13 @@ from llmd_base.errors import InvalidStack, KitError
 from llmd_base.row import Basis
 from llmd_oke.catalogue import model, shape
 from llmd_tuner.latency_models import latency_model
-from llmd_tuner.simulation.deployment import ClosedLoop, ConstantRate, PoissonRate, RecordedTimes, RequestClass
+from llmd_tuner.simulation.deployment import (
+    ClosedLoopArrivals,
+    ConstantArrivals,
+    PoissonArrivals,
+    RecordedTimes,
+    RequestClass,
+)
 from llmd_tuner.simulation.engine import DecodeRun
 from llmd_tuner.simulation.result import estimate
 from llmd_tuner.simulation.simulation import simulate
@@ -21,7 +27,7 @@ MIXED = [RequestClass(8000, 100, weight=1), RequestClass(1000, 400, weight=3)]
 
 
 @pytest.mark.parametrize("policy", ["random", "queue", "active"])
-@pytest.mark.parametrize("arrivals", [ClosedLoop(24), ConstantRate(12), PoissonRate(12)])
+@pytest.mark.parametrize("arrivals", [ClosedLoopArrivals(24), ConstantArrivals(12), PoissonArrivals(12)])
 def test_a_seed_gives_the_same_run_again(deploy, latency, policy, arrivals):
     made = deploy("2p-tp1-2d-tp2", copies=2, policy=policy)
     first, again = (simulate(made, MIXED, arrivals, latency, duration_s=20) for _ in range(2))
@@ -29,14 +35,14 @@ def test_a_seed_gives_the_same_run_again(deploy, latency, policy, arrivals):
 
 
 def test_seeds_are_different_runs(deploy, latency):
-    result = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonRate(15), latency, duration_s=30)
+    result = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(15), latency, duration_s=30)
     assert len({row.ttft_ms.mean for row in result.rows}) == 3
 
 
 def test_every_deployment_gets_the_same_arrivals_from_a_seed(deploy, latency):
     """Differences between deployments are then not those of chance."""
     rows = [
-        simulate(deploy(topology), MIXED, PoissonRate(10), latency, seeds=[7], duration_s=60, window="whole").row
+        simulate(deploy(topology), MIXED, PoissonArrivals(10), latency, seeds=[7], duration_s=60, window="whole").row
         for topology in ("4p-tp1-2d-tp2", "agg-tp1-8r")
     ]
     assert rows[0].requests == rows[1].requests
@@ -44,7 +50,7 @@ def test_every_deployment_gets_the_same_arrivals_from_a_seed(deploy, latency):
 
 
 def test_a_row_says_what_it_is_of_and_that_it_is_calibrated(deploy, latency):
-    row = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonRate(20), latency, duration_s=30).row
+    row = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonArrivals(20), latency, duration_s=30).row
     assert (row.basis, row.subject, row.topology, row.copies) == (Basis.CALIBRATED, "end-to-end", "4p-tp1-2d-tp2", 2)
     assert (row.gpus_counted, row.arrival, row.offered_requests_per_s) == (16, "poisson", 20)
     assert row.price_usd_per_hour == pytest.approx(96)
@@ -53,7 +59,7 @@ def test_a_row_says_what_it_is_of_and_that_it_is_calibrated(deploy, latency):
 
 
 def test_quantiles_of_a_row_ascend(deploy, latency):
-    row = simulate(deploy("agg-tp2-4r"), MIXED, PoissonRate(10), latency, duration_s=60).row
+    row = simulate(deploy("agg-tp2-4r"), MIXED, PoissonArrivals(10), latency, duration_s=60).row
     for part in (row.ttft_ms, row.tpot_ms, row.itl_ms, row.e2e_ms):
         values = [part.min, part.p25, part.p50, part.p75, part.p90, part.p95, part.p99, part.p99p9, part.max]
         assert values == sorted(values)
@@ -61,7 +67,7 @@ def test_quantiles_of_a_row_ascend(deploy, latency):
 
 def test_goodput_is_the_share_that_keeps_both_promises(deploy, latency):
     """All where promises are loose, none where one can't be kept, and the median's half in between."""
-    result = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonRate(18), latency, seeds=[0], duration_s=60)
+    result = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(18), latency, seeds=[0], duration_s=60)
     assert result.goodput_share(60_000, 1000).mean == 1
     assert result.goodput_share(60_000, 1).mean == 0
     assert result.goodput_share(1, 1000).mean == 0
@@ -71,7 +77,7 @@ def test_goodput_is_the_share_that_keeps_both_promises(deploy, latency):
 def test_more_runs_narrow_the_interval(deploy, latency):
     made = deploy("4p-tp1-2d-tp2")
     few, many = (
-        simulate(made, GUIDE, PoissonRate(18), latency, seeds=range(count), duration_s=40).estimate("ttft_ms.p99")
+        simulate(made, GUIDE, PoissonArrivals(18), latency, seeds=range(count), duration_s=40).estimate("ttft_ms.p99")
         for count in (3, 12)
     )
     assert many.half_width < few.half_width
@@ -79,7 +85,7 @@ def test_more_runs_narrow_the_interval(deploy, latency):
 
 
 def test_a_single_run_knows_nothing_of_its_certainty(deploy, latency):
-    result = simulate(deploy("agg-tp2-1r"), GUIDE, ConstantRate(1), latency, seeds=[0], duration_s=20)
+    result = simulate(deploy("agg-tp2-1r"), GUIDE, ConstantArrivals(1), latency, seeds=[0], duration_s=20)
     assert result.estimate("tpsg").half_width is None
 
 
@@ -91,14 +97,14 @@ def test_students_interval_of_three_runs():
 
 
 def test_a_closed_loop_keeps_its_concurrency(deploy, latency):
-    row = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, ClosedLoop(48), latency, duration_s=60).row
+    row = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, ClosedLoopArrivals(48), latency, duration_s=60).row
     seen = row.achieved_requests_per_s * row.e2e_ms.mean / 1000
     assert row.concurrency == 48
     assert seen == pytest.approx(48, rel=0.03)
 
 
 def test_a_number_of_requests_ends_a_run(deploy, latency):
-    rows = simulate(deploy("agg-tp2-1r"), GUIDE, ClosedLoop(8), latency, requests=50, window="whole").rows
+    rows = simulate(deploy("agg-tp2-1r"), GUIDE, ClosedLoopArrivals(8), latency, requests=50, window="whole").rows
     assert [row.requests for row in rows] == [50, 50, 50]
 
 
@@ -116,7 +122,7 @@ def test_recorded_requests_come_with_their_own_sizes(deploy, latency):
 def test_cached_tokens_are_not_computed_as_far_as_they_fill_blocks(deploy, latency, block_size, result):
     cached = [RequestClass(4000, 8, cached_tokens=3000)]
     made = deploy("agg-tp1-1r", block_size=block_size)
-    row = simulate(made, cached, ConstantRate(1), latency, seeds=[0], duration_s=10).row
+    row = simulate(made, cached, ConstantArrivals(1), latency, seeds=[0], duration_s=10).row
     computing_s = latency.prefill_s(4000 - result, result)
     assert row.ttft_ms.mean == pytest.approx(1000 * (latency.factors.prefill_overhead_s + computing_s))
 
@@ -127,7 +133,9 @@ def test_what_blocks_leave_empty_is_no_room_for_others(deploy, latency, block_si
     held_by_memory = deploy("agg-tp1-1r", block_size=block_size, key_value_tokens=4 * 33 * 16)
     held_by_limit = deploy("agg-tp1-1r", max_num_seqs=together)
     rows = [
-        simulate(made, [RequestClass(500, 20)], ClosedLoop(4), latency, requests=40, seeds=[0], window="whole").row
+        simulate(
+            made, [RequestClass(500, 20)], ClosedLoopArrivals(4), latency, requests=40, seeds=[0], window="whole"
+        ).row
         for made in (held_by_memory, held_by_limit)
     ]
     assert rows[0].e2e_ms == rows[1].e2e_ms
@@ -136,24 +144,24 @@ def test_what_blocks_leave_empty_is_no_room_for_others(deploy, latency, block_si
 def test_larger_blocks_hand_over_sooner(deploy, latency):
     """By the descriptors that they save, and no more: prompts come one by one."""
     pairs = [deploy("1p-tp1-1d-tp2", block_size=size) for size in (16, 128)]
-    ttft_ms = [simulate(pair, GUIDE, ConstantRate(0.5), latency, requests=5).row.ttft_ms.mean for pair in pairs]
+    ttft_ms = [simulate(pair, GUIDE, ConstantArrivals(0.5), latency, requests=5).row.ttft_ms.mean for pair in pairs]
     saved_s = latency.key_value_transfer_s(4096, 1, 16) - latency.key_value_transfer_s(4096, 1, 128)
     assert ttft_ms[0] - ttft_ms[1] == pytest.approx(1000 * saved_s)
 
 
 def test_chunked_prefill_gives_aggregated_servers_a_tail_that_decode_servers_lack(deploy, latency):
     """ITL's p99 has a prompt's whole computation in it."""
-    aggregated = simulate(deploy("agg-tp1-8r"), GUIDE, PoissonRate(15), latency, duration_s=60).row
-    disaggregated = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonRate(15), latency, duration_s=60).row
+    aggregated = simulate(deploy("agg-tp1-8r"), GUIDE, PoissonArrivals(15), latency, duration_s=60).row
+    disaggregated = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(15), latency, duration_s=60).row
     assert aggregated.itl_ms.p99 > 150
     assert disaggregated.itl_ms.p99 < 20
 
 
 def test_sequences_above_the_limit_wait(deploy, latency):
     """`max_num_seqs` and KV blocks both hold the batch down, and what waits shows in TTFT."""
-    free = simulate(deploy("agg-tp1-1r"), GUIDE, ClosedLoop(32), latency, duration_s=120).row
+    free = simulate(deploy("agg-tp1-1r"), GUIDE, ClosedLoopArrivals(32), latency, duration_s=120).row
     for limits in ({"max_num_seqs": 8}, {"key_value_tokens": 8 * 4352 + 16}):
-        held = simulate(deploy("agg-tp1-1r", **limits), GUIDE, ClosedLoop(32), latency, duration_s=120)
+        held = simulate(deploy("agg-tp1-1r", **limits), GUIDE, ClosedLoopArrivals(32), latency, duration_s=120)
         assert held.use["aggregated"].batch <= 8
         assert held.row.ttft_ms.mean > 3 * free.ttft_ms.mean
 
@@ -161,14 +169,16 @@ def test_sequences_above_the_limit_wait(deploy, latency):
 def test_transfers_wait_for_the_port_of_a_prefill_server(deploy, latency):
     """A hundred times slower port than any other part: it sets the rate."""
     slow = replace(latency, hardware=replace(latency.hardware, port_bytes_per_s=1e9))
-    row = simulate(deploy("1p-tp1-4d-tp2"), GUIDE, ClosedLoop(64), slow, duration_s=300).row
+    row = simulate(deploy("1p-tp1-4d-tp2"), GUIDE, ClosedLoopArrivals(64), slow, duration_s=300).row
     assert row.achieved_requests_per_s == pytest.approx(1 / slow.key_value_transfer_s(4096, 1, 16), rel=0.03)
 
 
 def test_all_that_is_wrong_is_refused_at_once(deploy, latency):
     """Nothing is simulated; each problem says what would be accepted."""
     with pytest.raises(InvalidStack) as refused:
-        simulate(deploy("agg-tp1-1r", key_value_tokens=100), [RequestClass(0, 5)], PoissonRate(0), latency, seeds=[])
+        simulate(
+            deploy("agg-tp1-1r", key_value_tokens=100), [RequestClass(0, 5)], PoissonArrivals(0), latency, seeds=[]
+        )
     paths = {problem.path for problem in refused.value.problems}
     assert paths == {"workload[0]", "arrivals", "duration_s", "seeds"}
     assert refused.value.verdict == "the load can't be simulated"
@@ -178,13 +188,13 @@ def test_a_topology_without_decode_servers_is_refused(deploy, latency):
     made = deploy("2p-tp1-1d-tp2")
     alone = replace(made, limits={"prefill": made.limits["prefill"]})
     with pytest.raises(InvalidStack, match="topology"):
-        simulate(alone, GUIDE, PoissonRate(1), latency, duration_s=10)
+        simulate(alone, GUIDE, PoissonArrivals(1), latency, duration_s=10)
 
 
 def test_a_request_that_fits_no_server_is_refused(deploy, latency):
     """It would wait for ever."""
     with pytest.raises(InvalidStack, match="doesn't fit its KV cache"):
-        simulate(deploy("agg-tp1-1r", key_value_tokens=4000), GUIDE, PoissonRate(1), latency, duration_s=1)
+        simulate(deploy("agg-tp1-1r", key_value_tokens=4000), GUIDE, PoissonArrivals(1), latency, duration_s=1)
 
 
 @pytest.mark.parametrize("times_s", [[0.0], [2.0, 1.0], [-1.0, 0.0]])
@@ -195,7 +205,7 @@ def test_recorded_times_must_fit_the_requests_and_ascend(deploy, latency, times_
 
 def test_a_time_in_which_nothing_comes_says_so(deploy, latency):
     with pytest.raises(KitError, match="longer"):
-        simulate(deploy("agg-tp1-1r"), GUIDE, PoissonRate(0.001), latency, duration_s=0.001)
+        simulate(deploy("agg-tp1-1r"), GUIDE, PoissonArrivals(0.001), latency, duration_s=0.001)
 
 
 SERVER = latency_model(model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")).server(2)

@@ -10,9 +10,9 @@ import pytest
 from llmd_oke.catalogue import model, shape
 from llmd_rehearsal.vllm.clocks import Lag
 from llmd_rehearsal.vllm.command import settings
-from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.metrics import ServerMetrics
-from llmd_rehearsal.vllm.nixl import Identity, Network
+from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
 from llmd_rehearsal.vllm.startup import cache_size
 from llmd_tuner.latency_models import latency_model
@@ -30,7 +30,7 @@ class RehearsedServers:
 
     def __init__(self):
         self.clock = VirtualClock()
-        self.network = Network()
+        self.network = TransferNetwork()
 
     def server(self, host, *flags):
         chosen, node = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
@@ -40,7 +40,7 @@ class RehearsedServers:
         )
         latency = latency_model(chosen, node)
         metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
-        engine = Engine(asked, cache_size(asked, chosen, node), latency, metrics, self.clock, self.network)
+        engine = SimulatedEngine(asked, cache_size(asked, chosen, node), latency, metrics, self.clock, self.network)
         if asked.transfer is not None:
             block_size, size = asked.block_size, asked.tensor_parallel_size
             identity = Identity(

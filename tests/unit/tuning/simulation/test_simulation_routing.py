@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_tuner.simulation.deployment import ConstantRate, PoissonRate, RequestClass, filters, scorers
+from llmd_tuner.simulation.deployment import ConstantArrivals, PoissonArrivals, RequestClass, filters, scorers
 from llmd_tuner.simulation.simulation import simulate
 from llmd_tuner.simulation.system import picker
 
@@ -88,7 +88,7 @@ def test_without_shared_prefixes_affinity_is_token_load(deploy, latency):
         simulate(
             deploy("4p-tp1-2d-tp1", policy=policy, block_size=128),
             [RequestClass(4096, 16)],
-            PoissonRate(10),
+            PoissonArrivals(10),
             latency,
             seeds=[0],
             duration_s=20,
@@ -111,7 +111,7 @@ def test_token_load_shortens_the_wait_for_prefill(deploy, latency, share):
         simulate(
             deploy("8p-tp1-4d-tp2", policy=policy, block_size=128),
             [RequestClass(4096, 64)],
-            PoissonRate(rate),
+            PoissonArrivals(rate),
             latency,
             seeds=[0],
             duration_s=60,
@@ -130,7 +130,7 @@ def test_prefix_sends_shared_prompts_to_one_server_and_token_load_does_not(deplo
         policy: simulate(
             deploy("4p-tp1-1d-tp2", policy=policy, block_size=128),
             shared,
-            ConstantRate(rate),
+            ConstantArrivals(rate),
             latency,
             seeds=[0],
             duration_s=60,
@@ -143,7 +143,9 @@ def test_prefix_sends_shared_prompts_to_one_server_and_token_load_does_not(deplo
 
 def test_a_server_computes_a_shared_prefix_once(deploy, latency):
     shared = [RequestClass(4096, 2, prefix_tokens=2048, prefixes=1)]
-    row = simulate(deploy("agg-tp1-1r"), shared, ConstantRate(1), latency, seeds=[0], duration_s=10, window="whole").row
+    row = simulate(
+        deploy("agg-tp1-1r"), shared, ConstantArrivals(1), latency, seeds=[0], duration_s=10, window="whole"
+    ).row
     alone_ms = 1000 * (latency.factors.prefill_overhead_s + latency.prefill_s(2048, 2048))
     assert row.ttft_ms.p50 == pytest.approx(alone_ms)
     first_ms = 1000 * (latency.factors.prefill_overhead_s + latency.prefill_s(4096))

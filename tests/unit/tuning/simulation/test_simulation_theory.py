@@ -2,7 +2,7 @@
 
 import pytest
 from llmd_tuner.simulation import system
-from llmd_tuner.simulation.deployment import ClosedLoop, ConstantRate, PoissonRate, RequestClass
+from llmd_tuner.simulation.deployment import ClosedLoopArrivals, ConstantArrivals, PoissonArrivals, RequestClass
 from llmd_tuner.simulation.simulation import simulate
 from llmd_tuner.waits import mdc_wait_s
 from tuning_for_tests import unloaded_prefill_s
@@ -28,14 +28,14 @@ def test_one_server_that_computes_prompts_one_by_one_is_m_d_1(deploy, latency, u
     service_s = latency.prefill_s(PROMPT)
     rate = utilization / service_s
     one = deploy("agg-tp1-1r", max_num_batched_tokens=PROMPT)
-    result = simulate(one, PROMPTS_ONLY, PoissonRate(rate), latency, requests=20_000)
+    result = simulate(one, PROMPTS_ONLY, PoissonArrivals(rate), latency, requests=20_000)
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, 1), rel=0.02)
 
 
 def test_servers_that_are_picked_at_random_are_as_many_m_d_1(deploy, latency):
     service_s = latency.prefill_s(PROMPT)
     four = deploy("agg-tp1-4r", policy="random", max_num_batched_tokens=PROMPT)
-    result = simulate(four, PROMPTS_ONLY, PoissonRate(4 * 0.6 / service_s), latency, requests=30_000)
+    result = simulate(four, PROMPTS_ONLY, PoissonArrivals(4 * 0.6 / service_s), latency, requests=30_000)
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(0.6 / service_s, service_s, 1), rel=0.02)
 
 
@@ -55,7 +55,7 @@ def test_servers_with_the_least_work_first_are_m_d_c(deploy, latency, monkeypatc
     monkeypatch.setattr(system, "picker", lambda weights, random, filters: least_work)
     several = deploy(f"agg-tp1-{servers}r", max_num_batched_tokens=PROMPT)
     rate = 0.75 * servers / service_s
-    result = simulate(several, PROMPTS_ONLY, PoissonRate(rate), latency, requests=25_000)
+    result = simulate(several, PROMPTS_ONLY, PoissonArrivals(rate), latency, requests=25_000)
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, servers), rel=0.02)
 
 
@@ -63,28 +63,28 @@ def test_fewest_requests_first_lies_between_one_common_queue_and_random(deploy, 
     service_s = latency.prefill_s(PROMPT)
     rate = 0.75 * 4 / service_s
     four = deploy("agg-tp1-4r", policy="active", max_num_batched_tokens=PROMPT)
-    wait = wait_s(simulate(four, PROMPTS_ONLY, PoissonRate(rate), latency, requests=10_000), latency)
+    wait = wait_s(simulate(four, PROMPTS_ONLY, PoissonArrivals(rate), latency, requests=10_000), latency)
     assert mdc_wait_s(rate, service_s, 4) < wait < mdc_wait_s(rate / 4, service_s, 1)
 
 
 def test_even_arrivals_below_capacity_never_wait(deploy, latency):
     """A server that is free when the next prompt comes."""
     one = deploy("agg-tp1-1r", max_num_batched_tokens=PROMPT)
-    result = simulate(one, PROMPTS_ONLY, ConstantRate(0.99 / latency.prefill_s(PROMPT)), latency, requests=500)
+    result = simulate(one, PROMPTS_ONLY, ConstantArrivals(0.99 / latency.prefill_s(PROMPT)), latency, requests=500)
     assert result.row.ttft_ms.max == pytest.approx(1000 * unloaded_prefill_s(latency, PROMPT))
 
 
 @pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp2-8r"])
 def test_littles_law_holds_in_the_steady_part_of_a_run(deploy, latency, topology):
     """In flight, rate and time in the system are counted apart from each other."""
-    row = simulate(deploy(topology), GUIDE, PoissonRate(30), latency, duration_s=250).row
+    row = simulate(deploy(topology), GUIDE, PoissonArrivals(30), latency, duration_s=250).row
     expected = little_in_flight(row.achieved_requests_per_s, row.e2e_ms.mean / 1000)
     assert row.concurrency == pytest.approx(expected, rel=0.02)
 
 
 def test_littles_law_holds_for_the_batch_of_decode_servers(deploy, latency):
     """The batch that servers kept over the run, against rate times the decode time of a request."""
-    result = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, PoissonRate(30), latency, duration_s=250)
+    result = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, PoissonArrivals(30), latency, duration_s=250)
     row = result.row
     expected = little_in_flight(row.achieved_requests_per_s, row.tpot_ms.mean / 1000 * 256) / 4
     assert result.use["decode"].batch == pytest.approx(expected, rel=0.03)
@@ -94,7 +94,7 @@ def test_littles_law_holds_for_the_batch_of_decode_servers(deploy, latency):
 def test_with_prefill_in_plenty_decode_follows_its_own_curve(deploy, latency, concurrency):
     """x to infinity: TPOT is the model's step at the batch and context that the one decode server had, within 1 %."""
     made = deploy("64p-tp1-1d-tp2", block_size=128)
-    result = simulate(made, GUIDE, ClosedLoop(concurrency), latency, duration_s=200)
+    result = simulate(made, GUIDE, ClosedLoopArrivals(concurrency), latency, duration_s=200)
     batch = result.use["decode"].batch
     low, high = (latency.decode_step_s(item, 4096 + 128, 2) for item in (int(batch), int(batch) + 1))
     expected_s = low + (high - low) * (batch - int(batch))
@@ -103,7 +103,7 @@ def test_with_prefill_in_plenty_decode_follows_its_own_curve(deploy, latency, co
 
 def test_tpot_and_ttft_grow_with_the_load(deploy, latency):
     rows = [
-        simulate(deploy("8p-tp1-4d-tp2"), GUIDE, PoissonRate(rate), latency, duration_s=60).row
+        simulate(deploy("8p-tp1-4d-tp2"), GUIDE, PoissonArrivals(rate), latency, duration_s=60).row
         for rate in (5, 15, 25, 35, 45)
     ]
     for figure in ("ttft_ms", "tpot_ms", "e2e_ms"):
@@ -112,14 +112,14 @@ def test_tpot_and_ttft_grow_with_the_load(deploy, latency):
 
 
 def test_rates_are_those_that_were_offered_below_capacity(deploy, latency):
-    row = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, ConstantRate(30), latency, duration_s=200).row
+    row = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, ConstantArrivals(30), latency, duration_s=200).row
     assert row.achieved_requests_per_s == pytest.approx(30, rel=0.01)
     assert row.output_tokens_per_s == pytest.approx(30 * 256, rel=0.01)
     assert row.input_tokens_per_s == pytest.approx(30 * 4096, rel=0.01)
 
 
 def test_two_copies_with_twice_the_load_are_as_quick_as_one(deploy, latency):
-    one = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonRate(15), latency, duration_s=150).row
-    two = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonRate(30), latency, duration_s=150).row
+    one = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonArrivals(15), latency, duration_s=150).row
+    two = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonArrivals(30), latency, duration_s=150).row
     assert two.tpsg == pytest.approx(one.tpsg, rel=0.03)
     assert two.tpot_ms.mean == pytest.approx(one.tpot_ms.mean, rel=0.03)
