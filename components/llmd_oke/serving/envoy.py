@@ -184,7 +184,7 @@ def _servers_cluster() -> _Config:
 def _pickers_cluster(pickers: str | None) -> _Config:
     return {
         "name": "ext_proc",
-        "lb_policy": "MIN_REQUEST",
+        "lb_policy": "LEAST_REQUEST",
         "circuit_breakers": _unlimited(max_retries=1024),
         **(_local_picker() if pickers is None else _leading_picker(pickers)),
         "typed_extension_protocol_options": {
