@@ -28,7 +28,7 @@ from llmd_rehearsal.oci_plugin.region import Records, ResourceRecord, WorkReques
 from llmd_rehearsal.plugin_values import JsonObject, dig, dig_list, dig_map
 from llmd_rehearsal.pods.environment import quantity
 
-ADD_ON: Final = "ClusterAutoscalerAddOn"
+ADD_ON: Final = "ClusterAutoscaler"
 STATUS_NAMESPACE: Final = "kube-system"
 STATUS_NAME: Final = "cluster-autoscaler-status"
 SHORTEST_PAUSE_S: Final = 0.25

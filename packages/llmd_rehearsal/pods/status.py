@@ -138,7 +138,7 @@ def phase(records: Sequence[ContainerRecord]) -> str:
     )
     if sidecar_runs or not all(record.over for record in mains):
         have_begun = all(not isinstance(record.state, Waiting) or record.last is not None for record in mains)
-        return "RunningContainer" if have_begun else "Pending"
+        return "Running" if have_begun else "Pending"
     return "Succeeded" if all(record.succeeded for record in mains) else "Failed"
 
 

@@ -50,14 +50,14 @@ def condition(status: dict[str, Any], name: str) -> dict[str, Any]:
     [
         ([waiting("m")], "Pending"),
         ([running("i", ContainerRole.INIT), waiting("m")], "Pending"),
-        ([running("m")], "RunningContainer"),
+        ([running("m")], "Running"),
         ([running("m"), waiting("n")], "Pending"),
-        ([ended("m", 1, over=False)], "RunningContainer"),
+        ([ended("m", 1, over=False)], "Running"),
         ([ended("m", 0)], "Succeeded"),
         ([ended("m", 0), ended("n", 3)], "Failed"),
         ([ended("i", 1, ContainerRole.INIT), waiting("m")], "Failed"),
         ([ended("i", 1, ContainerRole.INIT, over=False), waiting("m")], "Pending"),
-        ([running("s", ContainerRole.SIDECAR), ended("m", 0)], "RunningContainer"),
+        ([running("s", ContainerRole.SIDECAR), ended("m", 0)], "Running"),
         ([ended("s", 143, ContainerRole.SIDECAR), ended("m", 0)], "Succeeded"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_container_in_back_off_shows_its_last_end() -> None:
     result = status(record)["containerStatuses"][0]
     assert result["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
     assert result["lastState"]["terminated"]["exitCode"] == 137
-    assert (result["restartCount"], status(record)["phase"]) == (2, "RunningContainer")
+    assert (result["restartCount"], status(record)["phase"]) == (2, "Running")
 
 
 def test_records_start_in_the_order_of_the_spec_with_their_roles() -> None:
