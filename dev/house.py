@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -173,7 +173,7 @@ def uses(tree: ast.AST) -> Counter[str]:
     )
 
 
-def one_use_helpers(modules: Iterable[Module]) -> list[tuple[Module, Function]]:
+def one_use_helpers(modules: Sequence[Module]) -> list[tuple[Module, Function]]:
     """Functions of at most `HELPER_LINES` lines outside tests that are named exactly once."""
     by_module = {module.file: uses(module.tree) for module in modules}
     everywhere = sum(by_module.values(), Counter[str]())
@@ -270,36 +270,41 @@ def docstring_findings(modules: Iterable[Module]) -> list[CountedPlace]:
     ]
 
 
-def helper_findings(modules: Iterable[Module]) -> list[CountedPlace]:
+def helper_findings(modules: Sequence[Module]) -> list[CountedPlace]:
     """All helpers with one use, with their lines."""
     return [
         CountedPlace(module.file, function.lineno, f"{length(function)} lines", function.name)
-        for module, function in one_use_helpers(list(modules))
+        for module, function in one_use_helpers(modules)
     ]
 
 
 def pair_findings(modules: Iterable[Module]) -> list[CountedPlace]:
     """Files outside tests with transcribed pairs, and how many."""
-    counted = [(module, transcribed(module.tree)[0]) for module in modules if module.package != TESTS]
-    return [CountedPlace(module.file, 1, f"{pairs} pairs", "") for module, pairs in counted if pairs]
+    return [CountedPlace(file, 1, f"{pairs} pairs", "") for file, pairs in pairs_by_file(modules).items()]
 
 
 def class_findings(modules: Iterable[Module]) -> list[CountedPlace]:
     """All places of public class names outside tests that occur more than once."""
     return [
-        CountedPlace(file, int(line), "class", f"{name} ({len(places)} times)")
+        CountedPlace(file, line, "class", f"{name} ({len(places)} times)")
         for name, places in repeated_classes(modules).items()
-        for file, line in (place.split(":") for place in places)
+        for file, line in places
     ]
 
 
-def repeated_classes(modules: Iterable[Module]) -> dict[str, list[str]]:
-    """Places, as `file:line`, of each public class name outside tests that occurs more than once."""
-    places: dict[str, list[str]] = defaultdict(list)
+def pairs_by_file(modules: Iterable[Module]) -> dict[str, int]:
+    """Transcribed pairs of each file outside tests that has any, the most first."""
+    pairs = {module.file: transcribed(module.tree)[0] for module in modules if module.package != TESTS}
+    return dict(sorted(((file, number) for file, number in pairs.items() if number), key=lambda item: -item[1]))
+
+
+def repeated_classes(modules: Iterable[Module]) -> dict[str, list[tuple[str, int]]]:
+    """Files and lines of each public class name outside tests that occurs more than once."""
+    places: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for module in modules:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and module.package != TESTS:
-                places[node.name].append(f"{module.file}:{node.lineno}")
+                places[node.name].append((module.file, node.lineno))
     repeated = ((name, found) for name, found in places.items() if len(found) > 1)
     return dict(sorted(repeated, key=lambda item: (-len(item[1]), item[0])))
 
@@ -444,17 +449,16 @@ def count(root: Path) -> House:
     graph = CallGraph(modules)
     outside = [module for module in modules if module.package != TESTS]
     packages = dict.fromkeys(module.package for module in modules)
-    pairs = {module.file: transcribed(module.tree)[0] for module in outside}
     return House(
         packages=[
             package_counts(package, [module for module in modules if module.package == package], helpers)
             for package in packages
         ],
         total=package_counts("outside tests", outside, helpers),
-        pairs_by_file=dict(
-            sorted(((file, number) for file, number in pairs.items() if number), key=lambda item: -item[1])
-        ),
-        repeated_classes=repeated_classes(modules),
+        pairs_by_file=pairs_by_file(modules),
+        repeated_classes={
+            name: [f"{file}:{line}" for file, line in places] for name, places in repeated_classes(modules).items()
+        },
         walks=[graph.walk(module, name) for module, name in WALKS],
         telegrams=[str(finding) for finding in docstring_findings(modules) if finding.kind in TELEGRAMS],
     )

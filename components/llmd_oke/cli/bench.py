@@ -43,7 +43,7 @@ from llmd_oke.planning import ModelPlan, Plan
 
 if TYPE_CHECKING:
     from llmd_oke.operations.cluster_access import ClusterAccess
-    from llmd_oke.operations.load import LoadOptions as PodLoadOptions
+    from llmd_oke.operations.load import LoadOptions
 
 REQUEST_TIMEOUT_S = 300.0
 MODELS_TIMEOUT_S = 10.0
@@ -544,13 +544,13 @@ def run_in_pods(
         raise typer.Exit(1)
 
 
-def _pod_load(load: LoadFlags, clock: ClockOptions, sender: SenderOptions) -> "PodLoadOptions":
-    from llmd_oke.operations.load import LoadOptions as PodLoadOptions  # noqa: PLC0415
+def _pod_load(load: LoadFlags, clock: ClockOptions, sender: SenderOptions) -> "LoadOptions":
+    from llmd_oke.operations.load import LoadOptions  # noqa: PLC0415
 
     if load.prefix or load.conversations or load.rest or load.limit:
         remedy = "Leave out --prefix, --conversations, --rest and --limit, or --in-cluster and --tool."
         raise KitError("Pods send single requests, one stage after the other.", remedy)
-    return PodLoadOptions(
+    return LoadOptions(
         shapes=tuple(load.load),
         requests=load.requests,
         duration_s=load.duration,

@@ -16,7 +16,7 @@ from llmd_oke.catalogue.project import project_problems
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
-from llmd_oke.config.stack import RegistryMirrorConfig as RegistryMirrorPart
+from llmd_oke.config.stack import RegistryMirrorConfig
 from llmd_oke.config.yaml_files import difference, write_whole
 from llmd_oke.planning import plan_stack_file
 from llmd_oke.planning.container_images import (
@@ -178,7 +178,7 @@ def as_plain(used: UsedImage) -> dict[str, Any]:
 
 def _mirror(prefix: str) -> MirrorRegistry:
     try:
-        return MirrorRegistry(RegistryMirrorPart(prefix=prefix).prefix)
+        return MirrorRegistry(RegistryMirrorConfig(prefix=prefix).prefix)
     except ValidationError as error:
         remedy = "A registry and a path in it, without https://, such as iad.ocir.io/namespace/mirror."
         raise KitError(f"--mirror {prefix} is no private registry.", remedy) from error

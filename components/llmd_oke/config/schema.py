@@ -23,7 +23,7 @@ class _StackFileSchema(GenerateJsonSchema):
 
     def normalize_name(self, name: str) -> str:
         """Return a definition's name."""
-        return super().normalize_name(name).removesuffix("Config")
+        return _part_name(super().normalize_name(name))
 
 
 def stack_file_schema(suggested: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def stack_file_schema(suggested: Mapping[tuple[str, str], Sequence[str]] = Mappi
         for described in part.get("properties", {}).values():
             described.pop("title", None)
     for model in (StackConfig, *_parts(ConfigPart)):
-        _describe(stack if model is StackConfig else definitions.get(_part_name(model), {}), model)
+        _describe(stack if model is StackConfig else definitions.get(_part_name(model.__name__), {}), model)
     for (part, key), names in suggested.items():
         described = stack if part == StackConfig.__name__ else definitions[part]
         described["properties"][key]["examples"] = list(names)
@@ -61,8 +61,8 @@ def schema_text() -> str:
     return json.dumps(stack_file_schema(), indent=2) + "\n"
 
 
-def _part_name(model: type[BaseModel]) -> str:
-    return model.__name__.removesuffix("Config")
+def _part_name(class_name: str) -> str:
+    return class_name.removesuffix("Config")
 
 
 def _parts(root: type[ConfigPart]) -> Iterator[type[ConfigPart]]:

@@ -4,15 +4,15 @@ The Job comes first, suspended, and owns everything else, so that all of it goes
 after its end, should nobody be there to take it away.
 """
 
+import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from llmd_base import config_maps
 from llmd_base.config_maps import MAX_CHUNKS
-from llmd_bench.jobs.package import SPEC_VARIABLE
+from llmd_bench.jobs import package as package_job
 from llmd_bench.load.pod_load import LoadRequest
 
 from llmd_oke.catalogue import Shape
@@ -254,7 +254,7 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
         "env": [
             {"name": "HOME", "value": SCRATCH},
             {"name": "OPENAI_API_KEY", "value": "none"},
-            {"name": SPEC_VARIABLE, "value": json.dumps(_evaluation_spec(evaluation))},
+            {"name": package_job.SPEC_VARIABLE, "value": json.dumps(_evaluation_spec(evaluation))},
             vllm.hugging_face_token(),
         ],
         "resources": facts.evaluation.model_dump(exclude_none=True),
@@ -281,8 +281,7 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
 
 def evaluation_objects(settings: JobSettings, evaluation: Evaluation, uid: str) -> list[dict[str, Any]]:
     """What its pod needs besides: the program, and the lock that its package is installed from."""
-    program = resources.files("llmd_bench.jobs").joinpath("package.py").read_text(encoding="utf-8")
-    files = {PROGRAM_FILE: program, REQUIREMENTS_FILE: requirements(evaluation.package)}
+    files = {PROGRAM_FILE: inspect.getsource(package_job), REQUIREMENTS_FILE: requirements(evaluation.package)}
     return [config_map(settings, uid, "program", files, {})]
 
 

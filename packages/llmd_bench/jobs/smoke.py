@@ -22,7 +22,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Ticker
 from pydantic import TypeAdapter, ValidationError
 
-from llmd_bench import run_context as context
+from llmd_bench import run_context
 from llmd_bench.deployment import Snapshot
 from llmd_bench.evals import BuiltinResult
 from llmd_bench.evidence import ApiAnswer, RemotePrefill
@@ -199,7 +199,7 @@ def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluste
     Raises:
         KitError: the model is not there or does not answer, or the result can't be written.
     """
-    how = context.from_environment(environment)
+    how = run_context.from_environment(environment)
     ticker = Ticker(PlainProgress(sys.stdout), LOG_INTERVAL_S)
     result = run_smoke(resolve(request, cluster, how), lambda news: ticker.tell(str(news), news.phase))
     cluster.apply(result_config_map(request, pack(request, how, result), environment))
