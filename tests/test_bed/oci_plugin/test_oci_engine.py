@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -95,13 +94,22 @@ class Kit:
     def kill_engine_during(self, type_: str, count: int = 1, **inputs: Any) -> None:
         """Kills the engine of an update once OCI creates so many resources of a type, which it gets done without it."""
 
+        errors: list[automation.CommandError] = []
+
         def update() -> None:
-            with suppress(automation.CommandError):
+            try:
                 self.run("up", **inputs)
+            except automation.CommandError as error:
+                errors.append(error)
+
+        def ordered() -> bool:
+            if errors:
+                raise errors[0]
+            return len({line["id"] for line in self.journal(type_)}) == count
 
         updating = threading.Thread(target=update)
         updating.start()
-        _wait_for(lambda: len({line["id"] for line in self.journal(type_)}) == count)
+        _wait_for(ordered)
         for process in _children("up"):
             os.kill(process, signal.SIGKILL)
         updating.join(LIMIT_S)
