@@ -11,11 +11,14 @@ from llmd_oke.catalogue import shape
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.server import Control, Simulation
 
+HOST = "127.0.0.2"
+"""An address of loopback at which no test beside this one listens, whatever port it was given."""
+
 
 @pytest.fixture(name="port")
 def port_fixture():
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HOST, 0))
         return probe.getsockname()[1]
 
 
@@ -45,7 +48,7 @@ def run_fixture(control, port):
     """Posts a server and waits until it isn't starting any more."""
 
     async def run(*flags, id_="one", argv=None, image="vllm:v0.27.1", env=None):
-        command = argv or ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port), *flags]
+        command = argv or ["vllm", "serve", "openai/gpt-oss-120b", "--host", HOST, "--port", str(port), *flags]
         body = {"id": id_, "netns": None, "argv": command, "env": env or {}, "image": image}
         response = await control.post("/servers", json=body)
         assert (response.status, await response.json()) == (201, {"id": id_, "process": os.getpid()})
@@ -59,7 +62,7 @@ def run_fixture(control, port):
 
 @pytest.fixture(name="client")
 async def client_fixture(port):
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+    async with aiohttp.ClientSession(f"http://{HOST}:{port}") as session:
         yield session
 
 
@@ -86,7 +89,7 @@ async def test_a_model_without_latency_figures_is_served_with_bounds(control, ru
 @pytest.mark.parametrize(("startup_scale", "startup_s"), [(1.0, None), (0.0001, 60.0)])
 async def test_a_server_does_not_listen_while_it_loads(control, client, port):
     """Connection refused, as vLLM."""
-    command = ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port)]
+    command = ["vllm", "serve", "openai/gpt-oss-120b", "--host", HOST, "--port", str(port)]
     body = {"id": "one", "argv": command, "env": {}, "image": "vllm:v1"}
     await control.post("/servers", json=body)
     with pytest.raises(aiohttp.ClientConnectorError):
@@ -131,7 +134,7 @@ async def test_a_taken_port_ends_the_second_server(control, run):
 async def test_an_idle_connection_is_closed_when_its_time_is_over(run, port):
     """Clients that keep it longer, as the routing sidecar does, lose a request now and then."""
     await run(env={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"})
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(HOST, port)
     writer.write(b"GET /health HTTP/1.1\r\nHost: m\r\n\r\n")
     async with asyncio.timeout(10):
         answer = await reader.read()
