@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from llmd_oke.serving import client_requests
@@ -35,6 +36,7 @@ _API = "type.googleapis.com/envoy"
 _Config = dict[str, Any]
 
 
+@cache
 def bootstrap(
     largest_body_mib: int,
     pickers: str | None = None,

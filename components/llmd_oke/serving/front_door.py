@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
@@ -214,12 +215,13 @@ def endpoint_service(args: ModelEndpointArgs) -> Manifest:
 
 def version(args: FrontDoorArgs) -> str:
     """A short name of where requests go and how; Envoy reads it only when it starts."""
-    return hashlib.sha256(_bootstrap(args, "namespace").encode()).hexdigest()[:8]
+    return hashlib.sha256(_bootstrap(tuple(args["routers"]), "namespace").encode()).hexdigest()[:8]
 
 
 def config_map(args: FrontDoorArgs) -> Manifest:
     """Envoy's bootstrap."""
-    text = pulumi.Output.from_input(args["namespace"]).apply(lambda namespace: _bootstrap(args, namespace))
+    routers = tuple(args["routers"])
+    text = pulumi.Output.from_input(args["namespace"]).apply(lambda namespace: _bootstrap(routers, namespace))
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -228,9 +230,9 @@ def config_map(args: FrontDoorArgs) -> Manifest:
     }
 
 
-def _bootstrap(args: FrontDoorArgs, namespace: str) -> str:
-    hosts = [f"{router}.{namespace}.svc.cluster.local" for router in args["routers"]]
-    return bootstrap(hosts, 80)
+@cache
+def _bootstrap(routers: tuple[str, ...], namespace: str) -> str:
+    return bootstrap([f"{router}.{namespace}.svc.cluster.local" for router in routers], 80)
 
 
 def deployment(args: FrontDoorArgs) -> Manifest:
