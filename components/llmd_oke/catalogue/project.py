@@ -100,7 +100,8 @@ def _file(name: str, known: Sequence[str], is_folder: bool) -> str | None:
 
 def _repositories() -> Iterator[Problem]:
     """Models of one repository: rows of results go by it, and so does a rehearsal."""
-    own = project_names(MODELS.folder)
+    if not (own := project_names(MODELS.folder)):
+        return
     others = [name for name in names(MODELS.folder) if name not in own]
     first: dict[str, str] = {}
     for name in (*others, *own):
