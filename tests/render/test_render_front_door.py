@@ -16,6 +16,7 @@ ALICE = "sk-alice-Qm7xT2vKd9RwZb4H"
 DIGEST = hashlib.sha256(ALICE.encode()).hexdigest()
 HOST = "llm.example.com"
 KEYS = {"kind": "api-keys"}
+TRUSTED = {"uncheckedPods": "accepted"}
 AGGREGATED = model("agg-tp1-4r", name="gpt-agg")
 CACHE_SECRET = "0f1e2d3c4b5a69788796a5b4c3d2e1f0aabbccdd9e8f7a6b"
 BASELINE = model("agg-tp1-1r", name="plain", router={"mode": "none"})
@@ -30,7 +31,13 @@ def secrets() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def secured(rendered: Any) -> Rendered:
     """Three models behind keys and a certificate of the config."""
-    door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, "limits": {"requestsPerMinute": 60}}
+    door = {
+        "host": HOST,
+        "tls": {"kind": "config"},
+        "authentication": KEYS,
+        **TRUSTED,
+        "limits": {"requestsPerMinute": 60},
+    }
     return rendered(stack(model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE, frontDoor=door), **secrets())
 
 
@@ -70,7 +77,7 @@ def test_the_cluster_gets_digests_of_keys_alone(secured: Rendered):
 
 
 def test_the_secret_of_cache_salts_is_in_a_secret_alone_and_routers_take_salts(rendered: Any, secured: Rendered):
-    door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, "cacheIsolation": "client"}
+    door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED, "cacheIsolation": "client"}
     stack_file = stack(model("2p-tp1-2d-tp1"), frontDoor=door)
     salted = rendered(stack_file, **secrets(), frontDoorCacheSecret=CACHE_SECRET)
     holders = [m for m in salted.manifests() if CACHE_SECRET in json.dumps(m)]
@@ -128,7 +135,7 @@ def test_metrics_of_every_front_door_are_for_pods_that_measure_and_monitoring(re
 def test_a_provider_whose_keys_are_fetched_needs_no_secret_and_can_be_reached(rendered: Any):
     authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
     uri = "https://id.example.com:8443/jwks.json"
-    result = rendered(stack(frontDoor={"authentication": {**authentication, "jwksUri": uri}}))
+    result = rendered(stack(frontDoor={"authentication": {**authentication, "jwksUri": uri}, **TRUSTED}))
     (policy,) = [
         m for m in result.manifests() if (m["kind"], m["metadata"].get("name")) == ("NetworkPolicy", "front-door")
     ]
@@ -145,7 +152,7 @@ def test_a_provider_whose_keys_are_fetched_needs_no_secret_and_can_be_reached(re
 def test_each_envoy_allows_half_of_what_the_stack_file_allows(rendered: Any):
     own = {"requestsPerMinute": 20, "tokensPerMinute": 2000, "concurrentRequests": 8, "models": ["gpt-oss-120b"]}
     limits = {"requestsPerMinute": 60, "tokensPerMinute": 6000, "clients": {"alice": own}}
-    result = rendered(stack(frontDoor={"authentication": KEYS, "limits": limits}), **secrets())
+    result = rendered(stack(frontDoor={"authentication": KEYS, **TRUSTED, "limits": limits}), **secrets())
     (text,) = [m["data"]["envoy.yaml"] for m in result.manifests() if "requests-per-minute" in str(m)]
     filters = json.loads(text)["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     buckets = {
@@ -190,7 +197,7 @@ def test_changes_in_place_are_allowed_to_the_front_doors_provider_alone(secured:
 
 @pytest.mark.parametrize(("exposure", "internal"), [("internal", "true"), ("public", "false")])
 def test_a_load_balancer_is_in_the_subnet_and_group_that_the_stack_creates(rendered: Any, exposure: str, internal: str):
-    door = {"exposure": exposure, "host": HOST, "tls": {"kind": "config"}, "authentication": KEYS}
+    door = {"exposure": exposure, "host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED}
     network = {"publicLoadBalancers": exposure == "public"}
     result = rendered(created_stack(cluster={"network": network}, frontDoor=door), **secrets())
     service = result.kubernetes("Service", "front-door")
@@ -212,7 +219,7 @@ def test_an_expired_certificate_is_refused_before_anything_is_declared(rendered:
 
 
 def test_no_pod_of_the_cluster_gets_around_the_keys_of_a_front_door(rendered: Any):
-    door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS}
+    door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED}
     models = [model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE]
     behind = rendered(created_stack(created_pool(bootVolumeGib=2048), models=models, frontDoor=door), **secrets())
     policies = [item for item in behind.manifests() if item["kind"] == "NetworkPolicy"]

@@ -278,7 +278,12 @@ def test_a_front_door_is_rendered_with_its_weights(render: Render):
 
 
 def test_a_front_door_whose_secrets_the_engine_makes_is_refused(render: Render):
-    door = {"host": "llm.example.com", "tls": {"kind": "config"}, "authentication": {"kind": "api-keys"}}
+    door = {
+        "host": "llm.example.com",
+        "tls": {"kind": "config"},
+        "authentication": {"kind": "api-keys"},
+        "uncheckedPods": "accepted",
+    }
     with pytest.raises(InvalidStack) as refused:
         render(stack(frontDoor=door))
     assert {problem.path for problem in refused.value.problems} == {"frontDoor.authentication", "frontDoor.tls.kind"}

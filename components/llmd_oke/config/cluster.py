@@ -409,7 +409,7 @@ class ExistingCluster(ConfigPart):
 
     control_plane_cidrs: Annotated[Items[Cidr], Field(max_length=20)] = ()
     """Addresses that the API server speaks to pods from, such as the subnet of its endpoint. NetworkPolicies let them
-    in beside the kit's own pods; without them every pod may reach the servers.
+    in beside the kit's own pods; without them commands that ask pods through the API server don't reach any.
     """
 
 

@@ -168,6 +168,10 @@ class FrontDoorConfig(ConfigPart):
     authentication: Annotated[Authentication | None, Field(exclude_if=is_absent)] = None
     """Who may ask; everybody who reaches it if left out."""
 
+    unchecked_pods: Annotated[Literal["accepted"] | None, Field(exclude_if=is_absent)] = None
+    """`accepted`: pods of the cluster are trusted to ask the models, and to read who asks for what, without a key.
+    Needed with `authentication` where nothing enforces NetworkPolicies (`networkPolicies.engine: none`)."""
+
     limits: Annotated[Limits | None, Field(exclude_if=is_absent)] = None
     """How much each client may ask; only with `authentication`."""
 

@@ -8,6 +8,7 @@ from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, ModelConfig, StackConfig
 from llmd_oke.config.front_door import ClientLimit, FrontDoorConfig, Limits
 from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, unit_names
 from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
 from llmd_oke.records import record
@@ -69,7 +70,7 @@ def front_door_problems(config: StackConfig) -> Iterator[Problem]:
         why = "the cluster layer deploys no models"
         yield Problem(_PATH, "a front door", "nothing, or the stack of the serving layer", why)
     yield from _name_problems(config, door)
-    yield from _access_problems(door)
+    yield from _access_problems(door, enforced=network_policies(config).engine != "none")
     yield from _limit_problems(config, door)
     yield from _load_balancer_problems(config, door)
     yield from _weight_problems(config, door)
@@ -89,7 +90,7 @@ def _name_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Probl
             yield Problem(f"{_PATH}.hosts.{host}", name, "another host", why)
 
 
-def _access_problems(door: FrontDoorConfig) -> Iterator[Problem]:
+def _access_problems(door: FrontDoorConfig, *, enforced: bool) -> Iterator[Problem]:
     """A certificate is for a name; keys travel encrypted; the internet has neither plain nor free access."""
     if door.tls is not None and door.host is None:
         yield Problem(f"{_PATH}.host", None, "the name that the certificate is for", "the key is missing")
@@ -101,6 +102,10 @@ def _access_problems(door: FrontDoorConfig) -> Iterator[Problem]:
     if door.authentication is None and door.exposure == "public":
         why = "everybody on the internet could use the models"
         yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or exposure: internal", why)
+    if door.authentication is not None and not enforced and door.unchecked_pods is None:
+        why = "nothing enforces NetworkPolicies, without which every pod of the cluster goes around keys and limits"
+        accepted = "accepted, where all pods of the cluster are trusted; or networkPolicies.engine: calico or existing"
+        yield Problem(f"{_PATH}.uncheckedPods", None, accepted, why)
     if door.authentication is None and door.cache_isolation == "client":
         why = "without it clients can't be told apart"
         yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or cacheIsolation: none", why)

@@ -11,6 +11,7 @@ from llmd_bench.deployment import SHORT_FORMS
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import (
     BYTES_PER_GIB,
+    MODELS,
     blocks_allow,
     heads_allow,
     key_value_copies,
@@ -28,6 +29,7 @@ from llmd_oke.config.model import HANDING_OVER, PrefillScaling
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, PlacedNode
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
+from llmd_oke.values import VALUES
 
 _KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
 _LAYOUT = "VLLM_KV_CACHE_LAYOUT"
@@ -116,6 +118,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
         why = "without an endpoint picker nothing pairs prefill with decode servers"
         yield Problem(f"{context.path}.router.mode", "none", "standalone", why)
     yield from _extra_arguments(context)
+    yield from _catalogue_arguments(context)
     yield from _connectors(context)
     yield from _attention_backend(context)
     yield from _attention_config(context)
@@ -366,6 +369,24 @@ def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, key, why)
 
 
+def _catalogue_arguments(context: PlannedModel) -> Iterator[Problem]:
+    """Find arguments and variables of the model's own entry in the catalogue that a stack's plan goes by."""
+    release, facts = used_release(context.stack), context.facts
+    flags = {*engine_settings().taken(), "--attention-backend", "--attention-config", "-ac", "--api-key"}
+    if release is not None:
+        flags |= {*release.vllm.kv_connector.flags, *release.vllm.kv_connector.further_flags}
+    file = f"{VALUES}/{MODELS.folder}/{facts.name}.yaml"
+    why = "servers are planned by the stack file, where it is checked with the rest"
+    for i, argument in enumerate(facts.arguments):
+        if (flag := flag_of(argument)) in flags or full_names(flag):
+            accepted = f"nothing here, {engine_settings().taken().get(flag, 'models[].engine.extraArgs')} there"
+            yield Problem(f"arguments[{i}]", argument, accepted, why, file=file)
+    for name in facts.environment:
+        if name in {*_OWN_VARIABLES, _LAYOUT, QUICK_REDUCE_VARIABLE} or _SECRET_VARIABLE.search(name.upper()):
+            accepted = "nothing here, models[].engine.env there"
+            yield Problem(f"environment.{name}", "given", accepted, why, file=file)
+
+
 def _connectors(context: PlannedModel) -> Iterator[Problem]:
     """Arguments that bring a KV connector: none beside the kit's own, and one for aggregated servers, whose host memory
     a node must have.
@@ -384,6 +405,11 @@ def _connectors(context: PlannedModel) -> Iterator[Problem]:
         for flag in (*given, *(flag for flag in connectors.further_flags if flag in places)):
             yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], "nothing, or aggregated servers", why)
         return
+    if context.model.router.mode == "none":
+        why = "no router stands before the servers, so that a client could name the server that KV cache is pulled from"
+        for flag in (flag for flag in given if flag != connectors.offload_flag):
+            accepted = f"{connectors.offload_flag}, or router.mode: standalone"
+            yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], accepted, why)
     for flag in given[1:]:
         why = f"a server has one KV connector, and {given[0]} brings one: vLLM replaces it without a word"
         yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], f"one of {' and '.join(given)}", why)

@@ -11,6 +11,7 @@ from llmd_oke.catalogue.releases import Release, release_names
 from llmd_oke.catalogue.releases import release as known_release
 from llmd_oke.config import StackConfig
 from llmd_oke.planning.network import control_plane_cidrs
+from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, PlannedPool, TracingPlan
 from llmd_oke.planning.releases import used_release
 from llmd_oke.records import record
@@ -68,7 +69,9 @@ def monitoring_problems(config: StackConfig) -> Iterator[Problem]:
         if mode != "existing":
             why = f"with monitoring: {mode} there is no Prometheus of others"
             yield Problem("prometheus", config.prometheus.url, "nothing, or monitoring: existing", why)
-        elif (namespace := _namespace(config.prometheus.url)) and control_plane_cidrs(config) is not None:
+        elif (namespace := _namespace(config.prometheus.url)) and (
+            control_plane_cidrs(config) is not None or network_policies(config).engine != "none"
+        ):
             own = _namespace(facts().url)
             if namespace != own:
                 why = f"network policies let Prometheus read metrics from the namespace {own}"

@@ -56,9 +56,14 @@ def network_policy_advice(plan: Plan) -> Iterator[Advice]:
     if plan.control_plane_cidrs is None:
         known = " (controlPlaneCidrs)" if isinstance(cluster, ExistingCluster) else ""
         texts.append(
-            "policies let every pod reach servers and metrics, because the API server's addresses are unknown" + known
+            "policies keep commands away that ask servers and routers through the API server, because its addresses are"
+            " unknown" + known
         )
     if plan.rdma:
         texts.append("KV cache over virtual functions is seen by no policy and unprotected")
     if texts:
         yield Advice(_PATH if plan.network_policies.engine != "none" else "cluster", "; ".join(texts))
+    for i, model in enumerate(plan.models):
+        if not model.routed and plan.front_door is None:
+            text = "no router refuses what is not for clients to say (ranks, priorities, cache salts)"
+            yield Advice(f"models[{i}].router.mode", f"{text}: let trusted pods alone reach the servers")

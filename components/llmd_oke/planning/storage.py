@@ -10,6 +10,7 @@ from typing import cast
 from llmd_base.errors import Problem
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.models import MODELS
 from llmd_oke.catalogue.serving import repositories
 from llmd_oke.config import (
     CreateCluster,
@@ -25,6 +26,7 @@ from llmd_oke.config.engine import flag_of
 from llmd_oke.planning.placement import unit_names
 from llmd_oke.planning.plan import Advice, ModelCachePlan, PlacedNode, Plan, PrewarmPlan, StoragePlan
 from llmd_oke.records import record
+from llmd_oke.values import VALUES
 
 PATH = "storage.modelCache"
 
@@ -76,6 +78,10 @@ def _other_repositories(model: ModelConfig, path: str) -> Iterator[Problem]:
     facts = catalogue.model(model.model)
     accepted = "nothing, a folder of the image or the cache, or storage.prewarm.source: none"
     why = "servers that read a pre-warmed cache are offline, and it has the repositories of the stack's models alone"
+    for i, name in _named_repositories(facts.arguments if facts else ()):
+        if not name.startswith(("/", ".")):
+            file = f"{VALUES}/{MODELS.folder}/{model.model}.yaml"
+            yield Problem(f"arguments[{i}]", name, accepted, why, file=file)
     for i, name in _named_repositories(model.engine.extra_args):
         if not name.startswith(("/", ".")) and (facts is None or name != facts.repository):
             yield Problem(f"{path}.extraArgs[{i}]", name, accepted, why)

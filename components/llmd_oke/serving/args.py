@@ -163,7 +163,7 @@ class UnitArgs(TypedDict):
     gateway: NotRequired[GatewayPodsArgs | None]
     """With `routed`: pods of the Gateway that sends requests; the Envoys beside the picker do if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
-    """Addresses that the API server speaks to pods from; if left out, every pod may reach the servers."""
+    """Addresses that the API server speaks to pods from; without them it reaches no server."""
     model_cache: NotRequired[ModelCacheMountArgs | None]
     """Where weights are kept; a folder of each pod if left out."""
     tracing: NotRequired[TracingArgs | None]

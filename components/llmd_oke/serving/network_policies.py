@@ -43,17 +43,15 @@ Rule = dict[str, Any]
 
 
 def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
-    """Who may read metrics, as the `from` of a rule: pods that measure, the monitoring of llm-d's guides, and commands
-    that come through the API server. Everybody, where it isn't known from which addresses (CIDR) that one speaks.
+    """Return the `from` of a rule for metrics: pods that measure, the monitoring of llm-d's guides, and commands that
+    come through the API server, where it is known from which addresses (CIDR) that one speaks.
     """
-    if control_plane is None:
-        return {}
     monitoring = scaling().prometheus.split(".")[1]  # http://<service>.<namespace>.svc…
     return {
         "from": [
             *({"podSelector": _label_exists(label)} for label in _MEASURING_LABELS),
             {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: monitoring}}},
-            *({"ipBlock": {"cidr": cidr}} for cidr in control_plane),
+            *({"ipBlock": {"cidr": cidr}} for cidr in control_plane or ()),
         ]
     }
 
@@ -85,9 +83,9 @@ def router_rules(
 
 
 def _behind_sign_in(control_plane: Sequence[str] | None) -> Rule:
-    """The front door of the stack, and who may ask without a key, as the `from` of a rule."""
+    """Return the `from` of a rule for the front door of the stack, and for those who may ask without a key."""
     door: Rule = {"podSelector": {"matchLabels": labels.stack_front_door_selector()}}
-    return {"from": [door, *readers(control_plane or [])["from"]]}
+    return {"from": [door, *readers(control_plane)["from"]]}
 
 
 def gateway_pods(pods: GatewayPodsArgs) -> Rule:
@@ -110,13 +108,13 @@ def servers_rules(
     """Prefill and decode servers of one unit hand KV cache over on ports that are not known beforehand (UCX takes any
     free ones): each role to the other. Requests come from the unit's router or a Gateway's pods, and who may read
     metrics has the same port. Where servers have no router before them they come from everywhere, or from the front
-    door where clients sign in there. Without the API server's addresses they come from everywhere in any case.
+    door where clients sign in there.
     """
     requests: Rule = {"ports": tcp_ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
-    if routed and (read := readers(control_plane)):
+    if routed:
         own: Rule = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
-        requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *read["from"]]
-    elif not routed and signed_in and control_plane is not None:
+        requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *readers(control_plane)["from"]]
+    elif signed_in:
         requests.update(_behind_sign_in(control_plane))
     return [*({"from": [partner]} for partner in _partners(unit, role)), requests]
 

@@ -100,7 +100,7 @@ class RouterArgs(TypedDict):
     replicas: NotRequired[int | None]
     """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
-    """Addresses that the API server speaks to pods from; if left out, every pod of the cluster may read metrics."""
+    """Addresses that the API server speaks to pods from; without them it reads no metrics."""
     signed_in: NotRequired[bool | None]
     """Whether clients sign in at the stack's front door, so that it, pods that measure, monitoring and the API server
     alone send requests; false if left out."""

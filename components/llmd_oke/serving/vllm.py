@@ -16,6 +16,7 @@ from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, ServerSett
 from llmd_oke.catalogue.serving import handshake, without_rdma
 from llmd_oke.config import Role
 from llmd_oke.config.engine import Engine, SettingValue, engine_settings
+from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.objects import present
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
@@ -71,9 +72,16 @@ class ServerSpec:
         """What the server is started with, the same record that its plan has.
 
         Raises:
-            KitError: the table of engine settings has no such setting, or not with such a value.
+            KitError: the table of engine settings has no such setting, or not with such a value, or vLLM would take
+                another KV connector than the kit's for servers that hand KV cache over.
         """
         asked, size = engine_of(self.engine), self.tensor_parallel_size
+        other = self.release.vllm.kv_connector.given([*self.model.arguments, *asked.extra_args])
+        if other and self.role in HANDING_OVER:
+            raise KitError(
+                f"Servers of role {self.role} have the kit's KV connector, which {other[0]} would replace.",
+                "Leave it out, or serve with aggregated servers.",
+            )
         return server_settings(self.release, self.model, asked, self.role, size, rdma=self.rdma)
 
     @property

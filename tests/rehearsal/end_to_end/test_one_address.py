@@ -39,6 +39,7 @@ def write(project: Project, first: int, second: int) -> None:
         "host": "llm.example.com",
         "tls": {"kind": "issuer", "name": "internal"},
         "authentication": {"kind": "api-keys"},
+        "uncheckedPods": "accepted",
         "weights": {"gpt-oss-120b-0": first, "gpt-oss-120b-1": second},
     }
     project.write(STACK, models=MODELS, gpuPools=POOLS, frontDoor=door)

@@ -63,7 +63,12 @@ def _encoded(data: bytes) -> str:
 @pytest.fixture(scope="module")
 def door(project: Project) -> Door:
     authentication = {"kind": "jwt", "issuer": ISSUER, "audiences": [AUDIENCE]}
-    own = {"host": "llm.example.com", "tls": {"kind": "config"}, "authentication": authentication}
+    own = {
+        "host": "llm.example.com",
+        "tls": {"kind": "config"},
+        "authentication": authentication,
+        "uncheckedPods": "accepted",
+    }
     project.write(STACK, models=[model(topology="agg-tp1-1r")], frontDoor=own)
     ended = project.rehearse(STACK)
     assert ended.status == 0, ended.errors

@@ -262,7 +262,7 @@ def visits(pod_cluster: PodCluster) -> Mapping[str, Mapping[str, list[int]]]:
     roles = ("prefill", "decode", "aggregated")
     selectors = {role: dict(labels.role_selector("u", role)) for role in roles}
     for role, selector in selectors.items():
-        rules = network_policies.servers_rules("u", role, routed=True, control_plane=["10.140.0.0/29"])
+        rules = network_policies.servers_rules("u", role, routed=True, control_plane=None)
         manifest = network_policies.policy({"name": role}, selector, rules, [network_policies.anywhere()])
         response = pod_cluster.api.post(policies, json=manifest)
         assert response.is_success, response.text

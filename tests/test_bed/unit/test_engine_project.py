@@ -46,7 +46,8 @@ def test_a_provider_of_tokens_is_rehearsed_with_keys_of_the_rehearsals_own():
 
 def test_a_front_door_is_rehearsed_with_secrets_of_its_own(project: Path, tmp_path: Path):
     door = {"exposure": "public", "host": "llm.example.com", "tls": {"kind": "issuer", "name": "x"}}
-    front = {**stack(frontDoor={**door, "authentication": {"kind": "api-keys"}})}
+    enforced = {"engine": "existing"}
+    front = stack(frontDoor={**door, "authentication": {"kind": "api-keys"}}, networkPolicies=enforced)
     stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": front}}))
 
     def written() -> dict[str, Any]:

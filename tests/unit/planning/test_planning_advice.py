@@ -41,11 +41,20 @@ def test_what_handing_over_without_rdma_takes_is_forecast_for_each_model():
 def test_policies_that_nothing_enforces_and_cache_that_none_sees_are_told():
     text = advice(model("4p-tp1-2d-tp2"))["cluster"]
     assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in text
-    assert "every pod reach servers and metrics, because the API server's addresses are unknown" in text
+    assert (
+        "keep commands away that ask servers and routers through the API server, because its addresses are unknown"
+        in text
+    )
     assert text.endswith("KV cache over virtual functions is seen by no policy and unprotected")
     known = existing_cluster(controlPlaneCidrs=["10.0.0.0/29"])
     assert "unknown" not in advice(model("4p-tp1-2d-tp2"), cluster=known)["cluster"]
     assert "virtual functions" not in advice(model("agg-tp1-2r"), cluster=known, rdma="none")["cluster"]
+
+
+@pytest.mark.parametrize(("keys", "told"), [({}, True), ({"frontDoor": {}}, False)])
+def test_servers_that_nothing_stands_before_are_told(keys: dict[str, object], told: bool):
+    assert ("models[0].router.mode" in advice(model("agg-tp1-1r", router={"mode": "none"}), **keys)) is told
+    assert "models[0].router.mode" not in advice(model("agg-tp1-1r"), **keys)
 
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])

@@ -14,7 +14,8 @@ TLS = {"host": "llm.example.com", "tls": {"kind": "config"}}
 
 
 def refused(*models: dict[str, Any], **door: Any) -> dict[str, str]:
-    return {problem.path: str(problem) for problem in problems(*models, frontDoor=door)}
+    enforced = {"engine": "existing"}
+    return {problem.path: str(problem) for problem in problems(*models, frontDoor=door, networkPolicies=enforced)}
 
 
 def test_a_stack_without_the_key_has_no_front_door():
@@ -97,9 +98,19 @@ def test_what_does_not_go_together_is_refused(door: dict[str, Any], path: str, w
 
 @pytest.mark.parametrize(("isolation", "words"), [("client", "fewer cache hits"), ("none", "share prefix cache")])
 def test_check_says_what_shared_prefix_cache_costs_and_what_its_isolation(isolation: str, words: str):
-    door = {"authentication": KEYS, "cacheIsolation": isolation}
+    door = {"authentication": KEYS, "cacheIsolation": isolation, "uncheckedPods": "accepted"}
     said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
     assert words in said["frontDoor.cacheIsolation"]
+
+
+def test_keys_need_enforced_policies_or_trust_in_all_pods():
+    door = {"authentication": KEYS}
+    (problem,) = problems(frontDoor=door)
+    assert problem.path == "frontDoor.uncheckedPods"
+    assert "every pod of the cluster goes around keys" in problem.why
+    assert problems(frontDoor={**door, "uncheckedPods": "accepted"}) == []
+    assert problems(frontDoor=door, networkPolicies={"engine": "existing"}) == []
+    assert refusals(stack_changes={"frontDoor": door, "networkPolicies": {"engine": "calico"}}) == {}
 
 
 def test_the_internet_gets_neither_plain_nor_free_access():
@@ -113,7 +124,7 @@ def test_a_public_front_door_of_a_cluster_that_is_there_names_its_subnet():
 
 @pytest.mark.parametrize(("network", "count"), [({}, 1), ({"publicLoadBalancers": True}, 0)])
 def test_a_public_front_door_needs_a_public_subnet(network: dict[str, Any], count: int):
-    door = {"exposure": "public", "authentication": KEYS, **TLS}
+    door = {"exposure": "public", "authentication": KEYS, "uncheckedPods": "accepted", **TLS}
     assert len(refusals(stack_changes={"frontDoor": door}, network=network)) == count
 
 

@@ -237,6 +237,13 @@ def test_aggregated_servers_with_a_connector_are_started_as_vllm_needs_it(argume
     assert "does not start" in only(model("agg-tp1-1r", engine=backend)).why
 
 
+@pytest.mark.parametrize("mode", ["none", "standalone"])
+def test_a_connector_by_which_clients_could_name_servers_needs_a_router(mode: str):
+    servers = model("agg-tp1-1r", engine={"extraArgs": [CONNECTOR]}, router={"mode": mode})
+    paths = [problem.path for problem in problems(servers) if "could name the server" in problem.why]
+    assert paths == (["models[0].engine.extraArgs[0]"] if mode == "none" else [])
+
+
 def test_two_connectors_of_one_server_are_refused():
     problem = only(model("agg-tp1-1r", engine={"extraArgs": [CONNECTOR, "--kv-offloading-size=10"]}))
     assert problem.path == "models[0].engine.extraArgs[1]"

@@ -37,9 +37,16 @@ def test_no_pod_reaches_servers_for_being_the_kits_alone():
     ]
 
 
-@pytest.mark.parametrize(("routed", "control_plane"), [(False, API), (True, None)])
-def test_servers_are_open_without_a_router_or_without_the_api_servers_addresses(routed, control_plane):
-    assert None in peers(rules(routed=routed, control_plane=control_plane), VLLM)
+@pytest.mark.parametrize("control_plane", [API, None])
+def test_servers_without_a_router_and_without_keys_before_them_are_open(control_plane):
+    assert None in peers(rules(routed=False, control_plane=control_plane), VLLM)
+
+
+@pytest.mark.parametrize(("routed", "signed_in"), [(True, False), (False, True)])
+def test_servers_are_closed_to_strangers_with_unknown_addresses_of_the_api_server(routed, signed_in):
+    (matches,) = peers(network_policies.servers_rules("u", "aggregated", routed, None, signed_in=signed_in), VLLM)
+    assert matches
+    assert not [item for item in matches if "ipBlock" in item]
 
 
 @pytest.mark.parametrize(("role", "partner"), [("prefill", "decode"), ("decode", "prefill")])

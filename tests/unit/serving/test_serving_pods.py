@@ -55,6 +55,12 @@ def test_servers_with_a_kv_connector_have_an_attention_backend_that_vllm_accepts
     assert f"--attention-backend={backend}" in arguments
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_another_connector_than_the_kits_is_refused_of_servers_that_hand_cache_over(role):
+    with pytest.raises(KitError, match="which --kv-transfer-config would replace"):
+        vllm.arguments(spec(role, engine={"extra_args": [DECODE_BENCH]}))
+
+
 def test_a_setting_without_an_argument_of_its_own_is_given_by_its_field_in_the_table():
     assert "--block-size=64" in vllm.arguments(spec(engine={"settings": {"block_size": "64"}}))
     with pytest.raises(KitError, match="'speed' is not known"):

@@ -1,0 +1,28 @@
+"""Models of a project's own, as far as stacks are planned by them."""
+
+from pathlib import Path
+
+import pytest
+from project_entries import model_entry, write_entry
+from stack_files import model, problems
+
+MINE = "mine-8b"
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"arguments": ["--seed=1", "--kv-transfer-config={}"]}, "arguments[1]"),
+        ({"arguments": ["--kv_offloading_size", "10"]}, "arguments[0]"),
+        ({"arguments": ["--attention-backend=ROCM_ATTN"]}, "arguments[0]"),
+        ({"arguments": ["--max-model-len=4096"]}, "arguments[0]"),
+        ({"arguments": ["--api-key=x"]}, "arguments[0]"),
+        ({"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}, "environment.VLLM_KV_CACHE_LAYOUT"),
+        ({"environment": {"MY_API_KEY": "x"}}, "environment.MY_API_KEY"),
+    ],
+)
+def test_what_a_plan_goes_by_is_refused_in_an_entry_and_told_with_its_place(tmp_path: Path, changes, path: str):
+    write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, **changes))
+    (problem,) = problems(model("agg-tp1-1r", model=MINE))
+    assert (problem.file, problem.path) == (f"values/models/{MINE}.yaml", path)
+    assert "nothing here" in problem.accepted
