@@ -1,5 +1,6 @@
 """llm-d releases: the versions that belong together, the dialect that they speak, and their CRDs."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,7 +164,8 @@ class KvConnector(Entry):
     `roles` is the `kv_role` of the servers that hand KV cache over. A server has a connector as soon as one of `flags`
     is given; where several are, vLLM goes by one of them without a word. `further_flags` say more of such a connector.
     `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`;
-    where another of them has one of `offload_words` in its value, it keeps KV cache in host memory too.
+    where another of them has one of `offload_words` in its value, it keeps KV cache in host memory too. Connectors
+    `without_peers` pull KV cache from no server that a request names.
     `hybrid_flag` keeps the hybrid KV cache manager on beside the kit's connector, with which layers with a sliding
     window hand over their window alone; None where the release hands over every layer in full. `hybrid_flags` are all
     that say something of it.
@@ -175,6 +177,7 @@ class KvConnector(Entry):
     offload_flag: str
     offload_factor: float
     offload_words: tuple[str, ...] = ()
+    without_peers: tuple[str, ...] = ()
     hybrid_flag: str | None = None
     hybrid_flags: tuple[str, ...] = ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager")
 
@@ -188,6 +191,20 @@ class KvConnector(Entry):
     def given(self, arguments: Iterable[str]) -> list[str]:
         """Those of `flags` that are among a user's arguments, in the order of the arguments, each once."""
         return [flag for flag in dict.fromkeys(map(flag_of, arguments)) if flag in self.flags]
+
+    def naming_peers(self, arguments: Sequence[str]) -> list[str]:
+        """Return those of `flags` among a user's arguments by which requests may name servers to pull KV cache from."""
+        return [
+            flag for flag in self.given(arguments) if flag != self.offload_flag and not self._alone(flag, arguments)
+        ]
+
+    def _alone(self, flag: str, arguments: Sequence[str]) -> bool:
+        given = argument_of(arguments, flag)
+        try:
+            value = json.loads(given[1]) if given else None
+        except ValueError:
+            return False
+        return isinstance(value, dict) and value.get("kv_connector") in self.without_peers
 
     def offload_by_object(self, arguments: Sequence[str]) -> int | None:
         """The position of the first argument by which a connector keeps KV cache in host memory whose size is told by

@@ -407,7 +407,7 @@ def _connectors(context: PlannedModel) -> Iterator[Problem]:
         return
     if context.model.router.mode == "none":
         why = "no router stands before the servers, so that a client could name the server that KV cache is pulled from"
-        for flag in (flag for flag in given if flag != connectors.offload_flag):
+        for flag in connectors.naming_peers(arguments):
             accepted = f"{connectors.offload_flag}, or router.mode: standalone"
             yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], accepted, why)
     for flag in given[1:]:

@@ -237,11 +237,19 @@ def test_aggregated_servers_with_a_connector_are_started_as_vllm_needs_it(argume
     assert "does not start" in only(model("agg-tp1-1r", engine=backend)).why
 
 
-@pytest.mark.parametrize("mode", ["none", "standalone"])
-def test_a_connector_by_which_clients_could_name_servers_needs_a_router(mode: str):
-    servers = model("agg-tp1-1r", engine={"extraArgs": [CONNECTOR]}, router={"mode": mode})
+@pytest.mark.parametrize(
+    ("arguments", "mode", "refused"),
+    [
+        (["--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'], "none", True),
+        (["--kv_transfer_config.kv_connector=DecodeBenchConnector"], "none", True),
+        (['--kv-transfer-config={"kv_connector": "NixlConnector", "kv_role": "kv_both"}'], "standalone", False),
+        ([CONNECTOR], "none", False),
+    ],
+)
+def test_a_connector_by_which_clients_could_name_servers_needs_a_router(arguments, mode, refused):
+    servers = model("agg-tp1-1r", engine={"extraArgs": arguments}, router={"mode": mode})
     paths = [problem.path for problem in problems(servers) if "could name the server" in problem.why]
-    assert paths == (["models[0].engine.extraArgs[0]"] if mode == "none" else [])
+    assert paths == (["models[0].engine.extraArgs[0]"] if refused else [])
 
 
 def test_two_connectors_of_one_server_are_refused():
