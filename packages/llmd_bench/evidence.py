@@ -143,6 +143,11 @@ class ApiAnswer:
     remote_prefill: RemotePrefill | None = None
 
     @property
+    def answered(self) -> bool:
+        """Whether the answer is one as the API promises it."""
+        return self.error is None
+
+    @property
     def sentence(self) -> str:
         """The answer in words."""
         if self.error:
