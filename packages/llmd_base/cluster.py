@@ -82,8 +82,8 @@ class InCluster:
         return None if answer.status_code == HTTPStatus.NOT_FOUND else _checked(answer).get("data") or {}
 
     def created_s(self, namespace: str, name: str) -> float | None:
-        """When a ConfigMap was created, in whole seconds of the epoch by the API server's clock; None where there is
-        none.
+        """Return the moment at which a ConfigMap was created, in whole seconds of the epoch by the API server's clock;
+        None where there is no such ConfigMap.
 
         Raises:
             KitError: the API server doesn't answer or refuses.
@@ -94,7 +94,7 @@ class InCluster:
         return datetime.fromisoformat(_checked(answer)["metadata"]["creationTimestamp"]).timestamp()
 
     def apply(self, config_map: Mapping[str, Any]) -> None:
-        """Creates or changes a ConfigMap by server-side apply, for which a role can name the one that it may.
+        """Create or change a ConfigMap by server-side apply, for which a role can name the one that it may.
 
         Raises:
             KitError: the API server doesn't answer or refuses.

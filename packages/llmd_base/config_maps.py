@@ -53,7 +53,9 @@ def join_pieces(parts: Iterable[bytes]) -> bytes:
 
 
 def gunzip(packed: bytes, most: int) -> bytes | None:
-    """What `gzip` packed; None where it is something else, not whole, or larger than `most` bytes."""
+    """Return the content that `gzip` packed; None where `packed` is something else, not whole, or larger than `most`
+    bytes.
+    """
     reader = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         content = reader.decompress(packed, most)
@@ -63,7 +65,7 @@ def gunzip(packed: bytes, most: int) -> bytes | None:
 
 
 def count_of(annotations: Mapping[str, str]) -> int:
-    """How many pieces a pod says that its result has.
+    """Return the number of pieces that a pod's result has, as the annotations of one of its ConfigMaps say.
 
     Raises:
         KitError: it says no number, or more than a pod may have.

@@ -49,7 +49,7 @@ KIND_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, as somebody who writes YAML would say."""
+    """Name the kind of a value as somebody who writes YAML would."""
     for kind, name in KIND_NAMES:
         if isinstance(value, kind):
             return name
@@ -79,7 +79,7 @@ def in_words(details: ErrorDetails) -> str:
 
 
 def explain(error: ValidationError, whole: str = "row") -> str:
-    """What pydantic found wrong, in one line; `whole` is what the thing itself is called."""
+    """Describe the errors that pydantic found, in one line; `whole` is what the document itself is called."""
     return "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or whole}: {in_words(problem)}" for problem in error.errors()
     )

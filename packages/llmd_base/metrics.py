@@ -19,7 +19,8 @@ _QUANTILES_IN_TABLES = frozenset({"mean", "p95", "p99"})
 
 
 class RequestTimes(Protocol):
-    """What the load generator knows of one request, in seconds; None where the request didn't come that far."""
+    """Times of one request that the load generator measured, in seconds; None where the request didn't come that far.
+    """
 
     @property
     def ttft_s(self) -> float | None:
@@ -63,15 +64,15 @@ class Latency:
 
     @property
     def key(self) -> str:
-        """Its name without units: the field of `Performance`."""
+        """Name without units, which is the field of `Performance`."""
         return self.name.removesuffix("_ms")
 
     def of(self, row: Row) -> Quantiles:
-        """Its distribution in a row."""
+        """Return the distribution of this latency in a row."""
         return getattr(row, self.name)
 
     def samples_of(self, records: Iterable[RequestTimes]) -> list[float]:
-        """Its samples over requests, in seconds."""
+        """Return the samples of this latency over all requests, in seconds."""
         return [value for record in records for value in self.samples_s(record) if value is not None]
 
 
@@ -94,7 +95,7 @@ LATENCIES = (
 
 @dataclass(frozen=True)
 class ReportRate:
-    """Where reports have a rate: under `v01` and `v02` among `throughput`, in `units` of version 0.2; `performance` is
+    """Place of a rate in reports: under `v01` and `v02` among `throughput`, in `units` of version 0.2; `performance` is
     the field of `Performance` that it is written from.
     """
 

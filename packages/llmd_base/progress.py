@@ -1,4 +1,4 @@
-"""How long work tells what it is doing, without knowing who listens.
+"""Progress of long work, reported without knowing who listens.
 
 Whoever works calls `step` when something new begins and `detail` with news of it, at least every few seconds; the
 command line shows both on a terminal, a plain text log gets one line for each.
@@ -11,25 +11,25 @@ from typing import Protocol, TextIO
 
 
 class Progress(Protocol):
-    """Listens to work that takes a while."""
+    """Listener to work that takes a while."""
 
     def step(self, text: str) -> None:
-        """Something new begins: `building kube-apiserver v1.34.2`."""
+        """Note that something new begins: `building kube-apiserver v1.34.2`."""
         ...
 
     def detail(self, text: str) -> None:
-        """News of the current step: `240 s, 812 of about 1900 packages`."""
+        """Note news of the current step: `240 s, 812 of about 1900 packages`."""
         ...
 
 
 class SilentProgress:
-    """Listens and says nothing."""
+    """Listener that says nothing."""
 
     def step(self, text: str) -> None:
-        """Drop it."""
+        """Ignore the step."""
 
     def detail(self, text: str) -> None:
-        """Drop it."""
+        """Ignore the news."""
 
 
 class PlainProgress:

@@ -31,7 +31,7 @@ class ConditionFacts(TypedDict):
 
 
 class Basis(StrEnum):
-    """How far a figure may be trusted, best first; it stands beside each one that is shown."""
+    """Trust that a figure deserves, best first; it stands beside each one that is shown."""
 
     MEASURED = "measured"
     """Of real servers."""
@@ -71,7 +71,9 @@ Positive = Annotated[int, Field(ge=1, le=10**6)]
 
 
 def usd_per_million_tokens(usd_per_hour: float | None, tokens_per_s: float | None) -> float | None:
-    """What a million tokens cost at a price by the hour; None where one of them is unknown, or nothing was put out."""
+    """Return the price of a million tokens at a price by the hour; None where one of them is unknown, or nothing was
+    put out.
+    """
     return usd_per_hour / (tokens_per_s * 3600) * 1e6 if tokens_per_s and usd_per_hour is not None else None
 
 
@@ -80,7 +82,7 @@ class _Part(BaseModel):
 
 
 class Quantiles(_Part):
-    """How one latency was distributed, in milliseconds."""
+    """Distribution of one latency, in milliseconds."""
 
     mean: Amount | None = None
     min: Amount | None = None
@@ -96,7 +98,7 @@ class Quantiles(_Part):
 
 
 class Origin(_Part):
-    """Where a row comes from."""
+    """Source of a row: the tool, and the file, line and run where these are known."""
 
     tool: Name
     """The load generator or the model, for example `vllm bench serve`."""
@@ -109,7 +111,7 @@ class Origin(_Part):
 
 
 class Row(_Part):
-    """What `gpus_counted` GPUs of `gpu`, serving `model`, did under one load."""
+    """Load and results of `gpus_counted` GPUs of `gpu` that served `model`."""
 
     subject: Scope
     basis: Basis
@@ -171,8 +173,8 @@ class Row(_Part):
 
     @property
     def nothing_measured(self) -> str | None:
-        """Why this is no measurement: nothing was sent in it, or nothing came of what was; None for all others, of
-        which all requests may have failed.
+        """Reason why this is no measurement: nothing was sent in it, or nothing came of what was; None for all others,
+        of which all requests may have failed.
         """
         if self.requests == 0:
             return "no request was sent (requests: 0)"

@@ -1,4 +1,4 @@
-"""What changed between two sets of results, load by load, how sure that is, and whether a pipeline may go on.
+"""Comparison of two sets of results: the changes load by load, how sure they are, and whether a pipeline may go on.
 
 Intervals are Welch's (B. L. Welch, Biometrika 34, 1947). Regression gates are conditions on a comparison:
 
@@ -41,7 +41,7 @@ class Side:
 
     @property
     def bases(self) -> tuple[Basis, ...]:
-        """What its figures are."""
+        """Kinds of the side's figures (measured, calibrated, bound), each once and sorted."""
         return tuple(sorted({row.basis for row in self.rows}))
 
 
@@ -75,18 +75,18 @@ class MetricChange:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the true difference lies with 95 % confidence; None with a single run on a side."""
+        """Interval that holds the true difference with 95 % confidence; None with a single run on a side."""
         return difference_interval(self.a, self.b)
 
     @property
     def relative_interval(self) -> tuple[float, float] | None:
-        """The same as a share of A's mean, which is taken as certain."""
+        """The interval as a share of A's mean, which is taken as certain."""
         interval = self.interval
         return (interval[0] / self.mean_a, interval[1] / self.mean_a) if interval and self.mean_a else None
 
     @property
     def verdict(self) -> Verdict:
-        """Whether B is better; `unclear` where repeated runs differ as much among themselves."""
+        """Verdict on B; `unclear` where repeated runs differ as much among themselves."""
         if self.difference == 0:
             return "equal"
         interval = self.interval
@@ -97,7 +97,7 @@ class MetricChange:
 
 @dataclass(frozen=True)
 class LoadComparison:
-    """Both sides under one load."""
+    """Results of the two sides under one load."""
 
     load: RequestedLoad
     a: tuple[Row, ...]
@@ -105,7 +105,7 @@ class LoadComparison:
 
     @property
     def repeated(self) -> bool:
-        """Whether both sides ran more than once, so that something can be said about chance."""
+        """True if the two sides ran more than once each, so that something can be said about chance."""
         return len(self.a) > 1 and len(self.b) > 1
 
     def change(self, metric: Metric) -> MetricChange | None:
@@ -132,7 +132,7 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know before the figures."""
+        """Remarks that a reader must know before the figures."""
         return tuple(_notes(self))
 
 
@@ -256,7 +256,7 @@ Kind = Literal["relative", "difference", "value"]
 
 @dataclass(frozen=True)
 class Gate:
-    """Fails where the change of a metric, or its value in B, is on the wrong side of `limit`."""
+    """Condition that fails where the change of a metric, or its value in B, is on the wrong side of `limit`."""
 
     text: str
     metric: Metric
@@ -356,7 +356,7 @@ class ForecastError:
 
 
 def forecast_errors(names: Iterable[str], predicted: Row, seen: Row) -> Iterator[ForecastError]:
-    """Those of the named metrics (`ttft_ms.mean`) that both rows have."""
+    """Yield the errors of the named metrics (`ttft_ms.mean`) that the two rows have."""
     for figure in (METRICS[name] for name in names):
         forecast, measured = figure.of(predicted), figure.of(seen)
         if forecast is not None and measured:

@@ -1,4 +1,5 @@
-"""What is benchmarked: servers by role and short forms of these, the router before them, addresses and counters."""
+"""A deployment under benchmark: servers by role and their short forms, the router before them, addresses and counters.
+"""
 
 import re
 import ssl
@@ -70,7 +71,7 @@ class ReportedTopology:
 
     @property
     def disaggregated(self) -> bool:
-        """Whether prefill and decode are separate servers."""
+        """True if prefill and decode are separate servers."""
         return self.of("prefill") is not None and self.of("decode") is not None
 
 
@@ -111,7 +112,7 @@ STARTED = "process_start_time_seconds"
 
 @dataclass(frozen=True)
 class MetricsEndpoint:
-    """Where one program shows its counters.
+    """Address at which one program shows its counters.
 
     `headers` may carry a bearer token, which the endpoint picker asks for by default.
     """
@@ -144,7 +145,7 @@ class MetricSample:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one program showed; `error` says why there are no series."""
+    """Series that one program showed; `error` says why there are none."""
 
     endpoint: MetricsEndpoint
     series: Mapping[str, tuple[MetricSample, ...]] = field(default_factory=dict[str, tuple[MetricSample, ...]])
@@ -197,7 +198,7 @@ class Stability:
 
 
 def stability(before: ServerPods, after: ServerPods) -> Stability:
-    """Which model servers did not run on between two moments."""
+    """Return the model servers that did not run on between two moments."""
     if before is None or after is None:
         return Stability(None)
     left = {pod.name: pod.restarts for pod in after}
@@ -213,7 +214,7 @@ def stability(before: ServerPods, after: ServerPods) -> Stability:
 
 @dataclass(frozen=True)
 class CounterIncrease:
-    """What a counter of a role grew by between two snapshots, over all its programs.
+    """Increase of a counter of a role between two snapshots, over all its programs.
 
     `value` is None when no program of the role shows the counter, or one of them could not be read, since then the
     sum means nothing. Of a program that restarted in between, only what it counted since then is in `value`: a lower
@@ -229,7 +230,7 @@ class CounterIncrease:
 
 
 def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Counter) -> CounterIncrease:
-    """What `counter` grew by over all programs of `role`."""
+    """Return the increase of `counter` over all programs of `role`."""
     earlier = {reading.endpoint.url: reading for reading in before.readings}
     pairs = [
         (earlier.get(reading.endpoint.url, Reading(reading.endpoint, error="not read")), reading)
@@ -264,16 +265,16 @@ def _matches(labels: Mapping[str, str], accepted: Mapping[str, tuple[str, ...]])
 
 
 class Directory(Protocol):
-    """Finds Services and pods. All of it raises `KitError` where the cluster doesn't answer."""
+    """Directory of Services and pods. Every method raises `KitError` where the cluster doesn't answer."""
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
-        """The way to port 80 of a Service."""
+        """Return the way to port 80 of a Service."""
         ...
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
-        """The pods with these labels that have an address, sorted by name."""
+        """Return the pods with these labels that have an address, sorted by name."""
         ...
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:
-        """The way to a port of a pod."""
+        """Return the way to a port of a pod."""
         ...

@@ -25,7 +25,9 @@ from llmd_bench.deployment import Counter, CounterIncrease, Snapshot, change
 
 @dataclass(frozen=True)
 class DecisionCounter:
-    """How a release of the endpoint picker counts its decisions; `remote` has the label's values for remote prefill."""
+    """Counter of the decisions of an endpoint picker, as its release has it; `remote` has the label's values for remote
+    prefill.
+    """
 
     names: tuple[str, ...]
     label: str
@@ -67,7 +69,7 @@ VLLM_COUNTERS = ServerCounters(
 
 @dataclass(frozen=True)
 class Sent:
-    """What the client sent and got answered, with `prompt_tokens` as the servers counted them.
+    """Requests that the client sent and got answered, with `prompt_tokens` as the servers counted them.
 
     `attempted` has the requests that failed too, which the servers may have worked on.
     """
@@ -79,7 +81,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class EvidenceSettings:
-    """How to read the counters of one deployment."""
+    """Settings with which the counters of one deployment are read."""
 
     decisions: DecisionCounter
     decode_tensor_parallel_size: int = 1
@@ -130,7 +132,7 @@ class OtherApi:
 
 @dataclass(frozen=True)
 class ApiAnswer:
-    """What became of one request to `path`: `error` is None for an answer as the API promises it.
+    """Result of one request to `path`: `error` is None for an answer as the API promises it.
 
     `remote_prefill` is the proof by counters, which other traffic at the same time blurs; None where there is nothing
     to prove, or no answer.
@@ -211,7 +213,7 @@ def _changes(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> d
 
 
 def _path(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> tuple[list[str], list[str]]:
-    """What contradicts the path that KV cache is taken to have, and what is to be said of it."""
+    """Return the contradictions of the path that KV cache is taken to have, and the remarks on it."""
     emulated, servers = settings.emulated_gb_per_s, settings.servers
     if emulated is None:
         return [], []
@@ -303,7 +305,7 @@ def _describe_fallback(sent: Sent, fallback: int, by_prefill: float | None, by_d
 
 
 def _gaps(counters: Mapping[str, CounterIncrease], settings: EvidenceSettings) -> list[str]:
-    """What limits the proof: programs that could not be read, weren't given, or restarted."""
+    """Return the limits of the proof: programs that could not be read, weren't given, or restarted."""
     notes: list[str] = []
     unread = sorted({pod for counter in counters.values() for pod in counter.unread})
     restarted = sorted({pod for counter in counters.values() for pod in counter.restarted})

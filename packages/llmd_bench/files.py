@@ -43,7 +43,9 @@ class ReadResults:
 
 @dataclass(frozen=True)
 class CatalogueNames:
-    """What the catalogue calls models, by their repositories, and GPU products, so that rows of all tools agree."""
+    """Names that the catalogue has for models, by their repositories, and for GPU products, so that rows of all tools
+    agree.
+    """
 
     models: Mapping[str, str] = field(default_factory=dict[str, str])
     gpus: tuple[str, ...] = ()
@@ -51,7 +53,7 @@ class CatalogueNames:
 
 @dataclass(frozen=True)
 class Hints:
-    """What a format may leave out. A file's own word goes before a hint; what neither says is never guessed.
+    """Facts that a format may leave out. A file's own word goes before a hint; what neither says is never guessed.
 
     `gpus` are those that servers use, `gpus_reserved` those that pods hold. `basis` is what the figures of other tools
     are: give `calibrated` where they had simulated servers before them.
@@ -298,7 +300,8 @@ LONGEST_S = 1e9
 
 @dataclass
 class Latencies:
-    """Of the requests that succeeded, in milliseconds of model time: first tokens, and gaps between events."""
+    """Latencies of the requests that succeeded, in milliseconds of model time: first tokens, and gaps between events.
+    """
 
     ttft_ms: list[float] = field(default_factory=list[float])
     itl_ms: list[float] = field(default_factory=list[float])
@@ -318,7 +321,7 @@ class Latencies:
 
 
 def _is_time(value: object) -> TypeGuard[float]:
-    """Whether it is a time in seconds that a run can have."""
+    """Check that a value is a time in seconds that a run can have."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LONGEST_S
 
 

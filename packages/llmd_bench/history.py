@@ -48,12 +48,12 @@ class StoredRun:
 
     @property
     def name(self) -> str:
-        """How commands name it: `dev:20260302T120000Z`."""
+        """Name of the run in commands: `dev:20260302T120000Z`."""
         return f"{self.stack}:{self.time}"
 
     @cached_property
     def found(self) -> ReadResults:
-        """Its rows, and the lines of its files that are none.
+        """Rows of the run's files, and the lines that are none.
 
         Raises:
             KitError: the store does not answer.
@@ -63,12 +63,12 @@ class StoredRun:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Its rows."""
+        """Rows of the run's files."""
         return self.found.rows
 
     @property
     def config_hashes(self) -> tuple[str, ...]:
-        """What was deployed, as far as rows say it."""
+        """Hashes of the configurations that were deployed, as far as rows have them."""
         return tuple(dict.fromkeys(row.origin.config_hash for row in self.rows if row.origin.config_hash))
 
     def latencies(self) -> Latencies:
@@ -184,7 +184,7 @@ class SideResults:
 
     @property
     def basis(self) -> Basis:
-        """What its figures are, at worst."""
+        """Kind of the side's figures that is trusted least."""
         return max(self.side.bases, key=list(Basis).index)
 
 

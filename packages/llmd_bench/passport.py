@@ -18,7 +18,7 @@ class _Part(BaseModel):
 
 
 class ColdStart(_Part):
-    """From applying to the first token, by the cluster's own clock; moments are ISO 8601, UTC."""
+    """Time from applying to the first token, by the cluster's own clock; moments are ISO 8601, UTC."""
 
     applied: str
     """Creation of the first of the servers that run now."""
@@ -55,7 +55,7 @@ class Accuracy(_Part):
 
 
 class NodeAcceptance(_Part):
-    """What is kept of the last acceptance of a node."""
+    """Result of a node's last acceptance."""
 
     verdict: str
     date: str
@@ -100,7 +100,7 @@ class Passport(_Part):
 
 
 def accuracy(result: EvalResult | None) -> Accuracy | None:
-    """What a passport says of an evaluation."""
+    """Return the passport's part on an evaluation; None where there was none."""
     if result is None:
         return None
     return Accuracy(
@@ -119,7 +119,7 @@ def usd_per_million_output_tokens(price_usd_per_hour: float, performance: Mappin
 
 
 def write_passport(passport: Passport, folder: Path) -> Path:
-    """Writes both forms beside the reports; gives the Markdown's path."""
+    """Write the passport as JSON and as Markdown beside the reports; return the Markdown's path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PASSPORT_JSON).write_text(passport.model_dump_json(indent=2) + "\n", encoding="utf-8")
     path = folder / PASSPORT_MARKDOWN

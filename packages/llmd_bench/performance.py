@@ -1,4 +1,4 @@
-"""What the requests of a run come to: latencies, throughput, and throughput per GPU and per user.
+"""Summary of a run's requests: latencies, throughput, and throughput per GPU and per user.
 
 Distributions have the statistics of the llm-d benchmark report format.
 """

@@ -104,7 +104,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """What became of one question; `text` is the end of the answer, `error` why there was none."""
+    """Judgement of one answer; `text` is the end of the answer, `error` why there was none."""
 
     id: str
     right: bool
@@ -120,7 +120,7 @@ async def ask_builtin_set(
     limit_s: float,
     on_answer: Callable[[int, int], None],
 ) -> BuiltinResult:
-    """Asks the kit's own questions through the router; `on_answer` is told how many are answered, and of how many.
+    """Ask the kit's own questions through the router; `on_answer` is told how many are answered, and of how many.
 
     Raises:
         KitError: see `ask_all`.
@@ -154,7 +154,7 @@ async def ask_all(
     limit_s: float,
     on_answer: Callable[[int], None],
 ) -> list[GradedAnswer]:
-    """Asks all questions, some at a time, and judges the answers, in the order of the questions.
+    """Ask all questions, some at a time, and judge the answers, in the order of the questions.
 
     A question without an answer after `ATTEMPTS`, or within `limit_s` of the whole, is wrong: evaluations fail closed.
 
@@ -236,7 +236,7 @@ class _Choice(BaseModel):
 
 
 class _Answer(BaseModel):
-    """What answers of both APIs have in common, and what says that one of them was given."""
+    """Fields that answers of either API have, and those that say that one of them was given."""
 
     usage: _Usage
     choices: list[_Choice] = []

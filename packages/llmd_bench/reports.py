@@ -1,4 +1,4 @@
-"""Where reports are kept: `<root>/<stack>/<time>/`, with `<root>/<stack>/latest` pointing at the newest.
+"""Folders of reports: `<root>/<stack>/<time>/`, with `<root>/<stack>/latest` pointing at the newest.
 
 Beside a report of version 0.2 stands one of version 0.1, for tools that read only that.
 """
@@ -58,7 +58,7 @@ class ThroughputV01(_Lenient):
 
 
 class TimeV01(_Lenient):
-    """`duration` is in seconds."""
+    """Times of a run; `duration` is in seconds."""
 
     duration: float
     start: float | None = None
@@ -66,7 +66,7 @@ class TimeV01(_Lenient):
 
 
 class MetricsV01(_Lenient):
-    """What was found."""
+    """Figures of a run."""
 
     time: TimeV01
     requests: RequestsV01

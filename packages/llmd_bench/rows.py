@@ -17,8 +17,8 @@ STAGE_TOOL = "llmd-oke bench"
 
 
 def smoke_row(result: SmokeResult, *, model: str) -> Row:
-    """What a smoke benchmark found of `model`, by the catalogue's name where it has one. Lengths are those that were
-    asked for where no answer came.
+    """Return the row of a smoke benchmark of `model`, by the catalogue's name where it has one. Lengths are those that
+    were asked for where no answer came.
     """
     plan, performance = result.plan, result.performance
     copies, topology = split_copies(plan.topology.name)
@@ -63,7 +63,7 @@ def split_copies(name: str) -> tuple[int, str]:
 
 
 class StageFacts(TypedDict, total=False):
-    """What else a row may say of what was under load; fields are a row's."""
+    """Further facts of what was under load; fields are a row's."""
 
     topology: str | None
     copies: int
@@ -93,8 +93,8 @@ def stage_row(
     notes: Iterable[str] = (),
     **facts: Unpack[StageFacts],
 ) -> Row:
-    """What a stage without `shortfall` did: latencies of the requests that were sent in its window, rates of what
-    arrived in it. `model` is the catalogue's name where it has one.
+    """Return the row of a stage without `shortfall`: latencies of the requests that were sent in its window, rates of
+    what arrived in it. `model` is the catalogue's name where it has one.
     """
     good = [record for record in result.counted if record.succeeded]
     shape = result.stage.shape

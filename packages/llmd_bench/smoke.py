@@ -1,4 +1,4 @@
-"""The smoke benchmark: is the model served, as fast as asked, and with prefill where it belongs?"""
+"""The smoke benchmark, which shows that the model is served, as fast as asked, and with prefill where it belongs."""
 
 import asyncio
 import ssl
@@ -74,7 +74,7 @@ PROGRAMS = {"endpoint-picker": "epp", "proxy": "envoy", "front-door": "envoy", "
 
 @dataclass(frozen=True)
 class SmokeProgress:
-    """How far a run is: `done` of `total` requests of a phase."""
+    """Progress of a run: `done` of `total` requests of a phase."""
 
     phase: str
     done: int = 0
@@ -143,13 +143,13 @@ class SmokePlan:
 
     @property
     def target(self) -> CompletionsTarget:
-        """Where the requests go."""
+        """Target of the requests."""
         return CompletionsTarget(self.base_url, self.model, self.headers, self.verify, self.api)
 
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """What a smoke benchmark found. Everything but moments and `wall_s` is in model time.
+    """Result of a smoke benchmark. Everything but moments and `wall_s` is in model time.
 
     `first_answer` is when the router gave its first answer.
     """
@@ -172,12 +172,13 @@ class SmokeResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return self.verdict.passed
 
     @property
     def excuses(self) -> tuple[str, ...]:
-        """Why latencies and rates that were missed may say more of a simulating machine than of the deployment."""
+        """Reasons why latencies and rates that were missed may say more of a simulating machine than of the deployment.
+        """
         timed = any(check.units in {"ms", "tokens/s"} for check in self.verdict.failed)
         return tuple(note for note in self.notes if timed and note.startswith(TOO_SLOW))
 
@@ -250,7 +251,7 @@ async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> Smoke
 
 
 async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> BuiltinResult | None:
-    """Asks the plan's questions; None where it has none.
+    """Ask the plan's questions; return None where it has none.
 
     Raises:
         KitError: `limit_s` of wall time was over before all were asked, or none was answered.
@@ -343,7 +344,7 @@ def _evidence(plan: SmokePlan) -> EvidenceSettings | None:
 
 
 def server_stability(plan: SmokePlan, snapshots: tuple[Snapshot, Snapshot]) -> Stability | None:
-    """Which model servers restarted between two snapshots; None where nobody lists their pods."""
+    """Return the model servers that restarted between two snapshots; None where nobody lists their pods."""
     return None if plan.servers is None else stability(snapshots[0].servers, snapshots[1].servers)
 
 
@@ -355,7 +356,7 @@ def remarks(
     records: Sequence[RequestRecord],
     snapshots: tuple[Snapshot, Snapshot],
 ) -> tuple[str, ...]:
-    """What a reader must know before comparing the run with another one."""
+    """Return the remarks that a reader must know before comparing the run with another one."""
     return (
         *_about_load(concurrency, performance, warmup),
         *_about_lengths(input_tokens, performance, records),
@@ -454,7 +455,7 @@ def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
 
 
 def endpoints(request: SmokeRequest, directory: Directory) -> Iterator[MetricsEndpoint]:
-    """Where the programs of a model that are there now show their counters.
+    """Yield the addresses at which the programs of a model that are there now show their counters.
 
     Raises:
         KitError: the cluster does not answer.

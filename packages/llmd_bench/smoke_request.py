@@ -1,4 +1,4 @@
-"""What a smoke benchmark must measure and reach, as plain data that fits a file."""
+"""Request of a smoke benchmark: what it must measure and reach, as plain data that fits a file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the measurement is on the right side of the limit; a missing one never is."""
+        """True if the measurement is on the right side of the limit; a missing one never is."""
         if self.value is None:
             return False
         return self.value <= self.limit if self.bound == "at most" else self.value >= self.limit
@@ -57,7 +57,7 @@ class SmokeVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return all(check.passed for check in self.checks)
 
     @property

@@ -75,7 +75,7 @@ def throughput_table(performance: Performance) -> Table:
 
 
 def remote_prefill_table(proof: RemotePrefill) -> Table:
-    """What each party says about where prompts were computed."""
+    """Return a table of the shares that each party saw computed by prefill servers."""
     share = "unknown" if proof.share is None else f"{proof.share:.1%}"
     table = Table(title=f"Remote prefill: {share} of {proof.requests} prompts", title_justify="left")
     table.add_column("says")

@@ -28,7 +28,7 @@ COLUMNS = ("", "A", "B", "change", "95 % confidence", "")
 
 
 def heading(load: LoadComparison) -> str:
-    """What both sides were asked for, and how often each ran."""
+    """Return the load that the two sides were asked for, and the number of runs of each."""
     return f"{load.load}; {_times(len(load.a))} of A, {_times(len(load.b))} of B"
 
 

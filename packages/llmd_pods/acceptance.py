@@ -1,4 +1,4 @@
-"""What a GPU node must show before it serves: checks, limits and verdicts. Standard library only.
+"""Acceptance of a GPU node before it serves: checks, limits and verdicts. Standard library only.
 
 Not run on hardware yet: what tools print is read as they document it. amd-smi's JSON: ROCm/amdsmi, docs/how-to of its
 command line and CHANGELOG (list, metric --ecc). Ports: Linux, Documentation/ABI/stable/sysfs-class-infiniband, and
@@ -35,7 +35,7 @@ Verdict = Literal["passed", "failed", "not tested"]
 
 @dataclass(frozen=True)
 class NodeRequirements:
-    """What each node must have and reach. Without RDMA there are no virtual functions, and no links.
+    """Equipment and rates that each node must have. Without RDMA there are no virtual functions, and no links.
 
     `link_gb_per_s` is for a read from GPU to GPU over one port, `all_reduce_gb_per_s` the bus bandwidth of an
     all-reduce between all GPUs of two nodes, `all_reduce_alone_gb_per_s` of one node's; in GB (10^9 bytes) per second.
@@ -97,8 +97,8 @@ class Port:
 
 @dataclass(frozen=True)
 class LinkRate:
-    """Reads into one GPU from the same GPU of another node; `carried_share` is what this node's ports counted of it,
-    None where none counts, by `ports`.
+    """Rate of reads into one GPU from the same GPU of another node; `carried_share` is what this node's ports counted
+    of it, None where none counts, by `ports`.
     """
 
     gpu: int
@@ -109,7 +109,7 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class PairMeasurement:
-    """What a node measured with a partner, itself where it is alone. `problem` says why something is missing."""
+    """Measurements of a node with a partner, itself where it is alone. `problem` says why something is missing."""
 
     partner: str
     links: tuple[LinkRate, ...] = ()
@@ -131,16 +131,16 @@ class NodeReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing of the node alone keeps it from being measured with others."""
+        """True if nothing of the node alone keeps it from being measured with others."""
         return self.ready and all(check.outcome in {"passed", "not run"} for check in self.checks)
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return the report as JSON."""
         return json.dumps(asdict(self))
 
 
 def report_from_json(text: str) -> NodeReport:
-    """The report of `to_json`.
+    """Read the report that `to_json` wrote.
 
     Raises:
         ValueError: it is something else.
@@ -167,7 +167,7 @@ def _link(value: dict[str, Any]) -> LinkRate:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """What is kept of a node: its verdict, with date and image, and what each check saw."""
+    """Result that is kept of a node: its verdict, with date and image, and what each check saw."""
 
     node: str
     uid: str
@@ -178,12 +178,12 @@ class NodeResult:
     reason: str = ""
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return the result as JSON."""
         return json.dumps(asdict(self))
 
 
 def result_from_json(text: str) -> NodeResult:
-    """The result of `to_json`.
+    """Read the result that `to_json` wrote.
 
     Raises:
         ValueError: it is something else.
@@ -266,7 +266,7 @@ _MAPPED = "0000:0000:0000:0000:0000:ffff:"
 
 
 def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult:
-    """Every GPU is there, and none has had errors of memory that could not be corrected."""
+    """Check that every GPU is there, and none has had errors of memory that could not be corrected."""
     problems = [] if len(gpus) == limits.gpus else [f"amd-smi sees {len(gpus)} of {limits.gpus} GPUs"]
     problems += [
         f"GPU {gpu.index} ({gpu.address}) has {gpu.uncorrectable_errors} uncorrectable memory errors"
@@ -277,8 +277,8 @@ def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult
 
 
 def judge_ports(ports: Sequence[Port], limits: NodeRequirements) -> CheckResult:
-    """Every virtual function is there and up, with a GID of RoCE v2 over IPv4 at the index that UCX and RCCL use, and
-    the MTU of the network, where one is known.
+    """Check that every virtual function is there and up, with a GID of RoCE v2 over IPv4 at the index that UCX and RCCL
+    use, and the MTU of the network, where one is known.
     """
     count, mtu = limits.virtual_functions, limits.mtu_bytes or "not judged: no figure is known for this shape"
     problems = [] if len(ports) == count else [f"{len(ports)} of {count} virtual functions are in the pod"]
@@ -383,7 +383,7 @@ def judge_rounds(
 
 
 def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: NodeRequirements) -> CheckResult:
-    """Reads into the node's GPUs and out of them, GPU by GPU; the best of each counts."""
+    """Judge reads into the node's GPUs and out of them, GPU by GPU; the best of each counts."""
     best: dict[int, tuple[LinkRate, str]] = {}
     for link, partner in _links_of(report, nodes):
         if link.gpu not in best or _rank(link, limits) > _rank(best[link.gpu][0], limits):
@@ -438,12 +438,12 @@ def _why_missing(report: NodeReport) -> str:
 
 
 def verdict_of(checks: Sequence[CheckResult]) -> Verdict:
-    """Of a node, from all its checks."""
+    """Return the verdict on a node, from all its checks."""
     return "failed" if any(check.outcome == "failed" for check in checks) else "passed"
 
 
 def missing_tools(reports: Iterable[NodeReport]) -> list[str]:
-    """What the image lacks for checks that were asked for, each once."""
+    """Return the tools that the image lacks for checks that were asked for, each once."""
     return list(
         dict.fromkeys(check.text for report in reports for check in report.checks if check.outcome == "no tool")
     )

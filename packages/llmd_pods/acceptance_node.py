@@ -64,7 +64,7 @@ AMD_SMI = ("amd-smi", "/opt/rocm/bin/amd-smi")
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What a node's pod does, as number `index` of `nodes` that take part; `limit_s` is for all of it, `round_limit_s`
+    """Work of a node's pod, as number `index` of `nodes` that take part; `limit_s` is for all of it, `round_limit_s`
     for one partner. The transfer of a link is `link_bytes`. `disk_folder` is on the node's local disks, None where they
     are no file system.
     """
@@ -98,19 +98,19 @@ class NodeRequest:
         return f"{self.run}-{index}"
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return the request as JSON."""
         return json.dumps(asdict(self))
 
 
 def request_from_json(text: str) -> NodeRequest:
-    """The request of `to_json`."""
+    """Read the request that `to_json` wrote."""
     value: dict[str, Any] = json.loads(text)
     fields: dict[str, Any] = {**value, "checks": tuple(value["checks"]), "limits": NodeRequirements(**value["limits"])}
     return NodeRequest(**fields)
 
 
 class Board:
-    """What pods tell each other."""
+    """Messages between pods, by ConfigMaps."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Board:
         self._deadline_s = clock() + request.limit_s
 
     def post(self, report: NodeReport) -> None:
-        """Writes this pod's report.
+        """Write this pod's report.
 
         Raises:
             KitError: the API server refuses.
@@ -138,7 +138,7 @@ class Board:
         self._cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
     def schedule(self) -> list[list[tuple[int, int]]]:
-        """Who meets whom, round by round, once that is known.
+        """Return the pairs that meet, round by round, once they are known.
 
         Raises:
             KitError: it isn't in time.
@@ -171,7 +171,7 @@ class Board:
 
 
 def main() -> int:
-    """Does what the environment says."""
+    """Do the work that the environment describes; return the exit code."""
     try:
         request = request_from_json(os.environ[VARIABLE])
         run(request, os.environ, Board(request, from_environment(os.environ)))
@@ -214,7 +214,7 @@ def _measures_links(request: NodeRequest) -> bool:
 
 
 def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
-    """The checks that take nothing but the node."""
+    """Yield the results of the checks that take nothing but the node."""
     limits, names = request.limits, request.checks
     gpus: tuple[NodeGpu, ...] = ()
     if "gpus" in names or "locality" in names:
@@ -288,7 +288,7 @@ def _said(words: Sequence[str]) -> str:
 
 
 class Links:
-    """This pod's GPUs as others read them, and reads from others' into them."""
+    """Buffers of this pod's GPUs that others read, and reads from others' into them."""
 
     def __init__(self, request: NodeRequest, counters: Path) -> None:
         self._request = request
@@ -301,7 +301,7 @@ class Links:
         self._torch: Any = None
 
     def prepare(self, report: NodeReport) -> NodeReport:
-        """Makes a buffer on each GPU that others may read."""
+        """Make a buffer on each GPU that others may read."""
         try:
             (_, self._api), self._torch = nixl(), pytorch()
         except KitError as error:
@@ -314,7 +314,7 @@ class Links:
         return replace(report, regions=regions)
 
     def read(self, other: NodeReport, number: int) -> Iterator[LinkRate]:
-        """Reads all of another pod's buffers.
+        """Read all of another pod's buffers, and yield the rate of each.
 
         Raises:
             KitError: a read fails or takes too long.
@@ -338,7 +338,7 @@ class Links:
             )
 
     def close(self) -> None:
-        """Takes the registrations back."""
+        """Take the registrations back."""
         for source in self._sources:
             source.close()
 

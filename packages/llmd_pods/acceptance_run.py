@@ -1,4 +1,5 @@
-"""Leads the acceptance of a pool's nodes: a pod on each that has not passed, who meets whom, verdicts, taints.
+"""Program that leads the acceptance of a pool's nodes: a pod on each that has not passed, who meets whom, verdicts,
+taints.
 
 Runs in a pod without GPUs, with nothing but Python itself. It ends with 0 when enough nodes may serve; with 1 and the
 cause otherwise. A node that fails is tainted; one that passes loses that taint. Where the image lacks a tool, nothing
@@ -87,7 +88,7 @@ class RunRequest:
 
 
 def request_from_json(text: str) -> RunRequest:
-    """The request of a file."""
+    """Return the answer; None where there is no such thing."""
     value: dict[str, Any] = json.loads(text)
     limits = NodeRequirements(**value["limits"])
     fields: dict[str, Any] = {
@@ -162,12 +163,12 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """The node's."""
+        """Name of the node."""
         return self.node["metadata"]["name"]
 
     @property
     def lost(self) -> bool:
-        """Whether nothing more comes from it."""
+        """True if nothing more comes from the pod."""
         return bool(self.problem) or self.untested
 
 
@@ -258,7 +259,7 @@ class AcceptanceRun:
         return any(name in self.request.checks for name in ("links", "all-reduce"))
 
     def _follow(self, is_there: Callable[[NodeReport], bool], deadline_s: float) -> None:
-        """Until each pod has told so much, has ended, or the time is up."""
+        """Wait until each pod has told so much, has ended, or the time is up."""
         placed_s = self.clock() + self.request.placement_limit_s
         while True:
             waiting = [worker for worker in self.workers if not worker.lost and not is_there(worker.report)]
@@ -385,8 +386,8 @@ class AcceptanceRun:
 
 
 def judge_pool(request: RunRequest, nodes: Sequence[str], results: Mapping[str, NodeResult]) -> list[str]:
-    """Why not enough of a pool's nodes may serve; empty, if enough do. One that was not tested because it serves counts
-    as it did before.
+    """Return the reasons why not enough of a pool's nodes may serve; empty, if enough do. One that was not tested
+    because it serves counts as it did before.
     """
     failed = [name for name in nodes if name in results and results[name].verdict == "failed"]
     usable = len(nodes) - len(failed)
@@ -399,7 +400,7 @@ def judge_pool(request: RunRequest, nodes: Sequence[str], results: Mapping[str, 
 
 
 def shortage(node: Object, devices: Mapping[str, int]) -> str:
-    """What keeps a node from being tested at all; empty, if nothing does."""
+    """Describe what keeps a node from being tested at all; empty, if nothing does."""
     status: Object = node.get("status", {})
     conditions: list[Object] = status.get("conditions", [])
     if not any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
@@ -436,7 +437,7 @@ def _states(status: Object, kind: str) -> list[dict[str, str]]:
 
 
 def main() -> int:
-    """Leads the acceptance that the file of the only argument describes."""
+    """Lead the acceptance that the file of the only argument describes; return the exit code."""
     try:
         request = request_from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]

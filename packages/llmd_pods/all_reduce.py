@@ -81,7 +81,7 @@ def _seconds(process: "subprocess.Popen[bytes]", output: IO[bytes], deadline_s: 
 
 
 def main() -> int:
-    """Does the work of one rank, which is in the environment; its last line says the seconds of one all-reduce."""
+    """Do the work of one rank, which is in the environment; its last line says the seconds of one all-reduce."""
     value: dict[str, Any] = json.loads(os.environ[VARIABLE])
     gpu = value.pop("gpu")
     print(json.dumps({"seconds": rank_seconds(AllReduce(**value), gpu)}), flush=True)

@@ -1,4 +1,4 @@
-"""Waits until nodes have an image. Runs in a pod, with nothing but Python itself.
+"""Program that waits until nodes have an image. Runs in a pod, with nothing but Python itself.
 
 Nodes that are not there or don't answer are not waited for, and neither is one that takes too long: servers can still
 pull for themselves. It ends with 0; with 1 and the cause where the time is up and no node has the image.
@@ -27,7 +27,7 @@ Pods = list[dict[str, Any]]
 
 
 def main() -> int:
-    """Waits as the arguments say."""
+    """Wait as the arguments say; return the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--selector", required=True)
     parser.add_argument("--nodes", required=True, type=int)
@@ -42,7 +42,8 @@ def main() -> int:
 
 
 def wait(arguments: argparse.Namespace, source: Callable[[], Pods]) -> tuple[int, str]:
-    """How many nodes have the image when the waiting is over, and what there is to say of the others."""
+    """Return the number of nodes that have the image when the waiting is over, and what there is to say of the others.
+    """
     start_s = quiet_since_s = time.monotonic()
     last_text = ""
     node_count = 0
@@ -68,8 +69,8 @@ def wait(arguments: argparse.Namespace, source: Callable[[], Pods]) -> tuple[int
 
 
 def judge(pods: Pods) -> tuple[int, list[str]]:
-    """On how many nodes the image is, and what is under way on others. A pod that its node has not taken says that
-    the node doesn't answer, and that is no work to wait for.
+    """Return the number of nodes that have the image, and what is under way on others. A pod that its node has not
+    taken says that the node doesn't answer, and that is no work to wait for.
     """
     node_count, pulls = 0, list[str]()
     for pod in sorted(pods, key=lambda pod: pod["metadata"]["name"]):

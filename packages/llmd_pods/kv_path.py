@@ -1,4 +1,4 @@
-"""Reads through NIXL between GPUs of two pods, as KV cache is handed over, and what their RDMA ports counted.
+"""Reads through NIXL between GPUs of two pods, as KV cache is handed over, and the bytes that their RDMA ports counted.
 
 Not run on hardware yet: it follows NIXL's published API, and tests hold it to a stand-in of that. NIXL's Python API is
 that of ai-dynamo/nixl (src/api/python/_api.py, v1.4.0) and of ROCm/RIXL 1.1.0, which agree in all that is used here;
@@ -27,13 +27,13 @@ class BufferTransfer:
 
     @property
     def length_bytes(self) -> int:
-        """All of it."""
+        """Bytes of all pieces together."""
         return self.descriptor_bytes * self.descriptors
 
 
 @dataclass(frozen=True)
 class Reads:
-    """The transfer is done `warm_ups` times, then `repeats` times by the clock. `limit_s` is for all of it."""
+    """Repetitions of a transfer: `warm_ups` times, then `repeats` times by the clock. `limit_s` is for all of them."""
 
     transfer: BufferTransfer
     repeats: int
@@ -42,7 +42,7 @@ class Reads:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of all repetitions, warm-ups included."""
         return (self.warm_ups + self.repeats) * self.transfer.length_bytes
 
 
@@ -71,12 +71,12 @@ def read_counters(folder: Path = FOLDER) -> dict[str, int]:
 
 
 def increase(before: Counters, after: Counters) -> dict[str, int]:
-    """What grew; a counter that began anew has no difference."""
+    """Return what counters grew by; one that began anew has no difference."""
     return {name: value - before[name] for name, value in after.items() if name in before and value > before[name]}
 
 
 def counts_received_bytes(before: Counters, after: Counters) -> bool:
-    """Whether a port counted received bytes all the while: it has such a counter, which did not begin anew."""
+    """Check that a port counted received bytes all the while: it has such a counter, which did not begin anew."""
     return any(name.endswith(_RECEIVED) and value >= before.get(name, value + 1) for name, value in after.items())
 
 
@@ -153,7 +153,7 @@ def pytorch() -> Any:
 
 @contextmanager
 def nixl_errors(doing: str) -> Generator[None]:
-    """What NIXL and PyTorch raise while they do something, in the kit's words.
+    """Raise what NIXL and PyTorch raise while they do something in the kit's words.
 
     NIXL's own exceptions have no base but `Exception` (src/bindings/python/nixl_bindings.cpp), and its Python API
     raises KeyError, RuntimeError and others besides.
@@ -190,7 +190,7 @@ class Endpoint:
     @property
     @nixl_errors("its metadata were asked for")
     def region(self) -> MemoryRegion:
-        """What another side needs to read the buffer.
+        """Description of the buffer that another side needs to read it.
 
         Raises:
             KitError: NIXL doesn't tell.
@@ -201,7 +201,7 @@ class Endpoint:
 
     @nixl_errors("the other side's metadata were loaded")
     def meet(self, other: MemoryRegion) -> str:
-        """Takes another side's metadata; gives the name of its agent.
+        """Take another side's metadata, and return the name of its agent.
 
         Raises:
             KitError: NIXL doesn't take them.
@@ -236,7 +236,7 @@ class Endpoint:
         return int(self._buffer[0]), int(self._buffer[length_bytes - 1])
 
     def close(self) -> None:
-        """Takes the registration back, as far as NIXL does."""
+        """Take the registration back, as far as NIXL does."""
         with suppress(Exception):  # the process ends next, and what went wrong before is told already
             self._agent.deregister_memory(self._registered)
 
@@ -256,7 +256,7 @@ class Read:
 
     @nixl_errors("it read")
     def once(self, limit_s: float, clock: Clock = time.perf_counter) -> float:
-        """Does it and waits for its end, without sleeping; gives the seconds that it took.
+        """Read once and wait for the end, without sleeping; return the seconds that it took.
 
         Raises:
             KitError: it fails, or takes longer than `limit_s`.
@@ -275,7 +275,7 @@ class Read:
 def measure(
     endpoint: Endpoint, other: MemoryRegion, reads: Reads, *, clock: Clock = time.perf_counter
 ) -> tuple[float, ...]:
-    """Reads the other side's buffer, and sees to it that its bytes have come; the seconds of each repetition.
+    """Read the other side's buffer, and see to it that its bytes have come; return the seconds of each repetition.
 
     Raises:
         KitError: a read fails, takes too long, or other bytes came.

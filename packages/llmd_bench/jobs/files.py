@@ -14,7 +14,7 @@ KEPT = frozenset({".json", ".yaml", ".yml", ".csv", ".log", ".txt"})
 
 
 def main() -> int:
-    """Publishes the folder that the first argument names."""
+    """Publish the folder that the first argument names; return 0, or 1 after an error."""
     try:
         publish(Path(sys.argv[1]), os.environ)
     except KitError as error:
@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def publish(folder: Path, environment: Mapping[str, str]) -> None:
-    """Writes the texts below a folder to ConfigMaps of the Job.
+    """Write the texts below a folder to ConfigMaps of the Job.
 
     Raises:
         KitError: there are none, they are too large, or the API server refuses.

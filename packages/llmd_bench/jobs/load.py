@@ -38,7 +38,9 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    """Sends this pod's share of the load that the request file names, which the only argument names."""
+    """Send this pod's share of the load that the request file names, which the only argument names; return the exit
+    code.
+    """
     try:
         request = from_json(Path(sys.argv[1]).read_bytes())
         cluster = from_environment(os.environ)
@@ -57,7 +59,7 @@ def main() -> int:
 
 @contextmanager
 def sigterm_as_interrupt() -> Generator[None]:
-    """Lets SIGTERM end a run as Ctrl-C does, so that what was measured until then is published; only once."""
+    """Let SIGTERM end a run as Ctrl-C does, so that what was measured until then is published; only once."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     yield
@@ -65,7 +67,7 @@ def sigterm_as_interrupt() -> Generator[None]:
 
 
 def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster) -> list[StageResult]:
-    """Waits for the common start, once all is ready, and sends this pod's share.
+    """Wait for the common start, once all is ready, and send this pod's share.
 
     Raises:
         KitError: the start is never told or too far away, or the target's URL is none.
@@ -91,7 +93,7 @@ def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster
 
 
 def ready_config_map(request: LoadRequest, pod: int, uid: str) -> dict[str, Any]:
-    """By being there it says that the pod's generator waits for the start."""
+    """Return the ConfigMap by whose presence the pod says that its generator waits for the start."""
     metadata = owned_metadata(request.ready_name(pod), request.namespace, request.job, uid)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
@@ -131,7 +133,7 @@ def _start_s(created_s: float, now_s: float) -> float:
 def publish(
     request: LoadRequest, results: list[StageResult], environment: Mapping[str, str], cluster: InCluster
 ) -> None:
-    """Writes the pod's result to ConfigMaps of the Job."""
+    """Write the pod's result to ConfigMaps of the Job."""
     pod = int(environment["JOB_COMPLETION_INDEX"])
     parts = pack(run_context.from_environment(environment), results)
     names = [request.part_name(pod, chunk) for chunk in range(len(parts))]

@@ -1,4 +1,4 @@
-"""What runs in the Job of a published evaluation: installs its package, runs it, reads what it left, and reports.
+"""Program of the Job of a published evaluation: installs its package, runs it, reads what it left, and reports.
 
 Standard library only: it comes into the pod as one file of a ConfigMap. The report is one line of JSON in the
 termination message: score, and a letter for each answer (1 right, 0 wrong) in an order that two runs share.
@@ -24,7 +24,7 @@ _SCORE = re.compile(r"<p>Score: ([\d.]+)</p>")
 
 
 def main() -> int:
-    """Runs the evaluation that the environment describes; the exit code is that of what failed, 0 for a result.
+    """Run the evaluation that the environment describes; return the exit code of what failed, 0 for a result.
 
     The lock is complete, so that nothing else is resolved: pip refuses extras that a lock does not name.
     """

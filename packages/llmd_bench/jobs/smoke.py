@@ -136,7 +136,7 @@ def termination_message(service: str, result: SmokeResult) -> str:
 
 
 def failure_message(service: str, error: KitError) -> str:
-    """What is left to say where nothing could be measured."""
+    """Return the termination message of a run in which nothing could be measured."""
     message = f"{service} could not be benchmarked: {' '.join(str(error).split())}"
     return _fitting({"message": message, "passed": False, "failed": ["no measurement"]})
 
@@ -183,7 +183,7 @@ LOG_INTERVAL_S = 10.0
 
 
 def main() -> int:
-    """Benchmarks what is asked for; the arguments name the files of request and facts."""
+    """Benchmark what is asked for and return the exit code; the arguments name the files of request and facts."""
     request_file, facts_file = map(Path, sys.argv[1:])
     request = replace(from_json(request_file.read_bytes()), facts=json.loads(facts_file.read_text()))
     try:

@@ -26,7 +26,7 @@ _MAX_ERROR_CHARACTERS = 400
 
 @dataclass(slots=True)
 class EventStream:
-    """Collects what one answer says; feed it the bytes as they come.
+    """Collector of what one answer says; feed it the bytes as they come.
 
     With `keep_text` the generated text is collected too, which means parsing every event.
     """
@@ -57,7 +57,8 @@ class EventStream:
                 self._read(line[5:].strip())
 
     def end(self) -> None:
-        """The connection has ended: look for token counts that came with the last output instead of after it."""
+        """Note that the connection has ended: look for token counts that came with the last output instead of after it.
+        """
         if self.output_tokens is None and not self.keep_text and b'"usage"' in self._last:
             self._read(self._last[5:].strip())
 
@@ -110,7 +111,9 @@ KNOWN_BY = 12
 
 @dataclass(frozen=True)
 class CompletionsTarget:
-    """Where requests go: `base_url` is what stands before `/v1/...`, so the path of a proxy may be part of it."""
+    """Address and API that requests go to: `base_url` is what stands before `/v1/...`, so the path of a proxy may be
+    part of it.
+    """
 
     base_url: str
     model: str
@@ -119,8 +122,8 @@ class CompletionsTarget:
     api: Api = "completions"
 
     def without_credentials(self, text: str) -> str:
-        """What a server or a proxy answered, for files and terminals: some repeat the headers that they were sent. What
-        begins as a credential is one, because answers are cut off.
+        """Remove credentials from what a server or a proxy answered, for files and terminals: some repeat the headers
+        that they were sent. What begins as a credential is one, because answers are cut off.
         """
         values = (value for name, value in self.headers.items() if name.lower() in _CREDENTIALS)
         for credential in (value.split()[-1] for value in values if value.strip()):
@@ -183,7 +186,7 @@ Turn = tuple[str, str]
 
 
 class RequestWriter:
-    """Writes requests to one target; what is the same in all of them is written once.
+    """Writer of requests to one target; what is the same in all of them is written once.
 
     Raises `KitError` for a header that HTTP can't carry.
     """
@@ -204,7 +207,7 @@ class RequestWriter:
         self._head = f"POST {address.path}{PATHS[target.api]} HTTP/1.1\r\n{lines}content-length: ".encode("latin-1")
 
     def write(self, text: str, output_tokens: int, earlier: Sequence[Turn] = ()) -> bytes:
-        """A request for exactly `output_tokens`, as a stream with the server's own token counts at its end."""
+        """Return a request for exactly `output_tokens`, as a stream with the server's own token counts at its end."""
         body = json.dumps(
             {
                 "model": self._target.model,

@@ -18,11 +18,11 @@ MAX_HEAD_BYTES = 65536
 
 
 class BadAnswer(Exception):
-    """What came is not HTTP/1.1."""
+    """Bytes that are not HTTP/1.1."""
 
 
 class AnswerReader:
-    """Reads one answer; feed it the bytes as they come, until it is `complete`."""
+    """Reader of one answer; feed it the bytes as they come, until it is `complete`."""
 
     __slots__ = ("_chunked", "_in_chunk", "_left", "_rest", "_trailer", "complete", "headers", "keep_alive", "status")
 
@@ -39,7 +39,7 @@ class AnswerReader:
         """Bytes of the body, or of the chunk, that are still to come; None: until the connection ends."""
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of the body in `data`.
+        """Return the bytes of the body in `data`.
 
         Raises `BadAnswer`.
         """
@@ -55,14 +55,15 @@ class AnswerReader:
         return self._read_chunks() if self._chunked else self._read_plain()
 
     def end(self) -> bool:
-        """The connection has ended: whether that is the end of the answer too."""
+        """Note that the connection has ended, and return whether the answer is complete with that."""
         self.complete = self.complete or (self.status > 0 and not self._chunked and self._left is None)
         self.keep_alive = False
         return self.complete
 
     @property
     def retry_after_s(self) -> float | None:
-        """What the server asks for in `Retry-After`, as seconds from now, if that can be read."""
+        """Seconds from now that the server asks to wait for in `Retry-After`; None if that is absent or can't be read.
+        """
         text = self.headers.get(b"retry-after", b"").decode("latin-1").strip()
         if text.isdigit():
             return float(text)
@@ -72,7 +73,7 @@ class AnswerReader:
             return None
 
     def _read_head(self) -> bool:
-        """Interim answers (1xx) are skipped."""
+        """Read the status line and headers if they are there; interim answers (1xx) are skipped."""
         while not self.status:
             head, mark, rest = self._rest.partition(b"\r\n\r\n")
             if not mark:
@@ -170,18 +171,18 @@ LONGEST_IDLE_S = 4.0
 
 
 class ResponseListener(Protocol):
-    """Who has a request on a connection."""
+    """Owner of a request on a connection."""
 
     def on_body(self, body: bytes, status: int, now_s: float) -> None:
-        """Part of the answer's body has arrived."""
+        """Take a part of the answer's body that has arrived."""
         ...
 
     def on_answer(self, answer: AnswerReader) -> None:
-        """The answer is complete; the connection is free again."""
+        """Take the complete answer; the connection is free again."""
         ...
 
     def on_lost(self, reason: str) -> None:
-        """The connection has ended before the answer did, or what came is no answer."""
+        """Note that the connection has ended before the answer did, or that what came is no answer."""
         ...
 
 
@@ -213,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def usable(self) -> bool:
-        """Whether the other side has not ended it."""
+        """True while the other side has not ended the connection."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -227,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(request)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
-        """Where to read to; called by the loop."""
+        """Return the buffer to read to; called by the loop."""
         return _VIEW
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -298,12 +299,12 @@ class ConnectionPool:
         return None
 
     def give_back(self, connection: Connection) -> None:
-        """The connection's answer is complete."""
+        """Keep a connection whose answer is complete for the next request."""
         connection.idle_since_s = perf_counter()
         self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        """The connection has ended."""
+        """Remove a connection that has ended."""
         if connection in self._idle:
             self._idle.remove(connection)
 

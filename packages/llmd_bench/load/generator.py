@@ -27,7 +27,7 @@ __all__ = ["CONNECT_TIMEOUT_S", "CompletionsTarget", "GeneratedLoad", "run_load"
 
 @dataclass(frozen=True)
 class GeneratedLoad:
-    """What is sent.
+    """Load that one program sends.
 
     `request_timeout_s` is wall time; rates of `shape` are in model time (`time_scale` wall seconds a second).
     """
@@ -42,7 +42,7 @@ class GeneratedLoad:
     """Name of this load within its run: loads with different labels have different prompts."""
 
     def question(self, index: int) -> RequestText:
-        """What request `index` asks."""
+        """Return the text and lengths of request `index`."""
         return RequestText(self.prompts.prompt(f"{self.label}{index}"), self.prompts.input_tokens, self.output_tokens)
 
 

@@ -181,7 +181,7 @@ def read_length(text: str) -> Length:
 
 
 def read_trim(text: str) -> Trim:
-    """What not to count: `none`, `busy`, or the share of the time at both ends, such as `0.2`.
+    """Read what is not counted: `none`, `busy`, or the share of the time at either end, such as `0.2`.
 
     Raises:
         KitError: it can't be read.

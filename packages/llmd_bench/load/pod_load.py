@@ -62,7 +62,7 @@ class LoadRequest:
         return [LoadStage(shape, self.requests, self.duration_s) for shape in shapes]
 
     def workload(self) -> RequestWorkload:
-        """What is asked.
+        """Return the workload that all pods share.
 
         Raises:
             KitError: a length can't be read.
@@ -72,7 +72,9 @@ class LoadRequest:
     def conditions(
         self, pod: int, time_scale: float, start_at: Callable[[], Awaitable[float]] | None
     ) -> StageConditions:
-        """How pod number `pod` runs its share, from the moment of the epoch on that it is told once it is ready."""
+        """Return the conditions under which pod number `pod` runs its share, from the moment of the epoch on that
+        `start_at` tells once the pod is ready.
+        """
         return StageConditions(
             time_scale=time_scale,
             trim=read_trim(self.trim),
@@ -188,7 +190,7 @@ def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
 
 
 def notes(pods: Sequence[PodResult]) -> Iterator[str]:
-    """What a reader of the merged result must know."""
+    """Yield the remarks that a reader of the merged result must know."""
     if any(part.thinned for pod in pods for part in pod.parts):
         yield "times of single tokens were left out: too many for ConfigMaps"
     for number, parts in enumerate(zip(*(pod.parts for pod in pods), strict=False), 1):
@@ -219,7 +221,9 @@ def _merged(
 
 
 def _short_of(pods: int, missing: int, parts: Sequence[PodStage], merged: StageResult) -> Iterator[str]:
-    """Why a stage is not the load that was asked for: what `pods` pods, whose shares are equal, did not send of it."""
+    """Yield the reasons why a stage is not the load that was asked for: what `pods` pods, whose shares are equal, did
+    not send of it.
+    """
     if missing:
         yield f"{missing} of {pods} pods left no result: {missing / pods:.0%} of the load is missing"
     if absent := pods - missing - len(parts):

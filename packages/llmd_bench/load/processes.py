@@ -69,14 +69,14 @@ _MAX_SELECT_FD = 1024
 
 
 class PreciseSelector(selectors.EpollSelector):
-    """Waits as long as it was asked to, to some ten microseconds.
+    """Selector that waits as long as it was asked to, to some ten microseconds.
 
     asyncio rounds waits up to whole milliseconds, because epoll counts in these. `select` waits in microseconds, and
     the epoll object itself can be waited for with it.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready within `timeout` seconds."""
+        """Return what is ready within `timeout` seconds."""
         if timeout is not None and timeout > 0 and self.fileno() < _MAX_SELECT_FD:
             select([self.fileno()], (), (), timeout)
             timeout = 0
@@ -105,7 +105,9 @@ class ProcessStage:
     time_scale: float = 1.0
 
     def moments_s(self) -> Iterator[float]:
-        """When its requests are due after its start, in an open loop; all indices in a closed one are due at 0."""
+        """Return the moments in seconds after the stage's start at which its requests are due in an open loop; 0 for
+        each index of a closed one.
+        """
         moments = itertools.repeat(0.0) if isinstance(self.shape, ClosedLoop) else arrivals_s(self.shape)
         scaled = (moment * self.time_scale for moment in itertools.islice(moments, self.requests))
         limit_s = self.duration_s
@@ -114,7 +116,7 @@ class ProcessStage:
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """What does not change between stages."""
+    """Settings of a process that do not change between stages."""
 
     target: CompletionsTarget
     workload: RequestWorkload
@@ -143,7 +145,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """How far a process is, with the requests that ended since the last news."""
+    """Counts of a process, with the requests that ended since the last news."""
 
     sent: int
     in_flight: int
@@ -153,7 +155,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True)
 class Done:
-    """A section has ended."""
+    """End of a section, with what the process measured of itself."""
 
     cpu_share: float
     lags_s: Sequence[float] = field(default_factory=list[float])
@@ -272,8 +274,8 @@ def _driver(sender: Sender, assignment: ProcessSettings, order: Begin) -> Driver
 
 
 def _own(assignment: ProcessSettings, count: int) -> Callable[[int], bool]:
-    """Which requests are this process's of the `count` that send any: every n-th, with all turns of a conversation in
-    one process. A closed loop has no more senders than users.
+    """Return the test for requests of this process, of the `count` that send any: every n-th, with all turns of a
+    conversation in one process. A closed loop has no more senders than users.
     """
     index, conversations = assignment.share.index, assignment.workload.conversations
     if conversations is None:
@@ -294,7 +296,7 @@ class NotReady(Exception):
 
 @dataclass
 class SectionResult:
-    """What all processes told about one section; `lost` says which of them did not end by themselves."""
+    """Findings of all processes about one section; `lost` says which of them did not end by themselves."""
 
     records: list[RequestRecord] = field(default_factory=list[RequestRecord])
     lags_s: list[float] = field(default_factory=list[float])
@@ -305,7 +307,7 @@ class SectionResult:
 
 @dataclass(frozen=True)
 class Counts:
-    """How far all processes are together."""
+    """Counts of all processes together."""
 
     sent: int = 0
     in_flight: int = 0
@@ -414,7 +416,7 @@ class WorkerGroup:
 
     @property
     def counts(self) -> Counts:
-        """How far the section is."""
+        """Counts of the section, over all processes."""
         counts = [member.counts for member in self._members]
         return Counts(*(sum(getattr(count, name) for count in counts) for name in ("sent", "in_flight", "tokens")))
 

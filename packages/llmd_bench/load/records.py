@@ -1,4 +1,4 @@
-"""What is known of requests that have ended, of their failures, and of the load generator's health meanwhile."""
+"""Records of requests that have ended, kinds of their failures, and the load generator's health meanwhile."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 class Failure(StrEnum):
-    """How a request failed."""
+    """Kind of a request's failure."""
 
     ADDRESS = "address"
     """The name of the server could not be resolved."""
@@ -81,17 +81,17 @@ class RequestRecord:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the answer came whole."""
+        """True if the answer came whole."""
         return self.failure is None
 
     @property
     def ended_s(self) -> float:
-        """When the answer ended or the request failed, on the clock of `started_s`."""
+        """Moment at which the answer ended or the request failed, on the clock of `started_s`."""
         return self.started_s + self.latency_s
 
     @property
     def slip_s(self) -> float | None:
-        """How much later than due the request was sent."""
+        """Seconds from when the request was due to when it was sent; None where it had no due time."""
         return None if self.due_s is None else self.started_s - self.due_s
 
     @property
@@ -151,7 +151,7 @@ MIN_SENT_SHARE = 0.97
 
 @dataclass(frozen=True)
 class Delay:
-    """How late something was, in milliseconds."""
+    """Distribution of lateness, in milliseconds."""
 
     mean: float
     p50: float
@@ -169,8 +169,8 @@ def delay_of(late_s: Sequence[float]) -> Delay | None:
 
 @dataclass(frozen=True)
 class Health:
-    """How well the generator did its own work in one stage: whether what was measured is the server's doing or its own.
-    All figures are of the wall clock, since it is this machine that is judged.
+    """Health of the generator in one stage: whether what was measured is the server's doing or its own. All figures are
+    of the wall clock, since it is this machine that is judged.
 
     - `slip_ms`: how much later than due requests were sent;
     - `loop_lag_ms`: how late its event loop woke up, which is how wrong its times can be;
@@ -190,7 +190,7 @@ class Health:
 
 
 def spoiled_reason(health: Health, median_ttft_ms: float | None) -> str | None:
-    """What spoiled a run, or None."""
+    """Describe what spoiled a run; None where nothing did."""
     limit_ms = max(LATEST_MS, LATEST_SHARE * (median_ttft_ms or 0.0))
     problems = [
         f"{what} {delay.p99:.1f} ms late (p99, limit {limit_ms:.1f} ms)"
@@ -265,7 +265,7 @@ def _meaning(record: RequestRecord) -> str:
 
 @dataclass(frozen=True)
 class Trim:
-    """What to leave out of a stage.
+    """Parts of a stage that are not counted.
 
     - `warmup_s`: seconds of model time at its beginning;
     - `head_share` and `tail_share`: of the time in which requests were sent, after the warm-up;
@@ -292,23 +292,23 @@ class MeasuredWindow:
 
     @property
     def duration_s(self) -> float:
-        """Its length."""
+        """Length of the window."""
         return max(self.end_s - self.begin_s, 0.0)
 
     def has(self, record: RequestRecord) -> bool:
-        """Whether the request was sent in it."""
+        """Check that the request was sent in the window."""
         return self.begin_s <= record.started_s <= self.end_s
 
     def tokens(self, records: Sequence[RequestRecord]) -> float:
-        """Output tokens that arrived in it, also of requests that were sent before."""
+        """Count the output tokens that arrived in the window, also of requests that were sent before."""
         return sum(self._arrived(record) for record in records if record.succeeded)
 
     def ended(self, records: Sequence[RequestRecord]) -> int:
-        """Requests whose answer ended whole in it."""
+        """Count the requests whose answer ended whole in the window."""
         return sum(record.succeeded and self.begin_s <= record.ended_s <= self.end_s for record in records)
 
     def in_flight(self, records: Sequence[RequestRecord]) -> float:
-        """Requests in flight on average."""
+        """Return the number of requests in flight on average."""
         if not self.duration_s:
             return 0.0
         spans = (min(record.ended_s, self.end_s) - max(record.started_s, self.begin_s) for record in records)
@@ -338,7 +338,7 @@ def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) ->
 
 
 def _busy(records: Sequence[RequestRecord], shape: LoadShape) -> tuple[float, float] | None:
-    """From the first to the last moment with all users busy; None if they never were."""
+    """Return the first and the last moment with all users busy; None if they never were."""
     if not isinstance(shape, ClosedLoop):
         return min(record.ended_s for record in records), max(record.started_s for record in records)
     changes = sorted(

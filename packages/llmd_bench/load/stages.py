@@ -66,13 +66,13 @@ class LoadStage:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Label of the stage, or its shape where it has none."""
         return self.label or str(self.shape)
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage came to. Everything but `health`, `started` and `wall_s` is in model time.
+    """Result of a stage. Everything but `health`, `started` and `wall_s` is in model time.
 
     - `records`: every request that was sent, by index, also those outside of the window;
     - `window`: the part that counts;
@@ -137,7 +137,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class StageConditions:
-    """How stages are run.
+    """Conditions under which stages are run.
 
     - `time_scale`: wall seconds for a second of model time, for simulated servers that run on another clock;
     - `trim`: what of each stage doesn't count;
@@ -261,7 +261,7 @@ class Live:
 
 
 class Meter:
-    """Turns counts into rates."""
+    """Meter that turns counts into rates."""
 
     def __init__(self, time_scale: float) -> None:
         self._time_scale = time_scale
@@ -295,7 +295,7 @@ def generator_health(records: Sequence[RequestRecord], shape: LoadShape, finding
 
 
 def _events_per_s(moments_s: Sequence[float]) -> float | None:
-    """Of events at these moments; None for fewer than two different ones."""
+    """Return the rate of events at these moments; None for fewer than two different ones."""
     if not moments_s or max(moments_s) == min(moments_s):
         return None
     return (len(moments_s) - 1) / (max(moments_s) - min(moments_s))
@@ -495,7 +495,7 @@ class _StageRun:
         return replace(result, shortfall="; ".join(self._short_of(result, findings)) or None)
 
     def _short_of(self, result: StageResult, findings: SectionResult) -> Iterator[str]:
-        """Why the stage is not the load that was asked for."""
+        """Yield the reasons why the stage is not the load that was asked for."""
         yield from findings.lost
         if result.interrupted:
             in_flight = result.health.abandoned
@@ -511,7 +511,9 @@ class _StageRun:
 
 
 def _of_users(share: Share, processes: int, users: int, stage: LoadStage) -> int | None:
-    """How many requests of a closed loop the processes of a share send: none where they are beyond the users."""
+    """Return the number of requests of a closed loop that the processes of a share send: none where they are beyond the
+    users; None where time ends them.
+    """
     senders = min(share.count * processes, users, stage.requests or users)
     parts = [share.part(number, processes).index for number in range(processes)]
     own = [Share(index, senders) for index in parts if index < senders]

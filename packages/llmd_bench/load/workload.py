@@ -1,4 +1,5 @@
-"""What requests ask, and when they are sent: prompts, lengths, shared prefixes, conversations, arrivals.
+"""Texts of requests, and the moments at which they are sent: prompts, lengths, shared prefixes, conversations,
+arrivals.
 
 Prompts have a known length, and no cache has seen them. They are text, not token ids: the endpoint picker reads the
 prompt of a completion as a string. Gateway API inference extension 1.4 parses only a string and 1.5 a string or a list
@@ -92,7 +93,7 @@ _SPACED = tuple(f" {WORDS[byte % len(WORDS)]}" for byte in range(256))
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Gives the prompt of each request of a run.
+    """Source of the prompt of each request of a run.
 
     The same `seed` and `run` give the same prompts. `run` names one run of the benchmark: another run's prompts
     share no prefix with these (of 16 words, the chance is 1 in 10^33).
@@ -168,12 +169,12 @@ class RateProfile:
 
     @property
     def duration_s(self) -> float:
-        """How long it lasts."""
+        """Seconds from the first point to the last."""
         return self.points[-1][0]
 
     @property
     def peak_per_s(self) -> float:
-        """Its highest rate."""
+        """Highest rate, in requests per second."""
         return max(rate for _, rate in self.points)
 
     def rate_per_s(self, at_s: float) -> float:
@@ -239,7 +240,7 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in a conversation a request stands; `previous` is the request of the turn before it."""
+    """Place of a request in its conversation; `previous` is the request of the turn before it."""
 
     conversation: int
     turn: int = 0
@@ -249,7 +250,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RequestText:
-    """What one request adds: its text, that text's tokens and how many tokens to answer with."""
+    """Text that one request adds, with that text's tokens and the number of tokens to answer with."""
 
     text: str
     input_tokens: int
@@ -258,7 +259,7 @@ class RequestText:
 
 @dataclass(frozen=True)
 class RequestWorkload:
-    """Says what each request asks.
+    """Source of each request's text and lengths.
 
     Lengths follow from `seed` alone, so that two runs can have the same; texts follow from `run` too, so that no run
     finds another one's prompts in a cache.
@@ -272,7 +273,7 @@ class RequestWorkload:
     conversations: Conversations | None = None
 
     def place(self, index: int) -> Position:
-        """Where in the conversations request `index` stands; alone where there are none."""
+        """Return the place of request `index` in the conversations; alone where there are none."""
         if self.conversations is None:
             return Position(index)
         at_a_time, turns = self.conversations.at_a_time, self.conversations.turns
@@ -282,7 +283,9 @@ class RequestWorkload:
         return Position(first * at_a_time + index % at_a_time, turn, previous, turn == turns - 1)
 
     def question(self, index: int, *, label: str = "", recorded: TraceEntry | None = None) -> RequestText:
-        """What request `index` of the load `label` asks; `recorded` lengths go before the workload's."""
+        """Return the text and lengths of request `index` of the load `label`; `recorded` lengths go before the
+        workload's.
+        """
         random = Random(f"{self.seed}/{index}")  # noqa: S311 - load, not secrets
         input_tokens, output_tokens = draw(self.input_tokens, random), draw(self.output_tokens, random)
         if recorded:

@@ -30,7 +30,7 @@ class ChartSeries:
 
     @property
     def legend(self) -> str:
-        """Its name and what its figures are: `8p-tp1-4d-tp2 (measured)`."""
+        """Name and kind of the series' figures: `8p-tp1-4d-tp2 (measured)`."""
         return legend(self.name, self.basis)
 
 
@@ -44,7 +44,7 @@ class Samples:
 
     @property
     def legend(self) -> str:
-        """Its name and what its figures are."""
+        """Name and kind of the samples' figures: `A (measured)`."""
         return legend(self.name, self.basis)
 
 
@@ -60,7 +60,7 @@ class Box:
 
 
 def legend(name: str, basis: Basis) -> str:
-    """How a legend names a series."""
+    """Name a series in a legend."""
     return f"{name} ({basis.value})"
 
 
@@ -242,10 +242,10 @@ def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
 
 
 def line_style(basis: Basis) -> str:
-    """How the line of a series is drawn: a bound is dotted, since it is no forecast."""
+    """Return matplotlib's style of a series' line: a bound is dotted, since it is no forecast."""
     return {Basis.MEASURED: "-", Basis.CALIBRATED: "--", Basis.BOUND: ":"}[basis]
 
 
 def marker_face(basis: Basis, colour: str) -> str:
-    """Measured points are filled, others hollow."""
+    """Return matplotlib's colour of a marker's face: measured points are filled, others hollow."""
     return colour if basis is Basis.MEASURED else "none"

@@ -21,13 +21,13 @@ __all__ = ["FORMATS", "Format", "read", "read_all"]
 
 
 def detect_rows(source: SourceFile) -> bool:
-    """Whether its first line has the names of a row's fields."""
+    """Check that the first line of a file has the names of a row's fields."""
     first = source.text.lstrip().split("\n", 1)[0]
     return source.path.suffix in {".jsonl", ".csv"} and "subject" in first and "gpus_counted" in first
 
 
 def read_own_rows(source: SourceFile, hints: Hints) -> ReadResults:  # noqa: ARG001 - a row says all itself
-    """Its rows, and the lines that are none."""
+    """Read the rows of a file of the kit's own, and the lines that are none."""
     return scan_rows(source.path)
 
 

@@ -32,17 +32,17 @@ _STAGE = re.compile(r"stage_(\d+)_lifecycle_metrics\.json$")
 
 
 def detect(source: SourceFile) -> bool:
-    """Whether it has inference-perf's summary of the load, and what became of it."""
+    """Check that a file has inference-perf's summary of the load, and what became of it."""
     return {"load_summary", "successes"} <= set(source.mapping)
 
 
 def is_summary(path: Path) -> bool:
-    """Whether a file sums up stages, which have files of their own."""
+    """Check that a file sums up stages, which have files of their own."""
     return _STAGE.search(path.name) is None
 
 
 def read(source: SourceFile, hints: Hints) -> ReadResults:
-    """Its row, or why there is none."""
+    """Read the row of a file, or why there is none."""
     return one_row(source, lambda: _row(source, hints))
 
 

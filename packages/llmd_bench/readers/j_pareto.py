@@ -59,12 +59,12 @@ class _Run:
 
 
 def detect_log(source: SourceFile) -> bool:
-    """Whether it has the marks of such a log."""
+    """Check that a file has the marks of a log of j-pareto."""
     return any(mark in source.text for mark in _MARKS) and "BENCH_RUN" in source.text
 
 
 def read_log(source: SourceFile, hints: Hints) -> ReadResults:
-    """A row for each run, and the runs that are none."""
+    """Read a row for each run of a log, and the runs that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     config: dict[str, str] = {}
@@ -189,12 +189,12 @@ class _CellError(UnreadableError):
 
 
 def detect_csv(source: SourceFile) -> bool:
-    """Whether it is CSV with a row of concurrencies and one of tokens per second and GPU."""
+    """Check that a file is CSV with a row of concurrencies and one of tokens per second and GPU."""
     return source.path.suffix == ".csv" and ",Concurrency," in source.text and ",TPSG," in source.text
 
 
 def read_csv(source: SourceFile, hints: Hints) -> ReadResults:
-    """A row for each column of each block, and the columns that are none."""
+    """Read a row for each column of each block, and the columns that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     for block in _blocks(source.text):

@@ -52,7 +52,9 @@ def in_flight(latency: SourceDocument, requests_per_s: float | None) -> dict[str
 
 
 def arrival_of(config: SourceDocument) -> Arrival | None:
-    """How requests arrive, of the configuration of inference-perf, or of this kit, that a report carries along."""
+    """Return the way in which requests arrive, of the configuration of inference-perf, or of this kit, that a report
+    carries along.
+    """
     return ARRIVALS.get(config.part("load").text("type") or config.text("shape") or "")
 
 
@@ -73,7 +75,7 @@ def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) ->
 
 
 def own_facts(own: SourceDocument) -> dict[str, Any]:
-    """What the kit's own reports say in the section that is theirs."""
+    """Return the facts of the section that the kit's own reports add, by the fields of a row."""
     topology = own.text("topology") or ""
     copies, times, unit = topology.partition(" x ")
     facts: dict[str, Any] = {
@@ -89,12 +91,12 @@ def own_facts(own: SourceDocument) -> dict[str, Any]:
 
 
 def detect_v01(source: SourceFile) -> bool:
-    """Whether it is a mapping whose version is 0.1."""
+    """Check that a file is a mapping whose version is 0.1."""
     return str(source.mapping.get("version")) == "0.1" and "metrics" in source.mapping
 
 
 def read_v01(source: SourceFile, hints: Hints) -> ReadResults:
-    """Its row, or why there is none."""
+    """Read the row of a report of version 0.1, or why there is none."""
     return one_row(source, lambda: _row_v01(source, hints))
 
 
@@ -159,12 +161,12 @@ def _load_v01(load: SourceDocument) -> dict[str, Any]:
 
 
 def detect_v02(source: SourceFile) -> bool:
-    """Whether it is a mapping whose version is 0.2 or a patch of it."""
+    """Check that a file is a mapping whose version is 0.2 or a patch of it."""
     return str(source.mapping.get("version")).startswith("0.2") and "results" in source.mapping
 
 
 def read_v02(source: SourceFile, hints: Hints) -> ReadResults:
-    """Its row, or why there is none."""
+    """Read the row of a report of version 0.2, or why there is none."""
     return one_row(source, lambda: _row_v02(source, hints))
 
 

@@ -21,7 +21,7 @@ MOST = 1e300
 
 
 class UnreadableError(Exception):
-    """Why something is no row."""
+    """Reason why something is no row."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SourceDocument:
         return None if value is None or value in {"", "unknown"} else str(value)
 
     def path(self, name: str) -> str:
-        """Where `name` of this document stands."""
+        """Return the path of this document's field `name`."""
         return f"{self.where}.{name}" if self.where else name
 
 
@@ -106,7 +106,7 @@ class SourceFile:
 
     @cached_property
     def text(self) -> str:
-        """Its text.
+        """Text of the file.
 
         Raises:
             KitError: it is not there or no text.
@@ -115,7 +115,7 @@ class SourceFile:
 
     @cached_property
     def mapping(self) -> Mapping[str, Any]:
-        """Its document, where that is a mapping in JSON or YAML; an empty one otherwise."""
+        """Document of the file, where that is a mapping in JSON or YAML; an empty one otherwise."""
         document = self._parsed[0]
         return cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {}
 
@@ -126,7 +126,7 @@ class SourceFile:
 
     @cached_property
     def broken(self) -> Rejection | None:
-        """Where JSON or YAML that its name promises goes wrong."""
+        """Place where JSON or YAML that the file's name promises goes wrong; None where it doesn't."""
         return self._parsed[1]
 
     @cached_property
@@ -155,11 +155,11 @@ class SourceFile:
                 return None
 
     def rejected(self, why: str, line: int | None = None) -> Rejection:
-        """What stands in a line of it is no row."""
+        """Return the rejection of the file, or of a line of it."""
         return Rejection(str(self.path), line, why)
 
     def origin(self, tool: str, line: int | None = None) -> Origin:
-        """Where a row of it comes from."""
+        """Return the origin of a row of the file."""
         return Origin(tool=tool, file=str(self.path), line=line)
 
 

@@ -35,7 +35,7 @@ FAR_BELOW = 0.9
 
 
 def detect(source: SourceFile) -> bool:
-    """Whether its first object has vLLM's names of rates and counts."""
+    """Check that a file has vLLM's names of rates and counts."""
     return source.path.suffix in {".json", ".jsonl"} and all(f'"{mark}"' in source.text for mark in _MARKS)
 
 

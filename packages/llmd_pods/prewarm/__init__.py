@@ -1,4 +1,4 @@
-"""Puts the weights of one model into a cache and makes sure that they are complete.
+"""Program that puts the weights of one model into a cache and makes sure that they are complete.
 
 These files run in pods as they are, as the package `prewarm`, so they use the standard library and each other only:
 

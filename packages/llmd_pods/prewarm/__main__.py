@@ -17,7 +17,7 @@ WRITABLE = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fills the cache as the command line and the environment say; 1 and the reason where it can't be."""
+    """Fill the cache as the command line and the environment say; return 1 after an error, which is printed."""
     parser = argparse.ArgumentParser(description="Puts the weights of one model into a cache.")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--repository", required=True)

@@ -1,4 +1,4 @@
-"""Who fills a model's place in a cache, and from where."""
+"""Filling of a model's place in a cache: the source of its files, and the lock that lets one program at a time work."""
 
 import argparse
 import os
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"https?://[^/?#@\s]+/[^?#\s]*")
 
 
 def run(place: CacheFolder, options: argparse.Namespace) -> None:
-    """Fills the place as the command line and the environment say.
+    """Fill the place as the command line and the environment say.
 
     Raises:
         PrewarmError: a person has to look at it.
@@ -37,7 +37,7 @@ def run(place: CacheFolder, options: argparse.Namespace) -> None:
 
 
 def fill(place: CacheFolder, listing: Listing, web: Web, connections: int) -> None:
-    """Downloads all files of a listing and writes down that they are there."""
+    """Download all files of a listing and write down that they are there."""
     if not any(file.path.endswith(".safetensors") for file in listing.files):
         raise PrewarmError(f"{place.repository} at {place.revision} has no weights (*.safetensors)")
     Download(web, place, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
@@ -52,7 +52,7 @@ def ensure(
     vocabulary: Sequence[RemoteFile] = (),
     poll_s: float = 5.0,
 ) -> None:
-    """Returns as soon as the model is complete, whoever completed it. No token goes to where the vocabulary is."""
+    """Return as soon as the model is complete, whoever completed it. No token goes to where the vocabulary is."""
     while not (place.is_complete() and place.has(vocabulary)):
         with fill_lock(place) as is_holder:
             if is_holder and not place.is_complete():
@@ -92,7 +92,7 @@ def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
 
 @contextmanager
 def fill_lock(place: CacheFolder) -> Generator[bool]:
-    """Whether this program is the one that fills the model's folder. The lock of one that died is taken over.
+    """Yield True if this program is the one that fills the model's folder. The lock of one that died is taken over.
 
     It is a file with a pulse, because locks of the operating system don't reach over every network file system.
     """

@@ -20,7 +20,7 @@ GROUP = 0
 
 
 def give(folder: Path, user: int) -> int:
-    """Gives a folder and all that lies in it to a user. Links are given, not followed.
+    """Give a folder and all that lies in it to a user. Links are given, not followed.
 
     Returns:
         The number of files and folders that belonged to somebody else.
@@ -54,7 +54,7 @@ def _give_folder(folder: int, user: int) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Gives the folder away. Where it may not, pre-warming says whether it can write nevertheless."""
+    """Give the folder away. Where it may not, pre-warming says whether it can write nevertheless."""
     parser = argparse.ArgumentParser(description="Gives a cache's folder to the user that fills it.")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--user", type=int, required=True)

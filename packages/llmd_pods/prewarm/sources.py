@@ -1,4 +1,4 @@
-"""What files a model has, by those who have them."""
+"""Listings of the files that a model has, from Hugging Face or a bucket."""
 
 import base64
 import binascii
@@ -60,7 +60,7 @@ def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -
 
 @contextmanager
 def _listing_errors(url: str) -> Generator[None]:
-    """What is no listing is refused in words."""
+    """Refuse what is no listing, in words."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:

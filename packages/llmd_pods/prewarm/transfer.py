@@ -31,10 +31,10 @@ _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 class Download:
-    """Downloads files into a folder of a cache and tells how far it is."""
+    """Download of files into a folder of a cache, which tells how far it is."""
 
     def __init__(self, web: Web, place: CacheFolder, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
-        """Takes files into a folder of the cache of `place`; what is not verified yet lies in its `unfinished`.
+        """Take files into a folder of the cache of `place`; what is not verified yet lies in its `unfinished`.
 
         Raises:
             UnsafeNameError: a file would lie elsewhere, links in the cache included.
@@ -56,7 +56,7 @@ class Download:
         self._initial_bytes = 0
 
     def run(self, connections: int) -> None:
-        """Downloads what is missing."""
+        """Download what is missing."""
         self._initial_bytes = self._present_bytes()
         self._check_room()
         end = threading.Event()
@@ -79,7 +79,7 @@ class Download:
         say(f"{self._name}: all {len(self._files)} files have the announced checksums ({by_check})")
 
     def report(self) -> str:
-        """How far it is, in a line."""
+        """Describe how far the download is, in a line."""
         present, total = self._present_bytes(), self._total_bytes
         seconds = max(0.001, time.monotonic() - self._start_s)
         speed = max(0, present - self._initial_bytes) / seconds
@@ -147,7 +147,7 @@ def _refuse_unverifiable(paths: Sequence[str], count: int, reason: str) -> None:
 
 
 def has_digest(path: Path, file: RemoteFile) -> bool:
-    """Whether a file has the content that its source announced. Parts have one size, all but the last."""
+    """Check that a file has the content that its source announced. Parts have one size, all but the last."""
     if file.check != "md5-of-parts":
         return content_digest(path, file.check) == file.digest
     sizes = part_sizes(file.size, int(file.digest.rpartition("-")[2]))

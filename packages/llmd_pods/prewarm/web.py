@@ -25,7 +25,7 @@ _FINAL = {400, 401, 403, 404, 410}
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Takes a token to no other host than the one that it is for."""
+    """Handler of redirects that takes a token to no other host than the one that it is for."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         redirect = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -36,7 +36,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Web:
-    """Reads URLs, with a token where there is one."""
+    """Reader of URLs, with a token where there is one."""
 
     token: str | None = None
 
@@ -113,7 +113,7 @@ def secret_of(environment: Mapping[str, str], name: str) -> str:
 
 
 def with_tries(request: Callable[[], T], label: str) -> T:
-    """Does something, again where the network or the other side failed."""
+    """Call `request`, again where the network or the other side failed."""
     for attempt in range(1, TRIES + 1):
         try:
             return request()
