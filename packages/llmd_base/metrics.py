@@ -19,8 +19,7 @@ _QUANTILES_IN_TABLES = frozenset({"mean", "p95", "p99"})
 
 
 class RequestTimes(Protocol):
-    """Times of one request that the load generator measured, in seconds; None where the request didn't come that far.
-    """
+    """Times of one request that the load generator measured, in seconds; None where the request didn't come that far."""
 
     @property
     def ttft_s(self) -> float | None:

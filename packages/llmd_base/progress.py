@@ -55,7 +55,7 @@ class PlainProgress:
 
 
 class Ticker:
-    """Passes news on at most every `interval_s` seconds, for work that has some all the time."""
+    """Limiter that passes news on at most every `interval_s` seconds, for work that has some all the time."""
 
     def __init__(
         self, progress: Progress, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic
@@ -67,7 +67,7 @@ class Ticker:
         self._phase = ""
 
     def tell(self, text: str, phase: str = "") -> None:
-        """Pass it on, if it is time or the first news of a phase."""
+        """Pass the news on, if it is time or the first news of a phase."""
         now_s = self._clock()
         if phase != self._phase or now_s - self._told_s >= self._interval_s:
             self._phase, self._told_s = phase, now_s

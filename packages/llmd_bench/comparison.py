@@ -34,7 +34,7 @@ Verdict = Literal["better", "worse", "unclear", "equal"]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: what to call it, and its rows."""
+    """One of two sets of results: its name, and its rows."""
 
     name: str
     rows: tuple[Row, ...]

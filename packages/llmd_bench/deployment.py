@@ -1,5 +1,4 @@
-"""A deployment under benchmark: servers by role and their short forms, the router before them, addresses and counters.
-"""
+"""A deployment under benchmark: servers by role and their short forms, the router before them, addresses and counters."""
 
 import re
 import ssl

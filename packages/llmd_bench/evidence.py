@@ -146,7 +146,7 @@ class ApiAnswer:
 
     @property
     def answered(self) -> bool:
-        """Whether the answer is one as the API promises it."""
+        """True if the answer is one as the API promises it."""
         return self.error is None
 
     @property

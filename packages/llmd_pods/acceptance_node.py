@@ -182,7 +182,7 @@ def main() -> int:
 
 
 def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysfs: Path = SYSFS) -> None:
-    """All checks of this pod.
+    """Run all checks of this pod, and tell the others what was found.
 
     Raises:
         KitError: the API server refuses, or nobody says who meets whom.
@@ -238,7 +238,7 @@ def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
 
 
 def speed_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
-    """The checks that measure the node by itself."""
+    """Yield the results of the checks that measure the node by itself."""
     limits, names = request.limits, request.checks
     work = SpeedWork(request.copy_bytes, request.matrix_size, request.repeats, request.warm_ups, request.disk_bytes)
     if "memory" in names or "matrix-products" in names:
@@ -351,7 +351,7 @@ class Links:
 def meet(
     request: NodeRequest, board: Board, report: NodeReport, links: Links | None, number: int, pair: tuple[int, int]
 ) -> PairMeasurement:
-    """One round with a partner; what goes wrong in it is part of what it gives."""
+    """Measure one round with a partner; what goes wrong in it is part of what is returned."""
     first, second = pair
     other = second if request.index == first else first
     measured = PairMeasurement(report.node)

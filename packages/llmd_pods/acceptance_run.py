@@ -147,7 +147,7 @@ class KubernetesApi:
 
 
 class ConflictError(KitError):
-    """Somebody else was first."""
+    """A change that somebody else made first."""
 
 
 @dataclass
@@ -185,7 +185,7 @@ class AcceptanceRun:
     workers: list[Worker] = field(default_factory=list[Worker])
 
     def lead(self) -> tuple[list[NodeResult], list[str]]:
-        """The results of all nodes of the pool, and why not enough of them may serve (empty, if enough do).
+        """Return the results of all nodes of the pool, and why not enough of them may serve (empty, if enough do).
 
         Raises:
             KitError: nothing can be judged: the image lacks tools or can't be pulled, or the API server refuses.

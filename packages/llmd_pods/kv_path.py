@@ -1,4 +1,4 @@
-"""Reads through NIXL between GPUs of two pods, as KV cache is handed over, and the bytes that their RDMA ports counted.
+"""NIXL reads between GPUs of two pods, as KV cache is handed over, and the bytes that their RDMA ports counted.
 
 Not run on hardware yet: it follows NIXL's published API, and tests hold it to a stand-in of that. NIXL's Python API is
 that of ai-dynamo/nixl (src/api/python/_api.py, v1.4.0) and of ROCm/RIXL 1.1.0, which agree in all that is used here;
@@ -153,7 +153,7 @@ def pytorch() -> Any:
 
 @contextmanager
 def nixl_errors(doing: str) -> Generator[None]:
-    """Raise what NIXL and PyTorch raise while they do something in the kit's words.
+    """Turn what NIXL and PyTorch raise in this block into an error of the kit's; `doing` says what was done.
 
     NIXL's own exceptions have no base but `Exception` (src/bindings/python/nixl_bindings.cpp), and its Python API
     raises KeyError, RuntimeError and others besides.

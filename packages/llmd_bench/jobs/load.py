@@ -107,7 +107,7 @@ async def wait_for_start(
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
 ) -> float:
-    """The moment to begin, once it is told. It is the API server's: the clock of whoever tells it may be wrong.
+    """Return the moment to begin, once it is told. It is the API server's: the clock of whoever tells it may be wrong.
 
     Raises:
         KitError: it is not told in time, or by this pod's clock it is too far away.

@@ -194,7 +194,7 @@ def main() -> int:
 
 
 def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluster) -> SmokeResult:
-    """Benchmarks and writes the result's ConfigMap, which belongs to the Job of this pod and goes with it.
+    """Benchmark and write the result's ConfigMap, which belongs to the Job of this pod and goes with it.
 
     Raises:
         KitError: the model is not there or does not answer, or the result can't be written.

@@ -62,8 +62,7 @@ class AnswerReader:
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds from now that the server asks to wait for in `Retry-After`; None if that is absent or can't be read.
-        """
+        """Seconds from now that the server asks to wait for in `Retry-After`; None if that is absent or can't be read."""
         text = self.headers.get(b"retry-after", b"").decode("latin-1").strip()
         if text.isdigit():
             return float(text)
@@ -289,7 +288,7 @@ class ConnectionPool:
         self._idle: list[Connection] = []
 
     def take(self) -> Connection | None:
-        """A connection that is open and free, or None. The one used last is the first to be taken."""
+        """Return a connection that is open and free, or None. The one used last is the first to be taken."""
         now_s = perf_counter()
         while self._idle:
             connection = self._idle.pop()

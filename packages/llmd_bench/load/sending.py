@@ -55,8 +55,7 @@ class Dialogues:
         return question, turns, self._tokens.get(place.conversation, 0)
 
     def note_answer(self, index: int, text: str, tokens: int) -> None:
-        """Note that request `index` has ended with this answer, empty if it failed; the turn that waits for it goes on.
-        """
+        """Note that request `index` has ended with this answer, empty if it failed; the turn that waits for it goes on."""
         if self._place is None:
             return
         place, question = self._place(index), self._asked.pop(index)
@@ -252,7 +251,7 @@ class Sender:
             self._send(index, due_s, on_end)
 
     def abandon(self) -> int:
-        """Give up what is in flight and close all connections; the number of requests that were given up."""
+        """Give up what is in flight and close all connections; return the number of requests that were given up."""
         given_up = len(self._running) + self._dialogues.forget()
         for task in self._connecting:
             task.cancel()
@@ -403,8 +402,7 @@ class OpenDriver:
 
 
 class ClosedDriver:
-    """Driver of a closed loop: a number of users, each of whom sends the next request when the last answer has ended.
-    """
+    """Driver of a closed loop: a number of users, each of whom sends the next request when the last answer has ended."""
 
     def __init__(self, sender: Sender, indices: Iterator[int], users: int, *, stop_s: float) -> None:
         self._sender = sender

@@ -23,7 +23,7 @@ LONGEST_TOKENS = 1_000_000
 
 @dataclass(frozen=True)
 class Fixed:
-    """Always the same."""
+    """Length that is always the same."""
 
     tokens: int
 

@@ -40,7 +40,7 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """For each column, True if all its cells begin with a number."""
+        """True for each column of which all cells begin with a number."""
         return [all(_NUMBER.match(row[index].text) for row in self.cells) for index in range(len(self.columns))]
 
 
