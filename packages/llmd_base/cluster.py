@@ -65,8 +65,14 @@ class InCluster:
         """
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         pods = self._ask("GET", f"/api/v1/namespaces/{namespace}/pods", params={"labelSelector": selector})
-        addresses = (_address(pod) for pod in cast("list[dict[str, Any]]", pods["items"]))
-        return sorted((address for address in addresses if address), key=lambda pod: pod.name)
+        addresses: list[PodAddress] = []
+        for pod in cast("list[dict[str, Any]]", pods["items"]):
+            metadata, status = pod["metadata"], cast("dict[str, Any]", pod.get("status", {}))
+            if status.get("podIP") and metadata.get("deletionTimestamp") is None:
+                containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+                restarts = sum(container.get("restartCount", 0) for container in containers)
+                addresses.append(PodAddress(metadata["name"], status["podIP"], restarts))
+        return sorted(addresses, key=lambda address: address.name)
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:  # noqa: ARG002 - others need the namespace
         """The way to a port of a pod."""
@@ -141,15 +147,6 @@ def from_environment(environment: Mapping[str, str]) -> InCluster:
     except KeyError as error:
         raise KitError("This program runs in pods only: KUBERNETES_SERVICE_HOST is not set.") from error
     return InCluster(f"https://{f'[{host}]' if ':' in host else host}:{port}")
-
-
-def _address(pod: Mapping[str, Any]) -> PodAddress | None:
-    metadata, address = pod["metadata"], pod.get("status", {}).get("podIP")
-    if not address or metadata.get("deletionTimestamp") is not None:
-        return None
-    status = cast("dict[str, list[dict[str, Any]]]", pod["status"])
-    containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
-    return PodAddress(metadata["name"], address, sum(container.get("restartCount", 0) for container in containers))
 
 
 def _checked(answer: httpx.Response) -> dict[str, Any]:

@@ -7,6 +7,7 @@ is none that follows from others).
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Literal, Protocol
 
 from llmd_base.errors import KitError
@@ -19,7 +20,7 @@ _QUANTILES_IN_TABLES = frozenset({"mean", "p95", "p99"})
 
 
 class RequestTimes(Protocol):
-    """Times of one request that the load generator measured, in seconds; None where the request didn't come that far."""
+    """Times of one request that was sent, in seconds; None where the request didn't come that far."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -173,16 +174,13 @@ RATES_IN_REPORTS: Mapping[str, ReportRate] = {metric.name: metric.report for met
 
 
 def _quantiles(latencies: Iterable[Latency]) -> list[Metric]:
-    def formula(latency: Latency, quantile: str) -> Callable[[Row], float | None]:
-        return lambda row: getattr(latency.of(row), quantile)
-
     return [
         Metric(
             f"{latency.name}.{quantile}",
             f"{latency.title} {quantile}",
             "ms",
             "less",
-            formula(latency, quantile),
+            attrgetter(f"{latency.name}.{quantile}"),
             in_tables=latency.in_tables and quantile in _QUANTILES_IN_TABLES,
         )
         for latency in latencies

@@ -1,4 +1,4 @@
-"""A deployment under benchmark: servers by role and their short forms, the router before them, addresses and counters."""
+"""A deployment that is benchmarked: servers by role and their short forms, the router, addresses and counters."""
 
 import re
 import ssl

@@ -300,7 +300,7 @@ LONGEST_S = 1e9
 
 @dataclass
 class Latencies:
-    """Latencies of the requests that succeeded, in milliseconds of model time: first tokens, and gaps between events."""
+    """Latencies of requests that succeeded, in milliseconds of model time: first tokens, and gaps between events."""
 
     ttft_ms: list[float] = field(default_factory=list[float])
     itl_ms: list[float] = field(default_factory=list[float])

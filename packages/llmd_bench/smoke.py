@@ -177,7 +177,7 @@ class SmokeResult:
 
     @property
     def excuses(self) -> tuple[str, ...]:
-        """Reasons why latencies and rates that were missed may say more of a simulating machine than of the deployment."""
+        """Reasons why missed latencies and rates may say more of a simulating machine than of the deployment."""
         timed = any(check.units in {"ms", "tokens/s"} for check in self.verdict.failed)
         return tuple(note for note in self.notes if timed and note.startswith(TOO_SLOW))
 

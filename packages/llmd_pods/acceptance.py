@@ -6,12 +6,14 @@ sysfs-bus-pci for the socket of a device.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from llmd_pods.node_speed import GpuSpeed
+
+Record = TypeVar("Record")
 
 CheckName = Literal["gpus", "memory", "matrix-products", "disks", "rdma", "locality", "links", "all-reduce"]
 
@@ -147,22 +149,22 @@ def report_from_json(text: str) -> NodeReport:
     """
     try:
         value = json.loads(text)
-        checks = tuple(CheckResult(**check) for check in value.pop("checks"))
-        rounds = tuple(_round(item) for item in value.pop("rounds"))
-        fields: dict[str, Any] = {**value, "checks": checks, "regions": tuple(value["regions"]), "rounds": rounds}
-        return NodeReport(**fields)
+        checks = [CheckResult(**check) for check in value["checks"]]
+        rounds = [
+            from_fields(PairMeasurement, {**item, "links": [from_fields(LinkRate, link) for link in item["links"]]})
+            for item in value["rounds"]
+        ]
+        return from_fields(NodeReport, {**value, "checks": checks, "rounds": rounds})
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"no report of a node: {error!r}") from error
 
 
-def _round(value: dict[str, Any]) -> PairMeasurement:
-    fields: dict[str, Any] = {**value, "links": tuple(_link(item) for item in value["links"])}
-    return PairMeasurement(**fields)
-
-
-def _link(value: dict[str, Any]) -> LinkRate:
-    fields: dict[str, Any] = {**value, "ports": tuple(value["ports"])}
-    return LinkRate(**fields)
+def from_fields(kind: type[Record], fields: Mapping[str, Any]) -> Record:
+    """Make a record of the fields that JSON has of it; its lists become tuples again."""
+    values = {
+        name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value for name, value in fields.items()
+    }
+    return kind(**values)
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,7 @@ def result_from_json(text: str) -> NodeResult:
     """
     try:
         value = json.loads(text)
-        fields: dict[str, Any] = {**value, "checks": tuple(CheckResult(**check) for check in value["checks"])}
-        return NodeResult(**fields)
+        return from_fields(NodeResult, {**value, "checks": [CheckResult(**check) for check in value["checks"]]})
     except (TypeError, KeyError) as error:
         raise ValueError(f"no result of a node: {error!r}") from error
 
@@ -204,9 +205,10 @@ def read_gpus(list_json: str, ecc_json: str) -> tuple[NodeGpu, ...]:
         ValueError: they say something else.
     """
     try:
-        errors = {int(item["gpu"]): item["ecc"]["total_uncorrectable_count"] for item in _items(ecc_json)}
+        counts = {int(item["gpu"]): item["ecc"]["total_uncorrectable_count"] for item in _items(ecc_json)}
+        errors = {gpu: count for gpu, count in counts.items() if isinstance(count, int)}
         return tuple(
-            NodeGpu(int(item["gpu"]), str(item["bdf"]).lower(), None, _count(errors.get(int(item["gpu"]))))
+            NodeGpu(int(item["gpu"]), str(item["bdf"]).lower(), None, errors.get(int(item["gpu"])))
             for item in _items(list_json)
         )
     except (TypeError, KeyError) as error:
@@ -218,10 +220,6 @@ def _items(text: str) -> list[dict[str, Any]]:
     wrapped = "gpu_data" in value
     items: list[dict[str, Any]] = value["gpu_data"] if wrapped else value
     return list(items)
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def read_socket(device: Path) -> int | None:
@@ -285,18 +283,16 @@ def judge_ports(ports: Sequence[Port], limits: NodeRequirements) -> CheckResult:
     if len(ports) > count:
         problems = [f"{len(ports)} RDMA devices are in a pod of {count}: network namespaces share them (netns_mode=0)"]
     for port in ports:
-        problems += (f"{port.device}: {text}" for text in _port_problems(port, limits))
+        if not port.state.endswith("ACTIVE"):
+            state = f"{port.state or 'unknown'} ({port.physical_state or 'unknown'})"
+            problems.append(f"{port.device}: state {state}")
+        elif port.gid_type != ROCE_V2 or not port.gid.startswith(_MAPPED):
+            has = f"{port.gid or 'no GID'} ({port.gid_type or 'no type'})"
+            problems.append(f"{port.device}: GID {limits.gid_index} is {has}, not {ROCE_V2} over IPv4")
+        elif limits.mtu_bytes and port.mtu_bytes != limits.mtu_bytes:
+            has = port.mtu_bytes or "unknown"
+            problems.append(f"{port.device}: MTU of {port.interface} is {has}, not {limits.mtu_bytes}")
     return _result("rdma", problems, f"{count} ports up, GID {limits.gid_index} {ROCE_V2}, MTU {mtu}")
-
-
-def _port_problems(port: Port, limits: NodeRequirements) -> Iterator[str]:
-    if not port.state.endswith("ACTIVE"):
-        yield f"state {port.state or 'unknown'} ({port.physical_state or 'unknown'})"
-    elif port.gid_type != ROCE_V2 or not port.gid.startswith(_MAPPED):
-        has = f"{port.gid or 'no GID'} ({port.gid_type or 'no type'})"
-        yield f"GID {limits.gid_index} is {has}, not {ROCE_V2} over IPv4"
-    elif limits.mtu_bytes and port.mtu_bytes != limits.mtu_bytes:
-        yield f"MTU of {port.interface} is {port.mtu_bytes or 'unknown'}, not {limits.mtu_bytes}"
 
 
 def judge_locality(gpus: Sequence[NodeGpu], ports: Sequence[Port]) -> CheckResult:
@@ -385,7 +381,10 @@ def judge_rounds(
 def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: NodeRequirements) -> CheckResult:
     """Judge reads into the node's GPUs and out of them, GPU by GPU; the best of each counts."""
     best: dict[int, tuple[LinkRate, str]] = {}
-    for link, partner in _links_of(report, nodes):
+    own = [(link, item.partner) for item in report.rounds for link in item.links]
+    others = [(other.node, item) for other in nodes.values() if other is not report for item in other.rounds]
+    read = [(link, other) for other, item in others if item.partner == report.node for link in item.links]
+    for link, partner in [*own, *read]:
         if link.gpu not in best or _rank(link, limits) > _rank(best[link.gpu][0], limits):
             best[link.gpu] = link, partner
     if not best:
@@ -402,15 +401,6 @@ def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: No
             problems.append(f"GPU {gpu}{through}: {rate} at best, with {partner}")
     slowest = min(link.gb_per_s for link, _ in best.values())
     return _result("links", problems, f"{len(best)} links, the slowest {slowest:.1f} GB/s")
-
-
-def _links_of(report: NodeReport, nodes: Mapping[str, NodeReport]) -> Iterator[tuple[LinkRate, str]]:
-    for item in report.rounds:
-        yield from ((link, item.partner) for link in item.links)
-    for other in nodes.values():
-        for item in other.rounds:
-            if item.partner == report.node and other is not report:
-                yield from ((link, other.node) for link in item.links)
 
 
 def _is_carried(link: LinkRate, limits: NodeRequirements) -> bool:

@@ -27,6 +27,7 @@ from llmd_pods.acceptance import (
     NodeReport,
     NodeRequirements,
     PairMeasurement,
+    from_fields,
     judge_disks,
     judge_gpus,
     judge_locality,
@@ -60,6 +61,11 @@ PAUSE_S = 0.5
 SYSFS = Path("/sys")
 TOOL_LIMIT_S = 60.0
 AMD_SMI = ("amd-smi", "/opt/rocm/bin/amd-smi")
+RANK_PROGRAM = (
+    *(sys.executable, "-B", "-c"),
+    "import sys; sys.path.insert(0, sys.argv[1]); from llmd_pods.all_reduce import main; sys.exit(main())",
+)
+"""Words that run a rank of the archive that follows, without the parts that need more than PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,6 @@ class NodeRequest:
     disk_bytes: int = 0
     disk_folder: str | None = None
 
-    @property
-    def schedule_name(self) -> str:
-        """The ConfigMap that says who meets whom."""
-        return f"{self.run}-schedule"
-
     def report_name(self, index: int) -> str:
         """The ConfigMap of a node's pod."""
         return f"{self.run}-{index}"
@@ -105,8 +106,7 @@ class NodeRequest:
 def request_from_json(text: str) -> NodeRequest:
     """Read the request that `to_json` wrote."""
     value: dict[str, Any] = json.loads(text)
-    fields: dict[str, Any] = {**value, "checks": tuple(value["checks"]), "limits": NodeRequirements(**value["limits"])}
-    return NodeRequest(**fields)
+    return from_fields(NodeRequest, {**value, "limits": NodeRequirements(**value["limits"])})
 
 
 class Board:
@@ -143,7 +143,8 @@ class Board:
         Raises:
             KitError: it isn't in time.
         """
-        text = self._await(self._request.schedule_name, lambda _: True, self._request.limit_s, "who meets whom")
+        name = f"{self._request.run}-schedule"
+        text = self._await(name, lambda _: True, self._request.limit_s, "who meets whom")
         return [[(pair[0], pair[1]) for pair in pairs] for pairs in json.loads(text)]
 
     def partner(self, index: int, rounds: int) -> NodeReport:
@@ -188,7 +189,8 @@ def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysf
         KitError: the API server refuses, or nobody says who meets whom.
     """
     report = NodeReport(environment["NODE_NAME"], environment["POD_IP"], checks=tuple(own_checks(request, sysfs)))
-    links = Links(request, sysfs / "class/infiniband") if _measures_links(request) else None
+    measures_links = "links" in request.checks and request.limits.virtual_functions > 0 and request.nodes > 1
+    links = Links(request, sysfs / "class/infiniband") if measures_links else None
     try:
         if links is not None and report.checks and all(check.outcome != "failed" for check in report.checks):
             report = links.prepare(report)
@@ -207,10 +209,6 @@ def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysf
     finally:
         if links is not None:
             links.close()
-
-
-def _measures_links(request: NodeRequest) -> bool:
-    return "links" in request.checks and request.limits.virtual_functions > 0 and request.nodes > 1
 
 
 def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
@@ -327,7 +325,8 @@ class Links:
                 after = read_counters(self._counters)
             finally:
                 target.close()
-            grown, moved = increase(before, after), self._reads.moved_bytes
+            grown = increase(before, after)
+            moved = (self._reads.warm_ups + self._reads.repeats) * self._request.link_bytes
             counted = counts_received_bytes(before, after)
             busiest = max(grown, key=lambda name: received_bytes({name: grown[name]}), default="")
             yield LinkRate(
@@ -363,7 +362,7 @@ def meet(
             measured = replace(measured, links=tuple(links.read(partner, number)))
         if "all-reduce" in request.checks:
             master = report.address if request.index == first else partner.address
-            rate = all_reduce.run(_all_reduce(request, master, number, pair), rank_program())
+            rate = all_reduce.run(_all_reduce(request, master, number, pair), [*RANK_PROGRAM, sys.argv[0]])
             measured = replace(measured, all_reduce_gb_per_s=rate)
         elif other != request.index:
             board.post(replace(report, rounds=(*report.rounds, measured)))
@@ -372,12 +371,6 @@ def meet(
         print(error, file=sys.stderr, flush=True)
         return replace(measured, problem=error.message)
     return measured
-
-
-def rank_program() -> list[str]:
-    """The words that run a rank: the same archive, but for the parts that need more than PyTorch."""
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from llmd_pods.all_reduce import main; sys.exit(main())"
-    return [sys.executable, "-B", "-c", code, sys.argv[0]]
 
 
 def _all_reduce(request: NodeRequest, address: str, number: int, pair: tuple[int, int]) -> all_reduce.AllReduce:

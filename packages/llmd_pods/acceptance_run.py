@@ -36,6 +36,7 @@ from llmd_pods.acceptance import (
     NodeRequirements,
     NodeResult,
     binding_names,
+    from_fields,
     judge_rounds,
     missing_tools,
     report_from_json,
@@ -90,14 +91,7 @@ class RunRequest:
 def request_from_json(text: str) -> RunRequest:
     """Return the answer; None where there is no such thing."""
     value: dict[str, Any] = json.loads(text)
-    limits = NodeRequirements(**value["limits"])
-    fields: dict[str, Any] = {
-        **value,
-        "checks": tuple(value["checks"]),
-        "only": tuple(value.get("only", ())),
-        "limits": limits,
-    }
-    return RunRequest(**fields)
+    return from_fields(RunRequest, {**value, "limits": NodeRequirements(**value["limits"])})
 
 
 class KubernetesApi:
@@ -117,10 +111,15 @@ class KubernetesApi:
             ConflictError: somebody else has changed or created it.
         """
         problem = ""
+        data = None if body is None else json.dumps(body).encode()
         for pause_s in PAUSES_S:
             self._pause(pause_s)
+            token = (self._account / "token").read_text().strip()
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+            request = urllib.request.Request(f"{self._url}{path}", data, headers, method=method)  # noqa: S310 - https
             try:
-                return self._once(method, path, body, kind)
+                with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
+                    return json.load(answer)
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}: {error.read(2000).decode(errors='replace')}"
                 if error.code == HTTPStatus.NOT_FOUND:
@@ -136,14 +135,6 @@ class KubernetesApi:
     def items(self, path: str) -> list[Object]:
         """The objects of a list."""
         return (self.ask("GET", path) or {}).get("items", [])
-
-    def _once(self, method: str, path: str, body: object, kind: str) -> Object:
-        token = (self._account / "token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self._url}{path}", data, headers, method=method)  # noqa: S310 - https
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
-            return json.load(answer)
 
 
 class ConflictError(KitError):
@@ -202,7 +193,8 @@ class AcceptanceRun:
         try:
             reports = self._measure()
         finally:
-            self._clear()
+            for worker in self.workers:
+                self.api.ask("DELETE", self._path(f"pods/{worker.pod}"))
         absent = [(node, short[_name(node)]) for node in targets if _name(node) in short]
         new = [replace(self._result(node, ()), verdict="failed", reason=text) for node, text in absent]
         new += self._verdicts(reports)
@@ -232,11 +224,8 @@ class AcceptanceRun:
         if self.request.only:
             return [node for node in nodes if _name(node) in self.request.only]
 
-        def has_passed(node: Object) -> bool:
-            result = kept.get(_name(node))
-            return result is not None and result.uid == node["metadata"]["uid"] and result.verdict == "passed"
-
-        return [node for node in nodes if self.request.again or not has_passed(node)]
+        passed = {(name, result.uid) for name, result in kept.items() if result.verdict == "passed"}
+        return [node for node in nodes if self.request.again or (_name(node), node["metadata"]["uid"]) not in passed]
 
     def _measure(self) -> list[NodeReport]:
         deadline_s = self.clock() + self.request.limit_s
@@ -279,8 +268,10 @@ class AcceptanceRun:
             return
         pod = self.api.ask("GET", self._path(f"pods/{worker.pod}")) or {}
         status: Object = pod.get("status", {})
-        if image := _image_problem(status):
+        pulls = [item for item in _states(status, "waiting") if "Image" in item.get("reason", "")]
+        if pulls:
             if late:
+                image = pulls[0].get("message") or pulls[0]["reason"]
                 raise KitError(f"{self.request.image} can't be pulled on {worker.name}: {image}. Nothing was judged.")
         elif not pod or status.get("phase") in {"Failed", "Succeeded"}:
             worker.problem = "" if worker.report.over else f"its pod ended: {_last_words(status)}"
@@ -348,12 +339,7 @@ class AcceptanceRun:
     def _pod(self, worker: Worker) -> Object:
         """Pods go with the Job that leads them."""
         pod: Object = json.loads(json.dumps(self.request.pod))
-        pod["metadata"] = {
-            **pod["metadata"],
-            "name": worker.pod,
-            "namespace": self.request.namespace,
-            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}],
-        }
+        pod["metadata"] |= {"name": worker.pod, "namespace": self.request.namespace, **self._ownership}
         field_ = {"key": "metadata.name", "operator": "In", "values": [worker.name]}
         terms = {"nodeSelectorTerms": [{"matchFields": [field_]}]}
         pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -369,17 +355,17 @@ class AcceptanceRun:
         pod["spec"]["containers"][0]["env"].append({"name": NODE_VARIABLE, "value": json.dumps(node_request)})
         return pod
 
+    @property
+    def _ownership(self) -> Object:
+        """Metadata of what goes with the Job."""
+        return {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}]}
+
     def _apply(self, name: str, data: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}
         metadata: Object = {"name": name, "namespace": self.request.namespace}
-        metadata |= {"labels": labels} if labels else {"ownerReferences": [owner]}
+        metadata |= {"labels": labels} if labels else self._ownership
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
         path = self._path(f"configmaps/{name}?fieldManager=llmd-oke&force=true")
         self.api.ask("PATCH", path, body, "application/apply-patch+yaml")
-
-    def _clear(self) -> None:
-        for worker in self.workers:
-            self.api.ask("DELETE", self._path(f"pods/{worker.pod}"))
 
     def _path(self, rest: str) -> str:
         return f"/api/v1/namespaces/{self.request.namespace}/{rest}"
@@ -418,11 +404,6 @@ def _unplaced(status: Object) -> str:
     conditions: list[Object] = status.get("conditions", [])
     waiting = [item for item in conditions if item["type"] == "PodScheduled" and item["status"] != "True"]
     return str(waiting[0].get("message") or "not scheduled") if waiting else ""
-
-
-def _image_problem(status: Object) -> str:
-    waiting = _states(status, "waiting")
-    return next((item.get("message") or item["reason"] for item in waiting if "Image" in item.get("reason", "")), "")
 
 
 def _last_words(status: Object) -> str:

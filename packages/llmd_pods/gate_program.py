@@ -100,7 +100,7 @@ def judge(nodes: Nodes, count: int, devices: Sequence[Device], shared: Set[str] 
 
 
 def list_nodes(selector: str) -> Nodes:
-    """The nodes that a label selects."""
+    """Return the nodes that a label selects."""
     return _items(f"/api/v1/nodes?labelSelector={urllib.parse.quote(selector)}")
 
 

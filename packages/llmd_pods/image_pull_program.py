@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def wait(arguments: argparse.Namespace, source: Callable[[], Pods]) -> tuple[int, str]:
-    """Return the number of nodes that have the image when the waiting is over, and what there is to say of the others."""
+    """Return the number of nodes that have the image when the wait is over, and a text about all of them."""
     start_s = quiet_since_s = time.monotonic()
     last_text = ""
     node_count = 0

@@ -40,11 +40,6 @@ class Reads:
     warm_ups: int
     limit_s: float
 
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes of all repetitions, warm-ups included."""
-        return (self.warm_ups + self.repeats) * self.transfer.length_bytes
-
 
 FOLDER = Path("/sys/class/infiniband")
 GROUPS = ("counters", "hw_counters")
@@ -63,10 +58,9 @@ def read_counters(folder: Path = FOLDER) -> dict[str, int]:
     values: dict[str, int] = {}
     for group in GROUPS:
         for file in sorted(folder.glob(f"*/ports/*/{group}/*")):
-            value = _number(file)
-            if value is not None:
-                device, port = file.parts[-5], file.parts[-3]
-                values[f"{device}/{port}/{group}/{file.name}"] = value
+            device, port = file.parts[-5], file.parts[-3]
+            with suppress(OSError, ValueError):  # some counters exist in name only
+                values[f"{device}/{port}/{group}/{file.name}"] = int(file.read_text())
     return values
 
 
@@ -83,14 +77,6 @@ def counts_received_bytes(before: Counters, after: Counters) -> bool:
 def received_bytes(grown: Counters) -> int:
     """Bytes that ports received, of what `increase` found."""
     return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith(_RECEIVED))
-
-
-def _number(file: Path) -> int | None:
-    """None for what can't be read: some counters exist in name only."""
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 PACKAGES = ("nixl_rocm", "rixl", "nixl")

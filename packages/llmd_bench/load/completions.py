@@ -57,7 +57,7 @@ class EventStream:
                 self._read(line[5:].strip())
 
     def end(self) -> None:
-        """Note that the connection has ended: look for token counts that came with the last output instead of after it."""
+        """Note that the connection has ended: token counts may have come with the last output instead of after it."""
         if self.output_tokens is None and not self.keep_text and b'"usage"' in self._last:
             self._read(self._last[5:].strip())
 

@@ -62,7 +62,7 @@ class AnswerReader:
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds from now that the server asks to wait for in `Retry-After`; None if that is absent or can't be read."""
+        """Seconds from now that the server asks to wait in `Retry-After`; None if that is absent or can't be read."""
         text = self.headers.get(b"retry-after", b"").decode("latin-1").strip()
         if text.isdigit():
             return float(text)

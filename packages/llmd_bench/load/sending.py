@@ -55,7 +55,7 @@ class Dialogues:
         return question, turns, self._tokens.get(place.conversation, 0)
 
     def note_answer(self, index: int, text: str, tokens: int) -> None:
-        """Note that request `index` has ended with this answer, empty if it failed; the turn that waits for it goes on."""
+        """Note the answer that request `index` ended with, empty if it failed; the turn that waits for it goes on."""
         if self._place is None:
             return
         place, question = self._place(index), self._asked.pop(index)
@@ -402,7 +402,7 @@ class OpenDriver:
 
 
 class ClosedDriver:
-    """Driver of a closed loop: a number of users, each of whom sends the next request when the last answer has ended."""
+    """Driver of a closed loop: users, each of whom sends the next request when the last answer has ended."""
 
     def __init__(self, sender: Sender, indices: Iterator[int], users: int, *, stop_s: float) -> None:
         self._sender = sender

@@ -51,7 +51,7 @@ def _point(
 
 
 def _titles(name: str, rows: Sequence[Row]) -> Callable[[RequestedLoad], str]:
-    """Return the function that names the series of a load: by its deployment and arrival too, where there are several."""
+    """Return the function that names a load's series: by its deployment and arrival too, where there are several."""
     deployments = len({deployment(row) for row in rows}) > 1 or not name
     arrivals = len({row.arrival for row in rows}) > 1
 

@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import socket
-import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Generator, Sequence
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from . import PrewarmError, say
+from . import PrewarmError, repeated, say
 from .places import CacheFolder, Listing, RemoteFile
 from .sources import list_hugging_face, list_object_storage
 from .transfer import Download
@@ -33,7 +32,11 @@ def run(place: CacheFolder, options: argparse.Namespace) -> None:
         OSError: the cache can't be written to.
     """
     web, list_files = _source(options)
-    ensure(place, list_files, web, options.connections, _vocabulary_files(options))
+    vocabulary: list[RemoteFile] = [options.vocabulary] if options.vocabulary else []
+    if options.source != "hugging-face":  # pods that get weights from a bucket may reach nothing else
+        bucket = secret_of(os.environ, "MODEL_SOURCE_URL").rstrip("/")
+        vocabulary = [replace(file, url=f"{bucket}/{urllib.parse.quote(file.path, safe='')}") for file in vocabulary]
+    ensure(place, list_files, web, options.connections, vocabulary)
 
 
 def fill(place: CacheFolder, listing: Listing, web: Web, connections: int) -> None:
@@ -64,16 +67,6 @@ def ensure(
             time.sleep(poll_s)
 
 
-def _vocabulary_files(options: argparse.Namespace) -> list[RemoteFile]:
-    """Where weights come from a bucket, the vocabulary does too: such pods may reach nothing else."""
-    if options.vocabulary is None:
-        return []
-    if options.source == "hugging-face":
-        return [options.vocabulary]
-    bucket = secret_of(os.environ, "MODEL_SOURCE_URL").rstrip("/")
-    return [replace(options.vocabulary, url=f"{bucket}/{urllib.parse.quote(options.vocabulary.path, safe='')}")]
-
-
 def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
     if options.source == "object-storage":
         url = secret_of(os.environ, "MODEL_SOURCE_URL")
@@ -100,14 +93,10 @@ def fill_lock(place: CacheFolder) -> Generator[bool]:
     if not _take(place.lock):
         yield False
         return
-    end = threading.Event()
-    pulse = threading.Thread(target=_beat, args=(place.lock, end), daemon=True)
-    pulse.start()
     try:
-        yield True
+        with repeated(lambda: place.lock.exists() and place.lock.touch(), HEARTBEAT_S):
+            yield True
     finally:
-        end.set()
-        pulse.join()
         place.lock.unlink(missing_ok=True)
 
 
@@ -132,9 +121,3 @@ def _age_s(lock: Path) -> float:
         return 0.0
     finally:
         probe.unlink()
-
-
-def _beat(lock: Path, end: threading.Event) -> None:
-    while not end.wait(HEARTBEAT_S):
-        if lock.exists():
-            lock.touch()

@@ -22,6 +22,11 @@ ANSWER_TIMEOUT_S = 60.0
 TRIES = 8
 LONGEST_PAUSE_S = 60.0
 _FINAL = {400, 401, 403, 404, 410}
+_HINTS = {
+    401: ": the token is missing or not valid",
+    403: ": the token may not read this; was the model's license accepted?",
+    404: ": there is no such repository, revision or bucket",
+}
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -119,7 +124,8 @@ def with_tries(request: Callable[[], T], label: str) -> T:
             return request()
         except urllib.error.HTTPError as error:
             if error.code in _FINAL or attempt == TRIES:
-                raise PrewarmError(f"{label}: HTTP {error.code} {error.reason}{_hint(error.code)}") from error
+                hint = _HINTS.get(error.code, "")
+                raise PrewarmError(f"{label}: HTTP {error.code} {error.reason}{hint}") from error
             problem: Exception = error
         except http.client.HTTPException as error:  # some of them have the address in their words
             if attempt == TRIES:
@@ -137,12 +143,3 @@ def with_tries(request: Callable[[], T], label: str) -> T:
 def pause_s(attempt: int) -> float:
     """Seconds to wait after a try that failed."""
     return min(LONGEST_PAUSE_S, 2.0**attempt)
-
-
-def _hint(code: int) -> str:
-    hints = {
-        401: ": the token is missing or not valid",
-        403: ": the token may not read this; was the model's license accepted?",
-        404: ": there is no such repository, revision or bucket",
-    }
-    return hints.get(code, "")
