@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from statistics import NormalDist, fmean, variance
 from typing import Literal
 
@@ -167,25 +168,24 @@ def _loads_of(side: Side, groups: Sequence[tuple[RequestedLoad, list[Row]]]) -> 
 def _notes(comparison: Comparison) -> Iterator[str]:
     a, b = comparison.a, comparison.b
     for side in (a, b):
-        yield f"{side.name}: {_what(side)}."
+        deployments = ", ".join(dict.fromkeys(deployment(row) for row in side.rows))
+        gpus = ", ".join(dict.fromkeys(_gpus(row) for row in side.rows))
+        runs = "1 result" if len(side.rows) == 1 else f"{len(side.rows)} results"
+        yield f"{side.name}: {runs}, {' and '.join(side.bases)}, of {deployments} on {gpus}."
     if a.bases != b.bases:
         yield "The two are not of the same kind: compare what was measured with what was measured."
     if not all(load.repeated for load in comparison.loads):
         yield "A single run says nothing about chance: such changes have no confidence interval."
     for load in comparison.loads:
         for side, rows in ((a, load.a), (b, load.b)):
-            yield from _failed(side, load.load, rows)
+            failures, requests = sum(row.failures for row in rows), sum(row.requests or 0 for row in rows)
+            if failures:
+                failed = f"{failures} of {requests}" if requests else f"{failures}"
+                yield f"{side.name}: {failed} requests failed under {load.load}; latencies are those of the others."
             yield from _behind(side, load.load, rows)
     for side, loads in ((a, comparison.only_a), (b, comparison.only_b)):
         if loads:
             yield f"Only in {side.name}: {'; '.join(map(str, loads))}."
-
-
-def _failed(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[str]:
-    failures, requests = sum(row.failures for row in rows), sum(row.requests or 0 for row in rows)
-    if failures:
-        of_all = f" of {requests}" if requests else ""
-        yield f"{side.name}: {failures}{of_all} requests failed under {load}; latencies are those of the others."
 
 
 def _behind(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[str]:
@@ -207,13 +207,6 @@ def _answered_share(row: Row) -> float:
     return 1 - row.failures / row.requests if row.requests else 1.0
 
 
-def _what(side: Side) -> str:
-    deployments = ", ".join(dict.fromkeys(deployment(row) for row in side.rows))
-    gpus = ", ".join(dict.fromkeys(_gpus(row) for row in side.rows))
-    runs = "1 result" if len(side.rows) == 1 else f"{len(side.rows)} results"
-    return f"{runs}, {' and '.join(side.bases)}, of {deployments} on {gpus}"
-
-
 def _gpus(row: Row) -> str:
     """GPUs that count, and those that were reserved beside them: TPSG goes by the first."""
     idle = "" if not row.gpus_reserved or row.gpus_reserved == row.gpus_counted else f", {row.gpus_reserved} reserved"
@@ -221,10 +214,10 @@ def _gpus(row: Row) -> str:
 
 
 def summarize(comparison: Comparison) -> dict[str, object]:
-    """The comparison as plain JSON; changes and intervals are shares of A."""
+    """Return the comparison as plain JSON; changes and intervals are shares of A."""
+    sides = {"a": comparison.a, "b": comparison.b}
     return {
-        "a": {"name": comparison.a.name, "bases": list(comparison.a.bases)},
-        "b": {"name": comparison.b.name, "bases": list(comparison.b.bases)},
+        **{key: {"name": side.name, "bases": list(side.bases)} for key, side in sides.items()},
         "notes": list(comparison.notes),
         "loads": [
             {
@@ -310,16 +303,13 @@ def _parse(text: str) -> Gate:
 
 def breaches(gates: Sequence[Gate], comparison: Comparison) -> list[Breach]:
     """The gates that fail, load by load. What can't be judged fails: a gate that lets everything through is none."""
-    return [
-        *(breach for load in comparison.loads for gate in gates for breach in _judge(gate, load)),
-        *(Breach(gate, str(load), "B has no result under it") for load in comparison.only_a for gate in gates),
-    ]
-
-
-def _judge(gate: Gate, load: LoadComparison) -> Iterator[Breach]:
-    value, why = _judged_value(gate, load)
-    if value is None or (value > gate.limit if gate.above else value < gate.limit):
-        yield Breach(gate, str(load.load), why)
+    failed: list[Breach] = []
+    for load, gate in product(comparison.loads, gates):
+        value, why = _judged_value(gate, load)
+        if value is None or (value > gate.limit if gate.above else value < gate.limit):
+            failed.append(Breach(gate, str(load.load), why))
+    failed += (Breach(gate, str(load), "B has no result under it") for load in comparison.only_a for gate in gates)
+    return failed
 
 
 def _judged_value(gate: Gate, load: LoadComparison) -> tuple[float | None, str]:

@@ -155,7 +155,11 @@ class Reading:
         name = next((name for name in counter.names if name in self.series), None)
         if name is None:
             return None
-        return sum(series.value for series in self.series[name] if _matches(series.labels, counter.labels))
+        return sum(
+            sample.value
+            for sample in self.series[name]
+            if all(sample.labels.get(label) in values for label, values in counter.labels.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -257,10 +261,6 @@ def _restarted(old: Reading, new: Reading, counter: Counter) -> bool:
     if (old.total(started) or 0.0) != (new.total(started) or 0.0):
         return True
     return (new.total(counter) or 0.0) < (old.total(counter) or 0.0)
-
-
-def _matches(labels: Mapping[str, str], accepted: Mapping[str, tuple[str, ...]]) -> bool:
-    return all(labels.get(name) in values for name, values in accepted.items())
 
 
 class Directory(Protocol):

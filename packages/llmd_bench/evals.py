@@ -48,19 +48,16 @@ def builtin_items(figures: BuiltinSet) -> tuple[Item, ...]:
     """The set; the same figures give the same questions. Each has a register of its own, so that no prefix cache
     answers it.
     """
-    random = Random(figures.seed)  # noqa: S311 - questions, not secrets
-    registers = ((lines, index) for lines, count in figures.registers.items() for index in range(count))
-    return tuple(_item(f"register-{lines}-{index}", lines, figures.names, random) for lines, index in registers)
-
-
-def _item(name: str, lines: int, asked: int, random: Random) -> Item:
-    parts = [f"{random.choice(WORDS)}-{number}" for number in random.sample(range(1000, 10000), lines)]
-    register = {part: str(random.randrange(10000, 100000)) for part in parts}
-    names = random.sample(parts, asked)
-    text = "\n".join(f"{part}: bin {place}" for part, place in register.items())
-    question = f"In which bins are {', '.join(names)}? Answer with the numbers only, in this order."
-    prompt = f"This is a register of parts.\n\n{text}\n\n{question}"
-    return Item(name, prompt, " ".join(register[part] for part in names))
+    random, items = Random(figures.seed), list[Item]()  # noqa: S311 - questions, not secrets
+    for lines, index in ((lines, index) for lines, count in figures.registers.items() for index in range(count)):
+        parts = [f"{random.choice(WORDS)}-{number}" for number in random.sample(range(1000, 10000), lines)]
+        register = {part: str(random.randrange(10000, 100000)) for part in parts}
+        names = random.sample(parts, figures.names)
+        text = "\n".join(f"{part}: bin {place}" for part, place in register.items())
+        question = f"In which bins are {', '.join(names)}? Answer with the numbers only, in this order."
+        prompt = f"This is a register of parts.\n\n{text}\n\n{question}"
+        items.append(Item(f"register-{lines}-{index}", prompt, " ".join(register[part] for part in names)))
+    return tuple(items)
 
 
 def fingerprint(items: tuple[Item, ...]) -> str:

@@ -171,8 +171,9 @@ def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings
     by_decode = _by_decode(sent, counters, uncached, settings)
     servers = [share for share in (by_prefill, by_decode) if share is not None]
     known = [share for share in (by_epp, *servers) if share is not None]
-    fallback = _fallback_requests(sent, by_epp, servers)
-    failed = None if _has_new_server(before, after) else _failed_prefills(counters)
+    fallback = max(round((by_epp - min(servers)) * sent.requests), 0) if by_epp is not None and servers else 0
+    newcomers = {pod.name for pod in after.servers or ()} - {pod.name for pod in before.servers or ()}
+    failed = None if newcomers else _failed_prefills(counters)
     contradictions = _contradictions(sent, counters, fallback, by_prefill, by_decode)
     if failed is not None and failed > fallback:
         contradictions.append(f"{failed} prefills failed: a server was chosen for them and none finished the prompt")
@@ -229,7 +230,9 @@ def _path(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> tupl
 
 
 def _by_epp(sent: Sent, counters: Mapping[str, CounterIncrease]) -> float | None:
-    """Of all decisions, or of the requests if it decided less often than that; a counter never used isn't shown."""
+    """Return the remote share of all decisions, or of the requests if the endpoint picker decided less often than that;
+    a counter never used isn't shown.
+    """
     all_decisions, remote = counters["router decisions"], counters["router remote decisions"]
     if all_decisions.unread or not all_decisions.read:
         return None
@@ -250,24 +253,13 @@ def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or whole <= 0 else min(max(part / whole, 0.0), 1.0)
 
 
-def _fallback_requests(sent: Sent, by_epp: float | None, servers: list[float]) -> int:
-    if by_epp is None or not servers:
-        return 0
-    return max(round((by_epp - min(servers)) * sent.requests), 0)
-
-
 def _failed_prefills(counters: Mapping[str, CounterIncrease]) -> int | None:
-    """Unknown where a program could not be read, or counts since its restart only."""
+    """Return None where a program could not be read, or counts since its restart only."""
     chosen, finished = counters["router remote decisions"], counters["prefill finished requests"]
     whole = chosen.read and not any(counter.unread or counter.restarted for counter in (chosen, finished))
     if not whole or finished.value is None:
         return None
     return max(round((chosen.value or 0.0) - finished.value), 0)
-
-
-def _has_new_server(before: Snapshot, after: Snapshot) -> bool:
-    """Whether there is one whose counters nobody read."""
-    return not {pod.name for pod in after.servers or ()} <= {pod.name for pod in before.servers or ()}
 
 
 def _contradictions(
@@ -279,7 +271,13 @@ def _contradictions(
 ) -> list[str]:
     contradictions: list[str] = []
     if fallback:
-        contradictions.append(_describe_fallback(sent, fallback, by_prefill, by_decode))
+        cause = f", which took only {by_decode:.1%} over from prefill servers" if by_decode is not None else ""
+        if by_decode is None or (by_prefill is not None and by_prefill <= by_decode):
+            cause = f": prefill servers account for {by_prefill:.1%} only"
+        contradictions.append(
+            f"silent fallback: the endpoint picker chose a prefill server, but {fallback} of {sent.requests} prompts "
+            f"were computed by decode servers{cause}"
+        )
     decisions = counters["router decisions"].value
     if decisions is not None and decisions > sent.attempted:
         contradictions.append(
@@ -295,13 +293,6 @@ def _contradictions(
     if counters["decode received tokens"].value and counters["decode transfers"].value == 0:
         contradictions.append("decode servers counted remote prompt tokens but no KV transfer")
     return contradictions
-
-
-def _describe_fallback(sent: Sent, fallback: int, by_prefill: float | None, by_decode: float | None) -> str:
-    begin = f"silent fallback: the endpoint picker chose a prefill server, but {fallback} of {sent.requests} prompts"
-    if by_decode is None or (by_prefill is not None and by_prefill <= by_decode):
-        return f"{begin} were computed by decode servers: prefill servers account for {by_prefill:.1%} only"
-    return f"{begin} were computed by decode servers, which took only {by_decode:.1%} over from prefill servers"
 
 
 def _gaps(counters: Mapping[str, CounterIncrease], settings: EvidenceSettings) -> list[str]:

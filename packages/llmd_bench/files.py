@@ -113,9 +113,17 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
     Raises:
         KitError: it can't be written.
     """
-    text = _csv_text(rows) if path.suffix == ".csv" else "".join(f"{row_json(row)}\n" for row in rows)
+    text = StringIO()
+    if path.suffix == ".csv":
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for document in (row.model_dump(mode="json") for row in rows):
+            values = (document[name] if part is None else document[name][part] for name, part in _columns())
+            writer.writerow(map(_cell, values))
+    else:
+        text.writelines(f"{row_json(row)}\n" for row in rows)
     make_folder(path.parent)
-    write_whole(path, text)
+    write_whole(path, text.getvalue())
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -245,18 +253,8 @@ def _json_entries(text: str) -> Iterator[tuple[int, object]]:
             yield number, line
 
 
-def _csv_text(rows: Iterable[Row]) -> str:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        document = row.model_dump(mode="json")
-        writer.writerow([_cell(document[name] if part is None else document[name][part]) for name, part in _columns()])
-    return text.getvalue()
-
-
 def _cell(value: object) -> str:
-    """None is an empty cell; text that could be mistaken for that or for JSON, or breaks a line, is written as JSON."""
+    """Return an empty cell for None; text that could be mistaken for that or for JSON, or breaks a line, is JSON."""
     if value is None:
         return ""
     if isinstance(value, str) and value and value[0] not in '"[' and min(value) >= " ":

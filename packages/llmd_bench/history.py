@@ -7,7 +7,7 @@ A history is a folder of reports as the benchmarks leave it, or an S3-compatible
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
@@ -122,30 +122,22 @@ def find(store: FileStore, reference: str) -> list[StoredRun]:
     if not known:
         names = ", ".join(stacks(store)) or "none"
         raise KitError(f"Stack {stack} has no results.", f"Stacks with results: {names}.")
-    matches = list(_named(known, mark, which))
+    matches: list[StoredRun] = []
+    if mark == ":":
+        matches = [run for run in known if run.time == which]
+    elif which in {"latest", "previous"}:
+        matches = known[0:1] if which == "latest" else known[1:2]
+    elif _HASH.fullmatch(which):
+        matches = [run for run in known if any(digest.startswith(which) for digest in run.config_hashes)]
     if not matches:
         times = ", ".join(run.time for run in known[:5])
         raise KitError(f"Stack {stack} has no result {which}.", f"The newest are {times}.")
     return matches
 
 
-def is_reference(text: str) -> bool:
-    """Whether a text has the form of a reference."""
-    return _split(text) != ("", "", "")
-
-
 def _split(reference: str) -> tuple[str, str, str]:
     match = re.fullmatch(r"([^/@:]+)([@:])([^/@:]+)", reference)
     return (match.group(1), match.group(2), match.group(3)) if match else ("", "", "")
-
-
-def _named(known: Sequence[StoredRun], mark: str, which: str) -> Iterator[StoredRun]:
-    if mark == ":":
-        yield from (run for run in known if run.time == which)
-    elif which in {"latest", "previous"}:
-        yield from known[0:1] if which == "latest" else known[1:2]
-    elif _HASH.fullmatch(which):
-        yield from (run for run in known if any(config_hash.startswith(which) for config_hash in run.config_hashes))
 
 
 def copy_runs(source: FileStore, target: FileStore, stack: str, tell: Callable[[str], None]) -> list[StoredRun]:
@@ -197,7 +189,8 @@ def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
     path = Path(name)
     if not path.exists() and name.endswith(("@", ":")):
         raise KitError(f"{name} doesn't say which run.", f"Give {name[:-1]}@latest, {name[:-1]}@previous or another.")
-    loaded = _from_history(name, store) if is_reference(name) and not path.exists() else _from_path(name, path, hints)
+    is_reference = _split(name) != ("", "", "") and not path.exists()
+    loaded = _from_history(name, store) if is_reference else _from_path(name, path, hints)
     if len(loaded.side.rows) > MAX_ROWS:
         raise KitError(f"{name} has {len(loaded.side.rows)} rows; {MAX_ROWS} can be compared.", "Name fewer files.")
     if not loaded.side.rows:

@@ -115,19 +115,15 @@ async def wait_for_start(
     deadline_s = clock() + limit_s
     while clock() < deadline_s:
         created_s = cluster.created_s(request.namespace, request.start_name)
-        if created_s is not None:
-            return _start_s(created_s, now())
-        await pause(START_PAUSE_S)
+        if created_s is None:
+            await pause(START_PAUSE_S)
+            continue
+        behind_s = created_s - now()
+        if behind_s > CLOCKS_APART_S:
+            limit = f"at most {CLOCKS_APART_S:.0f} s are taken"
+            raise KitError(f"the node's clock is {behind_s:.0f} s behind the API server's, {limit}")
+        return created_s + LEAD_S
     raise KitError(f"nobody said within {limit_s:.0f} s when to begin: ConfigMap {request.start_name}")
-
-
-def _start_s(created_s: float, now_s: float) -> float:
-    behind_s = created_s - now_s
-    if behind_s > CLOCKS_APART_S:
-        raise KitError(
-            f"the node's clock is {behind_s:.0f} s behind the API server's, at most {CLOCKS_APART_S:.0f} s are taken"
-        )
-    return created_s + LEAD_S
 
 
 def publish(

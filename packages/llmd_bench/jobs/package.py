@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +54,13 @@ def _conclude(spec: Mapping[str, Any]) -> int:
 def read_gpt_oss(path: Path) -> list[bool]:
     """The answers of a `…_allresults.json` of gpt_oss.evals, sorted by prompt, since it lists them as they came in."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    return _sorted(
-        (json.dumps(conversation[0]), _gpt_oss_score(shown) >= 1)
-        for conversation, shown in zip(document["convos"], document["htmls"], strict=True)
-    )
-
-
-def _gpt_oss_score(shown: str) -> float:
-    score = _SCORE.search(shown)
-    if score is None:
-        raise ValueError("an answer without a score")
-    return float(score[1])
+    judged: list[tuple[str, bool]] = []
+    for conversation, shown in zip(document["convos"], document["htmls"], strict=True):
+        score = _SCORE.search(shown)
+        if score is None:
+            raise ValueError("an answer without a score")
+        judged.append((hashlib.sha256(json.dumps(conversation[0]).encode()).hexdigest(), float(score[1]) >= 1))
+    return [right for _, right in sorted(judged)]
 
 
 def read_lm_eval(path: Path) -> list[bool]:
@@ -79,13 +75,6 @@ def read_lm_eval(path: Path) -> list[bool]:
 
 
 READERS: Mapping[str, Callable[[Path], list[bool]]] = {"gpt-oss": read_gpt_oss, "lm-eval": read_lm_eval}
-
-
-def _sorted(judged: Iterable[tuple[str, bool]]) -> list[bool]:
-    keyed: Sequence[tuple[str, bool]] = [
-        (hashlib.sha256(prompt.encode()).hexdigest(), right) for prompt, right in judged
-    ]
-    return [right for _, right in sorted(keyed)]
 
 
 def _report(report: Mapping[str, str]) -> None:

@@ -52,7 +52,13 @@ class AnswerReader:
         self._rest += data
         if not self.status and not self._read_head():
             return b""
-        return self._read_chunks() if self._chunked else self._read_plain()
+        if self._chunked:
+            return self._read_chunks()
+        body, self._rest = self._rest[: self._left], b""
+        if self._left is not None:
+            self._left -= len(body)
+            self.complete = not self._left
+        return body
 
     def end(self) -> bool:
         """Note that the connection has ended, and return whether the answer is complete with that."""
@@ -107,13 +113,6 @@ class AnswerReader:
             raise BadAnswer(f"content-length is {length[:60]!r}")
         self._left = 0 if self.status in {204, 304} else None if length is None else int(length)
 
-    def _read_plain(self) -> bytes:
-        body, self._rest = (self._rest, b"") if self._left is None else (self._rest[: self._left], b"")
-        if self._left is not None:
-            self._left -= len(body)
-            self.complete = not self._left
-        return body
-
     def _read_chunks(self) -> bytes:
         parts: list[bytes] = []
         while self._read_trailer() if self._trailer else self._in_chunk or self._begin_chunk():
@@ -123,8 +122,11 @@ class AnswerReader:
             parts.append(part)
             self._rest = self._rest[len(part) :]
             self._left = (self._left or 0) - len(part)
-            if self._left or not self._end_chunk():
+            if self._left or len(self._rest) < 2:
                 break
+            if not self._rest.startswith(b"\r\n"):
+                raise BadAnswer("a chunk longer than its size")
+            self._rest, self._in_chunk = self._rest[2:], False
         return b"".join(parts)
 
     def _begin_chunk(self) -> bool:
@@ -135,15 +137,6 @@ class AnswerReader:
             return False
         self._left, self._rest = _size(line.partition(b";")[0].strip()), rest
         self._trailer, self._in_chunk = not self._left, bool(self._left)
-        return True
-
-    def _end_chunk(self) -> bool:
-        """Steps over the line end after a chunk, if it is there already."""
-        if len(self._rest) < 2:
-            return False
-        if not self._rest.startswith(b"\r\n"):
-            raise BadAnswer("a chunk longer than its size")
-        self._rest, self._in_chunk = self._rest[2:], False
         return True
 
     def _read_trailer(self) -> bool:

@@ -58,7 +58,9 @@ def read_trace(path: Path) -> Trace:
         raise KitError(f"The trace {path} can't be read: {error}") from error
     for line, row in _rows(text):
         try:
-            entries.append(_entry(row))
+            if isinstance(row, str):
+                raise ValueError("it is no JSON object")
+            entries.append(TraceEntry(_time_s(row), _tokens(row, _INPUT), _tokens(row, _OUTPUT)))
         except ValueError as error:
             accepted = "time_s, input_tokens and output_tokens, or Mooncake's or Azure's columns"
             problems.append(Problem(path.name, row if isinstance(row, str) else dict(row), accepted, str(error), line))
@@ -80,21 +82,11 @@ def _rows(text: str) -> Iterator[tuple[int, _Row | str]]:
         return
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield number, _object(line)
-
-
-def _object(line: str) -> _Row | str:
-    try:
-        entry: object = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    return cast("_Row", entry) if isinstance(entry, dict) else line
-
-
-def _entry(row: _Row | str) -> TraceEntry:
-    if isinstance(row, str):
-        raise ValueError("it is no JSON object")
-    return TraceEntry(_time_s(row), _tokens(row, _INPUT), _tokens(row, _OUTPUT))
+            try:
+                entry: object = json.loads(line)
+            except (ValueError, RecursionError):
+                entry = None
+            yield number, cast("_Row", entry) if isinstance(entry, dict) else line
 
 
 def _time_s(row: _Row) -> float:
@@ -102,14 +94,9 @@ def _time_s(row: _Row) -> float:
         return _number("time_s", row["time_s"])
     if "timestamp" in row:
         return _number("timestamp", row["timestamp"]) / 1000
-    if "TIMESTAMP" in row:
-        return _moment_s(str(row["TIMESTAMP"]))
-    raise ValueError("it has no time")
-
-
-def _moment_s(text: str) -> float:
-    """Azure gives seven digits of a second; Python takes six."""
-    whole, _, fraction = text.strip().partition(".")
+    if "TIMESTAMP" not in row:
+        raise ValueError("it has no time")
+    whole, _, fraction = str(row["TIMESTAMP"]).strip().partition(".")  # Azure gives seven digits of a second
     return datetime.fromisoformat(whole + "+00:00").timestamp() + float(f"0.{fraction[:6] or 0}")
 
 

@@ -26,7 +26,7 @@ from typing import Literal, Self
 from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.records import RequestRecord
 from llmd_bench.load.sending import ClosedDriver, Dialogues, Driver, Due, OpenDriver, Sender, Share
-from llmd_bench.load.workload import ClosedLoop, LoadShape, RequestText, RequestWorkload, Trace, arrivals_s
+from llmd_bench.load.workload import ClosedLoop, LoadShape, RequestWorkload, Trace, arrivals_s
 
 _LENGTH = struct.Struct("!Q")
 
@@ -168,16 +168,12 @@ def work(end: socket.socket, others: Sequence[socket.socket], assignment: Proces
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
-    _allow_many_connections()
-    gc.freeze()
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(end, assignment))
-
-
-def _allow_many_connections() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.freeze()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(end, assignment))
 
 
 async def _serve(end: socket.socket, assignment: ProcessSettings) -> None:
@@ -205,9 +201,14 @@ class _Run:
         self._ended: list[RequestRecord] = []
         self._lags_s: list[float] = []
         workload = assignment.workload
+        label, shape = order.section.label, order.section.shape
+        entries = shape.entries if isinstance(shape, Trace) else None
         self._sender = Sender(
             assignment.target,
-            Dialogues(_questions(workload, order.section), workload.place if workload.conversations else None),
+            Dialogues(
+                lambda index: workload.question(index, label=label, recorded=entries[index] if entries else None),
+                workload.place if workload.conversations else None,
+            ),
             self._ended.append,
             origin_s=order.start_s,
             deadline_s=order.deadline_s,
@@ -249,13 +250,6 @@ class _Run:
         self._ended.clear()
         sender = self._sender
         self._channel.send(WorkerProgress(sender.sent, sender.in_flight, sender.tokens, ended))
-
-
-def _questions(workload: RequestWorkload, section: ProcessStage) -> Callable[[int], RequestText]:
-    label, shape = section.label, section.shape
-    if isinstance(shape, Trace):
-        return lambda index: workload.question(index, label=label, recorded=shape.entries[index])
-    return lambda index: workload.question(index, label=label)
 
 
 def _driver(sender: Sender, assignment: ProcessSettings, order: Begin) -> Driver:

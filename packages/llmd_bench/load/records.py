@@ -5,7 +5,7 @@ import json
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
@@ -215,7 +215,7 @@ _MEANING = {
     Failure.TIMEOUT: "the answer took longer than the limit",
 }
 
-_MEANING_OF_STATUS = {
+_MEANING_OF_STATUS: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "credentials are missing or wrong",
     HTTPStatus.FORBIDDEN: "these credentials may not do this",
     HTTPStatus.NOT_FOUND: "no such model, or a wrong path in the address",
@@ -250,17 +250,15 @@ def classify(records: Sequence[RequestRecord]) -> list[FailureClass]:
     classes: list[FailureClass] = []
     for kind, group in groups.items():
         first, waits = group[0], [record.retry_after_s for record in group if record.retry_after_s is not None]
+        status = first.status or 0
+        meaning = "the server failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "the request is refused"
+        if first.failure is Failure.STATUS:
+            meaning = _MEANING_OF_STATUS.get(status, meaning)
+        elif first.failure:
+            meaning = _MEANING[first.failure]
         example, longest_s = first.error or "", max(waits, default=None)
-        classes.append(FailureClass(kind, len(group), _meaning(first), example, first.started_s, longest_s))
+        classes.append(FailureClass(kind, len(group), meaning, example, first.started_s, longest_s))
     return sorted(classes, key=lambda failure: -failure.count)
-
-
-def _meaning(record: RequestRecord) -> str:
-    if record.failure is None or record.failure is not Failure.STATUS:
-        return _MEANING.get(record.failure or Failure.SERVER, "")
-    status = record.status or 0
-    default = "the server failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "the request is refused"
-    return _MEANING_OF_STATUS.get(HTTPStatus(status), default) if status in set(HTTPStatus) else default
 
 
 @dataclass(frozen=True)
@@ -301,7 +299,13 @@ class MeasuredWindow:
 
     def tokens(self, records: Sequence[RequestRecord]) -> float:
         """Count the output tokens that arrived in the window, also of requests that were sent before."""
-        return sum(self._arrived(record) for record in records if record.succeeded)
+        tokens = 0.0
+        for record in records:
+            if record.succeeded and record.event_times_s:
+                moments_s = (record.started_s + time_s for time_s in record.event_times_s)
+                inside = sum(self.begin_s <= moment_s <= self.end_s for moment_s in moments_s)
+                tokens += record.output_tokens * inside / len(record.event_times_s)
+        return tokens
 
     def ended(self, records: Sequence[RequestRecord]) -> int:
         """Count the requests whose answer ended whole in the window."""
@@ -313,13 +317,6 @@ class MeasuredWindow:
             return 0.0
         spans = (min(record.ended_s, self.end_s) - max(record.started_s, self.begin_s) for record in records)
         return sum(span for span in spans if span > 0) / self.duration_s
-
-    def _arrived(self, record: RequestRecord) -> float:
-        events = record.event_times_s
-        if not events:
-            return 0.0
-        inside = sum(self.begin_s <= record.started_s + time_s <= self.end_s for time_s in events)
-        return record.output_tokens * inside / len(events)
 
 
 def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) -> MeasuredWindow:
@@ -369,6 +366,13 @@ def _rule(shape: LoadShape, trim: Trim) -> str:
 _DIGITS = 6
 """Of a second: microseconds, below what a clock of this kind can tell."""
 
+_KEYS = {
+    item.name: {"started_s": "sent_s", "latency_s": "ended_s"}.get(item.name, item.name)
+    for item in fields(RequestRecord)
+    if item.name != "event_times_s"
+}
+"""Keys of a request's fields in files, by field, but for the times of its tokens."""
+
 
 def as_line(stage: int, record: RequestRecord) -> str:
     """One request of stage number `stage`, in seconds of model time; written while a run goes on, so that nothing is
@@ -376,23 +380,10 @@ def as_line(stage: int, record: RequestRecord) -> str:
 
     `due_s` and `sent_s` count from the start of the stage; all other times from `sent_s`.
     """
-    content = {
-        "stage": stage,
-        "index": record.index,
-        "due_s": _rounded(record.due_s),
-        "sent_s": _rounded(record.started_s),
-        "first_token_s": _rounded(record.ttft_s),
-        "ended_s": _rounded(record.latency_s),
-        "input_tokens": record.input_tokens,
-        "output_tokens": record.output_tokens,
-        "counted_by_server": record.counted_by_server,
-        "failure": record.failure,
-        "error": record.error,
-        "status": record.status,
-        "retry_after_s": record.retry_after_s,
-        "only_ends": record.only_ends,
-        "token_times_s": [round(time_s, _DIGITS) for time_s in record.event_times_s],
-    }
+    values: dict[str, object] = {"stage": stage, "first_token_s": record.ttft_s}
+    values |= {key: getattr(record, name) for name, key in _KEYS.items()}
+    content = {key: round(value, _DIGITS) if isinstance(value, float) else value for key, value in values.items()}
+    content["token_times_s"] = [round(time_s, _DIGITS) for time_s in record.event_times_s]
     return json.dumps(content, separators=(",", ":"))
 
 
@@ -423,22 +414,9 @@ def read_lines(lines: Iterable[str]) -> list[tuple[int, RequestRecord]]:
 
 
 def _record(content: Mapping[str, Any]) -> tuple[int, RequestRecord]:
-    return content["stage"], RequestRecord(
-        index=content["index"],
-        started_s=content["sent_s"],
-        latency_s=content["ended_s"],
-        event_times_s=array("d", content["token_times_s"]),
-        input_tokens=content["input_tokens"],
-        output_tokens=content["output_tokens"],
-        counted_by_server=content["counted_by_server"],
-        failure=Failure(content["failure"]) if content["failure"] else None,
-        error=content["error"],
-        due_s=content["due_s"],
-        status=content["status"],
-        retry_after_s=content["retry_after_s"],
-        only_ends=content["only_ends"],
-    )
-
-
-def _rounded(time_s: float | None) -> float | None:
-    return None if time_s is None else round(time_s, _DIGITS)
+    fields_: dict[str, Any] = {name: content[key] for name, key in _KEYS.items()}
+    fields_ |= {
+        "event_times_s": array("d", content["token_times_s"]),
+        "failure": Failure(content["failure"]) if content["failure"] else None,
+    }
+    return content["stage"], RequestRecord(**fields_)

@@ -180,8 +180,13 @@ def check(stages: Sequence[LoadStage], workload: RequestWorkload, processes: int
         ),
         *_of_length("input_tokens", workload.input_tokens),
         *_of_length("output_tokens", workload.output_tokens),
-        *_of_sharing(workload),
     ]
+    prefix, conversations = workload.prefix, workload.conversations
+    if prefix and min(prefix.groups, prefix.tokens) < 1:
+        problems.append(Problem("prefix", prefix, "at least 1 group and 1 token", "there would be no prefix"))
+    if conversations and min(conversations.at_a_time, conversations.turns) < 1:
+        accepted, why = "at least 1 at a time and 1 turn", "nothing would be said"
+        problems.append(Problem("conversations", conversations, accepted, why))
     if processes < 1:
         problems.append(Problem("processes", processes, "at least 1", "someone has to send"))
     if problems:
@@ -228,14 +233,6 @@ def _of_length(path: str, length: Length) -> Iterator[Problem]:
         yield Problem(
             path, str(length), "a mean above 0, a deviation of at least 0, 1 <= least <= most", "no such lengths"
         )
-
-
-def _of_sharing(workload: RequestWorkload) -> Iterator[Problem]:
-    prefix, conversations = workload.prefix, workload.conversations
-    if prefix and min(prefix.groups, prefix.tokens) < 1:
-        yield Problem("prefix", prefix, "at least 1 group and 1 token", "there would be no prefix")
-    if conversations and min(conversations.at_a_time, conversations.turns) < 1:
-        yield Problem("conversations", conversations, "at least 1 at a time and 1 turn", "nothing would be said")
 
 
 @dataclass(frozen=True)
@@ -369,12 +366,6 @@ async def run_stages(
     return results
 
 
-def _go_on_after_cancel() -> None:
-    task = asyncio.current_task()
-    if task:
-        task.uncancel()
-
-
 class _StageRun:
     """One stage on its way."""
 
@@ -416,24 +407,22 @@ class _StageRun:
             started = datetime.fromtimestamp(time.time() + self._start_s - perf_counter(), UTC)
             order = Begin(replace(self._section, label=label), self._start_s, deadline_s)
             findings = self._workers.begin(order, self._note)
-            await self._watched(deadline_s - perf_counter() + STOP_GRACE_S)
+            live = asyncio.create_task(self._show())
+            try:
+                await self._workers.finish(deadline_s - perf_counter() + STOP_GRACE_S)
+            finally:
+                live.cancel()
         except NotReady as error:
             findings.lost.append(str(error))
         except asyncio.CancelledError:
-            _go_on_after_cancel()
+            if task := asyncio.current_task():
+                task.uncancel()
             interrupted = True
             self._workers.stop()
             await self._workers.finish(STOP_GRACE_S)
         self._look()
         self.out_of_time = deadline_s <= max(perf_counter(), self._start_s + self._last_due_s)
         return self._conclude(findings, started, interrupted=interrupted)
-
-    async def _watched(self, limit_s: float) -> None:
-        live = asyncio.create_task(self._show())
-        try:
-            await self._workers.finish(limit_s)
-        finally:
-            live.cancel()
 
     def _plan(self) -> int | None:
         """Requests that this program has to send; None where time ends them, or where they are too many to count."""

@@ -64,14 +64,12 @@ def draw(length: Length, random: Random) -> int:
     """One length."""
     if isinstance(length, Fixed):
         return length.tokens
-    value = random.gauss(length.mean, length.stddev) if isinstance(length, Normal) else _lognormal(length, random)
+    if isinstance(length, Normal):
+        value = random.gauss(length.mean, length.stddev)
+    else:  # the logarithm's moments follow from those of the value
+        variance = math.log1p((length.stddev / length.mean) ** 2)
+        value = random.lognormvariate(math.log(length.mean) - variance / 2, math.sqrt(variance))
     return min(max(round(value), length.least), length.most)
-
-
-def _lognormal(length: LogNormal, random: Random) -> float:
-    """The logarithm's mean and deviation follow from those of the value (the distribution's first two moments)."""
-    variance = math.log1p((length.stddev / length.mean) ** 2)
-    return random.lognormvariate(math.log(length.mean) - variance / 2, math.sqrt(variance))
 
 
 CHARACTERS_PER_TOKEN = 4
@@ -295,9 +293,7 @@ class RequestWorkload:
         place = self.place(index)
         if self.prefix is None or place.turn:
             return RequestText(text, input_tokens, output_tokens)
-        begin = self._prefix_text(self.prefix, place.conversation)
+        choice = Random(f"{self.seed}/group/{place.conversation}")  # noqa: S311 - load, not secrets
+        prefix = PromptSource(self.prefix.tokens, self.seed, self.run)
+        begin = prefix.prompt(f"prefix {choice.randrange(self.prefix.groups)}")
         return RequestText(begin + text, self.prefix.tokens + input_tokens, output_tokens)
-
-    def _prefix_text(self, prefix: SharedPrefix, conversation: int) -> str:
-        group = Random(f"{self.seed}/group/{conversation}").randrange(prefix.groups)  # noqa: S311 - load, not secrets
-        return PromptSource(prefix.tokens, self.seed, self.run).prompt(f"prefix {group}")
