@@ -29,6 +29,12 @@ class ColdStart(_Part):
     ready_s: float | None
     first_token_s: float | None
 
+    def __str__(self) -> str:
+        if self.first_token_s is None:
+            return "unknown"
+        ready = f", servers ready after {self.ready_s:.0f} s" if self.ready_s is not None else ""
+        return f"{self.first_token_s:.0f} s from the first server's creation to the first token{ready}"
+
 
 class RunningImage(_Part):
     """An image that containers of one name run. Digests are those that nodes pulled; empty where nobody tells."""
@@ -52,6 +58,10 @@ class Accuracy(_Part):
     questions: int
     started: str
     basis: Basis
+
+    def __str__(self) -> str:
+        low, high = self.interval_95
+        return f"{self.evaluation}: {self.score:.1%} of {self.questions} ({low:.1%} to {high:.1%}), {self.basis}"
 
 
 class NodeAcceptance(_Part):
@@ -128,24 +138,21 @@ def write_passport(passport: Passport, folder: Path) -> Path:
 
 
 def markdown(passport: Passport) -> str:
-    """The passport for people."""
+    """Return the passport for people."""
     lines = [f"# {plain(passport.model)} on {plain(passport.stack)}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in _facts(passport)]
     lines += ["", "| check | value | bound | passed |", "|---|---|---|---|"]
-    lines += [_check(check) for check in passport.checks]
+    for check in passport.checks:
+        value = check.get("value")
+        shown = "unknown" if value is None else f"{value:.4g} {check.get('units', '')}".strip()
+        limit, passed = f"{check['bound']} {check['limit']:.4g}", "yes" if check["passed"] else "no"
+        lines.append(f"| {plain(str(check['name']))} | {shown} | {limit} | {passed} |")
     lines += ["", "| container | image | digest that runs |", "|---|---|---|"]
-    lines += [
-        f"| {plain(container)} | {code(image.asked)} | {_running(image)} |"
-        for container, image in passport.images.items()
-    ]
+    for container, image in passport.images.items():
+        differ = "**nodes differ**: " if len(image.digests) > 1 else ""
+        digests = ", ".join(map(code, image.digests)) or "not told"
+        lines.append(f"| {plain(container)} | {code(image.asked)} | {differ}{digests} |")
     return "\n".join(lines) + "\n"
-
-
-def _running(image: RunningImage) -> str:
-    if not image.digests:
-        return "not told"
-    digests = ", ".join(code(digest) for digest in image.digests)
-    return digests if len(image.digests) == 1 else f"**nodes differ**: {digests}"
 
 
 def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
@@ -160,16 +167,17 @@ def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
     yield "topology", f"{copies}{passport.topology}, {passport.gpus} GPUs"
     yield "numbers are", f"{passport.basis}{not_real}"
     yield "smoke benchmark", "passed" if passport.smoke_passed else "**failed**"
-    yield "restarts", _restarts(passport.restarts)
+    restarts = ", ".join(f"{container} {number}" for container, number in passport.restarts.items()) or "none"
+    yield "restarts", f"{restarts} since the pods that run now were made; those of the benchmark's time are a check"
     yield "remote prefill", _remote_prefill(passport.remote_prefill)
-    yield "accuracy", _accuracy(passport.accuracy)
+    yield "accuracy", f"{passport.accuracy or 'not evaluated in this configuration'}"
     if passport.nodes:
         yield "acceptance of nodes", _nodes(passport.nodes)
     yield "price", f"{passport.price_usd_per_hour:,.2f} USD per hour ({passport.price_includes})"
     if passport.usd_per_million_output_tokens is not None:
         cost = f"{passport.usd_per_million_output_tokens:,.2f} USD"
         yield "1M output tokens", f"{cost} at the smoke benchmark's load; less at a full one"
-    yield "cold start", _cold_start(passport.cold_start)
+    yield "cold start", f"{passport.cold_start or 'not seen: the servers did not start together'}"
     yield "made", passport.created
 
 
@@ -182,11 +190,6 @@ def _nodes(nodes: Mapping[str, NodeAcceptance | None]) -> str:
     return f"{len(tested) - len(failed)} of {len(nodes)} passed{since}{failures}"
 
 
-def _restarts(restarts: Mapping[str, int]) -> str:
-    counted = ", ".join(f"{container} {number}" for container, number in restarts.items())
-    return f"{counted or 'none'} since the pods that run now were made; those of the benchmark's time are a check"
-
-
 def _remote_prefill(proof: Mapping[str, Any] | None) -> str:
     if proof is None:
         return "not disaggregated, or no endpoint picker to ask"
@@ -194,26 +197,3 @@ def _remote_prefill(proof: Mapping[str, Any] | None) -> str:
     failures = "number of failed prefills unknown" if failed is None else f"{failed} prefills failed"
     share = "unknown" if proof.get("share") is None else f"{proof['share']:.1%} of uncached prompts"
     return f"{share}; {failures}"
-
-
-def _accuracy(result: Accuracy | None) -> str:
-    if result is None:
-        return "not evaluated in this configuration"
-    low, high = result.interval_95
-    return f"{result.evaluation}: {result.score:.1%} of {result.questions} ({low:.1%} to {high:.1%}), {result.basis}"
-
-
-def _cold_start(cold_start: ColdStart | None) -> str:
-    if cold_start is None:
-        return "not seen: the servers did not start together"
-    if cold_start.first_token_s is None:
-        return "unknown"
-    ready = f", servers ready after {cold_start.ready_s:.0f} s" if cold_start.ready_s is not None else ""
-    return f"{cold_start.first_token_s:.0f} s from the first server's creation to the first token{ready}"
-
-
-def _check(check: Mapping[str, Any]) -> str:
-    value = check.get("value")
-    shown = "unknown" if value is None else f"{value:.4g} {check.get('units', '')}".strip()
-    limit, passed = f"{check['bound']} {check['limit']:.4g}", "yes" if check["passed"] else "no"
-    return f"| {plain(str(check['name']))} | {shown} | {limit} | {passed} |"

@@ -170,8 +170,15 @@ async def ask_all(
 
         async def ask(item: Item) -> GradedAnswer:
             nonlocal done
+            body = {
+                "model": target.model,
+                "messages": [{"role": "user", "content": item.prompt}],
+                "max_tokens": max_output_tokens,
+                "temperature": 0,
+                "reasoning_effort": "low",
+            }
             async with gate:
-                answered = await _ask(client, target, _body(target, item, max_output_tokens), item, deadline_s)
+                answered = await _ask(client, target, body, item, deadline_s)
             done += 1
             on_answer(done)
             return answered
@@ -206,16 +213,6 @@ async def _ask(
         except (httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError) as failure:
             error = f"{type(failure).__name__}: {failure}"
     return GradedAnswer(item.id, right=False, error=error)
-
-
-def _body(target: CompletionsTarget, item: Item, max_output_tokens: int) -> Mapping[str, Any]:
-    return {
-        "model": target.model,
-        "messages": [{"role": "user", "content": item.prompt}],
-        "max_tokens": max_output_tokens,
-        "temperature": 0,
-        "reasoning_effort": "low",
-    }
 
 
 OTHER_API_PATHS: dict[OtherApiName, str] = {"chat": completions.PATHS["chat"], "responses": "/v1/responses"}
@@ -257,10 +254,13 @@ async def ask_other_api(
     `limit_s` is wall time for the answer. Whatever goes wrong with the request is in the answer's `error`.
     """
     path = OTHER_API_PATHS[api.name]
+    question = {"messages": [{"role": "user", "content": prompt}], "max_tokens": OUTPUT_TOKENS}
+    if api.name == "responses":
+        question = {"input": prompt, "max_output_tokens": OUTPUT_TOKENS}
     before = await scrape(metrics)
     try:
         async with asyncio.timeout(limit_s):
-            answer = await _post(target, path, _other_api_body(target.model, api.name, prompt), limit_s)
+            answer = await _post(target, path, {"model": target.model, **question, "temperature": 0}, limit_s)
         prompt_tokens = _prompt_tokens(api.name, answer)
     except TimeoutError:
         return ApiAnswer(api, path, f"no answer within {limit_s:g} s")
@@ -270,13 +270,6 @@ async def ask_other_api(
         return ApiAnswer(api, path, None, prompt_tokens)
     proof = prove_remote_prefill(before, await scrape(metrics), Sent(1, prompt_tokens, attempted=1), evidence)
     return ApiAnswer(api, path, None, prompt_tokens, proof)
-
-
-def _other_api_body(model: str, name: OtherApiName, prompt: str) -> dict[str, object]:
-    if name == "responses":
-        return {"model": model, "input": prompt, "max_output_tokens": OUTPUT_TOKENS, "temperature": 0}
-    messages = [{"role": "user", "content": prompt}]
-    return {"model": model, "messages": messages, "max_tokens": OUTPUT_TOKENS, "temperature": 0}
 
 
 async def _post(target: CompletionsTarget, path: str, body: dict[str, object], limit_s: float) -> bytes:

@@ -82,6 +82,9 @@ class BenchmarkReportV01(_Lenient):
     metrics: MetricsV01
 
 
+_ACCELERATOR = {"model": True, "count": True, "parallelism": {"dp", "tp", "pp", "ep"}}
+"""Fields of an accelerator that version 0.1 has too."""
+
 GENERATOR = "nop"
 """Version 0.1 has a closed list of load generators, which this kit's is not on; its name stands in the metadata."""
 
@@ -97,13 +100,14 @@ def to_v01(report: v02.BenchmarkReport) -> BenchmarkReportV01 | None:
     metrics = _metrics(report, aggregate)
     if metrics is None:
         return None
-    observability = report.results.observability
+    observability = report.results.observability or v02.Observability()
+    # what this kit says beyond the format, as in version 0.2
+    metadata = report.run.model_dump(include={"uid"}) | observability.model_dump(include={"llmd_oke"})
     content = {
         "version": "0.1",
         "scenario": _scenario(report, report.scenario, report.scenario.load),
         "metrics": metrics,
-        # what this kit says beyond the format, as in version 0.2
-        "metadata": {"uid": report.run.uid, "llmd_oke": observability.llmd_oke if observability else None},
+        "metadata": metadata,
     }
     return BenchmarkReportV01.model_validate(content)
 
@@ -151,12 +155,12 @@ def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.Loa
             "name": GENERATOR,
             "type": "random",
             "args": load.native.config,
-            "metadata": {"stage": load.standardized.stage, "tool": load.standardized.tool},
+            "metadata": load.standardized.model_dump(include={"stage", "tool"}),
         },
     }
     if engines:
         content["host"] = {
-            "accelerator": [_accelerator(engine.accelerator) for engine, _ in engines],
+            "accelerator": [engine.accelerator.model_dump(include=_ACCELERATOR) for engine, _ in engines],
             "type": [engine.role for engine, _ in engines],
         }
         content["platform"] = {
@@ -166,11 +170,6 @@ def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.Loa
             ]
         }
     return content
-
-
-def _accelerator(accelerator: v02.Accelerator) -> v02.Json:
-    parallelism = accelerator.parallelism.model_dump(include={"dp", "tp", "pp", "ep"})
-    return {"model": accelerator.model, "count": accelerator.count, "parallelism": parallelism}
 
 
 REPORT_FILE = "benchmark_report_v0.2,_smoke.yaml"

@@ -1,6 +1,6 @@
 """Rows of our own benchmarks: of a smoke benchmark, or of one stage of load."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypedDict, Unpack
 
 from llmd_base.metrics import LATENCIES
@@ -8,12 +8,19 @@ from llmd_base.row import CONDITIONS, Arrival, Basis, Origin, Quantiles, Row, Sc
 
 from llmd_bench.load.records import classify
 from llmd_bench.load.stages import StageResult
-from llmd_bench.load.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate, Trace
 from llmd_bench.performance import Statistics, describe
 from llmd_bench.smoke import SmokeResult
 
 SMOKE_TOOL = "llmd-oke smoke"
 STAGE_TOOL = "llmd-oke bench"
+
+_ARRIVALS: Mapping[type[LoadShape], Arrival] = {
+    ClosedLoop: "closed",
+    ConstantRate: "constant",
+    PoissonRate: "poisson",
+    Trace: "trace",
+}
 
 
 def smoke_row(result: SmokeResult, *, model: str) -> Row:
@@ -114,7 +121,7 @@ def stage_row(
         gpus_counted=gpus_counted,
         input_tokens=input_tokens,
         output_tokens=_mean(record.output_tokens for record in good) or 0.0,
-        arrival=_arrival(shape),
+        arrival=_ARRIVALS[type(shape)],
         concurrency=shape.concurrency if isinstance(shape, ClosedLoop) else result.concurrency,
         offered_requests_per_s=shape.requests_per_s if isinstance(shape, ConstantRate | PoissonRate) else None,
         achieved_requests_per_s=result.requests_per_s,
@@ -137,14 +144,6 @@ def _notes(result: StageResult) -> Iterable[str]:
     yield from map(str, classify(result.records))
     if result.second_try_because:
         yield f"measured at the second try; the first: {result.second_try_because}"
-
-
-def _arrival(shape: LoadShape) -> Arrival:
-    if isinstance(shape, ClosedLoop):
-        return "closed"
-    if isinstance(shape, ConstantRate):
-        return "constant"
-    return "poisson" if isinstance(shape, PoissonRate) else "trace"
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from llmd_base.row import Basis
+from pydantic import TypeAdapter
 
 VARIABLE = "LLMD_OKE_CIRCUMSTANCES"
 """Set by a rehearsal in its pods, and by nothing else: no manifest has it."""
@@ -31,9 +32,10 @@ class RunContext:
 
     def to_text(self) -> str:
         """Return the value of the environment variable."""
-        document = {"time_scale": self.time_scale, "basis": self.basis.value}
-        parts = {"simulated": list(self.simulated), "ran": dict(self.ran), "bounds": list(self.bounds)}
-        return json.dumps({**document, **parts}, sort_keys=True)
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+_CONTEXT = TypeAdapter(RunContext)
 
 
 def from_environment(environment: Mapping[str, str]) -> RunContext:
@@ -44,11 +46,4 @@ def from_environment(environment: Mapping[str, str]) -> RunContext:
 
 def from_text(text: str) -> RunContext:
     """Return the context that `to_text` wrote."""
-    document = json.loads(text)
-    return RunContext(
-        time_scale=float(document["time_scale"]),
-        basis=Basis(document["basis"]),
-        simulated=tuple(document["simulated"]),
-        ran=dict(document["ran"]),
-        bounds=tuple(document.get("bounds", ())),
-    )
+    return _CONTEXT.validate_json(text)

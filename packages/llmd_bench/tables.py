@@ -54,7 +54,10 @@ def latency_table(performance: Performance) -> Table:
     for column in _COLUMNS:
         table.add_column(column, justify="right")
     for latency in LATENCIES:
-        table.add_row(f"{latency.title:<6}{latency.meaning}", *_milliseconds(getattr(performance, latency.key)))
+        statistics: Statistics | None = getattr(performance, latency.key)
+        values: list[float | None] = [getattr(statistics, column, None) for column in _COLUMNS]
+        cells = ["-" if value is None else f"{1000 * value:,.1f}" for value in values]
+        table.add_row(f"{latency.title:<6}{latency.meaning}", *cells)
     return table
 
 
@@ -111,13 +114,6 @@ def checks_table(checks: tuple[Check, ...]) -> Table:
         measured = "unknown" if check.value is None else _value(check.value, check.units)
         table.add_row(mark, check.name, limit, measured, escape(check.evidence))
     return table
-
-
-def _milliseconds(statistics: Statistics | None) -> list[str]:
-    if statistics is None:
-        return ["-"] * len(_COLUMNS)
-    values = (statistics.mean, statistics.p50, statistics.p90, statistics.p95, statistics.p99)
-    return ["-" if value is None else f"{1000 * value:,.1f}" for value in values]
 
 
 def _count(value: float | None) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llmd_bench.comparison import Comparison, LoadComparison, MetricChange, Verdict
+from llmd_bench.comparison import Comparison, LoadComparison, Verdict
 
 _MARKS = re.compile(r"[\\`*_\[\]|~]")
 
@@ -35,12 +35,14 @@ def heading(load: LoadComparison) -> str:
 def lines(load: LoadComparison) -> Iterator[Line]:
     """The metrics that both sides have."""
     for change in load.shown:
+        interval = change.relative_interval
+        shown = "" if interval is None else f"{min(interval):+.1%} … {max(interval):+.1%}"
         yield Line(
             metric=f"{change.metric.title} ({change.metric.units})",
             a=number(change.mean_a),
             b=number(change.mean_b),
             change="" if change.relative is None else f"{change.relative:+.1%}",
-            interval=_interval(change),
+            interval="none: one run" if change.interval is None else shown,
             verdict=change.verdict,
             sure=change.interval is not None,
         )
@@ -69,13 +71,6 @@ def number(value: float) -> str:
         return "0"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
     return f"{value:,.{digits}f}"
-
-
-def _interval(change: MetricChange) -> str:
-    if change.interval is None:
-        return "none: one run"
-    interval = change.relative_interval
-    return "" if interval is None else f"{min(interval):+.1%} … {max(interval):+.1%}"
 
 
 def _times(count: int) -> str:

@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from llmd_base.errors import KitError
 from llmd_base.row import Basis
 
 from llmd_bench.loads import frontier as frontier_of
@@ -30,9 +31,6 @@ from llmd_bench.plots.drawing import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from typing import Any
-
-from llmd_base.errors import KitError
 
 MAX_STEPS = 1000
 """Points of a distribution's line; more would make the file large and the picture no clearer."""
@@ -126,12 +124,16 @@ def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) ->
         KitError: matplotlib is not installed.
     """
 
+    above_zero = [value for sample_set in samples for value in sample_set.values if value > 0]
+
     def draw(axes: "Axes") -> None:
-        if _spans_decades(samples):
+        if above_zero and max(above_zero) / min(above_zero) > 20:
             log_scale(axes, "x")
         for sample_set, colour in zip(samples, cycle(COLOURS), strict=False):
-            steps = _cumulative(sample_set.values)
-            x, y = [value for value, _ in steps], [100 * share for _, share in steps]
+            ordered = sorted(sample_set.values)
+            stride = math.ceil(len(ordered) / MAX_STEPS) or 1
+            indices = [*reversed(range(len(ordered) - 1, -1, -stride))]  # the largest is always among them
+            x, y = [ordered[index] for index in indices], [100 * ((index + 1) / len(ordered)) for index in indices]
             axes.step(x, y, where="post", color=colour, linestyle=line_style(sample_set.basis), label=sample_set.legend)
         for percent in _MARKED_PERCENTS:
             axes.axhline(percent, color=INK, linewidth=0.7, linestyle=":", alpha=0.5)
@@ -141,7 +143,7 @@ def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) ->
     return chart(draw, title=title, x_label=x_label, y_label="Share of samples (%)")
 
 
-def _draw_series(axes: "Axes", series: Sequence[ChartSeries], *, faint: bool = False) -> None:
+def _draw_series(axes: "Axes", series: Sequence[ChartSeries], *, faint: bool = False, joined: bool = True) -> None:
     if not any(one_series.points for one_series in series):
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", alpha=0.6)
     for one_series, colour, marker in zip(series, cycle(COLOURS), cycle(MARKERS), strict=False):
@@ -149,9 +151,9 @@ def _draw_series(axes: "Axes", series: Sequence[ChartSeries], *, faint: bool = F
             [point.x for point in one_series.points],
             [point.y for point in one_series.points],
             color=colour,
-            linestyle=line_style(one_series.basis),
+            linestyle=line_style(one_series.basis) if joined else "",
             linewidth=0.9 if faint else 1.6,
-            marker="" if one_series.basis is Basis.BOUND else marker,
+            marker="" if joined and one_series.basis is Basis.BOUND else marker,
             markersize=5,
             markerfacecolor=marker_face(one_series.basis, colour),
             label=one_series.legend,
@@ -196,22 +198,6 @@ def _or(value: float | None, other: float) -> float:
     return other if value is None else value
 
 
-def _spans_decades(samples: Sequence[Samples]) -> bool:
-    values = [value for sample_set in samples for value in sample_set.values if value > 0]
-    return bool(values) and max(values) / min(values) > 20
-
-
-def _cumulative(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Value and share of samples up to it, for at most `MAX_STEPS` values: the largest is always among them."""
-    ordered = sorted(values)
-    stride = math.ceil(len(ordered) / MAX_STEPS) or 1
-    indices = range(len(ordered) - 1, -1, -stride)
-    return [(ordered[index], (index + 1) / len(ordered)) for index in reversed(indices)]
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 MARGIN = 1.15
 """Room beyond the smallest and the largest value."""
 
@@ -235,25 +221,11 @@ def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_
             log_scale(axes, "x")
             log_scale(axes, "y")
         axes.plot(limits, limits, color=INK, linewidth=1.0, alpha=0.5, label="equal")
-        for one_series, colour, marker in zip(series, cycle(COLOURS), cycle(MARKERS), strict=False):
-            _draw(axes, one_series, colour, marker)
+        _draw_series(axes, series, joined=False)
         axes.set_xlim(*limits)
         axes.set_ylim(*limits)
 
     return chart(draw, title=title, x_label=x_label, y_label=y_label)
-
-
-def _draw(axes: "Axes", series: ChartSeries, colour: str, marker: str) -> None:
-    axes.plot(
-        [point.x for point in series.points],
-        [point.y for point in series.points],
-        color=colour,
-        linestyle="",
-        marker=marker,
-        markersize=5,
-        markerfacecolor=marker_face(series.basis, colour),
-        label=series.legend,
-    )
 
 
 def scatter_text(series: Sequence[ChartSeries], *, width: int, height: int, x_label: str, y_label: str) -> str:

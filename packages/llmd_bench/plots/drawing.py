@@ -66,6 +66,7 @@ def legend(name: str, basis: Basis) -> str:
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
 _PLACES = ((5, 5, "left", "bottom"), (-5, 5, "right", "bottom"), (5, -5, "left", "top"), (-5, -5, "right", "top"))
@@ -82,17 +83,13 @@ def add_labels(axes: "Axes", points: Iterable[ChartPoint]) -> None:
     figure = axes.get_figure(root=True)
     if figure is not None:
         figure.draw_without_rendering()
-    taken = [_around(axes, point) for point in known]
+    from matplotlib.transforms import Bbox  # noqa: PLC0415 - slow to import
+
+    places = axes.transData.transform([(point.x, point.y) for point in known])
+    taken = [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in places]
     for point in known:
         if point.label:
             _place(axes, point, taken)
-
-
-def _around(axes: "Axes", point: ChartPoint) -> "Bbox":
-    from matplotlib.transforms import Bbox  # noqa: PLC0415 - slow to import
-
-    x, y = axes.transData.transform((point.x, point.y))
-    return Bbox.from_extents(x - 4, y - 4, x + 4, y + 4)
 
 
 def _place(axes: "Axes", point: ChartPoint, taken: "list[Bbox]") -> None:
@@ -113,10 +110,6 @@ def _place(axes: "Axes", point: ChartPoint, taken: "list[Bbox]") -> None:
             return
         text.remove()
 
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SIZE_IN = (7.2, 4.3)
 """Width, and height without legend, at 72 points an inch: fits a page's column and a sheet of paper."""

@@ -213,30 +213,22 @@ def _blocks(text: str) -> Iterator[_Block]:
     title, head, block = "", dict[str, str](), None
     for cells in reader:
         filled = [cell for cell in cells if cell]
+        lengths = {match[1]: match[2] for cell in filled if (match := _LENGTH.fullmatch(cell))}
         if "Concurrency" in cells:
             if block:
                 yield block
             block = _Block(title, head, (reader.line_num, cells[cells.index("Concurrency") + 1 :]))
-        elif filled and any(_LENGTH.fullmatch(cell) for cell in filled):
-            title, head = filled[0], _head(filled)
+        elif lengths:
+            title, head = filled[0], lengths
         elif block and filled:
-            _add(block, reader.line_num, cells)
+            # a row's name stands where `Concurrency` stands, in the second column or the third
+            place = 1 if block.title not in _SUBJECTS_BY_TITLE else 2
+            name = cells[place] if place < len(cells) else ""
+            if name == "TPSG" and place == 2:
+                block.gpus = cells[1]
+            block.named[name] = (reader.line_num, cells[place + 1 :])
     if block:
         yield block
-
-
-def _head(cells: Sequence[str]) -> dict[str, str]:
-    matches = (_LENGTH.fullmatch(cell) for cell in cells)
-    return {match.group(1): match.group(2) for match in matches if match}
-
-
-def _add(block: _Block, line: int, cells: Sequence[str]) -> None:
-    """A row of a block: its name stands where `Concurrency` stands, in the second column or the third."""
-    place = 1 if block.title not in _SUBJECTS_BY_TITLE else 2
-    name = cells[place] if place < len(cells) else ""
-    if name == "TPSG" and place == 2:
-        block.gpus = cells[1]
-    block.named[name] = (line, cells[place + 1 :])
 
 
 def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> Row:
@@ -244,6 +236,12 @@ def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> 
     if not concurrencies[column].strip().isdigit():
         raise UnreadableError(f"concurrency is {concurrencies[column]!r}, no whole number")
     subject = _SUBJECTS_BY_TITLE.get(block.title, "end-to-end")
+    latencies = {
+        f"{name.lower()}_ms": Quantiles(
+            **{own: block.number(f"{name} {printed} (ms)", column) for printed, own in _OWN.items()}
+        )
+        for name in ("TTFT", "TPOT", "ITL")
+    }
     fields: dict[str, Any] = {
         "subject": subject,
         "origin": source.origin(TOOL, line),
@@ -253,7 +251,7 @@ def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> 
         "concurrency": int(concurrencies[column]),
         **_block_size(block),
         **_rates(block, column, subject, hints),
-        **{f"{name.lower()}_ms": _block_quantiles(block, name, column) for name in ("TTFT", "TPOT", "ITL")},
+        **latencies,
         "notes": (ROUNDED, FILLED) if subject == "decode" else (ROUNDED,),
     }
     return to_row(fields, hints)
@@ -280,7 +278,3 @@ def _rates(block: _Block, column: int, subject: Scope, hints: Hints) -> dict[str
     prompt, answer = float(block.head.get("ISL") or hints.input_tokens or 1), float(block.head.get("OSL") or 0)
     share = prompt / (prompt + answer)
     return {"input_tokens_per_s": rate * share, "output_tokens_per_s": rate * (1 - share)}
-
-
-def _block_quantiles(block: _Block, latency: str, column: int) -> Quantiles:
-    return Quantiles(**{own: block.number(f"{latency} {name} (ms)", column) for name, own in _OWN.items()})

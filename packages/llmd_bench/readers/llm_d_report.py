@@ -1,13 +1,14 @@
 """llm-d benchmark reports 0.1 and 0.2 (llm-d-benchmark, docs/benchmark_report.md): one report is one row."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
 from llmd_base.row import CONDITIONS, Arrival, Origin, Quantiles, Row
 
-from llmd_bench.files import Hints, ReadResults
-from llmd_bench.readers.source import SourceDocument, SourceFile, UnreadableError, one_row, to_row
+from llmd_bench.files import Hints
+from llmd_bench.readers.source import SourceDocument, SourceFile, UnreadableError, to_row
 
 _TO_MS = {"s": 1000.0, "s/token": 1000.0, "ms": 1.0, "ms/token": 1.0}
 
@@ -90,17 +91,20 @@ def own_facts(own: SourceDocument) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def detect_v01(source: SourceFile) -> bool:
-    """Check that a file is a mapping whose version is 0.1."""
-    return str(source.mapping.get("version")) == "0.1" and "metrics" in source.mapping
+def detect(source: SourceFile, *, version: str, section: str) -> bool:
+    """Check that a file is a mapping of this version, or a patch of it, with the section that has the results."""
+    return (
+        re.match(rf"{re.escape(version)}\b", str(source.mapping.get("version"))) is not None
+        and section in source.mapping
+    )
 
 
-def read_v01(source: SourceFile, hints: Hints) -> ReadResults:
-    """Read the row of a report of version 0.1, or why there is none."""
-    return one_row(source, lambda: _row_v01(source, hints))
+def row_v01(source: SourceFile, hints: Hints) -> Row:
+    """Read the row of a report of version 0.1.
 
-
-def _row_v01(source: SourceFile, hints: Hints) -> Row:
+    Raises:
+        UnreadableError: there is none.
+    """
     report = SourceDocument(source.mapping)
     scenario, metrics = report.part("scenario"), report.part("metrics")
     requests, throughput, load = metrics.part("requests"), metrics.part("throughput"), scenario.part("load")
@@ -124,19 +128,15 @@ def _row_v01(source: SourceFile, hints: Hints) -> Row:
 def _hosts(host: SourceDocument) -> dict[str, Any]:
     """Accelerators of version 0.1: one entry for each server, whose `count` is its GPUs."""
     accelerators = host.parts("accelerator")
+    roles: list[object] = list(host.content.get("type") or ())
+    sizes = [accelerator.part("parallelism").whole("tp") for accelerator in accelerators]
     counts = [accelerator.whole("count") for accelerator in accelerators]
     products = {accelerator.text("model") for accelerator in accelerators}
     return {
         "gpu": products.pop() if len(products) == 1 else None,
         "gpus_counted": sum(filter(None, counts)) if counts and None not in counts else None,
-        "topology": topology_of(_servers_v01(host)),
+        "topology": topology_of((str(role), 1, size) for role, size in zip(roles, sizes, strict=False)),
     }
-
-
-def _servers_v01(host: SourceDocument) -> Iterator[tuple[str | None, int | None, int | None]]:
-    roles: list[object] = list(host.content.get("type") or ())
-    for role, accelerator in zip(roles, host.parts("accelerator"), strict=False):
-        yield str(role), 1, accelerator.part("parallelism").whole("tp")
 
 
 def _rates(throughput: SourceDocument) -> dict[str, float | None]:
@@ -160,17 +160,12 @@ def _load_v01(load: SourceDocument) -> dict[str, Any]:
     return {name: value for name, value in load_fields.items() if value is not None}
 
 
-def detect_v02(source: SourceFile) -> bool:
-    """Check that a file is a mapping whose version is 0.2 or a patch of it."""
-    return str(source.mapping.get("version")).startswith("0.2") and "results" in source.mapping
+def row_v02(source: SourceFile, hints: Hints) -> Row:
+    """Read the row of a report of version 0.2.
 
-
-def read_v02(source: SourceFile, hints: Hints) -> ReadResults:
-    """Read the row of a report of version 0.2, or why there is none."""
-    return one_row(source, lambda: _row_v02(source, hints))
-
-
-def _row_v02(source: SourceFile, hints: Hints) -> Row:
+    Raises:
+        UnreadableError: there is none.
+    """
     report = SourceDocument(source.mapping)
     aggregate = report.part("results", "request_performance", "aggregate")
     requests, throughput = aggregate.part("requests"), aggregate.part("throughput")
@@ -204,24 +199,23 @@ def _origin(source: SourceFile, report: SourceDocument, own: SourceDocument) -> 
 
 def _engines(scenario: SourceDocument) -> dict[str, Any]:
     """GPUs, model and topology of version 0.2: `count` is the GPUs of one replica."""
-    servers = [part.part("standardized") for part in scenario.parts("stack")]
-    engines = [server for server in servers if server.text("kind") == "inference_engine"]
+    parts = [part.part("standardized") for part in scenario.parts("stack")]
+    engines = [part for part in parts if part.text("kind") == "inference_engine"]
     if not engines:
         return {}
     products = {engine.part("accelerator").text("model") for engine in engines}
     counts = [(engine.whole("replicas") or 0) * (engine.part("accelerator").whole("count") or 0) for engine in engines]
+    sizes = [engine.part("accelerator", "parallelism").whole("tp") for engine in engines]
+    servers = [
+        (engine.text("role"), engine.whole("replicas"), size) for engine, size in zip(engines, sizes, strict=True)
+    ]
     return {
         "model": engines[0].part("model").text("name"),
         "image": engines[0].text("tool_version"),
         "gpu": products.pop() if len(products) == 1 else None,
         "gpus_counted": sum(counts) or None,
-        "topology": topology_of(map(_servers_v02, engines)),
+        "topology": topology_of(servers),
     }
-
-
-def _servers_v02(engine: SourceDocument) -> tuple[str | None, int | None, int | None]:
-    """Role, replicas, and GPUs of each."""
-    return engine.text("role"), engine.whole("replicas"), engine.part("accelerator", "parallelism").whole("tp")
 
 
 def _load_v02(load: SourceDocument) -> dict[str, Any]:

@@ -119,11 +119,6 @@ class SourceFile:
         document = self._parsed[0]
         return cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {}
 
-    @property
-    def optional_mapping(self) -> Mapping[str, Any]:
-        """The same, and empty where there is no such file."""
-        return self.mapping if self.path.is_file() else {}
-
     @cached_property
     def broken(self) -> Rejection | None:
         """Place where JSON or YAML that the file's name promises goes wrong; None where it doesn't."""
@@ -211,7 +206,13 @@ def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
             fields.setdefault(name, value)
     fields.setdefault("subject", "end-to-end")
     if "gpus_counted" not in fields and "topology" in fields:
-        fields["gpus_counted"] = fields.get("copies", 1) * _gpus(fields["topology"])
+        try:
+            servers = parse_short_form(fields["topology"]).values()
+        except ValueError as error:
+            wrong = f"{fields['topology']!r} is no topology such as 8p-tp1-4d-tp2 or agg-tp1-16r"
+            raise UnreadableError(wrong) from error
+        unit_gpus = sum(role["replicas"] * role["tensorParallelSize"] for role in servers)
+        fields["gpus_counted"] = fields.get("copies", 1) * unit_gpus
     missing = [what for name, what in _NEEDED.items() if name not in fields]
     if missing:
         raise UnreadableError(f"does not say {'; '.join(missing)}: give it as a hint")
@@ -227,20 +228,12 @@ def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
     return row
 
 
-def one_row(source: SourceFile, row: Callable[[], Row]) -> ReadResults:
-    """A file that holds one row, or why it holds none."""
+def one_row(read: Callable[[SourceFile, Hints], Row], source: SourceFile, hints: Hints) -> ReadResults:
+    """Read a file that holds one row; where it holds none, the result has the reason."""
     try:
-        return ReadResults((row(),))
+        return ReadResults((read(source, hints),))
     except UnreadableError as error:
         return ReadResults(rejected=(source.rejected(str(error)),))
-
-
-def _gpus(topology: str) -> int:
-    try:
-        servers = parse_short_form(topology).values()
-    except ValueError as error:
-        raise UnreadableError(f"{topology!r} is no topology such as 8p-tp1-4d-tp2 or agg-tp1-16r") from error
-    return sum(role["replicas"] * role["tensorParallelSize"] for role in servers)
 
 
 def gpu_product(name: str, products: Collection[str]) -> str:

@@ -4,7 +4,7 @@ Sets of `--metadata KEY=VALUE` with the names of hints (`gpus`, `gpu`, `topology
 as such. Source: vLLM, vllm/benchmarks/serve.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llmd_base.row import CONDITIONS, Quantiles, Row
@@ -43,21 +43,14 @@ def read(source: SourceFile, hints: Hints) -> ReadResults:
     """A row for each result, and the lines that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
-    for line, content in _results(source):
+    lines = [(number, line) for number, line in enumerate(source.text.splitlines(), 1) if line.strip()]
+    results: list[tuple[int | None, Mapping[str, Any] | None]] = [(number, json_object(line)) for number, line in lines]
+    for line, content in [(None, source.mapping)] if source.mapping else results:
         try:
             rows.append(_row(source, line, content, hints))
         except UnreadableError as error:
             rejected.append(source.rejected(str(error), line))
     return ReadResults(tuple(rows), tuple(rejected))
-
-
-def _results(source: SourceFile) -> Iterator[tuple[int | None, Mapping[str, Any] | None]]:
-    if source.mapping:
-        yield None, source.mapping
-        return
-    for number, line in enumerate(source.text.splitlines(), 1):
-        if line.strip():
-            yield number, json_object(line)
 
 
 def _row(source: SourceFile, line: int | None, content: Mapping[str, Any] | None, hints: Hints) -> Row:
@@ -104,19 +97,10 @@ def _load(result: SourceDocument) -> dict[str, Any]:
     at_once = rate is None or str(rate) == "inf"
     if at_once:
         return {"arrival": "closed", "concurrency": limit or result.number("num_prompts")}
-    offered = result.number("request_rate")
-    achieved = result.number("request_throughput") or 0.0
-    if limit is not None and offered is not None and achieved < FAR_BELOW * offered:
+    offered, achieved = result.number("request_rate"), result.number("request_throughput")
+    if limit is not None and offered is not None and (achieved or 0.0) < FAR_BELOW * offered:
         return {"arrival": "closed", "concurrency": limit}
+    mean_ms = result.number("mean_e2el_ms")
+    in_flight = None if mean_ms is None or achieved is None else mean_ms / 1000 * achieved  # Little's law
     poisson = result.number("burstiness") in {None, 1.0}
-    return {
-        "arrival": "poisson" if poisson else None,
-        "offered_requests_per_s": offered,
-        "concurrency": _in_flight(result),
-    }
-
-
-def _in_flight(result: SourceDocument) -> float | None:
-    """Requests in flight on average (Little's law), where the result has whole latencies."""
-    mean_ms, requests_per_s = result.number("mean_e2el_ms"), result.number("request_throughput")
-    return None if mean_ms is None or requests_per_s is None else mean_ms / 1000 * requests_per_s
+    return {"arrival": "poisson" if poisson else None, "offered_requests_per_s": offered, "concurrency": in_flight}
