@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from statistics import NormalDist, fmean, variance
-from typing import Literal
+from typing import Annotated, Literal
 
 from llmd_base.errors import KitError
 from llmd_base.metrics import METRICS, SHOWN, Metric, metric
 from llmd_base.row import Basis, Row
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
 from llmd_bench.loads import RequestedLoad, deployment, grouped
 
@@ -120,6 +121,11 @@ class LoadComparison:
         changes = (self.change(METRICS[name]) for name in SHOWN)
         return (change for change in changes if change)
 
+    @property
+    def by_metric(self) -> dict[str, MetricChange]:
+        """The changes that a table shows, by the names of their metrics."""
+        return {change.metric.name: change for change in self.shown}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -169,9 +175,13 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     a, b = comparison.a, comparison.b
     for side in (a, b):
         deployments = ", ".join(dict.fromkeys(deployment(row) for row in side.rows))
-        gpus = ", ".join(dict.fromkeys(_gpus(row) for row in side.rows))
+        gpus = dict.fromkeys(
+            f"{row.gpus_counted} {row.gpu}"
+            f"{f', {row.gpus_reserved} reserved' if row.gpus_reserved not in {None, 0, row.gpus_counted} else ''}"
+            for row in side.rows
+        )
         runs = "1 result" if len(side.rows) == 1 else f"{len(side.rows)} results"
-        yield f"{side.name}: {runs}, {' and '.join(side.bases)}, of {deployments} on {gpus}."
+        yield f"{side.name}: {runs}, {' and '.join(side.bases)}, of {deployments} on {', '.join(gpus)}."
     if a.bases != b.bases:
         yield "The two are not of the same kind: compare what was measured with what was measured."
     if not all(load.repeated for load in comparison.loads):
@@ -207,39 +217,51 @@ def _answered_share(row: Row) -> float:
     return 1 - row.failures / row.requests if row.requests else 1.0
 
 
-def _gpus(row: Row) -> str:
-    """GPUs that count, and those that were reserved beside them: TPSG goes by the first."""
-    idle = "" if not row.gpus_reserved or row.gpus_reserved == row.gpus_counted else f", {row.gpus_reserved} reserved"
-    return f"{row.gpus_counted} {row.gpu}{idle}"
+class _Section(BaseModel):
+    """Part of a summary: each field is the attribute of the same name, or of its alias, of the record it is made of."""
+
+    model_config = ConfigDict(from_attributes=True, frozen=True)
+
+
+class SideSummary(_Section):
+    """Name and kinds of figures, of a `Side`."""
+
+    name: str
+    bases: tuple[Basis, ...]
+
+
+class ChangeSummary(_Section):
+    """Means of the two sides, of a `MetricChange`; change and interval are shares of A."""
+
+    units: str = Field(validation_alias=AliasPath("metric", "units"))
+    a: float = Field(validation_alias="mean_a")
+    b: float = Field(validation_alias="mean_b")
+    change: float | None = Field(validation_alias="relative")
+    interval: tuple[float, float] | None = Field(validation_alias="relative_interval")
+    verdict: Verdict
+
+
+class LoadSummary(_Section):
+    """Runs and changes by metric, of a `LoadComparison`."""
+
+    load: Annotated[str, BeforeValidator(str)]
+    runs_a: Annotated[int, BeforeValidator(len)] = Field(validation_alias="a")
+    runs_b: Annotated[int, BeforeValidator(len)] = Field(validation_alias="b")
+    metrics: dict[str, ChangeSummary] = Field(validation_alias="by_metric")
+
+
+class ComparisonSummary(_Section):
+    """A comparison as plain JSON has it, of `Comparison`."""
+
+    a: SideSummary
+    b: SideSummary
+    notes: tuple[str, ...]
+    loads: tuple[LoadSummary, ...]
 
 
 def summarize(comparison: Comparison) -> dict[str, object]:
     """Return the comparison as plain JSON; changes and intervals are shares of A."""
-    sides = {"a": comparison.a, "b": comparison.b}
-    return {
-        **{key: {"name": side.name, "bases": list(side.bases)} for key, side in sides.items()},
-        "notes": list(comparison.notes),
-        "loads": [
-            {
-                "load": str(load.load),
-                "runs_a": len(load.a),
-                "runs_b": len(load.b),
-                "metrics": {change.metric.name: _summary(change) for change in load.shown},
-            }
-            for load in comparison.loads
-        ],
-    }
-
-
-def _summary(change: MetricChange) -> dict[str, object]:
-    return {
-        "units": change.metric.units,
-        "a": change.mean_a,
-        "b": change.mean_b,
-        "change": change.relative,
-        "interval": change.relative_interval,
-        "verdict": change.verdict,
-    }
+    return ComparisonSummary.model_validate(comparison).model_dump(mode="json")
 
 
 _GATE = re.compile(r"\s*([a-z0-9_.]+)\s*([<>])\s*([+-]?)(\d+(?:\.\d+)?)\s*(%?)\s*")

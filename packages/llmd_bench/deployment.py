@@ -242,25 +242,24 @@ def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Count
     ]
     unread = tuple(new.endpoint.pod for old, new in pairs if old.error or new.error)
     read = [(old, new) for old, new in pairs if not (old.error or new.error)]
-    grown = [(_restarted(old, new, counter), old.total(counter), new.total(counter), new) for old, new in read]
-    shown = [(restarted, old or 0.0, new, reading) for restarted, old, new, reading in grown if new is not None]
+    values, restarted = list[tuple[float, float, float]](), list[str]()
+    for old, new in read:
+        earlier_value, value = old.total(counter) or 0.0, new.total(counter)
+        if value is None:
+            continue
+        moments = [reading.total(Counter((STARTED,))) or 0.0 for reading in (old, new)]
+        began_anew = moments[0] != moments[1] or value < earlier_value
+        values.append((value if began_anew else value - earlier_value, earlier_value, value))
+        restarted += [new.endpoint.pod] if began_anew else []
+    increases, befores, afters = zip(*values, strict=True) if values else ((), (), ())
     return CounterIncrease(
-        value=sum(new if restarted else new - old for restarted, old, new, _ in shown)
-        if shown and not unread
-        else None,
-        before=sum(old for _, old, _, _ in shown) if shown else None,
-        after=sum(new for _, _, new, _ in shown) if shown else None,
-        restarted=tuple(reading.endpoint.pod for restarted, _, _, reading in shown if restarted),
+        value=sum(increases) if values and not unread else None,
+        before=sum(befores) if values else None,
+        after=sum(afters) if values else None,
+        restarted=tuple(restarted),
         unread=unread,
         read=len(read),
     )
-
-
-def _restarted(old: Reading, new: Reading, counter: Counter) -> bool:
-    started = Counter((STARTED,))
-    if (old.total(started) or 0.0) != (new.total(started) or 0.0):
-        return True
-    return (new.total(counter) or 0.0) < (old.total(counter) or 0.0)
 
 
 class Directory(Protocol):

@@ -166,7 +166,10 @@ def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings
     """Judge where the prompts of `sent` were computed, from what the counters grew by between the two snapshots."""
     counters = _changes(before, after, settings)
     uncached = max(sent.prompt_tokens - (counters["decode cached tokens"].value or 0.0), 0.0)
-    by_epp = _by_epp(sent, counters)
+    decisions, remote = counters["router decisions"], counters["router remote decisions"]
+    by_epp = None  # of all decisions, or of the requests if it decided less often; a counter never used isn't shown
+    if decisions.read and not decisions.unread:
+        by_epp = _share(remote.value or 0.0, max(decisions.value or 0.0, sent.requests))
     by_prefill = _share(counters["prefill prompt tokens"].value, uncached)
     by_decode = _by_decode(sent, counters, uncached, settings)
     servers = [share for share in (by_prefill, by_decode) if share is not None]
@@ -227,16 +230,6 @@ def _path(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> tupl
     if rate > EMULATION * emulated:
         return [], [text]
     return [f"{text}: as slow as UCX's software emulation over TCP, about {emulated:g} GB/s"], []
-
-
-def _by_epp(sent: Sent, counters: Mapping[str, CounterIncrease]) -> float | None:
-    """Return the remote share of all decisions, or of the requests if the endpoint picker decided less often than that;
-    a counter never used isn't shown.
-    """
-    all_decisions, remote = counters["router decisions"], counters["router remote decisions"]
-    if all_decisions.unread or not all_decisions.read:
-        return None
-    return _share(remote.value or 0.0, max(all_decisions.value or 0.0, sent.requests))
 
 
 def _by_decode(

@@ -20,7 +20,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, P
 from llmd_bench import report_format as v02
 from llmd_bench.deployment import ReportedServers, Role
 from llmd_bench.performance import Performance, Statistics, single
-from llmd_bench.smoke import SmokeResult
+from llmd_bench.smoke import SmokePlan, SmokeResult
 
 Json = dict[str, object]
 Number = int | float
@@ -182,7 +182,7 @@ _ENGINE = "vllm"
 def build_report(
     result: SmokeResult, *, experiment: str | None = None, cluster: str | None = None
 ) -> v02.BenchmarkReport:
-    """The report of `result`; `experiment` and `cluster` are the ids that join it to others (`eid`, `cid`)."""
+    """Return the report of `result`; `experiment` and `cluster` are the ids that join it to others (`eid`, `cid`)."""
     plan = result.plan
     engines = [_engine(plan.model, plan.topology.accelerator, servers) for servers in plan.topology.servers]
     router = [
@@ -195,12 +195,19 @@ def build_report(
         )
         for part in plan.topology.router
     ]
+    summary = _summary(result)
+    per_gpu_and_user = {"tpsg", "tpsu", "tpsu_decode", "users", "failure_reasons"}
+    own_facts = {
+        **summary.model_dump(exclude={"model", "load", "first_answer", "started", "ended", "performance"}),
+        **summary.performance.model_dump(include=per_gpu_and_user),
+        "metrics_errors": {reading.endpoint.pod: reading.error for reading in result.after.readings if reading.error},
+    }
     return v02.BenchmarkReport(
         run=_run(result, experiment, cluster),
-        scenario=v02.Scenario(stack=[*engines, *router], load=_load(result)),
+        scenario=v02.Scenario(stack=[*engines, *router], load=_load(plan, summary.load)),
         results=v02.Results(
             request_performance=v02.RequestPerformance(aggregate=_aggregate(result.performance)),
-            observability=v02.Observability(llmd_oke=_own_facts(result)),
+            observability=v02.Observability(llmd_oke=own_facts),
         ),
     )
 
@@ -238,29 +245,26 @@ def _describe(result: SmokeResult) -> str:
 
 
 def _engine(model: str, accelerator: str, servers: ReportedServers) -> v02.Component:
-    roles: dict[Role, str] = {"prefill": "prefill", "decode": "decode", "aggregated": "replica"}
+    roles: dict[Role, v02.ReportedRole] = {"prefill": "prefill", "decode": "decode", "aggregated": "replica"}
     native = v02.Native(args=dict(servers.args) or None, envars=dict(servers.env) or None)
-    standardized = v02.InferenceEngine.model_validate(
-        {
-            "tool": _ENGINE,
-            "tool_version": servers.image,
-            "role": roles[servers.role],
-            "replicas": servers.replicas,
-            "model": {"name": model},
-            "accelerator": {
-                "model": accelerator,
-                "count": servers.tensor_parallel_size,
-                "parallelism": {"tp": servers.tensor_parallel_size},
-            },
-        }
+    standardized = v02.InferenceEngine(
+        tool=_ENGINE,
+        tool_version=servers.image,
+        role=roles[servers.role],
+        replicas=servers.replicas,
+        model=v02.ModelName(name=model),
+        accelerator=v02.Accelerator(
+            model=accelerator,
+            count=servers.tensor_parallel_size,
+            parallelism=v02.Parallelism(tp=servers.tensor_parallel_size),
+        ),
     )
     identity = {**standardized.model_dump(mode="json"), **native.model_dump(mode="json")}
     metadata = v02.ComponentMetadata(label=f"{_ENGINE}-{servers.role}", cfg_id=_hash(identity))
     return v02.Component(metadata=metadata, standardized=standardized, native=native)
 
 
-def _load(result: SmokeResult) -> v02.LoadSection:
-    plan, load = result.plan, _summary(result).load
+def _load(plan: SmokePlan, load: LoadSummary) -> v02.LoadSection:
     try:
         own_version = version(TOOL)
     except PackageNotFoundError:
@@ -303,20 +307,10 @@ def _aggregate(performance: Performance) -> v02.Aggregate:
     )
 
 
-def _own_facts(result: SmokeResult) -> v02.Json:
-    summary = _summary(result)
-    per_gpu_and_user = {"tpsg", "tpsu", "tpsu_decode", "users", "failure_reasons"}
-    return {
-        **summary.model_dump(exclude={"model", "load", "first_answer", "started", "ended", "performance"}),
-        **summary.performance.model_dump(include=per_gpu_and_user),
-        "metrics_errors": {reading.endpoint.pod: reading.error for reading in result.after.readings if reading.error},
-    }
-
-
 def _hash(config: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def to_yaml(report: BaseModel) -> str:
-    """The report as the YAML text of a report file, without empty fields."""
+    """Return the report as the YAML text of a report file, without empty fields."""
     return yaml.safe_dump(report.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)

@@ -106,13 +106,16 @@ class Accelerator(Strict):
     parallelism: Parallelism
 
 
+ReportedRole = Literal["replica", "prefill", "decode"]
+
+
 class InferenceEngine(Strict):
     """Equal model servers; `replica` is the role of aggregated ones."""
 
     kind: Literal["inference_engine"] = "inference_engine"
     tool: str
     tool_version: str
-    role: Literal["replica", "prefill", "decode"]
+    role: ReportedRole
     replicas: int = Field(ge=1)
     model: ModelName
     accelerator: Accelerator

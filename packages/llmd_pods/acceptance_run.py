@@ -339,7 +339,7 @@ class AcceptanceRun:
     def _pod(self, worker: Worker) -> Object:
         """Pods go with the Job that leads them."""
         pod: Object = json.loads(json.dumps(self.request.pod))
-        pod["metadata"] |= {"name": worker.pod, "namespace": self.request.namespace, **self._ownership}
+        pod["metadata"] |= self._metadata(worker.pod)
         field_ = {"key": "metadata.name", "operator": "In", "values": [worker.name]}
         terms = {"nodeSelectorTerms": [{"matchFields": [field_]}]}
         pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -355,15 +355,14 @@ class AcceptanceRun:
         pod["spec"]["containers"][0]["env"].append({"name": NODE_VARIABLE, "value": json.dumps(node_request)})
         return pod
 
-    @property
-    def _ownership(self) -> Object:
-        """Metadata of what goes with the Job."""
-        return {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}]}
+    def _metadata(self, name: str, labels: Mapping[str, str] | None = None) -> Object:
+        """Return metadata of an object that stays, if it has labels, or goes with the Job."""
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}
+        more = {"labels": labels} if labels else {"ownerReferences": [owner]}
+        return {"name": name, "namespace": self.request.namespace, **more}
 
     def _apply(self, name: str, data: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
-        metadata: Object = {"name": name, "namespace": self.request.namespace}
-        metadata |= {"labels": labels} if labels else self._ownership
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self._metadata(name, labels), "data": data}
         path = self._path(f"configmaps/{name}?fieldManager=llmd-oke&force=true")
         self.api.ask("PATCH", path, body, "application/apply-patch+yaml")
 

@@ -17,7 +17,7 @@ from llmd_base.errors import KitError
 from llmd_bench import run_context
 from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.pod_load import LoadRequest, from_json, pack
-from llmd_bench.load.stages import Live, StageResult, run_stages
+from llmd_bench.load.stages import StageResult, run_stages
 
 TERMINATION_LOG = Path("/dev/termination-log")
 LONGEST_WORDS = 2000
@@ -86,7 +86,7 @@ def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster
         request.workload(),
         limit_s=request.limit_s,
         processes=request.processes,
-        on_progress=_tell,
+        on_progress=lambda live: print(live, flush=True),
         conditions=request.conditions(pod, how.time_scale, start_at),
     )
     return asyncio.run(load)
@@ -135,11 +135,3 @@ def publish(
     names = [request.part_name(pod, chunk) for chunk in range(len(parts))]
     for config_map in config_maps(parts, names, request.namespace, request.job, environment["JOB_UID"]):
         cluster.apply(config_map)
-
-
-def _tell(live: Live) -> None:
-    print(
-        f"{live.label}: {live.elapsed_s:.0f} s, {live.ended} ended, {live.in_flight} in flight, "
-        f"{live.failures} failed, {live.achieved_requests_per_s:.1f} requests/s",
-        flush=True,
-    )

@@ -115,8 +115,12 @@ class AnswerReader:
 
     def _read_chunks(self) -> bytes:
         parts: list[bytes] = []
-        while self._read_trailer() if self._trailer else self._in_chunk or self._begin_chunk():
-            if not self._in_chunk:
+        while not self.complete and (self._trailer or self._in_chunk or self._begin_chunk()):
+            if self._trailer:
+                line, mark, rest = self._rest.partition(b"\r\n")
+                if not mark:
+                    break
+                self._rest, self.complete = rest, not line
                 continue
             part = self._rest[: self._left]
             parts.append(part)
@@ -138,14 +142,6 @@ class AnswerReader:
         self._left, self._rest = _size(line.partition(b";")[0].strip()), rest
         self._trailer, self._in_chunk = not self._left, bool(self._left)
         return True
-
-    def _read_trailer(self) -> bool:
-        line, mark, rest = self._rest.partition(b"\r\n")
-        if not mark:
-            return False
-        self._rest = rest
-        self.complete = not line
-        return not self.complete
 
 
 def _size(text: bytes) -> int:

@@ -407,16 +407,11 @@ def read_lines(lines: Iterable[str]) -> list[tuple[int, RequestRecord]]:
         if failed:
             raise KitError(f"line {failed[0]} of requests is no request: {failed[1]!r}") from failed[1]
         try:
-            requests.append(_record(json.loads(line)))
+            content: Mapping[str, Any] = json.loads(line)
+            values: dict[str, Any] = {name: content[key] for name, key in _KEYS.items()}
+            values["failure"] = Failure(content["failure"]) if content["failure"] else None
+            record = RequestRecord(**values, event_times_s=array("d", content["token_times_s"]))
+            requests.append((content["stage"], record))
         except (ValueError, KeyError, TypeError) as error:
             failed = number, error
     return requests
-
-
-def _record(content: Mapping[str, Any]) -> tuple[int, RequestRecord]:
-    fields_: dict[str, Any] = {name: content[key] for name, key in _KEYS.items()}
-    fields_ |= {
-        "event_times_s": array("d", content["token_times_s"]),
-        "failure": Failure(content["failure"]) if content["failure"] else None,
-    }
-    return content["stage"], RequestRecord(**fields_)

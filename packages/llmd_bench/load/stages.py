@@ -256,6 +256,12 @@ class Live:
     achieved_requests_per_s: float
     output_tokens_per_s: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.label}: {self.elapsed_s:.0f} s, {self.ended} ended, {self.in_flight} in flight, "
+            f"{self.failures} failed, {self.achieved_requests_per_s:.1f} requests/s"
+        )
+
 
 class Meter:
     """Meter that turns counts into rates."""

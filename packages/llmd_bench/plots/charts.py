@@ -25,7 +25,6 @@ from llmd_bench.plots.drawing import (
     chart,
     line_style,
     log_scale,
-    marker_face,
     stacked_charts,
 )
 
@@ -155,7 +154,7 @@ def _draw_series(axes: "Axes", series: Sequence[ChartSeries], *, faint: bool = F
             linewidth=0.9 if faint else 1.6,
             marker="" if joined and one_series.basis is Basis.BOUND else marker,
             markersize=5,
-            markerfacecolor=marker_face(one_series.basis, colour),
+            markerfacecolor=colour if one_series.basis is Basis.MEASURED else "none",
             label=one_series.legend,
         )
 

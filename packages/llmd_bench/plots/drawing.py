@@ -237,8 +237,3 @@ def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
 def line_style(basis: Basis) -> str:
     """Return matplotlib's style of a series' line: a bound is dotted, since it is no forecast."""
     return {Basis.MEASURED: "-", Basis.CALIBRATED: "--", Basis.BOUND: ":"}[basis]
-
-
-def marker_face(basis: Basis, colour: str) -> str:
-    """Return matplotlib's colour of a marker's face: measured points are filled, others hollow."""
-    return colour if basis is Basis.MEASURED else "none"

@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import groupby
@@ -121,6 +121,7 @@ def _read_folder(folder: Path, hints: Hints) -> ReadResults:
 
 
 def _read_files(paths: Sequence[Path], hints: Hints) -> ReadResults:
+    """Read the files of a folder; runs that several formats tell of are read from the first of these alone."""
     known: list[tuple[Format, SourceFile]] = []
     rejected: list[Rejection] = []
     for path in paths:
@@ -137,16 +138,12 @@ def _read_files(paths: Sequence[Path], hints: Hints) -> ReadResults:
             rejected.append(source.rejected("is empty"))
         elif source.broken:
             rejected.append(source.broken)
-    sources = _without_repeats(known)
-    return reduce(
-        add, (_read(format_, source, hints) for format_, source in sources), ReadResults(rejected=tuple(rejected))
-    )
-
-
-def _without_repeats(known: list[tuple[Format, SourceFile]]) -> Iterator[tuple[Format, SourceFile]]:
-    ranked = sorted(known, key=lambda entry: (entry[0].family, FORMATS.index(entry[0])))
-    for _, members in groupby(ranked, key=lambda entry: entry[0].family):
+    known.sort(key=lambda entry: (entry[0].family, FORMATS.index(entry[0])))
+    result = ReadResults(rejected=tuple(rejected))
+    for _, members in groupby(known, key=lambda entry: entry[0].family):
         entries = list(members)
         best = [entry for entry in entries if entry[0] is entries[0][0]]
         stages = [entry for entry in best if inference_perf.STAGE.search(entry[1].path.name)]
-        yield from stages if stages and best[0][0].name == "inference-perf" else best
+        for format_, source in stages if stages and best[0][0].name == "inference-perf" else best:
+            result += _read(format_, source, hints)
+    return result

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmd_base.errors import KitError
-from llmd_base.metrics import LATENCIES
-from llmd_base.row import Quantiles, Row
+from llmd_base.row import Row
 
 from llmd_bench.files import Hints
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, Length, LoadShape, PoissonRate
-from llmd_bench.readers.llm_d_report import ARRIVALS
+from llmd_bench.readers.llm_d_report import ARRIVALS, latencies
 from llmd_bench.readers.source import SourceDocument, SourceFile, to_row
 
 TOOL = "inference-perf"
@@ -60,7 +59,7 @@ def stage_row(source: SourceFile, hints: Hints) -> Row:
         "input_tokens_per_s": throughput.number("input_tokens_per_sec"),
         "output_tokens_per_s": throughput.number("output_tokens_per_sec"),
         "duration_s": result.number("benchmark_time_seconds") or load.number("send_duration"),
-        **{metric.name: _quantiles(latency.part(metric.report)) for metric in LATENCIES},
+        **latencies(latency, _KEYS),
         **_load(source, load, config),
         "goodput_share": None if goodput_percent is None else goodput_percent / 100,
     }
@@ -73,11 +72,6 @@ def stage_row(source: SourceFile, hints: Hints) -> Row:
 def _mean(good: SourceDocument, *names: str) -> float | None:
     """The mean length, under its new name or the one that releases before 0.6 had."""
     return next((mean for name in names if (mean := good.part(name).number("mean")) is not None), None)
-
-
-def _quantiles(statistics: SourceDocument) -> Quantiles:
-    values = {name: statistics.number(_KEYS.get(name, name)) for name in Quantiles.model_fields}
-    return Quantiles(**{name: None if value is None else 1000 * value for name, value in values.items()})
 
 
 def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> dict[str, Any]:

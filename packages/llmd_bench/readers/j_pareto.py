@@ -236,6 +236,13 @@ def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> 
     if not concurrencies[column].strip().isdigit():
         raise UnreadableError(f"concurrency is {concurrencies[column]!r}, no whole number")
     subject = _SUBJECTS_BY_TITLE.get(block.title, "end-to-end")
+    gpus = block.gpus or block.head.get("GPUs", "")
+    server = next((match[1] for name in block.named if (match := _SERVER.fullmatch(name))), None)
+    size: dict[str, Any] = {"gpus_counted": gpus or None, "tensor_parallel_size": server}
+    if subject == "end-to-end":
+        single = f"agg-tp{server}-1r" if server and gpus == server else None
+        target = block.title.removeprefix("disagg-") if block.title not in _SUBJECTS_BY_TITLE else single
+        size = {"gpus_counted": gpus if gpus not in {"", "0"} else None, "topology": target}
     latencies = {
         f"{name.lower()}_ms": Quantiles(
             **{own: block.number(f"{name} {printed} (ms)", column) for printed, own in _OWN.items()}
@@ -249,22 +256,12 @@ def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> 
         "output_tokens": block.head.get("OSL"),
         "arrival": "closed",
         "concurrency": int(concurrencies[column]),
-        **_block_size(block),
+        **size,
         **_rates(block, column, subject, hints),
         **latencies,
         "notes": (ROUNDED, FILLED) if subject == "decode" else (ROUNDED,),
     }
     return to_row(fields, hints)
-
-
-def _block_size(block: _Block) -> dict[str, Any]:
-    gpus = block.gpus or block.head.get("GPUs", "")
-    server = next((match for name in block.named if (match := _SERVER.fullmatch(name))), None)
-    if block.title in {"Prefill", "Decode"}:
-        return {"gpus_counted": gpus or None, "tensor_parallel_size": server.group(1) if server else None}
-    single = f"agg-tp{server.group(1)}-1r" if server and gpus == server.group(1) else None
-    target = block.title.removeprefix("disagg-") if block.title not in _SUBJECTS_BY_TITLE else single
-    return {"gpus_counted": gpus if gpus not in {"", "0"} else None, "topology": target}
 
 
 def _rates(block: _Block, column: int, subject: Scope, hints: Hints) -> dict[str, Any]:

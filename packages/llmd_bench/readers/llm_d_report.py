@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from llmd_base.config_maps import NO_ENTRIES
 from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
 from llmd_base.row import CONDITIONS, Arrival, Origin, Quantiles, Row
 
@@ -33,16 +34,16 @@ def lengths(requests: SourceDocument) -> dict[str, Any]:
     }
 
 
-def latencies(section: SourceDocument) -> dict[str, Quantiles]:
-    """The four latencies in ms."""
-    return {latency.name: _quantiles(section.part(latency.report)) for latency in LATENCIES}
+def latencies(section: SourceDocument, names: Mapping[str, str] = NO_ENTRIES) -> dict[str, Quantiles]:
+    """Return the four latencies in ms; `names` has those of quantiles that differ from those of a row."""
+    return {latency.name: _quantiles(section.part(latency.report), names) for latency in LATENCIES}
 
 
-def _quantiles(statistics: SourceDocument) -> Quantiles:
+def _quantiles(statistics: SourceDocument, names: Mapping[str, str] = NO_ENTRIES) -> Quantiles:
     units = statistics.text("units") or "s"
     if units not in _TO_MS:
         raise UnreadableError(f"{statistics.where}.units is {units!r}; readable are {', '.join(_TO_MS)}")
-    values = {name: statistics.number(name) for name in Quantiles.model_fields}
+    values = {name: statistics.number(names.get(name, name)) for name in Quantiles.model_fields}
     return Quantiles(**{name: None if value is None else value * _TO_MS[units] for name, value in values.items()})
 
 

@@ -45,11 +45,12 @@ def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -
     for _ in range(MAX_PAGES):
         with _listing_errors(page):
             entries, next_page = web.read_json(page)
-            files += [
-                _of_hugging_face(entry, f"{endpoint}/{repository}/resolve/{commit}")
-                for entry in entries
-                if entry["type"] == "file" and entry["path"].split("/")[0] not in SKIPPED_FOLDERS
-            ]
+            for entry in entries:
+                path, lfs = entry["path"], entry.get("lfs")
+                if entry["type"] == "file" and path.split("/")[0] not in SKIPPED_FOLDERS:
+                    url = f"{endpoint}/{repository}/resolve/{commit}/{urllib.parse.quote(path)}"
+                    check, facts = ("sha256", lfs) if lfs else ("git", entry)
+                    files.append(RemoteFile(path, _size(facts["size"]), url, check, facts["oid"]))
             if next_page and not next_page.startswith(f"{endpoint}/"):
                 raise ValueError("its next page lies with another host, which the token is not for")
         if not next_page:
@@ -71,14 +72,6 @@ def _size(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is no size of a file")
     return value
-
-
-def _of_hugging_face(entry: dict[str, Any], base: str) -> RemoteFile:
-    url = f"{base}/{urllib.parse.quote(entry['path'])}"
-    lfs = entry.get("lfs")
-    if lfs:
-        return RemoteFile(entry["path"], _size(lfs["size"]), url, "sha256", lfs["oid"])
-    return RemoteFile(entry["path"], _size(entry["size"]), url, "git", entry["oid"])
 
 
 def list_object_storage(web: Web, source_url: str, repository: str, revision: str = "main") -> Listing:

@@ -70,7 +70,9 @@ class Web:
 
         def request() -> tuple[Any, str]:
             with self.open(url) as answer:
-                return json.load(answer), _next_page(answer.headers.get("Link", ""))
+                links: list[str] = answer.headers.get("Link", "").split(",")
+                next_page = next((link for link in links if 'rel="next"' in link), "")
+                return json.load(answer), next_page.partition("<")[2].partition(">")[0]
 
         return with_tries(request, without_secrets(url))
 
@@ -91,11 +93,6 @@ class Web:
                 return {name.lower(): value for name, value in answer.headers.items()}
 
         return with_tries(request, without_secrets(url))
-
-
-def _next_page(link: str) -> str:
-    parts = [part.strip() for part in link.split(",") if 'rel="next"' in part]
-    return parts[0].partition("<")[2].partition(">")[0] if parts else ""
 
 
 def without_secrets(url: str) -> str:
