@@ -54,11 +54,11 @@ class InCluster:
         )
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
-        """The way to port 80 of a Service, by its name."""
+        """Return the way to port 80 of a Service, by its name."""
         return HttpEndpoint(f"http://{name}.{namespace}.svc.cluster.local")
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
-        """The pods with these labels that have an address, sorted by name.
+        """Return the pods with these labels that have an address, sorted by name.
 
         Raises:
             KitError: the API server doesn't answer or refuses.
@@ -75,11 +75,11 @@ class InCluster:
         return sorted(addresses, key=lambda address: address.name)
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:  # noqa: ARG002 - others need the namespace
-        """The way to a port of a pod."""
+        """Return the way to a port of a pod."""
         return HttpEndpoint(f"http://{pod.address}:{port}")
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        """The texts of a ConfigMap, None where there is none.
+        """Return the texts of a ConfigMap, None where there is none.
 
         Raises:
             KitError: the API server doesn't answer or refuses.
@@ -118,10 +118,10 @@ class InCluster:
         return _checked(self._send(method, path, **request))
 
     def _send(self, method: str, path: str, headers: Mapping[str, str] | None = None, **request: Any) -> httpx.Response:
-        """Each try reads the token anew: it is replaced while the pod runs."""
         problem = ""
         for pause_s in (0.0, *PAUSES_S):
             self._pause(pause_s)
+            # read anew for each try: it is replaced while the pod runs
             token = (self._account / "token").read_text().strip()
             try:
                 answer = self._client.request(
@@ -137,7 +137,7 @@ class InCluster:
 
 
 def from_environment(environment: Mapping[str, str]) -> InCluster:
-    """The cluster that this process's pod is in.
+    """Return the cluster that this process's pod is in.
 
     Raises:
         KitError: it isn't in a pod.

@@ -35,13 +35,13 @@ NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 
 
 def pieces(content: bytes) -> list[bytes]:
-    """The compressed content in pieces; at least one."""
+    """Return the compressed content in pieces; at least one."""
     packed = gzip.compress(content, mtime=0)
     return [packed[start : start + CHUNK_BYTES] for start in range(0, max(len(packed), 1), CHUNK_BYTES)]
 
 
 def join_pieces(parts: Iterable[bytes]) -> bytes:
-    """The content of all pieces in their order.
+    """Return the content of all pieces in their order.
 
     Raises:
         KitError: they are not what `pieces` makes.
@@ -79,7 +79,7 @@ def count_of(annotations: Mapping[str, str]) -> int:
 def config_maps(
     parts: Sequence[bytes], names: Sequence[str], namespace: str, job: str, uid: str
 ) -> list[dict[str, Any]]:
-    """A ConfigMap for each piece; they belong to the Job and go with it."""
+    """Return a ConfigMap for each piece; they belong to the Job and go with it."""
     labels, annotations = {PART_LABEL: job}, {COUNT_ANNOTATION: str(len(parts))}
     return [
         {
@@ -100,7 +100,7 @@ def owned_metadata(
     labels: Mapping[str, str] = NO_ENTRIES,
     annotations: Mapping[str, str] = NO_ENTRIES,
 ) -> dict[str, Any]:
-    """Metadata of an object that belongs to a Job and goes with it."""
+    """Return the metadata of an object that belongs to a Job and goes with it."""
     return {
         "name": name,
         "namespace": namespace,

@@ -57,12 +57,12 @@ def kind_of(value: Any) -> str:
 
 
 def context_of(details: ErrorDetails) -> Context:
-    """The figures and names that belong to an error of pydantic's."""
+    """Return the figures and names that belong to an error of pydantic's."""
     return details.get("ctx", {})
 
 
 def in_words(details: ErrorDetails) -> str:
-    """One error of a document that is no stack file, without pydantic's own names."""
+    """Describe one error of a document that is no stack file, without pydantic's own names."""
     match details["type"]:
         case "missing":
             return "is missing"

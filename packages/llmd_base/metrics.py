@@ -207,7 +207,7 @@ SHOWN: tuple[str, ...] = tuple(
 
 
 def metric(name: str) -> Metric:
-    """The metric of a name.
+    """Return the metric of a name.
 
     Raises:
         KitError: there is none; says which come close.

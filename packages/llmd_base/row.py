@@ -42,7 +42,7 @@ class Basis(StrEnum):
 
 
 def _printable(text: str) -> str:
-    """A name as it may stand on a terminal, in a table and in a file: one line, nothing that is not seen."""
+    """Check that a name may stand on a terminal, in a table and in a file: one line, nothing that is not seen."""
     if not text.isprintable():
         raise ValueError("has a control character, or one that is not seen")
     return text

@@ -111,7 +111,7 @@ class LoadComparison:
         return len(self.a) > 1 and len(self.b) > 1
 
     def change(self, metric: Metric) -> MetricChange | None:
-        """The change of a metric; None where a side does not have it."""
+        """Return the change of a metric; None where a side does not have it."""
         a, b = (tuple(value for row in rows if (value := metric.of(row)) is not None) for rows in (self.a, self.b))
         return MetricChange(metric, a, b) if a and b else None
 
@@ -199,7 +199,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _behind(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[str]:
-    """A deployment that can't follow its load has no steady state: its latencies depend on the run's length."""
+    """Yield a remark where a side can't follow its load: it has no steady state, so that latencies depend on the run's
+    length.
+    """
     shares = [
         row.achieved_requests_per_s / (row.offered_requests_per_s * _answered_share(row))
         for row in rows
@@ -213,7 +215,9 @@ def _behind(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[st
 
 
 def _answered_share(row: Row) -> float:
-    """Requests that failed are no reason to call a deployment slow."""
+    """Return the share of a row's requests that succeeded: those that failed are no reason to call a deployment
+    slow.
+    """
     return 1 - row.failures / row.requests if row.requests else 1.0
 
 
@@ -241,7 +245,7 @@ class ChangeSummary(_Section):
     verdict: Verdict
 
 
-class LoadSummary(_Section):
+class LoadChanges(_Section):
     """Runs and changes by metric, of a `LoadComparison`."""
 
     load: Annotated[str, BeforeValidator(str)]
@@ -256,7 +260,7 @@ class ComparisonSummary(_Section):
     a: SideSummary
     b: SideSummary
     notes: tuple[str, ...]
-    loads: tuple[LoadSummary, ...]
+    loads: tuple[LoadChanges, ...]
 
 
 def summarize(comparison: Comparison) -> dict[str, object]:
@@ -293,7 +297,7 @@ class Breach:
 
 
 def parse_gates(texts: Iterable[str]) -> tuple[Gate, ...]:
-    """The gates of texts such as `ttft_ms.p95>+10%`.
+    """Read the gates of texts such as `ttft_ms.p95>+10%`.
 
     Raises:
         KitError: some are none; all of them are named.
@@ -324,7 +328,9 @@ def _parse(text: str) -> Gate:
 
 
 def breaches(gates: Sequence[Gate], comparison: Comparison) -> list[Breach]:
-    """The gates that fail, load by load. What can't be judged fails: a gate that lets everything through is none."""
+    """Return the gates that fail, load by load. What can't be judged fails: a gate that lets everything through is
+    none.
+    """
     failed: list[Breach] = []
     for load, gate in product(comparison.loads, gates):
         value, why = _judged_value(gate, load)
@@ -376,17 +382,17 @@ def forecast_errors(names: Iterable[str], predicted: Row, seen: Row) -> Iterator
 
 
 def mean_absolute_error(figures: Sequence[ForecastError]) -> float:
-    """The mean of the errors without their signs (MAPE as a share), of one figure or more."""
+    """Return the mean of the errors without their signs (MAPE as a share), of one figure or more."""
     return fmean(abs(figure.error) for figure in figures)
 
 
 def worst(figures: Sequence[ForecastError]) -> ForecastError:
-    """The figure that is furthest off, of one or more."""
+    """Return the figure that is furthest off, of one or more."""
     return max(figures, key=lambda figure: abs(figure.error))
 
 
 def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """The interval in which the mean of `b` minus that of `a` lies with the confidence `LEVEL`.
+    """Return the interval in which the mean of `b` minus that of `a` lies with the confidence `LEVEL`.
 
     None where one of them has a single value, of which nothing can be said.
     """
@@ -403,7 +409,8 @@ def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, 
 
 @lru_cache(maxsize=1024)
 def t_quantile(share: float, freedom: float) -> float:
-    """The value that Student's t with `freedom` degrees of freedom stays below with probability `share` (over 0.5).
+    """Return the value that Student's t with `freedom` degrees of freedom stays below with probability `share` (over
+    0.5).
 
     Newton's method from the normal quantile: the distribution is concave there, so that it comes from below. It is
     right to 1e-11 at 0.975 and to 1e-6 at 0.995, and fails at 0.9995 with one degree of freedom (decision 0075).
@@ -423,7 +430,7 @@ def _density(value: float, freedom: float) -> float:
 
 
 def _area(value: float, freedom: float) -> float:
-    """Below the density between 0 and `value`, by Simpson's rule."""
+    """Return the area below the density between 0 and `value`, by Simpson's rule."""
     step = value / _STEPS
     inner = math.fsum((4 if index % 2 else 2) * _density(index * step, freedom) for index in range(1, _STEPS))
     return step / 3 * (_density(0, freedom) + inner + _density(value, freedom))

@@ -65,7 +65,7 @@ class ReportedTopology:
         return sum(servers.gpus for servers in self.servers)
 
     def of(self, role: Role) -> ReportedServers | None:
-        """The servers of one role."""
+        """Return the servers of one role."""
         return next((servers for servers in self.servers if servers.role == role), None)
 
     @property
@@ -75,17 +75,17 @@ class ReportedTopology:
 
 
 def disaggregated_short_form(prefill: int, prefill_size: int, decode: int, decode_size: int) -> str:
-    """The short form of so many prefill and decode servers of these tensor parallel sizes."""
+    """Return the short form of so many prefill and decode servers of these tensor parallel sizes."""
     return f"{prefill}p-tp{prefill_size}-{decode}d-tp{decode_size}"
 
 
 def aggregated_short_form(size: int, replicas: int) -> str:
-    """The short form of so many aggregated servers of a tensor parallel size."""
+    """Return the short form of so many aggregated servers of a tensor parallel size."""
     return f"agg-tp{size}-{replicas}r"
 
 
 def parse_short_form(text: str) -> dict[str, dict[str, int]]:
-    """The long form of a short one.
+    """Return the long form of a short one.
 
     Raises:
         ValueError: the text is neither form.
@@ -151,7 +151,7 @@ class Reading:
     error: str | None = None
 
     def total(self, counter: Counter) -> float | None:
-        """The counter's value, or None if the program doesn't show it."""
+        """Return the counter's value, or None if the program doesn't show it."""
         name = next((name for name in counter.names if name in self.series), None)
         if name is None:
             return None

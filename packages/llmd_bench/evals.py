@@ -45,8 +45,8 @@ class Item:
 
 
 def builtin_items(figures: BuiltinSet) -> tuple[Item, ...]:
-    """The set; the same figures give the same questions. Each has a register of its own, so that no prefix cache
-    answers it.
+    """Make the questions of the set; the same figures give the same ones. Each has a register of its own, so that no
+    prefix cache answers it.
     """
     random, items = Random(figures.seed), list[Item]()  # noqa: S311 - questions, not secrets
     for lines, index in ((lines, index) for lines, count in figures.registers.items() for index in range(count)):
@@ -110,7 +110,7 @@ class PairedComparison:
 
 
 def pair(these: Sequence[bool], those: Sequence[bool]) -> PairedComparison:
-    """`these` answers against the baseline's to the same questions in the same order.
+    """Compare `these` answers with the baseline's to the same questions in the same order.
 
     Raises:
         ValueError: there are not as many of them.

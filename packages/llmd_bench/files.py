@@ -167,12 +167,12 @@ def make_folder(path: Path) -> None:
 
 
 def row_json(row: Row) -> str:
-    """One row as one line of JSON, without fields that are None or at their default."""
+    """Return a row as one line of JSON, without fields that are None or at their default."""
     return json.dumps(row.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a file that `write_rows` wrote.
+    """Read all rows of a file that `write_rows` wrote.
 
     Raises:
         KitError: there is no such file, or some of it are no rows; all of these are named by line.
@@ -184,14 +184,16 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def parse_rows(content: bytes, name: str) -> ReadResults:
-    """The rows of JSON Lines that are already here, and the lines that are none; `name` is what these are called by."""
+    """Read the rows of JSON Lines that are already here, and the lines that are none; `name` is what these are called
+    by.
+    """
     if len(content) > MAX_BYTES:
         return ReadResults(rejected=(Rejection(name, None, f"is larger than {MAX_BYTES // 2**20} MiB"),))
     return _scan(_json_entries(content.decode("utf-8", errors="replace")), name)
 
 
 def scan_rows(path: Path) -> ReadResults:
-    """The rows of a file, and the lines that are none.
+    """Read the rows of a file, and the lines that are none.
 
     Raises:
         KitError: the file can't be read.
@@ -220,7 +222,7 @@ def _scan(entries: Iterable[tuple[int, object]], name: str) -> ReadResults:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a file of at most `most` bytes.
+    """Return the content of a file of at most `most` bytes.
 
     Raises:
         KitError: it is not there, or larger.
@@ -236,7 +238,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
         KitError: it is not there, too large, or no text.
@@ -323,7 +325,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def json_object(line: str) -> Mapping[str, Any] | None:
-    """The object of a line of JSON; None where it has none, as after a crash."""
+    """Read the object of a line of JSON; None where it has none, as after a crash."""
     try:
         content: object = json.loads(line)
     except (ValueError, RecursionError):

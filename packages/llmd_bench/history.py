@@ -72,7 +72,7 @@ class StoredRun:
         return tuple(dict.fromkeys(row.origin.config_hash for row in self.rows if row.origin.config_hash))
 
     def latencies(self) -> Latencies:
-        """The latencies of its single requests; empty where they were not kept."""
+        """Read the latencies of the run's single requests; empty where they were not kept."""
         latencies = Latencies()
         for name in self.files:
             if name.endswith(f"/{REQUESTS_FILE}"):
@@ -81,18 +81,19 @@ class StoredRun:
 
 
 def stack_folder(stack: str) -> str:
-    """The folder of a stack's results: its name, also where that is organization/project/stack."""
+    """Return the folder of a stack's results: its name, also where that is organization/project/stack."""
     return stack.replace("/", "_")
 
 
 def stacks(store: FileStore) -> list[str]:
-    """The stacks that have runs."""
+    """Return the names of the stacks that have runs."""
     matches = (name for name in store.names("") if name.endswith(f"/{ROWS_FILE}") and _RUN.match(name))
     return sorted({name.split("/", 1)[0] for name in matches})
 
 
 def runs(store: FileStore, stack: str, *, loads: bool = False) -> list[StoredRun]:
-    """The runs of a stack, newest first: its smoke benchmarks, and with `loads` what `llmd-oke bench` measured too.
+    """Return the runs of a stack, newest first: its smoke benchmarks, and with `loads` what `llmd-oke bench` measured
+    too.
 
     Raises:
         KitError: the store does not answer.
@@ -107,7 +108,8 @@ def runs(store: FileStore, stack: str, *, loads: bool = False) -> list[StoredRun
 
 
 def find(store: FileStore, reference: str) -> list[StoredRun]:
-    """The runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration hash>`.
+    """Return the runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration
+    hash>`.
 
     A configuration hash (its first four digits or more) means all smoke benchmarks of that configuration: repeats of
     each other. A time means a load too; the latest and the previous are smoke benchmarks, which all load alike.
@@ -181,7 +183,7 @@ class SideResults:
 
 
 def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
-    """A side by the name of a file, a folder, or a run of the history (`dev@latest`).
+    """Load a side by the name of a file, a folder, or a run of the history (`dev@latest`).
 
     Raises:
         KitError: there is no such thing, or it has no rows.
@@ -200,7 +202,7 @@ def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
 
 
 def open_store(address: str) -> FileStore:
-    """The history at a folder or at `s3://<bucket>/<prefix>`.
+    """Open the history at a folder or at `s3://<bucket>/<prefix>`.
 
     Raises:
         KitError: it can't be used.

@@ -76,7 +76,7 @@ def deployment(row: Row) -> str:
 
 
 def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[RequestedLoad, list[Row]]]:
-    """Rows of the same load together, in the order in which loads first appear.
+    """Group rows of the same load together, in the order in which loads first appear.
 
     Raises:
         KitError: there are too many to be compared one by one, or read.
@@ -107,7 +107,7 @@ MAX_FAILURES_SHARE = 0.01
 
 
 def frontier(items: Iterable[T], x: Callable[[T], float | None], y: Callable[[T], float | None]) -> list[T]:
-    """The items that no other one dominates, in descending order of x; larger is better in both.
+    """Return the items that no other one dominates, in descending order of x; larger is better in both.
 
     One dominates another where it is at least as good in both and better in one, so equal items stay together. Items
     without x or y are left out. Sorting costs O(n log n), the rest O(n).

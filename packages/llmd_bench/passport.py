@@ -124,7 +124,7 @@ def accuracy(result: EvalResult | None) -> Accuracy | None:
 
 
 def usd_per_million_output_tokens(price_usd_per_hour: float, performance: Mapping[str, Any]) -> float | None:
-    """Price of a million output tokens at a measured rate; None where nothing was put out."""
+    """Return the price of a million output tokens at a measured rate; None where nothing was put out."""
     return usd_per_million_tokens(price_usd_per_hour, performance.get("output_tokens_per_s"))
 
 

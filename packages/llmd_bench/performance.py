@@ -74,7 +74,7 @@ def describe(samples: Iterable[float], units: Units) -> Statistics | None:
 
 
 def single(value: float, units: Units) -> Statistics:
-    """A quantity that was measured once over the whole run, such as a throughput: a mean and nothing else."""
+    """Return a quantity that was measured once over the whole run, such as a throughput: a mean and nothing else."""
     return Statistics(units=units, mean=value)
 
 

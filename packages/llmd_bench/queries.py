@@ -44,7 +44,7 @@ def open_client(
     timeout: httpx.Timeout,
     connections: int | None = None,
 ) -> httpx.AsyncClient:
-    """A client for what lies under `url`, with at most so many `connections` (None: no limit).
+    """Return a client for what lies under `url`, with at most so many `connections` (None: no limit).
 
     Proxies of the environment are not used, since they would be measured too. Loading certificates takes tens of
     milliseconds, so that an address without TLS goes without them.
@@ -273,7 +273,7 @@ async def ask_other_api(
 
 
 async def _post(target: CompletionsTarget, path: str, body: dict[str, object], limit_s: float) -> bytes:
-    """The body of an answer 200. Raises `ValueError` for another one."""
+    """Return the body of an answer 200. Raises `ValueError` for another one."""
     timeout = httpx.Timeout(limit_s)
     async with open_client(
         target.base_url, verify=target.verify, headers=target.headers, timeout=timeout, connections=1
@@ -285,7 +285,7 @@ async def _post(target: CompletionsTarget, path: str, body: dict[str, object], l
 
 
 def _prompt_tokens(name: OtherApiName, content: bytes) -> int:
-    """The server's count. Raises `ValueError` where the body isn't what the API promises."""
+    """Return the server's count of prompt tokens. Raises `ValueError` where the body isn't what the API promises."""
     try:
         answer = _Answer.model_validate_json(content)
     except ValidationError as error:

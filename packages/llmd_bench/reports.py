@@ -90,8 +90,8 @@ GENERATOR = "nop"
 
 
 def to_v01(report: v02.BenchmarkReport) -> BenchmarkReportV01 | None:
-    """The report in the older format; None where it lacks what that can't be without, for example because no request
-    was answered.
+    """Return the report in the older format; None where it lacks what that can't be without, for example because no
+    request was answered.
     """
     performance = report.results.request_performance
     aggregate = performance.aggregate if performance else None
@@ -130,7 +130,7 @@ def _metrics(report: v02.BenchmarkReport, aggregate: v02.Aggregate) -> v02.Json 
 
 
 def _time(run: v02.ReportedRun) -> v02.Json:
-    """Version 0.1 counts in seconds, from 1970 on."""
+    """Return the run's times as version 0.1 counts them: in seconds, from 1970 on."""
     time = run.time or v02.RunTime()
     known = {
         "duration": float(time.duration.removeprefix("PT").removesuffix("S")) if time.duration else 0.0,
@@ -141,7 +141,7 @@ def _time(run: v02.ReportedRun) -> v02.Json:
 
 
 def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.LoadSection) -> v02.Json:
-    """Version 0.1 has an entry for each server, not for each role."""
+    """Return the scenario of version 0.1, which has an entry for each server, not for each role."""
     engines = [
         (part.standardized, part.native)
         for part in scenario.stack or ()

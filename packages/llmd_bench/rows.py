@@ -64,7 +64,7 @@ def smoke_row(result: SmokeResult, *, model: str) -> Row:
 
 
 def split_copies(name: str) -> tuple[int, str]:
-    """Units and topology of a topology's name: 4 and `8p-tp1-4d-tp2` of `4 x 8p-tp1-4d-tp2`."""
+    """Split a topology's name into units and topology: 4 and `8p-tp1-4d-tp2` of `4 x 8p-tp1-4d-tp2`."""
     copies, mark, topology = name.partition(" x ")
     return (int(copies), topology) if mark else (1, name)
 
@@ -152,7 +152,7 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def quantiles_ms(times_s: Iterable[float | None]) -> Quantiles:
-    """The distribution of times in seconds; those that are None are left out."""
+    """Return the distribution of times in seconds; those that are None are left out."""
     return _in_ms(describe((time_s for time_s in times_s if time_s is not None), "s"))
 
 

@@ -267,7 +267,7 @@ async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> Built
 
 
 async def take_snapshot(plan: SmokePlan) -> Snapshot:
-    """All counters of now, and the model servers' pods; without these where the cluster does not tell."""
+    """Read all counters of now, and list the model servers' pods; without these where the cluster does not tell."""
     read = await scrape(plan.metrics)
     if plan.servers is None:
         return read
@@ -325,7 +325,7 @@ async def _ask_other_apis(
 
 
 def prove(plan: SmokePlan, performance: Performance, snapshots: tuple[Snapshot, Snapshot]) -> RemotePrefill | None:
-    """The proof of remote prefill by the counters before and after; None where there is nothing to prove."""
+    """Prove remote prefill by the counters before and after; None where there is nothing to prove."""
     settings = _evidence(plan)
     if settings is None:
         return None
@@ -397,7 +397,7 @@ def _about_caches(performance: Performance, before: Snapshot, after: Snapshot) -
 
 
 def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Simulated servers share one process, so that one role tells of all."""
+    """Yield a remark where simulated servers were late. They share one process, so that one role tells of all."""
     roles: tuple[EndpointRole, ...] = ("decode", "aggregated")
     for role in roles:
         steps = change(before, after, role, _SIMULATED_STEPS).value
@@ -410,7 +410,7 @@ def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def resolve(request: SmokeRequest, directory: Directory, how: RunContext) -> SmokePlan:
-    """The plan of a benchmark of what is deployed now.
+    """Make the plan of a benchmark of what is deployed now.
 
     Raises:
         KitError: the model is not there, or the cluster does not answer.
@@ -428,7 +428,7 @@ def resolve(request: SmokeRequest, directory: Directory, how: RunContext) -> Smo
 
 
 def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
-    """The plan without addresses: enough to read a result by. Parts of the router have the versions that ran."""
+    """Make the plan without addresses: enough to read a result by. Parts of the router have the versions that ran."""
     router = tuple(
         replace(part, version=how.ran.get(PROGRAMS.get(part.label, ""), part.version))
         for part in request.topology.router
@@ -466,7 +466,7 @@ def endpoints(request: SmokeRequest, directory: Directory) -> Iterator[MetricsEn
 
 
 def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod, ...]:
-    """The pods of a model's servers that are there now.
+    """Return the pods of a model's servers that are there now.
 
     Raises:
         KitError: the cluster does not answer.
@@ -480,7 +480,7 @@ def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod,
 
 
 def _introductions(request: SmokeRequest, directory: Directory) -> Iterator[CompletionsTarget]:
-    """Each decode server's routing sidecar, once for each prefill server of its unit."""
+    """Yield each decode server's routing sidecar, once for each prefill server of its unit."""
     prefill = {group.unit: group for group in request.groups if group.role == "prefill"}
     for group in request.groups:
         if group.role != "decode" or group.unit not in prefill:

@@ -138,7 +138,7 @@ def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote pre
 
 
 def accuracy(limit: float, examined: BuiltinResult | None) -> Check:
-    """The least share of right answers, held against what was asked; `examined` is None where nothing was."""
+    """Hold the least share of right answers against what was asked; `examined` is None where nothing was."""
     if examined is None:
         return Check("accuracy", "at least", limit, None, "share", "no question was asked")
     right = f"{examined.answers.count('1')} of {len(examined.answers)} questions answered right"
@@ -186,12 +186,12 @@ class SmokeRequest:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> str:
-        """The request as the text of a file; equal requests give equal texts."""
+        """Return the request as the text of a file; equal requests give equal texts."""
         return _adapter().dump_json(self, indent=1).decode()
 
 
 def from_json(text: str | bytes) -> SmokeRequest:
-    """The request that `to_json` wrote."""
+    """Read the request that `to_json` wrote."""
     return _adapter().validate_json(text)
 
 

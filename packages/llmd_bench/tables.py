@@ -17,7 +17,7 @@ _COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 
 
 def render(result: SmokeResult) -> RenderableType:
-    """Headline, latencies, throughput, remote prefill, checks and remarks."""
+    """Render headline, latencies, throughput, remote prefill, checks and remarks."""
     return Group(*_parts(result))
 
 
@@ -48,7 +48,7 @@ def _headline(result: SmokeResult) -> Text:
 
 
 def latency_table(performance: Performance) -> Table:
-    """Latencies in ms."""
+    """Return a table of latencies in ms."""
     table = Table(title="Latency (ms)", title_justify="left", expand=False)
     table.add_column("")
     for column in _COLUMNS:
@@ -62,7 +62,7 @@ def latency_table(performance: Performance) -> Table:
 
 
 def throughput_table(performance: Performance) -> Table:
-    """Rates, per GPU and per user."""
+    """Return a table of rates, per GPU and per user."""
     table = Table(title="Throughput", title_justify="left", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
@@ -100,7 +100,7 @@ def remote_prefill_table(proof: RemotePrefill) -> Table:
 
 
 def checks_table(checks: tuple[Check, ...]) -> Table:
-    """Each threshold with what it was held against."""
+    """Return a table of thresholds, each with what it was held against."""
     table = Table(title="Checks", title_justify="left")
     for column in ("", "check"):
         table.add_column(column, no_wrap=True)

@@ -33,7 +33,7 @@ def heading(load: LoadComparison) -> str:
 
 
 def lines(load: LoadComparison) -> Iterator[Line]:
-    """The metrics that both sides have."""
+    """Yield the metrics that the two sides have."""
     for change in load.shown:
         interval = change.relative_interval
         shown = "" if interval is None else f"{min(interval):+.1%} … {max(interval):+.1%}"
@@ -49,7 +49,7 @@ def lines(load: LoadComparison) -> Iterator[Line]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The whole comparison as Markdown."""
+    """Return the whole comparison as Markdown."""
     return "\n".join(_markdown(comparison)) + "\n"
 
 
@@ -66,7 +66,7 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """A figure with as many digits as it can bear: four, and none behind the point from a thousand on."""
+    """Return a figure with as many digits as it can bear: four, and none behind the point from a thousand on."""
     if value == 0:
         return "0"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
@@ -78,10 +78,12 @@ def _times(count: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown, and the HTML that is made of it, take as it is: one line, no marks, links or tags."""
+    """Escape text so that Markdown, and the HTML that is made of it, take it as it is: one line, no marks, links or
+    tags.
+    """
     return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
 def code(text: str) -> str:
-    """Text as code of Markdown, in a table too."""
+    """Return text as code of Markdown, in a table too."""
     return f"`{' '.join(text.split()).replace('`', '').replace('|', '')}`"

@@ -198,8 +198,8 @@ def result_from_json(text: str) -> NodeResult:
 
 
 def read_gpus(list_json: str, ecc_json: str) -> tuple[NodeGpu, ...]:
-    """GPUs of `amd-smi list --json`, with the errors of `amd-smi metric --ecc --json`. Newer versions put the latter's
-    list into an object as `gpu_data`; figures that a GPU doesn't have are `N/A`.
+    """Read the GPUs of `amd-smi list --json`, with the errors of `amd-smi metric --ecc --json`. Newer versions put the
+    latter's list into an object as `gpu_data`; figures that a GPU doesn't have are `N/A`.
 
     Raises:
         ValueError: they say something else.
@@ -223,13 +223,13 @@ def _items(text: str) -> list[dict[str, Any]]:
 
 
 def read_socket(device: Path) -> int | None:
-    """The socket (NUMA node) of a PCI device's folder; None where the kernel says -1 or nothing."""
+    """Read the socket (NUMA node) of a PCI device's folder; None where the kernel says -1 or nothing."""
     number = _text(device / "numa_node")
     return int(number) if number.isdigit() else None
 
 
 def read_ports(sysfs: Path, gid_index: int) -> tuple[Port, ...]:
-    """The first port of each RDMA device that the pod sees."""
+    """Read the first port of each RDMA device that the pod sees."""
     ports: list[Port] = []
     for device in sorted((sysfs / "class/infiniband").glob("*"), key=lambda path: (len(path.name), path.name)):
         port = device / "ports/1"
@@ -251,7 +251,7 @@ def read_ports(sysfs: Path, gid_index: int) -> tuple[Port, ...]:
 
 
 def _text(file: Path) -> str:
-    """Empty for what can't be read: the kernel answers EINVAL for GIDs that are not there."""
+    """Read a file of sysfs; empty where it can't be read: the kernel answers EINVAL for GIDs that are not there."""
     try:
         return file.read_text().strip()
     except (OSError, ValueError):
@@ -296,7 +296,7 @@ def judge_ports(ports: Sequence[Port], limits: NodeRequirements) -> CheckResult:
 
 
 def judge_locality(gpus: Sequence[NodeGpu], ports: Sequence[Port]) -> CheckResult:
-    """Each socket has as many ports as GPUs, so that no GPU's traffic has to cross to the other."""
+    """Check that each socket has as many ports as GPUs, so that no GPU's traffic has to cross to the other."""
     if any(item.socket is None for item in (*gpus, *ports)):
         return CheckResult("locality", "not run", "the kernel does not tell on which socket a GPU or port is")
     sockets = sorted({item.socket for item in (*gpus, *ports) if item.socket is not None})
@@ -310,13 +310,13 @@ def judge_locality(gpus: Sequence[NodeGpu], ports: Sequence[Port]) -> CheckResul
 
 
 def judge_memory(speeds: Sequence[GpuSpeed], limits: NodeRequirements) -> CheckResult:
-    """Every GPU copies its memory as fast as its product does."""
+    """Check that every GPU copies its memory as fast as its product does."""
     rates = {speed.gpu: speed.memory_gb_per_s for speed in speeds}
     return _judge_rates("memory", rates, limits.memory_gb_per_s, "GB/s")
 
 
 def judge_matrix_products(speeds: Sequence[GpuSpeed], limits: NodeRequirements) -> CheckResult:
-    """Every GPU multiplies matrices as fast as its product does; one that is throttled does not."""
+    """Check that every GPU multiplies matrices as fast as its product does; one that is throttled does not."""
     rates = {speed.gpu: speed.matrix_tflops for speed in speeds}
     return _judge_rates("matrix-products", rates, limits.matrix_tflops, "TFLOPS")
 
@@ -327,7 +327,8 @@ def _judge_rates(name: CheckName, rates: Mapping[int, float], least: float, unit
 
 
 def judge_disks(sizes: Mapping[str, int], read_gb_per_s: float | None, limits: NodeRequirements) -> CheckResult:
-    """Every NVMe disk of the shape is there in its size, and their file system is read fast enough, where there is one.
+    """Check that every NVMe disk of the shape is there in its size, and that their file system, where there is one, is
+    read fast enough.
 
     Args:
         sizes: bytes of the disks by their names.
@@ -347,8 +348,9 @@ def _result(name: CheckName, problems: Sequence[str], good: str) -> CheckResult:
 
 
 def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int, int]]]:
-    """Rounds of pairs, in which each player meets another in each round as far as numbers allow, so that no link is
-    used twice at a time; a player alone meets itself. After len - 1 rounds (len, if odd) everybody has met everybody.
+    """Return rounds of pairs, in which each player meets another in each round as far as numbers allow, so that no link
+    is used twice at a time; a player alone meets itself. After len - 1 rounds (len, if odd) everybody has met
+    everybody.
     """
     if len(players) == 1:
         return [[(players[0], players[0])]]
@@ -365,8 +367,8 @@ def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int,
 def judge_rounds(
     reports: Iterable[NodeReport], limits: NodeRequirements, names: Sequence[CheckName]
 ) -> dict[str, list[CheckResult]]:
-    """The checks that take two nodes, by node. Of a slow pair both are suspects: a node fails if it was slow with
-    everybody that it met, and one that was fast with somebody else is cleared.
+    """Return the results of the checks that take two nodes, by node. Of a slow pair both are suspects: a node fails if
+    it was slow with everybody that it met, and one that was fast with somebody else is cleared.
     """
     nodes = {report.node: report for report in reports}
     results: dict[str, list[CheckResult]] = {node: [] for node in nodes}
@@ -447,7 +449,7 @@ TAINT_KEY, TAINT_VALUE, TAINT_EFFECT = "llmd-oke/acceptance", "failed", "NoSched
 
 
 def result_name(pool: str, node: str) -> str:
-    """The ConfigMap with the result of a node."""
+    """Return the name of the ConfigMap with the result of a node."""
     return f"acceptance-{pool}-{node}"
 
 

@@ -95,7 +95,7 @@ class NodeRequest:
     disk_folder: str | None = None
 
     def report_name(self, index: int) -> str:
-        """The ConfigMap of a node's pod."""
+        """Return the name of the ConfigMap of a node's pod."""
         return f"{self.run}-{index}"
 
     def to_json(self) -> str:
@@ -148,7 +148,7 @@ class Board:
         return [[(pair[0], pair[1]) for pair in pairs] for pairs in json.loads(text)]
 
     def partner(self, index: int, rounds: int) -> NodeReport:
-        """The report of another pod once it is done with so many rounds.
+        """Wait for the report of another pod until it is done with so many rounds.
 
         Raises:
             KitError: it isn't in time.
@@ -260,7 +260,7 @@ def speed_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
 
 
 def amd_smi_gpus(tools: Sequence[str] = AMD_SMI) -> tuple[NodeGpu, ...]:
-    """The GPUs that amd-smi sees.
+    """Return the GPUs that amd-smi sees.
 
     Raises:
         KitError: the image has no amd-smi (then with a remedy), or it fails.

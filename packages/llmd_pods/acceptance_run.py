@@ -104,7 +104,7 @@ class KubernetesApi:
         self._context = ssl.create_default_context(cafile=str(account / "ca.crt"))
 
     def ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Object | None:
-        """The answer; None where there is no such thing.
+        """Return the answer; None where there is no such thing.
 
         Raises:
             KitError: the API server refuses, or does not answer in several tries.
@@ -133,7 +133,7 @@ class KubernetesApi:
         raise KitError(f"{method} {path}: {problem}")
 
     def items(self, path: str) -> list[Object]:
-        """The objects of a list."""
+        """Return the objects of a list."""
         return (self.ask("GET", path) or {}).get("items", [])
 
 
@@ -217,7 +217,7 @@ class AcceptanceRun:
             self.api.ask("PATCH", path, nobody, "application/merge-patch+json")
 
     def _targets(self, nodes: Sequence[Object], kept: Mapping[str, NodeResult]) -> list[Object]:
-        """The nodes that are to be tested."""
+        """Return the nodes that are to be tested."""
         names = {_name(node) for node in nodes}
         if unknown := sorted(set(self.request.only) - names):
             raise KitError(f"The pool {self.request.pool} has no node {', '.join(unknown)}.", ", ".join(sorted(names)))
@@ -337,7 +337,7 @@ class AcceptanceRun:
         raise KitError(f"{node} changes so often that it can't be tainted.")
 
     def _pod(self, worker: Worker) -> Object:
-        """Pods go with the Job that leads them."""
+        """Return a worker's pod, which goes with the Job that leads it."""
         pod: Object = json.loads(json.dumps(self.request.pod))
         pod["metadata"] |= self._metadata(worker.pod)
         field_ = {"key": "metadata.name", "operator": "In", "values": [worker.name]}

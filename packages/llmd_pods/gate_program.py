@@ -105,8 +105,8 @@ def list_nodes(selector: str) -> Nodes:
 
 
 def list_shared(states: str | None) -> Set[str]:
-    """Names of the nodes that the SR-IOV operator says share their RDMA devices; it names its states as the nodes, and
-    may be one that doesn't say it. None where nobody asks (`states` is None) or there is no such operator.
+    """Return names of the nodes that the SR-IOV operator says share their RDMA devices; it names its states as the
+    nodes, and may be one that doesn't say it. None where nobody asks (`states` is None) or there is no such operator.
     """
     try:
         items = _items(states) if states else []

@@ -87,7 +87,7 @@ def judge(pods: Pods) -> tuple[int, list[str]]:
 
 
 def list_pods(selector: str) -> Pods:
-    """The pods of this namespace that a label selects."""
+    """Return the pods of this namespace that a label selects."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     namespace, token = (ACCOUNT / "namespace").read_text(), (ACCOUNT / "token").read_text()
     url = f"https://{host}:{port}/api/v1/namespaces/{namespace}/pods?labelSelector={urllib.parse.quote(selector)}"

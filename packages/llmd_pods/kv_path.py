@@ -54,7 +54,7 @@ Counters = Mapping[str, int]
 
 
 def read_counters(folder: Path = FOLDER) -> dict[str, int]:
-    """All counters of all ports that this pod sees; empty where it sees none."""
+    """Read all counters of all ports that this pod sees; empty where it sees none."""
     values: dict[str, int] = {}
     for group in GROUPS:
         for file in sorted(folder.glob(f"*/ports/*/{group}/*")):
@@ -75,7 +75,7 @@ def counts_received_bytes(before: Counters, after: Counters) -> bool:
 
 
 def received_bytes(grown: Counters) -> int:
-    """Bytes that ports received, of what `increase` found."""
+    """Return the bytes that ports received, of what `increase` found."""
     return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith(_RECEIVED))
 
 
@@ -106,7 +106,7 @@ class MemoryRegion(BaseModel):
 
 
 def nixl() -> tuple[str, Any]:
-    """The installed NIXL: its package, and the module with its API.
+    """Import the installed NIXL, and return its package and the module with its API.
 
     Raises:
         KitError: there is none.
@@ -123,7 +123,7 @@ def nixl() -> tuple[str, Any]:
 
 
 def pytorch() -> Any:
-    """PyTorch.
+    """Import PyTorch.
 
     Raises:
         KitError: it isn't installed, or sees no GPU.
@@ -214,7 +214,7 @@ class Endpoint:
 
     @nixl_errors("the buffer was looked at")
     def ends(self, length_bytes: int) -> tuple[int, int]:
-        """The first and the last of so many bytes of the buffer.
+        """Return the first and the last of so many bytes of the buffer.
 
         Raises:
             KitError: they can't be read.

@@ -45,6 +45,6 @@ def publish(folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """The texts below a folder by their relative paths."""
+    """Return the texts below a folder by their relative paths."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in KEPT)
     return {path.relative_to(folder).as_posix(): path.read_text(errors="replace") for path in paths}

@@ -52,7 +52,9 @@ def _conclude(spec: Mapping[str, Any]) -> int:
 
 
 def read_gpt_oss(path: Path) -> list[bool]:
-    """The answers of a `…_allresults.json` of gpt_oss.evals, sorted by prompt, since it lists them as they came in."""
+    """Read the answers of a `…_allresults.json` of gpt_oss.evals, sorted by prompt, since it lists them as they came
+    in.
+    """
     document = json.loads(path.read_text(encoding="utf-8"))
     judged: list[tuple[str, bool]] = []
     for conversation, shown in zip(document["convos"], document["htmls"], strict=True):
@@ -64,7 +66,9 @@ def read_gpt_oss(path: Path) -> list[bool]:
 
 
 def read_lm_eval(path: Path) -> list[bool]:
-    """The answers of a `samples_….jsonl` of lm_eval by their numbers; with two filters, the flexible one counts."""
+    """Read the answers of a `samples_….jsonl` of lm_eval by their numbers; with two filters, the flexible one
+    counts.
+    """
     samples = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
     filters = {sample.get("filter") for sample in samples}
     chosen = "flexible-extract" if "flexible-extract" in filters else samples[0].get("filter")

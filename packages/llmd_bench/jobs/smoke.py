@@ -78,8 +78,8 @@ class ConfigMapContent:
 
 
 def pack(request: SmokeRequest, how: RunContext, result: SmokeResult) -> ConfigMapContent:
-    """The result of a request. The times of single tokens, then all requests, are left out where it grows too large;
-    what was computed of them stays whole.
+    """Pack the result of a request. The times of single tokens, then all requests, are left out where it grows too
+    large; what was computed of them stays whole.
     """
     packed = _Packed(
         request=request,
@@ -96,7 +96,7 @@ def pack(request: SmokeRequest, how: RunContext, result: SmokeResult) -> ConfigM
 
 
 def unpack(compressed: bytes) -> SmokeResult:
-    """The result that `pack` packed, without counters and addresses.
+    """Return the result that `pack` packed, without counters and addresses.
 
     Raises:
         KitError: it isn't one.
@@ -116,7 +116,7 @@ def unpack(compressed: bytes) -> SmokeResult:
 
 
 def termination_message(service: str, result: SmokeResult) -> str:
-    """The result in JSON of at most 4096 bytes, beginning with a sentence for people."""
+    """Return the result in JSON of at most 4096 bytes, beginning with a sentence for people."""
     failed = result.verdict.failed
     performance = result.performance
     words: dict[str, object] = {
@@ -209,7 +209,7 @@ def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluste
 def result_config_map(
     request: SmokeRequest, parcel: ConfigMapContent, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The ConfigMap of a result."""
+    """Return the ConfigMap of a result."""
     job, uid = environment["JOB_NAME"], environment["JOB_UID"]
     labels, annotations = {LABEL: request.service}, {JOB_ANNOTATION: job}
     return {

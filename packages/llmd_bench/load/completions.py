@@ -160,7 +160,7 @@ def address_of(target: CompletionsTarget) -> Address:
 
 
 async def resolve(address: Address) -> Sequence[str]:
-    """The numeric addresses of the host, in the resolver's order. Raises `OSError`."""
+    """Return the numeric addresses of the host, in the resolver's order. Raises `OSError`."""
     entries = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 

@@ -74,7 +74,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _rows(text: str) -> Iterator[tuple[int, _Row | str]]:
-    """Lines with their numbers; a line that is no object comes as it stands."""
+    """Yield lines with their numbers; a line that is no object comes as it stands."""
     lines = text.splitlines()
     if not text.lstrip().startswith("{"):
         for number, row in enumerate(csv.DictReader(lines), 2):
@@ -133,7 +133,7 @@ _ACCEPTED_SHAPES = (
 
 
 def read_shapes(text: str, seed: int = 0) -> list[LoadShape]:
-    """One shape for each value after the colon; `seed` is that of random arrivals.
+    """Read one shape for each value after the colon; `seed` is that of random arrivals.
 
     Raises:
         KitError: it can't be read, or the trace that it names can't.
@@ -148,7 +148,8 @@ def read_shapes(text: str, seed: int = 0) -> list[LoadShape]:
 
 
 def read_length(text: str) -> Length:
-    """A length such as `4096`, `normal:4096,512` or `lognormal:4096,1200` (mean and standard deviation, in tokens).
+    """Read a length such as `4096`, `normal:4096,512` or `lognormal:4096,1200` (mean and standard deviation, in
+    tokens).
 
     Raises:
         KitError: it can't be read.
@@ -195,7 +196,7 @@ def _numbers(text: str, values: str, accepted: str) -> list[float]:
 
 
 def read_prefix(text: str) -> SharedPrefix:
-    """Prefixes as `TOKENSxGROUPS`, such as `2048x10`.
+    """Read prefixes as `TOKENSxGROUPS`, such as `2048x10`.
 
     Raises:
         KitError: it can't be read.
@@ -205,7 +206,7 @@ def read_prefix(text: str) -> SharedPrefix:
 
 
 def read_conversations(text: str) -> Conversations:
-    """Conversations as `AT_A_TIMExTURNS`, such as `64x5`.
+    """Read conversations as `AT_A_TIMExTURNS`, such as `64x5`.
 
     Raises:
         KitError: it can't be read.

@@ -53,7 +53,7 @@ class LoadRequest:
     request_timeout_s: float = 300.0
 
     def stages(self) -> list[LoadStage]:
-        """The stages, one for each value of each shape.
+        """Return the stages, one for each value of each shape.
 
         Raises:
             KitError: a shape can't be read.
@@ -90,15 +90,15 @@ class LoadRequest:
         return f"{self.job}-start"
 
     def ready_name(self, pod: int) -> str:
-        """The ConfigMap by which a pod says that it waits for the start."""
+        """Return the name of the ConfigMap by which a pod says that it waits for the start."""
         return f"{self.job}-{pod}-ready"
 
     def part_name(self, pod: int, chunk: int) -> str:
-        """The ConfigMap with a piece of a pod's result."""
+        """Return the name of the ConfigMap with a piece of a pod's result."""
         return f"{self.job}-{pod}-{chunk}"
 
     def to_json(self) -> str:
-        """The request as the text of a file."""
+        """Return the request as the text of a file."""
         return _REQUEST.dump_json(self, indent=1).decode()
 
 
@@ -106,7 +106,7 @@ _REQUEST = TypeAdapter(LoadRequest)
 
 
 def from_json(text: str | bytes) -> LoadRequest:
-    """The request that `to_json` wrote."""
+    """Read the request that `to_json` wrote."""
     return _REQUEST.validate_json(text)
 
 
@@ -141,7 +141,7 @@ class PodResult:
 
 
 def pack(how: RunContext, results: Sequence[StageResult]) -> list[bytes]:
-    """A pod's results in pieces. What would be too many comes without the times of single tokens.
+    """Return a pod's results in pieces. What would be too many comes without the times of single tokens.
 
     Raises:
         KitError: even that is too much.
@@ -154,7 +154,7 @@ def pack(how: RunContext, results: Sequence[StageResult]) -> list[bytes]:
 
 
 def unpack(content: bytes) -> PodResult:
-    """A pod's result, from the joined pieces.
+    """Read a pod's result from the joined pieces.
 
     Raises:
         KitError: it isn't one.
@@ -178,8 +178,8 @@ def _part(stage: Mapping[str, Any]) -> PodStage:
 
 
 def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
-    """All stages of the whole load. Requests of pods that began later are later by as much; a stage of which pods sent
-    less than their shares, where some are missing for example, falls short.
+    """Merge the results of all pods to all stages of the whole load. Requests of pods that began later are later by as
+    much; a stage of which pods sent less than their shares, where some are missing for example, falls short.
     """
     stages, time_scale = request.stages(), pods[0].how.time_scale
     missing = request.parallelism - len(pods)
@@ -250,7 +250,9 @@ def _shifted(part: PodStage, began: datetime | None, time_scale: float) -> Itera
 def _merged_health(
     records: Sequence[RequestRecord], merged: Sequence[PodStage], stage: LoadStage, time_scale: float
 ) -> Health:
-    """Slip over all requests; of the loops' lag the worst pod's, for only summaries of it travel."""
+    """Merge the generators' health: slip over all requests; of the loops' lag the worst pod's, for only summaries of it
+    travel.
+    """
     parts = [part.health for part in merged]
     is_open = not isinstance(stage.shape, ClosedLoop)
     lags = [part.loop_lag_ms for part in parts if part.loop_lag_ms]

@@ -40,7 +40,7 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> "Channel":
-        """The channel over one socket of a pair."""
+        """Open the channel over one socket of a pair."""
         return cls(*await asyncio.open_connection(sock=end))
 
     def send(self, message: object) -> None:
@@ -53,7 +53,7 @@ class Channel:
         await self._writer.drain()
 
     async def receive(self) -> object | None:
-        """The next message; None once the other side has ended."""
+        """Wait for the next message; None once the other side has ended."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             return pickle.loads(await self._reader.readexactly(length))  # noqa: S301 - from our own fork
@@ -84,7 +84,7 @@ class PreciseSelector(selectors.EpollSelector):
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A loop for one thread."""
+    """Return an event loop for one thread."""
     return asyncio.SelectorEventLoop(PreciseSelector())
 
 
@@ -163,7 +163,7 @@ class Done:
 
 
 def work(end: socket.socket, others: Sequence[socket.socket], assignment: ProcessSettings) -> None:
-    """The whole life of a forked process; it ends when the other end of its socket does."""
+    """Run the whole life of a forked process; it ends when the other end of its socket does."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:

@@ -17,7 +17,7 @@ from llmd_bench.load.workload import ClosedLoop, LoadShape
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the samples lie, interpolated linearly as numpy does by default.
+    """Return the value below which `percent` of the samples lie, interpolated linearly as numpy does by default.
 
     `ordered` must be ascending and not empty.
     """
@@ -122,12 +122,14 @@ class RequestRecord:
         return [later - earlier for earlier, later in itertools.pairwise(self.event_times_s)]
 
     def thinned(self) -> "RequestRecord":
-        """The same request with the times of its first and last event alone, for where all of them are too many."""
+        """Return the same request with the times of its first and last event alone, for where all of them are too
+        many.
+        """
         times = self.event_times_s
         return self if len(times) < 3 else replace(self, event_times_s=(times[0], times[-1]), only_ends=True)
 
     def in_model_time(self, time_scale: float) -> "RequestRecord":
-        """The same request with its times divided by `time_scale`."""
+        """Return the same request with its times divided by `time_scale`."""
         if time_scale == 1:
             return self
         return replace(
@@ -241,7 +243,7 @@ class FailureClass:
 
 
 def classify(records: Sequence[RequestRecord]) -> list[FailureClass]:
-    """The kinds of failure among `records`, the most frequent first."""
+    """Return the kinds of failure among `records`, the most frequent first."""
     groups: dict[str, list[RequestRecord]] = {}
     for record in sorted(records, key=lambda record: record.started_s):
         if record.failure is not None:
@@ -320,7 +322,7 @@ class MeasuredWindow:
 
 
 def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) -> MeasuredWindow:
-    """The window of a stage; empty, and said so, where nothing is left."""
+    """Return the window of a stage; empty, and said so, where nothing is left."""
     if not records:
         return MeasuredWindow(0.0, 0.0, "no requests")
     first_s = min(record.started_s for record in records)
@@ -375,8 +377,8 @@ _KEYS = {
 
 
 def as_line(stage: int, record: RequestRecord) -> str:
-    """One request of stage number `stage`, in seconds of model time; written while a run goes on, so that nothing is
-    lost with it.
+    """Return one request of stage number `stage` as a line of JSON, in seconds of model time; written while a run goes
+    on, so that nothing is lost with it.
 
     `due_s` and `sent_s` count from the start of the stage; all other times from `sent_s`.
     """
@@ -388,13 +390,13 @@ def as_line(stage: int, record: RequestRecord) -> str:
 
 
 def write_file(path: Path, *stages: Iterable[RequestRecord]) -> None:
-    """All requests of a run that has ended, stage by stage."""
+    """Write all requests of a run that has ended, stage by stage."""
     lines = (as_line(number, record) for number, stage in enumerate(stages) for record in stage)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def read_lines(lines: Iterable[str]) -> list[tuple[int, RequestRecord]]:
-    """Requests with the number of their stage.
+    """Read requests with the number of their stage.
 
     A last line that was cut off, as when a program was killed while it wrote, is left out.
 

@@ -115,12 +115,12 @@ class StageResult:
 
 
 def mark_restarts(result: StageResult, stable: Stability) -> StageResult:
-    """The same, as no measurement where model servers restarted meanwhile."""
+    """Return the result, as no measurement where model servers restarted meanwhile."""
     return replace(result, shortfall=result.shortfall or str(stable)) if stable.restarted else result
 
 
 def unmeasured(results: Iterable[StageResult]) -> list[str]:
-    """The stages that are no measurement, each with the reason."""
+    """Return the stages that are no measurement, each with the reason."""
     return [f"{result.stage.name}: {result.shortfall}" for result in results if result.shortfall]
 
 
@@ -131,7 +131,7 @@ def sweep(
     requests: int | None = None,
     duration_s: float | None = None,
 ) -> list[LoadStage]:
-    """One stage for each value, for example of a rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
+    """Return one stage for each value, for example of a rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
     return [LoadStage(shape(value), requests, duration_s) for value in values]
 
 
@@ -273,7 +273,9 @@ class Meter:
         self._tokens = 0
 
     def rates(self, counts: Counts, ended: int) -> tuple[float, float]:
-        """Requests that ended and tokens that came since the last look, per second of model time."""
+        """Return the rates of requests that ended and of tokens that came since the last look, per second of model
+        time.
+        """
         now_s = perf_counter()
         passed_s = max(now_s - self._looked_s, 1e-3) / self._time_scale
         rates = (ended - self._ended) / passed_s, max(counts.tokens - self._tokens, 0) / passed_s
@@ -431,7 +433,9 @@ class _StageRun:
         return self._conclude(findings, started, interrupted=interrupted)
 
     def _plan(self) -> int | None:
-        """Requests that this program has to send; None where time ends them, or where they are too many to count."""
+        """Return the number of requests that this program has to send; None where time ends them, or where they are too
+        many to count.
+        """
         stage, share = self._stage, self._conditions.share
         if isinstance(stage.shape, ClosedLoop):
             return _of_users(share, self._workers.processes, stage.shape.concurrency, stage)

@@ -61,7 +61,7 @@ Length = Fixed | Normal | LogNormal
 
 
 def draw(length: Length, random: Random) -> int:
-    """One length."""
+    """Draw one length, in tokens."""
     if isinstance(length, Fixed):
         return length.tokens
     if isinstance(length, Normal):
@@ -102,7 +102,7 @@ class PromptSource:
     run: str
 
     def prompt(self, index: int | str) -> str:
-        """The text of request `index`: `input_tokens` words, 4 characters each."""
+        """Return the text of request `index`: `input_tokens` words, 4 characters each."""
         chosen = Random(f"{self.seed}/{self.run}/{index}").randbytes(self.input_tokens)  # noqa: S311 - load, not secrets
         return "".join(map(_SPACED.__getitem__, chosen))
 
@@ -176,19 +176,21 @@ class RateProfile:
         return max(rate for _, rate in self.points)
 
     def rate_per_s(self, at_s: float) -> float:
-        """Requests per second at a moment; before the first and after the last those of the first and the last."""
+        """Return the requests per second at a moment; before the first and after the last those of the first and the
+        last.
+        """
         for (from_s, low), (to_s, high) in itertools.pairwise(self.points):
             if at_s < to_s:
                 return low + (high - low) * max(0.0, at_s - from_s) / (to_s - from_s)
         return self.points[-1][1]
 
     def faster(self, factor: float) -> "RateProfile":
-        """The same rates in so much less time."""
+        """Return the profile with the same rates in so much less time."""
         return RateProfile(self.name, tuple((at_s / factor, rate) for at_s, rate in self.points))
 
     def trace(self, seed: int = 0) -> Trace:
-        """Requests of independent users at these rates: of those at the highest rate, each is kept with the share that
-        its moment has of it.
+        """Draw requests of independent users at these rates: of those at the highest rate, each is kept with the share
+        that its moment has of it.
         """
         random, peak, at_s, entries = Random(seed), self.peak_per_s, 0.0, list[TraceEntry]()  # noqa: S311 - load
         while peak > 0:
@@ -205,7 +207,7 @@ LoadShape = ClosedLoop | OpenLoop
 
 
 def arrivals_s(shape: OpenLoop) -> Iterator[float]:
-    """Moments at which requests of an open loop are sent, in seconds of model time after its start.
+    """Return the moments at which requests of an open loop are sent, in seconds of model time after its start.
 
     Only a trace ends.
     """

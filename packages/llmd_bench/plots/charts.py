@@ -48,7 +48,7 @@ def scatter_svg(
     frontier: bool = False,
     box: Box | None = None,
 ) -> str:
-    """Points joined in their order, labelled where there is room.
+    """Draw points joined in their order, labelled where there is room.
 
     With `frontier` the points that no other exceeds in both x and y are joined by a step line, and only these are
     labelled: one line for what was measured, one for what was calibrated, none for bounds. `box` is drawn behind.
@@ -77,7 +77,7 @@ def lines_svg(
     y_label: str,
     y_log: bool = False,
 ) -> str:
-    """Lines with a marker at each point; the y axis begins at zero unless it is logarithmic.
+    """Draw lines with a marker at each point; the y axis begins at zero unless it is logarithmic.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -94,8 +94,8 @@ def lines_svg(
 
 
 def steps_svg(panels: Mapping[str, Sequence[ChartSeries]], *, title: str, x_label: str) -> str:
-    """Values that stay until the next point, in plots over one x axis, by the label of their y axis. Series of one name
-    have one colour in all of them; the legend is that of the last plot.
+    """Draw values that stay until the next point, in plots over one x axis, by the label of their y axis. Series of one
+    name have one colour in all of them; the legend is that of the last plot.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -115,7 +115,7 @@ def steps_svg(panels: Mapping[str, Sequence[ChartSeries]], *, title: str, x_labe
 
 
 def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) -> str:
-    """The share of samples up to each value, with lines at the median, 90 % and 99 %.
+    """Draw the share of samples up to each value, with lines at the median, 90 % and 99 %.
 
     The x axis is logarithmic where samples differ by more than a factor of twenty; zeros are then left of it.
 
@@ -205,7 +205,7 @@ LINEAR_FACTOR = 10
 
 
 def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_label: str) -> str:
-    """Points (x as seen, y as predicted, all above 0) and their diagonal, on equal axes.
+    """Draw points (x as seen, y as predicted, all above 0) and their diagonal, on equal axes.
 
     The axes are logarithmic where values differ by more than a factor of ten.
 
@@ -228,7 +228,7 @@ def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_
 
 
 def scatter_text(series: Sequence[ChartSeries], *, width: int, height: int, x_label: str, y_label: str) -> str:
-    """The points of all series as plain text of at most `width` columns and `height` lines, legend below.
+    """Draw the points of all series as plain text of at most `width` columns and `height` lines, legend below.
 
     Raises:
         KitError: plotext is not installed.
@@ -257,7 +257,9 @@ def scatter_text(series: Sequence[ChartSeries], *, width: int, height: int, x_la
 
 
 def _round_values(least: float, most: float) -> list[float]:
-    """About five values between two, at a distance of 1, 2 or 5 times a power of ten; the value itself of one."""
+    """Return about five values between two, at a distance of 1, 2 or 5 times a power of ten; the value itself of
+    one.
+    """
     if least == most:
         return [least]
     power = 10.0 ** math.floor(math.log10((most - least) / 5))

@@ -161,7 +161,7 @@ _STANDALONE = (
 def chart(
     draw: "Callable[[Axes], None]", *, title: str, x_label: str, y_label: str, labelled: Sequence[ChartPoint] = ()
 ) -> str:
-    """An SVG of what `draw` draws; the legend stands under the plot, so that it hides nothing.
+    """Return an SVG of what `draw` draws; the legend stands under the plot, so that it hides nothing.
 
     The labels of `labelled` are written beside their points, the first before the others, while there is room.
 
@@ -178,7 +178,7 @@ def chart(
 
 
 def stacked_charts(draws: "Mapping[str, Callable[[Axes], None]]", *, title: str, x_label: str) -> str:
-    """An SVG of several plots over one x axis, each by the label of its y axis. All have the legend of the last.
+    """Return an SVG of several plots over one x axis, each by the label of its y axis. All have the legend of the last.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -224,7 +224,7 @@ def _svg(figure: "Figure") -> str:
 
 
 def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
-    """A logarithmic axis with plain numbers."""
+    """Make an axis logarithmic, with plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: PLC0415 - slow to import
 
     axes.set(**{f"{which}scale": "log"})

@@ -55,7 +55,7 @@ class PageSection:
 
 
 def page(title: str, sections: Sequence[PageSection]) -> str:
-    """The page as HTML; all texts are escaped, charts (`plots.charts`) go in as they are."""
+    """Return the page as HTML; all texts are escaped, charts (`plots.charts`) go in as they are."""
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(title=title, sections=sections) + "\n"

@@ -25,7 +25,7 @@ TPSG = "TPSG (output tokens/s/GPU)"
 
 
 def series_of(rows: Mapping[str, Sequence[Row]], x: Callable[[Row], float | None], y: Metric) -> list[ChartSeries]:
-    """A series for each name, deployment, way of arrival and basis, joined in the order of rising load.
+    """Return a series for each name, deployment, way of arrival and basis, joined in the order of rising load.
 
     Repeated runs of one load are one point, at their mean. A point's label is its load.
     """
@@ -67,7 +67,7 @@ def _titles(name: str, rows: Sequence[Row]) -> Callable[[RequestedLoad], str]:
 
 
 def pareto_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
-    """Throughput per GPU against throughput per user, with the frontier; None where nothing served."""
+    """Chart throughput per GPU against throughput per user, with the frontier; None where nothing served."""
     whole = {name: [row for row in members if row.subject == "end-to-end"] for name, members in rows.items()}
     series = series_of(_by_load(whole), lambda row: row.tpsu, metric("tpsg"))
     if not series:
@@ -83,7 +83,7 @@ def pareto_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
 
 
 def latency_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
-    """Latencies against the rate of requests; None where no deployment was measured at more than one."""
+    """Chart latencies against the rate of requests; None where no deployment was measured at more than one."""
     charts: list[str] = []
     for name in LATENCIES:
         drawn = metric(name)
@@ -96,7 +96,7 @@ def latency_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
 
 
 def distribution_section(ttft: Sequence[Samples], itl: Sequence[Samples]) -> PageSection | None:
-    """Distributions over single requests and single gaps between tokens; None where nothing has them."""
+    """Chart distributions over single requests and single gaps between tokens; None where nothing has them."""
     charts: list[str] = []
     for title, label, samples in (("Time to first token", "TTFT (ms)", ttft), ("Time between tokens", "ITL (ms)", itl)):
         known = [sample_set for sample_set in samples if sample_set.values]
@@ -160,5 +160,5 @@ def _table(load: LoadComparison) -> Table:
 
 
 def _tone(line: Line) -> Tone:
-    """Colour is for what is sure: a change between two single runs has none."""
+    """Return the colour of a line: only what is sure has one, a change between two single runs has none."""
     return _TONES[line.verdict] if line.sure else ""

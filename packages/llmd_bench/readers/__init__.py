@@ -63,7 +63,7 @@ FORMATS = (
 
 
 def read(path: Path, hints: Hints | None = None) -> ReadResults:
-    """The rows of a file, or of all files below a folder, and what was rejected.
+    """Read the rows of a file, or of all files below a folder, and what was rejected.
 
     Where a folder holds the same runs in several formats, they are read once, from the one that says most.
 
@@ -82,7 +82,7 @@ def read(path: Path, hints: Hints | None = None) -> ReadResults:
 
 
 def read_all(paths: Iterable[Path], hints: Hints | None = None) -> ReadResults:
-    """The same for several files and folders.
+    """Read the rows of several files and folders, and what was rejected.
 
     Raises:
         KitError: there is nothing at one of them, or a file is no text.
@@ -91,7 +91,9 @@ def read_all(paths: Iterable[Path], hints: Hints | None = None) -> ReadResults:
 
 
 def _read(format_: Format, source: SourceFile, hints: Hints) -> ReadResults:
-    """The rows of a file. One with a figure that is impossible is not read at all: who knows what the others are."""
+    """Read the rows of a file. One with a figure that is impossible is not read at all: who knows what the others
+    are.
+    """
     try:
         return format_.read(source, hints)
     except ValidationError as error:

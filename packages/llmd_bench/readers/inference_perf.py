@@ -70,12 +70,12 @@ def stage_row(source: SourceFile, hints: Hints) -> Row:
 
 
 def _mean(good: SourceDocument, *names: str) -> float | None:
-    """The mean length, under its new name or the one that releases before 0.6 had."""
+    """Return the mean length, under its new name or the one that releases before 0.6 had."""
     return next((mean for name in names if (mean := good.part(name).number("mean")) is not None), None)
 
 
 def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> dict[str, Any]:
-    """Arrival, rate and concurrency: as the result says them, else as the stage was configured."""
+    """Return arrival, rate and concurrency: as the result says them, else as the stage was configured."""
     settings = config.part("load")
     stages, named = settings.parts("stages"), STAGE.search(source.path.name)
     number = int(named.group(1)) if named else 0
@@ -107,7 +107,7 @@ class ToolLoad:
 
 
 def config(load: ToolLoad, *, results: str, tokenizer: str, workers: int, worker_concurrency: int) -> dict[str, Any]:
-    """The configuration file's content; results are written below the folder `results`.
+    """Return the content of inference-perf's configuration file; results are written below the folder `results`.
 
     Raises:
         KitError: inference-perf has no such load.

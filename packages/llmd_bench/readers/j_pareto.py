@@ -79,7 +79,7 @@ def read_log(source: SourceFile, hints: Hints) -> ReadResults:
 
 
 def _runs(text: str, config: dict[str, str]) -> Iterator[tuple[_Run, bool]]:
-    """Each run and whether it ended; `config` is filled on the way."""
+    """Yield each run and whether it ended; `config` is filled on the way."""
     run: _Run | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if match := _CONFIG.search(line):
@@ -126,7 +126,9 @@ def _row(source: SourceFile, run: _Run, config: Mapping[str, str], hints: Hints)
 
 
 def _size(config: Mapping[str, str], subject: Scope) -> dict[str, Any]:
-    """GPUs, and the topology or the server's TP; a `gpu_count` of 0 means that the script could not find out."""
+    """Return the GPUs, and the topology or the server's TP; a `gpu_count` of 0 means that the script could not find
+    out.
+    """
     gpus, size = _whole(config.get("gpu_count")), _whole(config.get("tp"))
     if subject != "end-to-end":
         return {"gpus_counted": gpus, "tensor_parallel_size": size}
@@ -265,7 +267,7 @@ def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> 
 
 
 def _rates(block: _Block, column: int, subject: Scope, hints: Hints) -> dict[str, Any]:
-    """Prefill is counted in total tokens, of which the prompt's share is ISL / (ISL + OSL)."""
+    """Return the rates of input and output; of prefill's total tokens the prompt's share is ISL / (ISL + OSL)."""
     name = next((name for name in block.named if name == "Output tok/s" or _SERVER.fullmatch(name)), "")
     rate = block.number(name, column)
     if rate is None:

@@ -27,7 +27,7 @@ ARRIVALS: Mapping[str, Arrival] = {
 
 
 def lengths(requests: SourceDocument) -> dict[str, Any]:
-    """Mean lengths of prompts and answers."""
+    """Return the mean lengths of prompts and answers."""
     return {
         "input_tokens": requests.part("input_length").number("mean"),
         "output_tokens": requests.part("output_length").number("mean"),
@@ -48,7 +48,7 @@ def _quantiles(statistics: SourceDocument, names: Mapping[str, str] = NO_ENTRIES
 
 
 def in_flight(latency: SourceDocument, requests_per_s: float | None) -> dict[str, Any]:
-    """Requests in flight on average, by Little's law, where the load does not set them."""
+    """Return the requests in flight on average, by Little's law, where the load does not set them."""
     mean_ms = _quantiles(latency.part("request_latency")).mean
     return {} if mean_ms is None or requests_per_s is None else {"concurrency": requests_per_s * mean_ms / 1000}
 
@@ -61,7 +61,7 @@ def arrival_of(config: SourceDocument) -> Arrival | None:
 
 
 def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) -> str | None:
-    """The short form of servers given by role, replicas and TP; None where they have none, or it is not told."""
+    """Return the short form of servers given by role, replicas and TP; None where they have none, or it is not told."""
     sizes: dict[str, tuple[int, int]] = {}
     for role, replicas, size in servers:
         if role is None or replicas is None or size is None or sizes.get(role, (0, size))[1] != size:
@@ -127,7 +127,7 @@ def row_v01(source: SourceFile, hints: Hints) -> Row:
 
 
 def _hosts(host: SourceDocument) -> dict[str, Any]:
-    """Accelerators of version 0.1: one entry for each server, whose `count` is its GPUs."""
+    """Return the accelerators of version 0.1: one entry for each server, whose `count` is its GPUs."""
     accelerators = host.parts("accelerator")
     roles: list[object] = list(host.content.get("type") or ())
     sizes = [accelerator.part("parallelism").whole("tp") for accelerator in accelerators]
@@ -141,7 +141,7 @@ def _hosts(host: SourceDocument) -> dict[str, Any]:
 
 
 def _rates(throughput: SourceDocument) -> dict[str, float | None]:
-    """The format needs the total only; input is what it has above the output."""
+    """Return the rates by fields of a row. The format needs the total only; input is what it has above the output."""
     rates = {name: throughput.number(rate.v01) for name, rate in RATES_IN_REPORTS.items()}
     total, output = throughput.number(TOTAL_TOKENS.v01), rates["output_tokens_per_s"]
     rest = None if total is None or output is None else total - output
@@ -149,7 +149,7 @@ def _rates(throughput: SourceDocument) -> dict[str, float | None]:
 
 
 def _load_v01(load: SourceDocument) -> dict[str, Any]:
-    """Arrival, rate and concurrency of the stage that the report is about, as inference-perf is configured."""
+    """Return arrival, rate and concurrency of the stage that the report is about, as inference-perf is configured."""
     config = load.part("args", "load")
     stages, number = config.parts("stages"), load.part("metadata").whole("stage") or 0
     stage = stages[number] if number < len(stages) else SourceDocument()
@@ -199,7 +199,7 @@ def _origin(source: SourceFile, report: SourceDocument, own: SourceDocument) -> 
 
 
 def _engines(scenario: SourceDocument) -> dict[str, Any]:
-    """GPUs, model and topology of version 0.2: `count` is the GPUs of one replica."""
+    """Return the GPUs, model and topology of version 0.2: `count` is the GPUs of one replica."""
     parts = [part.part("standardized") for part in scenario.parts("stack")]
     engines = [part for part in parts if part.text("kind") == "inference_engine"]
     if not engines:
@@ -220,7 +220,9 @@ def _engines(scenario: SourceDocument) -> dict[str, Any]:
 
 
 def _load_v02(load: SourceDocument) -> dict[str, Any]:
-    """Arrival, rate and concurrency; an infinite concurrency is none. How requests come is known of inference-perf."""
+    """Return arrival, rate and concurrency; an infinite concurrency is none. How requests come is known of
+    inference-perf.
+    """
     standardized, concurrency = load.part("standardized"), load.part("standardized").content.get("concurrency")
     if isinstance(concurrency, (int, float)) and concurrency != float("inf"):
         return {"concurrency": float(concurrency), "arrival": "closed"}
@@ -232,7 +234,7 @@ def _load_v02(load: SourceDocument) -> dict[str, Any]:
 
 
 def _iso_seconds(duration: str | None) -> float | None:
-    """Seconds of an ISO 8601 duration in the form that the format uses (`PT12.5S`)."""
+    """Return the seconds of an ISO 8601 duration in the form that the format uses (`PT12.5S`)."""
     if duration is None:
         return None
     if not duration.startswith("PT") or not duration.endswith("S"):

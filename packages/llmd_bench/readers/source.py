@@ -32,7 +32,7 @@ class SourceDocument:
     where: str = ""
 
     def part(self, *path: str) -> "SourceDocument":
-        """The mapping at a path.
+        """Return the mapping at a path.
 
         Raises:
             UnreadableError: something else stands there.
@@ -46,7 +46,7 @@ class SourceDocument:
         return here
 
     def parts(self, name: str) -> list["SourceDocument"]:
-        """The mappings of a list.
+        """Return the mappings of a list.
 
         Raises:
             UnreadableError: something else stands there.
@@ -58,7 +58,7 @@ class SourceDocument:
         return [SourceDocument(entry, f"{self.path(name)}[{index}]") for index, entry in enumerate(entries)]
 
     def number(self, name: str) -> float | None:
-        """A number.
+        """Return the number of that name; None where there is none.
 
         Raises:
             UnreadableError: something else stands there.
@@ -71,7 +71,7 @@ class SourceDocument:
         return float(value)
 
     def whole(self, name: str) -> int | None:
-        """A whole number.
+        """Return the whole number of that name; None where there is none.
 
         Raises:
             UnreadableError: something else stands there.
@@ -82,7 +82,7 @@ class SourceDocument:
         return None if value is None else int(value)
 
     def text(self, name: str) -> str | None:
-        """A text; None where there is none, or nothing but `unknown`."""
+        """Return the text of that name; None where there is none, or nothing but `unknown`."""
         value = self.content.get(name)
         if isinstance(value, datetime):
             return value.isoformat()
@@ -193,8 +193,8 @@ _VENDORS = ("AMD-Instinct-", "AMD Instinct ", "NVIDIA-", "NVIDIA ")
 
 
 def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
-    """The row of what a file says, completed by hints. Where neither says it, all of a deployment was
-    measured, and its GPUs follow from its topology.
+    """Make the row of what a file says, completed by hints. Where neither says it, all of a deployment was measured,
+    and its GPUs follow from its topology.
 
     Raises:
         UnreadableError: something needed is in neither, a value is impossible, or nothing was measured.
@@ -237,8 +237,8 @@ def one_row(read: Callable[[SourceFile, Hints], Row], source: SourceFile, hints:
 
 
 def gpu_product(name: str, products: Collection[str]) -> str:
-    """The product without its vendor: `MI300X` of `AMD-Instinct-MI300X`, `H100` of `NVIDIA-H100-80GB-HBM3`. One of
-    `products`, the catalogue's, is known by its name alone.
+    """Return the product without its vendor: `MI300X` of `AMD-Instinct-MI300X`, `H100` of `NVIDIA-H100-80GB-HBM3`. One
+    of `products`, the catalogue's, is known by its name alone.
     """
     words = name.replace(" ", "-").split("-")
     known = [word for word in words if word in products]

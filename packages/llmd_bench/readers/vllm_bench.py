@@ -40,7 +40,7 @@ def detect(source: SourceFile) -> bool:
 
 
 def read(source: SourceFile, hints: Hints) -> ReadResults:
-    """A row for each result, and the lines that are none."""
+    """Read a row for each result, and the lines that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     lines = [(number, line) for number, line in enumerate(source.text.splitlines(), 1) if line.strip()]
@@ -87,12 +87,14 @@ def _row(source: SourceFile, line: int | None, content: Mapping[str, Any] | None
 
 
 def _unanswered(result: SourceDocument, completed: int) -> int:
-    """Releases that don't count failures leave them out of `completed`."""
+    """Return the requests without an answer: releases that don't count failures leave them out of `completed`."""
     return (result.whole("num_prompts") or completed) - completed
 
 
 def _load(result: SourceDocument) -> dict[str, Any]:
-    """A limit of requests in flight makes a closed loop; a rate without one is Poisson where its burstiness is 1."""
+    """Return arrival, rate and concurrency. A limit of requests in flight makes a closed loop; a rate without one is
+    Poisson where its burstiness is 1.
+    """
     rate, limit = result.content.get("request_rate"), result.number("max_concurrency")
     at_once = rate is None or str(rate) == "inf"
     if at_once:

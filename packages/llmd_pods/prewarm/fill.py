@@ -112,7 +112,7 @@ def _take(lock: Path) -> bool:
 
 
 def _age_s(lock: Path) -> float:
-    """Age by the file system's own clock."""
+    """Return a lock's age by the file system's own clock."""
     probe = lock.with_name(f"{lock.name}.{os.urandom(16).hex()}")
     probe.touch()
     try:

@@ -42,7 +42,7 @@ class UnsafeNameError(Exception):
 
 
 def relative(name: str) -> PurePosixPath:
-    """A file's name that somebody else chose, as a path that stays below whatever folder it is put into.
+    """Return a file's name that somebody else chose as a path that stays below whatever folder it is put into.
 
     Raises:
         UnsafeNameError: it is absolute, or has `..`, `.`, an empty part, a backslash, or a character that no name has.
@@ -123,7 +123,7 @@ class CacheFolder:
         return inside(self.cache / ".llmd-oke", f"{self._name}.unfinished", self.cache)
 
     def snapshot(self, commit: str) -> Path:
-        """The folder of one commit."""
+        """Return the folder of one commit."""
         return inside(self.folder / "snapshots", commit, self.cache)
 
     def is_complete(self) -> bool:

@@ -32,7 +32,7 @@ _SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 
 
 def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -> Listing:
-    """The files of a repository at a revision."""
+    """List the files of a repository at a revision."""
     model = f"{endpoint}/api/models/{repository}"
     with _listing_errors(f"{model}/revision/{revision}"):
         commit = str(web.read_json(f"{model}/revision/{urllib.parse.quote(revision, safe='')}")[0]["sha"])
@@ -75,7 +75,7 @@ def _size(value: object) -> int:
 
 
 def list_object_storage(web: Web, source_url: str, repository: str, revision: str = "main") -> Listing:
-    """The files under a repository's name in a bucket, by a pre-authenticated request that may list.
+    """List the files under a repository's name in a bucket, by a pre-authenticated request that may list.
 
     A bucket has no commits, so names, sizes and checksums make one. A `SHA256SUMS` among the files wins over the
     checksums of Object Storage.
@@ -113,7 +113,9 @@ def _of_object_storage(entry: dict[str, Any], base: str, prefix: str) -> RemoteF
 
 
 def _by_md5(digest: str) -> tuple[str, str]:
-    """Objects that were uploaded in parts have no MD5 of their content but one of their parts' (`<md5>-<parts>`)."""
+    """Return check and digest by an MD5: objects that were uploaded in parts have none of their content but one of
+    their parts' (`<md5>-<parts>`).
+    """
     if _PARTS_DIGEST.fullmatch(digest):
         return "md5-of-parts", digest
     try:
@@ -139,7 +141,7 @@ def _with_checksums(web: Web, files: list[RemoteFile]) -> list[RemoteFile]:
 
 
 def _of_headers(web: Web, url: str) -> dict[str, str]:
-    """Checksums that Object Storage has for an object but doesn't list."""
+    """Return the checksums that Object Storage has for an object but doesn't list."""
     headers = web.head(url)
     try:
         sha256 = base64.b64decode(headers.get("opc-content-sha256", ""), validate=True)

@@ -86,7 +86,7 @@ class Download:
         return f"{self._name}: {amount(present)} of {amount(total)} ({share:.0f} %), {amount(speed)}/s{forecast}"
 
     def _present_bytes(self) -> int:
-        """Bytes of the files that are there, whole or in part."""
+        """Return the bytes of the files that are there, whole or in part."""
         paths = ((self._targets[file.path], self._partials[file.path]) for file in self._files)
         return sum(min(max(map(_size, pair)), file.size) for pair, file in zip(paths, self._files, strict=True))
 
@@ -117,12 +117,12 @@ class Download:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 where there is none."""
+    """Return the bytes of a file; 0 where there is none."""
     return path.stat().st_size if path.is_file() else 0
 
 
 def amount(size: float) -> str:
-    """Bytes for people, in the unit that fits."""
+    """Describe a number of bytes for people, in the unit that fits."""
     unit, name = next(((unit, name) for unit, name in _UNITS if size >= unit), (1, "B"))
     return f"{size / unit:.1f} {name}"
 
@@ -148,7 +148,7 @@ def has_digest(path: Path, file: RemoteFile) -> bool:
 
 
 def part_sizes(size: int, parts: int) -> list[int]:
-    """The sizes in bytes, whole MiB, that as many parts of a file may have had; usual ones first."""
+    """Return the sizes in bytes, whole MiB, that as many parts of a file may have had; usual ones first."""
     if parts == 1:
         return [size]
     smallest, above = -(-size // parts), -(-size // (parts - 1))
@@ -158,7 +158,9 @@ def part_sizes(size: int, parts: int) -> list[int]:
 
 
 def digest_of_parts(path: Path, part_bytes: int) -> str:
-    """The checksum that Object Storage gives what is uploaded in parts: the MD5 of their MD5s, and their number."""
+    """Return the checksum that Object Storage gives what is uploaded in parts: the MD5 of their MD5s, and their
+    number.
+    """
     digests: list[bytes] = []
     with path.open("rb") as content:
         for _ in range(0, path.stat().st_size, part_bytes):

@@ -46,7 +46,7 @@ class Web:
     token: str | None = None
 
     def open(self, url: str, headers: dict[str, str] | None = None, method: str = "GET") -> Any:
-        """The answer, open for reading."""
+        """Open a URL and return the answer, open for reading."""
         request = urllib.request.Request(url, headers=dict(headers or {}), method=method)  # noqa: S310 - https by the endpoints' defaults
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
@@ -66,7 +66,7 @@ class Web:
             shutil.copyfileobj(answer, content, CHUNK_BYTES)
 
     def read_json(self, url: str) -> tuple[Any, str]:
-        """The document, and the URL of its next page if there is one."""
+        """Read a document, and return it with the URL of its next page if there is one."""
 
         def request() -> tuple[Any, str]:
             with self.open(url) as answer:
@@ -77,7 +77,7 @@ class Web:
         return with_tries(request, without_secrets(url))
 
     def read_text(self, url: str, most_bytes: int) -> str:
-        """The text of a small file, at most as many bytes of it."""
+        """Read the text of a small file, at most as many bytes of it."""
 
         def request() -> str:
             with self.open(url) as answer:
@@ -86,7 +86,7 @@ class Web:
         return with_tries(request, without_secrets(url))
 
     def head(self, url: str) -> dict[str, str]:
-        """The headers of a file without its content, names in small letters."""
+        """Read the headers of a file without its content, names in small letters."""
 
         def request() -> dict[str, str]:
             with self.open(url, method="HEAD") as answer:
@@ -96,14 +96,14 @@ class Web:
 
 
 def without_secrets(url: str) -> str:
-    """The URL for messages: a pre-authenticated request is a secret in its path."""
+    """Return the URL for messages: a pre-authenticated request is a secret in its path."""
     parts = urllib.parse.urlsplit(url)
     path = parts.path.partition("/p/")[0] + "/p/..." if "/p/" in parts.path else parts.path
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
 
 
 def secret_of(environment: Mapping[str, str], name: str) -> str:
-    """The secret in a variable, without the line end that a file leaves; empty where there is none.
+    """Return the secret in a variable, without the line end that a file leaves; empty where there is none.
 
     Raises:
         PrewarmError: it has what a line of HTTP can't carry, which errors of the library would show.
@@ -138,5 +138,5 @@ def with_tries(request: Callable[[], T], label: str) -> T:
 
 
 def pause_s(attempt: int) -> float:
-    """Seconds to wait after a try that failed."""
+    """Return the seconds to wait after a try that failed."""
     return min(LONGEST_PAUSE_S, 2.0**attempt)
