@@ -14,12 +14,12 @@ from llmd_base.addresses import HttpEndpoint, PodAddress
 from llmd_base.errors import KitError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where every pod finds its account's token and the API server's certificate authority."""
+"""Folder in which every pod finds its account's token and the API server's certificate authority."""
 
 FIELD_MANAGER = "llmd-oke"
 REQUEST_TIMEOUT_S = 30.0
 PAUSES_S = (1.0, 4.0, 15.0)
-"""Before a request is tried again, because the API server didn't answer or is busy: what was measured must not be lost
+"""Pauses before each further try, because the API server didn't answer or is busy: what was measured must not be lost
 with one that restarts.
 """
 

@@ -13,23 +13,23 @@ LABEL = "llmd-oke/smoke"
 """A label of Job, pod and result; its value is the name of the model's objects."""
 
 JOB_ANNOTATION = "llmd-oke/job"
-"""On a result: the Job that wrote it."""
+"""Annotation of a result: the Job that wrote it."""
 
 CHUNK_BYTES = 900_000
-"""A ConfigMap may have 1 MiB."""
+"""Bytes of a piece, since a ConfigMap may have 1 MiB."""
 
 MAX_CHUNKS = 32
-"""Of one pod: 29 MB compressed, about ten million token times. Whoever has more leaves something out."""
+"""Most pieces of one pod: 29 MB compressed, about ten million token times. Whoever has more leaves something out."""
 
 MAX_BYTES = 512 * 2**20
-"""Of a pod's result, uncompressed."""
+"""Most bytes of a pod's result, uncompressed."""
 
 PART_LABEL = "llmd-oke/part-of-job"
-"""Its value is the Job whose result a ConfigMap has a piece of."""
+"""Label whose value is the Job whose result a ConfigMap has a piece of."""
 
 PART_KEY = "part"
 COUNT_ANNOTATION = "llmd-oke/parts"
-"""How many pieces the pod's result has."""
+"""Annotation with the number of pieces of the pod's result."""
 
 NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 

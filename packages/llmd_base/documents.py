@@ -8,7 +8,7 @@ import yaml
 from pydantic_core import ErrorDetails, ValidationError
 
 PATTERNS_IN_WORDS: dict[str, str] = {}
-"""What patterns ask for, by the pattern; whoever declares one adds its words."""
+"""Words for patterns, by the pattern; whoever declares one adds its words."""
 
 Context = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ ACCEPTED: dict[str, Callable[[Context], str]] = {
 }
 
 PARSED = {"int_parsing": "a whole number", "float_parsing": "a number", "int_from_float": "a whole number"}
-"""Of texts that are read as something else."""
+"""Words for texts that are read as something else, by pydantic's kinds of errors."""
 
 KIND_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (bool, "true or false"),
@@ -86,13 +86,13 @@ def explain(error: ValidationError, whole: str = "row") -> str:
 
 
 MAX_BYTES = 4 * 2**20
-"""Of a YAML text from outside: the largest benchmark report has 60 KiB."""
+"""Longest YAML text from outside: the largest benchmark report has 60 KiB."""
 
 MAX_NESTING = 2000
-"""Of objects and lists in each other: YAML's C reader has no limit of its own and ends the whole program."""
+"""Most objects and lists in each other: YAML's C reader has no limit of its own and ends the whole program."""
 
 MAX_VALUES = 200_000
-"""That a text stands for, with all that its aliases repeat: 400 bytes of aliases can stand for billions."""
+"""Most values that a text stands for, with all that its aliases repeat: 400 bytes of aliases can stand for billions."""
 
 _Events: Any = getattr(yaml, "CLoader", yaml.Loader)
 

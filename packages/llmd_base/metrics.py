@@ -90,7 +90,7 @@ LATENCIES = (
     ),
     Latency("e2e_ms", "E2E", "whole request", "request_latency", "s", lambda record: (record.latency_s,)),
 )
-"""In the order in which people are shown them."""
+"""Latencies in the order in which people are shown them."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ TOTAL_TOKENS = ReportRate("total_tokens_per_sec", "total_token_rate", "tokens/s"
 """Input and output together: reports have it, rows don't."""
 
 RATES_IN_REPORTS: Mapping[str, ReportRate] = {metric.name: metric.report for metric in _RATES if metric.report}
-"""By the names of a row's fields."""
+"""Rates that reports have, by the names of a row's fields."""
 
 
 def _quantiles(latencies: Iterable[Latency]) -> list[Metric]:
@@ -198,12 +198,12 @@ METRICS: Mapping[str, Metric] = {
         *_quantiles(sorted(LATENCIES, key=lambda latency: _FIELDS.index(latency.name))),
     )
 }
-"""All of them by name; latencies in the order of a row's fields."""
+"""All metrics by name; latencies in the order of a row's fields."""
 
 SHOWN: tuple[str, ...] = tuple(
     metric.name for metric in (*_RATES, *_quantiles(LATENCIES), *_SHARES) if metric.in_tables
 )
-"""What a table of a comparison shows, as far as the rows have it."""
+"""Metrics in a table of a comparison, as far as the rows have them."""
 
 
 def metric(name: str) -> Metric:

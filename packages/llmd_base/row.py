@@ -10,10 +10,10 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Scope = Literal["end-to-end", "prefill", "decode"]
-"""What was under load: a whole deployment behind its router, or one server that only prefills or only decodes."""
+"""Scope of a load: a whole deployment behind its router, or one server that only prefills or only decodes."""
 
 Arrival = Literal["closed", "constant", "poisson", "trace"]
-"""How requests arrive: a fixed number in flight, at even intervals, at random, or as in a recorded trace."""
+"""Way in which requests arrive: a fixed number in flight, at even intervals, at random, or as in a recorded trace."""
 
 CONDITIONS = ("image", "release", "attention_backend", "quick_reduce", "block_size", "router_profile")
 """The fields of a row that say what was deployed beside its topology."""
@@ -34,11 +34,11 @@ class Basis(StrEnum):
     """Trust that a figure deserves, best first; it stands beside each one that is shown."""
 
     MEASURED = "measured"
-    """Of real servers."""
+    """Measured on real servers."""
     CALIBRATED = "calibrated"
-    """Of a model, or of simulated servers, fitted to measurements."""
+    """Calibrated: of a model, or of simulated servers, fitted to measurements."""
     BOUND = "bound"
-    """Of what the hardware can't exceed; never a forecast."""
+    """Bound by what the hardware can't exceed; never a forecast."""
 
 
 def _printable(text: str) -> str:
@@ -61,13 +61,13 @@ Note = Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_enc
 """Words from a file, of one line or more."""
 
 Amount = Annotated[float, Field(ge=0, le=1e15)]
-"""A figure. What is larger is none, and would overflow what is computed of it."""
+"""Figure of a row. What is larger is none, and would overflow what is computed of it."""
 
 Count = Annotated[int, Field(ge=0, le=10**12)]
-"""How many."""
+"""Number of things."""
 
 Positive = Annotated[int, Field(ge=1, le=10**6)]
-"""How many there are at least one of: rates are divided by it."""
+"""Number of things of which there is at least one: rates are divided by it."""
 
 
 def usd_per_million_tokens(usd_per_hour: float | None, tokens_per_s: float | None) -> float | None:
@@ -129,12 +129,12 @@ class Row(_Part):
     block_size: int | None = None
     """Tokens of a block of KV cache."""
     router_profile: Name | None = None
-    """How routers chose servers, as the stack file has it; `none` where there was no router."""
+    """Router's way of choosing servers, as the stack file has it; `none` where there was no router."""
     topology: Name | None = None
-    """In the field's short form (`8p-tp1-4d-tp2`), for one unit of a whole deployment."""
+    """Short form of one unit of a whole deployment, such as `8p-tp1-4d-tp2`."""
     copies: Positive = 1
     tensor_parallel_size: Positive | None = None
-    """Of the server, where `subject` is one role."""
+    """Tensor parallel size of the server, where `subject` is one role."""
     gpus_counted: Positive
     """GPUs that servers use; rates per GPU go by these."""
     gpus_reserved: Count | None = None

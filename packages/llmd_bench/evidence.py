@@ -50,8 +50,9 @@ class ServerCounters:
 
 
 EMULATION = 1.2
-"""Reads up to this many times as fast as emulated ones are taken to be emulated; ours, above the 0.246 to 0.279 GB/s
-that were measured."""
+"""Factor up to which reads that are faster than emulated ones are taken to be emulated; ours, above the 0.246 to 0.279
+GB/s that were measured.
+"""
 
 VLLM_COUNTERS = ServerCounters(
     prompt_tokens=Counter(("vllm:prompt_tokens_total", "vllm:prompt_tokens")),

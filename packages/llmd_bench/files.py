@@ -84,10 +84,10 @@ class Hints:
 
 
 MAX_BYTES = 64 * 2**20
-"""Of a file of rows or a report: about fifty thousand rows, which take 3 s to read."""
+"""Most bytes of a file of rows or a report: about fifty thousand rows, which take 3 s to read."""
 
 MAX_REQUEST_BYTES = 2**30
-"""Of a file of single requests: some ten million token times."""
+"""Most bytes of a file of single requests: some ten million token times."""
 
 _NESTED: Mapping[str, tuple[str, ...]] = {
     "origin": tuple(Origin.model_fields),

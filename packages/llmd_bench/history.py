@@ -30,7 +30,7 @@ from llmd_bench.files import (
 from llmd_bench.stores import FileStore, FolderStore, safe_names
 
 ROWS_FILE = "rows.jsonl"
-"""What comparisons and the history read; a folder of results is recognised by it."""
+"""File of rows that comparisons and the history read; a folder of results is recognised by it."""
 
 _RUN = re.compile(r"[^/]+/(?P<load>bench/)?(?P<time>\d{8}T\d{6}Z)/")
 _HASH = re.compile(r"[0-9a-f]{4,64}")

@@ -13,10 +13,10 @@ ARRIVALS: Mapping[Arrival, str] = {
     "poisson": "Poisson",
     "trace": "trace",
 }
-"""What to call the ways in which requests arrive."""
+"""Names of the ways in which requests arrive."""
 
 MAX_LOADS = 500
-"""In one comparison, of which each has a table."""
+"""Most loads in one comparison, of which each has a table."""
 
 LEVEL_TOLERANCE = 0.02
 """Rates and concurrencies that differ by less are the same load."""

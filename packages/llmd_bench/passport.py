@@ -23,9 +23,9 @@ class ColdStart(_Part):
     applied: str
     """Creation of the first of the servers that run now."""
     ready: str | None
-    """When the last of them became ready; None where one isn't, or lost its readiness since."""
+    """Moment at which the last of the servers became ready; None where one isn't, or lost its readiness since."""
     first_token: str | None
-    """When a benchmark had the first token from them through the router."""
+    """Moment at which a benchmark had the first token from the servers through the router."""
     ready_s: float | None
     first_token_s: float | None
 
@@ -40,13 +40,14 @@ class RunningImage(_Part):
     """An image that containers of one name run. Digests are those that nodes pulled; empty where nobody tells."""
 
     asked: str
-    """What the manifest asks for: tag, and digest where the kit's lock has one."""
+    """Reference in the manifest: tag, and digest where the kit's lock has one."""
     tag: str
     locked: str | None
     """The digest that is asked for; None where only the tag is."""
     digests: tuple[str, ...]
-    """What runs, as nodes tell: of the index or of the image for their platform. More than one while an update goes
-    on, or where a tag was moved between two pulls."""
+    """Digests that run, as nodes tell: of the index or of the image for their platform. More than one while an update
+    goes on, or where a tag was moved between two pulls.
+    """
 
 
 class Accuracy(_Part):
@@ -80,7 +81,7 @@ class Passport(_Part):
     config_hash: str
     release: str
     override: dict[str, str] = {}
-    """What runs instead of the release's own, by the names of the stack file's `override`."""
+    """Versions that run instead of the release's own, by the names of the stack file's `override`."""
     project_values: dict[str, str] = {}
     """Files of the project's own `values/` that the stack goes by, each with its SHA-256."""
     topology: str
@@ -90,9 +91,9 @@ class Passport(_Part):
     price_usd_per_hour: float
     price_includes: str
     images: dict[str, RunningImage]
-    """What was asked for and what runs, by role and container."""
+    """Images that were asked for and that run, by role and container."""
     restarts: dict[str, int]
-    """Of containers of the pods that run now, by role and container; those without any are left out."""
+    """Restarts of containers of the pods that run now, by role and container; those without any are left out."""
     basis: Basis
     simulated: tuple[str, ...]
     smoke_passed: bool
@@ -102,7 +103,7 @@ class Passport(_Part):
     remote_prefill: dict[str, Any] | None
     accuracy: Accuracy | None
     usd_per_million_output_tokens: float | None
-    """At the smoke benchmark's load, which is light; at a full load it is lower."""
+    """Price at the smoke benchmark's load, which is light; at a full load it is lower."""
     cold_start: ColdStart | None
     nodes: dict[str, NodeAcceptance | None] = {}
     """The nodes that servers run on, with their last acceptance; None where they were not tested."""

@@ -93,7 +93,7 @@ async def _read(endpoint: MetricsEndpoint, timeout_s: float) -> Reading:
 
 
 ATTEMPTS = 3
-"""For a question that gets no answer; only after that does it count as wrong."""
+"""Number of tries for a question that gets no answer; only after these does it count as wrong."""
 
 NO_TIME = "there was no time left"
 

@@ -47,7 +47,7 @@ WARMUP_OUTPUT_TOKENS = 16
 """Enough for a warm-up request to have been decoded together with others."""
 
 QUESTIONS_AT_A_TIME = 16
-"""As many as `llmd-oke eval` asks: the whole set takes about a minute."""
+"""Questions at a time, as many as `llmd-oke eval` asks: the whole set takes about a minute."""
 
 WAVES = 3
 """Requests for each user below which filling and draining weigh on the result."""
@@ -61,7 +61,7 @@ LATE_SHARE = 0.05
 """Share of a simulator's steps that may be late before its latencies say more of the machine than of the model."""
 
 TOO_SLOW = "this machine was too slow for the simulation"
-"""How the remark begins that says so."""
+"""Beginning of the remark that a simulation was late."""
 
 _SIMULATED_STEPS = Counter(("llmd_oke_simulator_steps_total",))
 _SIMULATED_LATE_STEPS = Counter(("llmd_oke_simulator_late_steps_total",))

@@ -21,7 +21,7 @@ class Line:
     interval: str
     verdict: Verdict
     sure: bool
-    """Whether repeated runs bear the verdict out."""
+    """True if repeated runs bear the verdict out."""
 
 
 COLUMNS = ("", "A", "B", "change", "95 % confidence", "")

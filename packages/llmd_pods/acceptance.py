@@ -27,7 +27,7 @@ CHECKS: tuple[CheckName, ...] = (
     "links",
     "all-reduce",
 )
-"""In the order in which they are done; the last two take two nodes."""
+"""Checks in the order in which they are done; the last two take two nodes."""
 
 Outcome = Literal["passed", "failed", "not run", "no tool"]
 """`no tool`: the image lacks what the check needs, which says nothing of the node."""
@@ -442,7 +442,7 @@ def missing_tools(reports: Iterable[NodeReport]) -> list[str]:
 
 
 LABEL = "llmd-oke/acceptance"
-"""Of ConfigMaps with results; the value is the pool."""
+"""Label of ConfigMaps with results; the value is the pool."""
 
 RESULT_KEY = "result.json"
 TAINT_KEY, TAINT_VALUE, TAINT_EFFECT = "llmd-oke/acceptance", "failed", "NoSchedule"

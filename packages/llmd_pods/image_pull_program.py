@@ -21,7 +21,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TERMINATION_LOG = Path("/dev/termination-log")
 REQUEST_TIMEOUT_S = 30.0
 QUIET_S = 30.0
-"""How long nothing may be under way before nodes that are still missing are given up."""
+"""Seconds without anything under way after which nodes that are still missing are given up."""
 
 Pods = list[dict[str, Any]]
 

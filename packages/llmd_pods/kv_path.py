@@ -50,7 +50,7 @@ WORD_BYTES = 4
 _RECEIVED = "/counters/port_rcv_data"
 
 Counters = Mapping[str, int]
-"""By device, port, group and name: `mlx5_0/1/counters/port_rcv_data`."""
+"""Counters by device, port, group and name: `mlx5_0/1/counters/port_rcv_data`."""
 
 
 def read_counters(folder: Path = FOLDER) -> dict[str, int]:
@@ -88,7 +88,7 @@ MEMORY = "VRAM"
 """NIXL's name of GPU memory."""
 
 PATTERN = 0xA5
-"""What a buffer that is read is full of, so that a read can be told from none."""
+"""Byte that a buffer that is read is full of, so that a read can be told from none."""
 
 Clock = Callable[[], float]
 
@@ -99,7 +99,7 @@ class MemoryRegion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     metadata: str
-    """In hexadecimal digits."""
+    """Metadata of the agent, in hexadecimal digits."""
     address: int
     length_bytes: int
     device: int

@@ -23,15 +23,17 @@ TERMINATION_LOG = Path("/dev/termination-log")
 LONGEST_WORDS = 2000
 
 LEAD_S = 4.0
-"""Between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods, all of them ready, ask
-four times a second.
+"""Seconds between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods, all of them
+ready, ask four times a second.
 """
 
 START_LIMIT_S = 900.0
 START_PAUSE_S = 0.25
 
 CLOCKS_APART_S = 5.0
-"""How far a pod's clock may be behind the API server's: it begins as much later than pods whose clocks are right."""
+"""Seconds that a pod's clock may be behind the API server's: it begins as much later than pods whose clocks are
+right.
+"""
 
 INTERRUPTED = 130
 """Exit code of a pod that was ended before its load began."""

@@ -38,7 +38,7 @@ SUMMARY_KEY = "summary.json"
 REPORT_KEY = "report.yaml"
 
 LARGEST_BYTES = 600_000
-"""Of the compressed result: with base64's third on top, and report and summary beside it, under 1 MiB."""
+"""Most bytes of the compressed result: with base64's third on top, and report and summary beside it, under 1 MiB."""
 
 LONGEST_WORDS_BYTES = 4096
 """Kubernetes' limit of a termination message."""
@@ -179,7 +179,7 @@ def _smaller(packed: _Packed) -> Iterator[_Packed]:
 TERMINATION_LOG = Path("/dev/termination-log")
 
 LOG_INTERVAL_S = 10.0
-"""Between two lines of log within a phase."""
+"""Seconds between two lines of log within a phase."""
 
 
 def main() -> int:

@@ -183,7 +183,7 @@ class NotConnected(Exception):
 
 
 _BUFFER = bytearray(65536)
-"""What all connections read into, one after the other; a buffer for each read would cost more than the read."""
+"""Buffer that all connections read into, one after the other; one for each read would cost more than the read."""
 
 _VIEW = memoryview(_BUFFER)
 

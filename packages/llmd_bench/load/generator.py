@@ -92,16 +92,16 @@ async def run_load(
 
 
 PAUSE_S = 1.0
-"""Between two attempts."""
+"""Seconds between two attempts."""
 
 ATTEMPT_TIMEOUT_S = 30.0
-"""Of model time, for one attempt: the first prompt of a pair of servers takes the seconds of their handshake."""
+"""Seconds of model time for one attempt: the first prompt of a pair of servers takes those of their handshake."""
 
 _HOPELESS = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 422")
 """Answers that waiting won't change."""
 
 _NO_SUCH_MODEL = ("does not exist", "NotFoundError")
-"""In vLLM's answer 404 for a model that it doesn't serve; a router without routes yet says 404 in other words."""
+"""Marks of vLLM's answer 404 for a model that it doesn't serve; a router without routes yet says 404 in other words."""
 
 _TAKEN_UP = 10
 """Answers of that kind in a row after which waiting won't change it: while a Gateway takes a new route up, a server of

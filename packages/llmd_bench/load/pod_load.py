@@ -115,7 +115,7 @@ _MICRO = 1_000_000
 _HEALTH = TypeAdapter(Health)
 
 LATEST_START_S = 1.0
-"""Between the first and the last pod to begin a stage; more is told with the result."""
+"""Seconds between the first and the last pod to begin a stage; more is told with the result."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 TICK_S = 0.02
-"""Between two looks at how late the event loop is."""
+"""Seconds between two looks at how late the event loop is."""
 
 TICKS_PER_NEWS = 5
 
@@ -278,10 +278,10 @@ def _own(assignment: ProcessSettings, count: int) -> Callable[[int], bool]:
 
 
 STOP_GRACE_S = 5.0
-"""For processes to tell the rest after the last moment at which anything may be under way."""
+"""Seconds for processes to tell the rest after the last moment at which anything may be under way."""
 
 READY_LIMIT_S = 30.0
-"""For forked processes to wait for orders; milliseconds on a machine that has time for them."""
+"""Seconds for forked processes to wait for orders; milliseconds on a machine that has time for them."""
 
 
 class NotReady(Exception):
@@ -324,7 +324,7 @@ class _Member:
         self.counts = Counts()
         self.state: Literal["starting", "ready", "running", "ended"] = "starting"
         self.lost = ""
-        """Why it has ended, where nobody ended it."""
+        """Reason why the process has ended, where nobody ended it."""
 
     def dismiss(self) -> None:
         """End it, whatever it does."""

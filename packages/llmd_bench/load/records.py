@@ -142,13 +142,13 @@ class RequestRecord:
 
 
 LATEST_MS = 5.0
-"""How late the slowest hundredth of requests and of the loop's own ticks may be before latencies are in doubt."""
+"""Lateness of the slowest hundredth of requests and of the loop's own ticks beyond which latencies are in doubt."""
 
 LATEST_SHARE = 0.05
 """The same as a share of the median time to first token: what is slow anyway isn't spoiled by some milliseconds."""
 
 MIN_SENT_SHARE = 0.97
-"""Of the offered rate: a run that sent less was another run than the one asked for."""
+"""Least share of the offered rate: a run that sent less was another run than the one asked for."""
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ def _rule(shape: LoadShape, trim: Trim) -> str:
 
 
 _DIGITS = 6
-"""Of a second: microseconds, below what a clock of this kind can tell."""
+"""Decimal digits of a second: microseconds, below what a clock of this kind can tell."""
 
 _KEYS = {
     item.name: {"started_s": "sent_s", "latency_s": "ended_s"}.get(item.name, item.name)

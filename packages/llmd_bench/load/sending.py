@@ -184,7 +184,7 @@ def _judge(stream: EventStream) -> tuple[Failure | None, str | None]:
 
 
 OnEnd = Callable[[bool], None]
-"""Is told whether the request succeeded."""
+"""Function that is told whether the request succeeded."""
 
 
 class Sender:
@@ -343,7 +343,9 @@ class Share:
 WHOLE = Share()
 
 PAUSE_AFTER_FAILURE_S = 0.1
-"""Before a user of a closed loop tries again: a server that refuses at once would use up all requests in a moment."""
+"""Seconds before a user of a closed loop tries again: a server that refuses at once would use up all requests in a
+moment.
+"""
 
 Due = tuple[int, float]
 """A request and the moment at which it is due."""

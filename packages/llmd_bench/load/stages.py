@@ -157,7 +157,7 @@ class StageConditions:
 
 
 DEFAULT_CONDITIONS = StageConditions()
-"""All of it, at once, in real time."""
+"""Conditions of a load that this program sends whole, at once, in real time."""
 
 
 def _rate(amount: float, window: MeasuredWindow) -> float:
@@ -167,7 +167,7 @@ def _rate(amount: float, window: MeasuredWindow) -> float:
 VERDICT = "the load can't be sent"
 
 MAX_REQUESTS_PER_S = 10_000.0
-"""For each process: beyond what any sends, so that a slip of the pen does not run for hours."""
+"""Most requests per second of a process: beyond what any sends, so that a slip of the pen does not run for hours."""
 
 
 def check(stages: Sequence[LoadStage], workload: RequestWorkload, processes: int) -> None:
@@ -307,7 +307,8 @@ def _events_per_s(moments_s: Sequence[float]) -> float | None:
 
 
 LEAD_S = 0.05
-"""Between the order to begin and the common start: all processes wait for it, so that it is all that they have to read.
+"""Seconds between the order to begin and the common start: all processes wait for it, so that it is all that they have
+to read.
 """
 
 LIVE_INTERVAL_S = 1.0
@@ -399,7 +400,7 @@ class _StageRun:
         self._last_due_s = duration_s or 0.0
         self._planned = self._plan()
         self.out_of_time = False
-        """Whether the run's limit came before the stage's end, once that has been run."""
+        """True if the run's limit came before the stage's end, once that has been run."""
         self._ended = self._failures = 0
         self._start_s = 0.0
         self._meter = Meter(conditions.time_scale)

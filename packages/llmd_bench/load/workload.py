@@ -73,7 +73,9 @@ def draw(length: Length, random: Random) -> int:
 
 
 CHARACTERS_PER_TOKEN = 4
-"""Of the endpoint picker's estimate (`averageCharactersPerToken` in llm-d and the inference extension)."""
+"""Characters of a token in the endpoint picker's estimate (`averageCharactersPerToken` in llm-d and the inference
+extension).
+"""
 
 _TEXT = """
 the and for are but not you all any can had her was one our out day get has him his how man new now old see two way

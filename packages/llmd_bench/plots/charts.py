@@ -201,7 +201,7 @@ MARGIN = 1.15
 """Room beyond the smallest and the largest value."""
 
 LINEAR_FACTOR = 10
-"""Between the limits of axes; beyond it they are logarithmic."""
+"""Factor between the limits of axes beyond which they are logarithmic."""
 
 
 def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_label: str) -> str:

@@ -120,7 +120,7 @@ PANEL_IN = 2.1
 LEGEND_ROW_IN = 0.2
 
 INK = "#0a0b0c"
-"""Stands for the colour of text; becomes `currentColor`, so that a chart fits a light page and a dark one."""
+"""Placeholder of the text's colour; becomes `currentColor`, so that a chart fits a light page and a dark one."""
 
 COLOURS = ("#3a82c9", "#e0752f", "#2aa38a", "#c8528f", "#8a70d6", "#a98f1c", "#5b9aa8", "#cf5252")
 """Told apart on white and on black, by colour-blind readers too where markers help."""

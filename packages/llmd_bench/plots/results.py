@@ -18,7 +18,7 @@ from llmd_bench.plots.page import Cell, PageSection, Table, Tone, page
 from llmd_bench.texts import COLUMNS, Line, heading, lines
 
 LATENCIES = ("ttft_ms.p95", "itl_ms.p95", "e2e_ms.mean")
-"""What is drawn against the rate of requests."""
+"""Metrics that are drawn against the rate of requests."""
 
 TPSU = "TPSU (output tokens/s/user)"
 TPSG = "TPSG (output tokens/s/GPU)"

@@ -24,7 +24,7 @@ from llmd_bench.readers.source import SourceDocument, SourceFile, to_row
 TOOL = "inference-perf"
 
 _KEYS = {"p50": "median", "p99p9": "p99.9"}
-"""Its names where they differ from those of a row."""
+"""Names of quantiles in inference-perf where they differ from those of a row."""
 
 STAGE = re.compile(r"stage_(\d+)_lifecycle_metrics\.json$")
 """Names of the files of stages, which a summary sums up."""
@@ -89,7 +89,7 @@ def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> d
 
 
 SPARE = 1.1
-"""Prompts are made beforehand: a tenth more than the rate asks for."""
+"""Factor of prompts that are made beforehand: a tenth more than the rate asks for."""
 
 
 @dataclass(frozen=True)

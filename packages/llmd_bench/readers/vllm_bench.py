@@ -31,7 +31,7 @@ _METADATA = (
 _MARKS = ("request_throughput", "output_throughput", "completed")
 
 FAR_BELOW = 0.9
-"""With both a rate and a limit of requests in flight, the limit sets the pace once the rate is missed by this much."""
+"""Share of the rate below which a limit of requests in flight sets the pace, where there are a rate and a limit."""
 
 
 def detect(source: SourceFile) -> bool:

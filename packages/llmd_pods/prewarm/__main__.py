@@ -13,7 +13,7 @@ from .places import ENCODINGS, REHEARSED_VOCABULARY, CacheFolder, RemoteFile, Un
 WRITABLE = (
     "its folder has to be this user's, or its export has to map all users to the owner (File Storage: squash all)"
 )
-"""What a cache needs that this program can't write to."""
+"""Words for what a cache needs that this program can't write to."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

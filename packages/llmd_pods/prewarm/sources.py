@@ -19,7 +19,7 @@ SKIPPED_FOLDERS = ("original", "metal")
 """Weights in formats that vLLM doesn't read; it leaves `original` out too."""
 
 MAX_PAGES = 1000
-"""Of a listing: a thousand files each."""
+"""Most pages of a listing: a thousand files each."""
 
 SUMS = "SHA256SUMS"
 """Name of the file beside a model's objects with their SHA-256, as `sha256sum` writes it."""
