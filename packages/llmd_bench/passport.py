@@ -173,22 +173,19 @@ def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
     yield "remote prefill", _remote_prefill(passport.remote_prefill)
     yield "accuracy", f"{passport.accuracy or 'not evaluated in this configuration'}"
     if passport.nodes:
-        yield "acceptance of nodes", _nodes(passport.nodes)
+        tested = {name: item for name, item in passport.nodes.items() if item is not None}
+        failed = [plain(name) for name, item in tested.items() if item.verdict != "passed"]
+        oldest = min((item.date[:10] for item in tested.values()), default="")
+        since = f", the oldest result of {plain(oldest)}" if oldest else ""
+        failures = f"; **failed**: {', '.join(failed)}" if failed else ""
+        passed = f"{len(tested) - len(failed)} of {len(passport.nodes)} passed"
+        yield "acceptance of nodes", f"{passed}{since}{failures}"
     yield "price", f"{passport.price_usd_per_hour:,.2f} USD per hour ({passport.price_includes})"
     if passport.usd_per_million_output_tokens is not None:
         cost = f"{passport.usd_per_million_output_tokens:,.2f} USD"
         yield "1M output tokens", f"{cost} at the smoke benchmark's load; less at a full one"
     yield "cold start", f"{passport.cold_start or 'not seen: the servers did not start together'}"
     yield "made", passport.created
-
-
-def _nodes(nodes: Mapping[str, NodeAcceptance | None]) -> str:
-    tested = {name: item for name, item in nodes.items() if item is not None}
-    failed = [plain(name) for name, item in tested.items() if item.verdict != "passed"]
-    oldest = min((item.date[:10] for item in tested.values()), default="")
-    since = f", the oldest result of {plain(oldest)}" if oldest else ""
-    failures = f"; **failed**: {', '.join(failed)}" if failed else ""
-    return f"{len(tested) - len(failed)} of {len(nodes)} passed{since}{failures}"
 
 
 def _remote_prefill(proof: Mapping[str, Any] | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
@@ -215,38 +216,62 @@ async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> Smoke
     output_tokens = min(plan.output_tokens, WARMUP_OUTPUT_TOKENS)
     warmup_load = replace(measured, requests=plan.warmup, output_tokens=output_tokens, label="warm-up")
     warmup = [*introduced, *await _send(plan, warmup_load, deadline_s, report)]
-    before = await take_snapshot(plan)
-    started, started_s = datetime.now(UTC), loop.time()
-    wall_records = await _send(plan, measured, deadline_s, report)
-    ended, wall_s = datetime.now(UTC), loop.time() - started_s
-    after = await take_snapshot(plan)
-    records = tuple(
-        sorted((record.in_model_time(plan.time_scale) for record in wall_records), key=lambda record: record.index)
-    )
-    if len(records) < plan.requests:
-        raise _unsent(plan, records)
+    begun, ended, records, snapshots = await _measure(plan, measured, deadline_s, report)
     answers = await _ask_other_apis(plan, prompts, deadline_s, report)
     examined = await evaluate(plan, deadline_s - loop.time(), report)
-    snapshots = before, after
     performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
     proof = prove(plan, performance, snapshots)
     return SmokeResult(
         plan=plan,
         run=run,
-        started=started,
-        ended=ended,
-        wall_s=wall_s,
+        started=begun.at,
+        ended=ended.at,
+        wall_s=ended.loop_s - begun.loop_s,
         records=records,
         performance=performance,
         remote_prefill=proof,
         verdict=judge(plan.thresholds, performance, proof, answers, examined, server_stability(plan, snapshots)),
-        before=before,
-        after=after,
+        before=snapshots[0],
+        after=snapshots[1],
         notes=remarks(plan.input_tokens, plan.concurrency, performance, warmup, records, snapshots),
         first_answer=answered,
         other_apis=answers,
         examined=examined,
     )
+
+
+class _Moment(NamedTuple):
+    """A moment by the calendar and by the loop's clock."""
+
+    at: datetime
+    loop_s: float
+
+
+def _now() -> _Moment:
+    return _Moment(datetime.now(UTC), asyncio.get_running_loop().time())
+
+
+async def _measure(
+    plan: SmokePlan, load: GeneratedLoad, deadline_s: float, report: OnProgress
+) -> tuple[_Moment, _Moment, tuple[RequestRecord, ...], tuple[Snapshot, Snapshot]]:
+    """Send the load between two snapshots; return its begin and end, the requests in model time and the snapshots.
+
+    Raises:
+        KitError: the time was over before all requests were sent.
+    """
+    before, begun = await take_snapshot(plan), _now()
+    sent = await _send(plan, load, deadline_s, report)
+    ended, after = _now(), await take_snapshot(plan)
+    records = sorted((record.in_model_time(plan.time_scale) for record in sent), key=lambda record: record.index)
+    if len(records) < plan.requests:
+        failures = "".join(f"; {failure}" for failure in classify(records))
+        raise KitError(
+            f"Only {len(records)} of {plan.requests} requests to {plan.model} could be sent: the benchmark's limit of "
+            f"{plan.timeout_s:g} s was over{failures}",
+            "Does it answer as fast as it should? "
+            "If so: more time (smoke.timeoutS) or fewer requests (smoke.requests).",
+        )
+    return begun, ended, tuple(records), (before, after)
 
 
 async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> BuiltinResult | None:
@@ -274,15 +299,6 @@ async def take_snapshot(plan: SmokePlan) -> Snapshot:
     with suppress(KitError):
         return replace(read, servers=await asyncio.to_thread(plan.servers))
     return read
-
-
-def _unsent(plan: SmokePlan, records: Sequence[RequestRecord]) -> KitError:
-    failures = "".join(f"; {failure}" for failure in classify(records))
-    return KitError(
-        f"Only {len(records)} of {plan.requests} requests to {plan.model} could be sent: the benchmark's limit of "
-        f"{plan.timeout_s:g} s was over{failures}",
-        "Does it answer as fast as it should? If so: more time (smoke.timeoutS) or fewer requests (smoke.requests).",
-    )
 
 
 async def _introduce(plan: SmokePlan, run: str, deadline_s: float, report: OnProgress) -> Sequence[RequestRecord]:

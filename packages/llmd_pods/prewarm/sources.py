@@ -9,7 +9,6 @@ import urllib.parse
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from . import PrewarmError
 from .places import Listing, RemoteFile
@@ -90,7 +89,15 @@ def list_object_storage(web: Web, source_url: str, repository: str, revision: st
         query = urllib.parse.urlencode({"prefix": prefix, "start": start, "fields": "name,size,md5"})
         with _listing_errors(base):
             document, _ = web.read_json(f"{base}?{query}")
-            files += [_of_object_storage(entry, base, prefix) for entry in document["objects"] if entry["size"]]
+            for entry in document["objects"]:
+                if not entry["size"]:
+                    continue
+                name: str = entry["name"]
+                if not name.startswith(prefix):
+                    raise ValueError(f"{name[:80]!r} is not below {prefix}")
+                url = base + urllib.parse.quote(name, safe="")
+                check, digest = _by_md5(entry.get("md5") or "")
+                files.append(RemoteFile(name.removeprefix(prefix), _size(entry["size"]), url, check, digest))
             start = document.get("nextStartWith") or ""
         if not start:
             break
@@ -102,14 +109,6 @@ def list_object_storage(web: Web, source_url: str, repository: str, revision: st
     if _COMMIT.fullmatch(revision) and commit != revision:
         raise PrewarmError(f"the bucket's files of {repository} are {commit}, not the pinned {revision}")
     return Listing(commit, tuple(files))
-
-
-def _of_object_storage(entry: dict[str, Any], base: str, prefix: str) -> RemoteFile:
-    if not entry["name"].startswith(prefix):
-        raise ValueError(f"{entry['name'][:80]!r} is not below {prefix}")
-    url = base + urllib.parse.quote(entry["name"], safe="")
-    path = entry["name"].removeprefix(prefix)
-    return RemoteFile(path, _size(entry["size"]), url, *_by_md5(entry.get("md5") or ""))
 
 
 def _by_md5(digest: str) -> tuple[str, str]:
