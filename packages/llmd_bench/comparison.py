@@ -20,9 +20,10 @@ from typing import Annotated, Literal
 from llmd_base.errors import KitError
 from llmd_base.metrics import METRICS, SHOWN, Metric, metric
 from llmd_base.row import Basis, Row
-from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasPath, BeforeValidator, Field
 
 from llmd_bench.loads import RequestedLoad, deployment, grouped
+from llmd_bench.summaries import SummarySection
 
 LEVEL = 0.95
 
@@ -221,20 +222,14 @@ def _answered_share(row: Row) -> float:
     return 1 - row.failures / row.requests if row.requests else 1.0
 
 
-class _Section(BaseModel):
-    """Part of a summary: each field is the attribute of the same name, or of its alias, of the record it is made of."""
-
-    model_config = ConfigDict(from_attributes=True, frozen=True)
-
-
-class SideSummary(_Section):
+class SideSummary(SummarySection):
     """Name and kinds of figures, of a `Side`."""
 
     name: str
     bases: tuple[Basis, ...]
 
 
-class ChangeSummary(_Section):
+class ChangeSummary(SummarySection):
     """Means of the two sides, of a `MetricChange`; change and interval are shares of A."""
 
     units: str = Field(validation_alias=AliasPath("metric", "units"))
@@ -245,7 +240,7 @@ class ChangeSummary(_Section):
     verdict: Verdict
 
 
-class LoadChanges(_Section):
+class LoadChanges(SummarySection):
     """Runs and changes by metric, of a `LoadComparison`."""
 
     load: Annotated[str, BeforeValidator(str)]
@@ -254,7 +249,7 @@ class LoadChanges(_Section):
     metrics: dict[str, ChangeSummary] = Field(validation_alias="by_metric")
 
 
-class ComparisonSummary(_Section):
+class ComparisonSummary(SummarySection):
     """A comparison as plain JSON has it, of `Comparison`."""
 
     a: SideSummary

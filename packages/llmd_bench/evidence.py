@@ -248,7 +248,7 @@ def _share(part: float | None, whole: float) -> float | None:
 
 
 def _failed_prefills(counters: Mapping[str, CounterIncrease]) -> int | None:
-    """Return None where a program could not be read, or counts since its restart only."""
+    """Return the number of failed prefills; None where a program wasn't read, or counts since its restart only."""
     chosen, finished = counters["router remote decisions"], counters["prefill finished requests"]
     whole = chosen.read and not any(counter.unread or counter.restarted for counter in (chosen, finished))
     if not whole or finished.value is None:

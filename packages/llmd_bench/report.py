@@ -15,12 +15,13 @@ from typing import Annotated
 import yaml
 from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
 from llmd_base.row import Basis
-from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PlainSerializer
 
 from llmd_bench import report_format as v02
 from llmd_bench.deployment import ReportedServers, Role
 from llmd_bench.performance import Performance, Statistics, single
 from llmd_bench.smoke import SmokePlan, SmokeResult
+from llmd_bench.summaries import SummarySection
 
 Json = dict[str, object]
 Number = int | float
@@ -29,13 +30,7 @@ Number = int | float
 Moment = Annotated[datetime, PlainSerializer(lambda moment: moment.isoformat(), return_type=str)]
 
 
-class _Section(BaseModel):
-    """Part of a summary: each field is the attribute of the same name, or of its alias, of the record it is made of."""
-
-    model_config = ConfigDict(from_attributes=True, frozen=True)
-
-
-class LoadSummary(_Section):
+class LoadSummary(SummarySection):
     """Load that was sent, of the plan; `run` begins each prompt, so that no two runs send the same ones."""
 
     shape: str = "closed loop"
@@ -51,7 +46,7 @@ class LoadSummary(_Section):
     temperature: int = 0
 
 
-class Provenance(_Section):
+class Provenance(SummarySection):
     """Nature of the numbers, of the plan: measured, calibrated or bound; on which clock; and what was not real."""
 
     numbers: Basis = Field(validation_alias="basis")
@@ -70,7 +65,7 @@ Milliseconds = Annotated[dict[str, float] | None, BeforeValidator(_milliseconds)
 """Statistics of a latency in seconds, in milliseconds."""
 
 
-class PerformanceSummary(_Section):
+class PerformanceSummary(SummarySection):
     """Latencies in ms and rates per second, of `Performance`."""
 
     requests: int
@@ -92,7 +87,7 @@ class PerformanceSummary(_Section):
     users: float
 
 
-class CounterSummary(_Section):
+class CounterSummary(SummarySection):
     """Counter of a role's programs before and after a run, and what it grew by."""
 
     before: Number | None
@@ -100,7 +95,7 @@ class CounterSummary(_Section):
     change: Number | None = Field(validation_alias="value")
 
 
-class RemotePrefillSummary(_Section):
+class RemotePrefillSummary(SummarySection):
     """Shares of remote prefill by each party's counters, and these counters, of `RemotePrefill`."""
 
     share: float | None
@@ -117,7 +112,7 @@ class RemotePrefillSummary(_Section):
     counters: dict[str, CounterSummary]
 
 
-class ApiSummary(_Section):
+class ApiSummary(SummarySection):
     """Answer of an API that was asked once, of `ApiAnswer`."""
 
     path: str
@@ -128,7 +123,7 @@ class ApiSummary(_Section):
     remote_prefill: RemotePrefillSummary | None
 
 
-class CheckSummary(_Section):
+class CheckSummary(SummarySection):
     """Limit that was held against what was measured, of `Check`."""
 
     name: str
@@ -140,7 +135,7 @@ class CheckSummary(_Section):
     evidence: str
 
 
-class SmokeSummary(_Section):
+class SmokeSummary(SummarySection):
     """A smoke benchmark without its requests, of `SmokeResult`, as `summary.json` has it."""
 
     passed: bool
