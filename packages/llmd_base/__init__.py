@@ -1,1 +1,1 @@
-"""What all packages of the kit share: errors, progress, the table of metrics, and the cluster as a pod sees it."""
+"""Modules that all packages share: errors, progress, the table of metrics, and the cluster as a pod sees it."""

@@ -14,12 +14,12 @@ from llmd_base.addresses import HttpEndpoint, PodAddress
 from llmd_base.errors import KitError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where every pod finds its account's token and the API server's certificate authority."""
+"""Folder in which every pod finds its account's token and the API server's certificate authority."""
 
 FIELD_MANAGER = "llmd-oke"
 REQUEST_TIMEOUT_S = 30.0
 PAUSES_S = (1.0, 4.0, 15.0)
-"""Before a request is tried again, because the API server didn't answer or is busy: what was measured must not be lost
+"""Pauses before each further try, because the API server didn't answer or is busy: what was measured must not be lost
 with one that restarts.
 """
 
@@ -54,26 +54,32 @@ class InCluster:
         )
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
-        """The way to port 80 of a Service, by its name."""
+        """Return the way to port 80 of a Service, by its name."""
         return HttpEndpoint(f"http://{name}.{namespace}.svc.cluster.local")
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
-        """The pods with these labels that have an address, sorted by name.
+        """Return the pods with these labels that have an address, sorted by name.
 
         Raises:
             KitError: the API server doesn't answer or refuses.
         """
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         pods = self._ask("GET", f"/api/v1/namespaces/{namespace}/pods", params={"labelSelector": selector})
-        addresses = (_address(pod) for pod in cast("list[dict[str, Any]]", pods["items"]))
-        return sorted((address for address in addresses if address), key=lambda pod: pod.name)
+        addresses: list[PodAddress] = []
+        for pod in cast("list[dict[str, Any]]", pods["items"]):
+            metadata, status = pod["metadata"], cast("dict[str, Any]", pod.get("status", {}))
+            if status.get("podIP") and metadata.get("deletionTimestamp") is None:
+                containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+                restarts = sum(container.get("restartCount", 0) for container in containers)
+                addresses.append(PodAddress(metadata["name"], status["podIP"], restarts))
+        return sorted(addresses, key=lambda address: address.name)
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:  # noqa: ARG002 - others need the namespace
-        """The way to a port of a pod."""
+        """Return the way to a port of a pod."""
         return HttpEndpoint(f"http://{pod.address}:{port}")
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        """The texts of a ConfigMap, None where there is none.
+        """Return the texts of a ConfigMap, None where there is none.
 
         Raises:
             KitError: the API server doesn't answer or refuses.
@@ -82,8 +88,8 @@ class InCluster:
         return None if answer.status_code == HTTPStatus.NOT_FOUND else _checked(answer).get("data") or {}
 
     def created_s(self, namespace: str, name: str) -> float | None:
-        """When a ConfigMap was created, in whole seconds of the epoch by the API server's clock; None where there is
-        none.
+        """Return the moment at which a ConfigMap was created, in whole seconds of the epoch by the API server's clock;
+        None where there is no such ConfigMap.
 
         Raises:
             KitError: the API server doesn't answer or refuses.
@@ -94,7 +100,7 @@ class InCluster:
         return datetime.fromisoformat(_checked(answer)["metadata"]["creationTimestamp"]).timestamp()
 
     def apply(self, config_map: Mapping[str, Any]) -> None:
-        """Creates or changes a ConfigMap by server-side apply, for which a role can name the one that it may.
+        """Create or change a ConfigMap by server-side apply, for which a role can name the one that it may.
 
         Raises:
             KitError: the API server doesn't answer or refuses.
@@ -112,10 +118,10 @@ class InCluster:
         return _checked(self._send(method, path, **request))
 
     def _send(self, method: str, path: str, headers: Mapping[str, str] | None = None, **request: Any) -> httpx.Response:
-        """Each try reads the token anew: it is replaced while the pod runs."""
         problem = ""
         for pause_s in (0.0, *PAUSES_S):
             self._pause(pause_s)
+            # read anew for each try: it is replaced while the pod runs
             token = (self._account / "token").read_text().strip()
             try:
                 answer = self._client.request(
@@ -131,7 +137,7 @@ class InCluster:
 
 
 def from_environment(environment: Mapping[str, str]) -> InCluster:
-    """The cluster that this process's pod is in.
+    """Return the cluster that this process's pod is in.
 
     Raises:
         KitError: it isn't in a pod.
@@ -141,15 +147,6 @@ def from_environment(environment: Mapping[str, str]) -> InCluster:
     except KeyError as error:
         raise KitError("This program runs in pods only: KUBERNETES_SERVICE_HOST is not set.") from error
     return InCluster(f"https://{f'[{host}]' if ':' in host else host}:{port}")
-
-
-def _address(pod: Mapping[str, Any]) -> PodAddress | None:
-    metadata, address = pod["metadata"], pod.get("status", {}).get("podIP")
-    if not address or metadata.get("deletionTimestamp") is not None:
-        return None
-    status = cast("dict[str, list[dict[str, Any]]]", pod["status"])
-    containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
-    return PodAddress(metadata["name"], address, sum(container.get("restartCount", 0) for container in containers))
 
 
 def _checked(answer: httpx.Response) -> dict[str, Any]:

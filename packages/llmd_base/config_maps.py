@@ -13,35 +13,35 @@ LABEL = "llmd-oke/smoke"
 """A label of Job, pod and result; its value is the name of the model's objects."""
 
 JOB_ANNOTATION = "llmd-oke/job"
-"""On a result: the Job that wrote it."""
+"""Annotation of a result: the Job that wrote it."""
 
 CHUNK_BYTES = 900_000
-"""A ConfigMap may have 1 MiB."""
+"""Bytes of a piece, since a ConfigMap may have 1 MiB."""
 
 MAX_CHUNKS = 32
-"""Of one pod: 29 MB compressed, about ten million token times. Whoever has more leaves something out."""
+"""Most pieces of one pod: 29 MB compressed, about ten million token times. Whoever has more leaves something out."""
 
 MAX_BYTES = 512 * 2**20
-"""Of a pod's result, uncompressed."""
+"""Most bytes of a pod's result, uncompressed."""
 
 PART_LABEL = "llmd-oke/part-of-job"
-"""Its value is the Job whose result a ConfigMap has a piece of."""
+"""Label whose value is the Job whose result a ConfigMap has a piece of."""
 
 PART_KEY = "part"
 COUNT_ANNOTATION = "llmd-oke/parts"
-"""How many pieces the pod's result has."""
+"""Annotation with the number of pieces of the pod's result."""
 
 NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 
 
 def pieces(content: bytes) -> list[bytes]:
-    """The compressed content in pieces; at least one."""
+    """Return the compressed content in pieces; at least one."""
     packed = gzip.compress(content, mtime=0)
     return [packed[start : start + CHUNK_BYTES] for start in range(0, max(len(packed), 1), CHUNK_BYTES)]
 
 
 def join_pieces(parts: Iterable[bytes]) -> bytes:
-    """The content of all pieces in their order.
+    """Return the content of all pieces in their order.
 
     Raises:
         KitError: they are not what `pieces` makes.
@@ -53,7 +53,9 @@ def join_pieces(parts: Iterable[bytes]) -> bytes:
 
 
 def gunzip(packed: bytes, most: int) -> bytes | None:
-    """What `gzip` packed; None where it is something else, not whole, or larger than `most` bytes."""
+    """Return the content that `gzip` packed; None where `packed` is something else, not whole, or larger than `most`
+    bytes.
+    """
     reader = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         content = reader.decompress(packed, most)
@@ -63,7 +65,7 @@ def gunzip(packed: bytes, most: int) -> bytes | None:
 
 
 def count_of(annotations: Mapping[str, str]) -> int:
-    """How many pieces a pod says that its result has.
+    """Return the number of pieces that a pod's result has, as the annotations of one of its ConfigMaps say.
 
     Raises:
         KitError: it says no number, or more than a pod may have.
@@ -77,7 +79,7 @@ def count_of(annotations: Mapping[str, str]) -> int:
 def config_maps(
     parts: Sequence[bytes], names: Sequence[str], namespace: str, job: str, uid: str
 ) -> list[dict[str, Any]]:
-    """A ConfigMap for each piece; they belong to the Job and go with it."""
+    """Return a ConfigMap for each piece; they belong to the Job and go with it."""
     labels, annotations = {PART_LABEL: job}, {COUNT_ANNOTATION: str(len(parts))}
     return [
         {
@@ -98,7 +100,7 @@ def owned_metadata(
     labels: Mapping[str, str] = NO_ENTRIES,
     annotations: Mapping[str, str] = NO_ENTRIES,
 ) -> dict[str, Any]:
-    """Metadata of an object that belongs to a Job and goes with it."""
+    """Return the metadata of an object that belongs to a Job and goes with it."""
     return {
         "name": name,
         "namespace": namespace,

@@ -8,7 +8,7 @@ import yaml
 from pydantic_core import ErrorDetails, ValidationError
 
 PATTERNS_IN_WORDS: dict[str, str] = {}
-"""What patterns ask for, by the pattern; whoever declares one adds its words."""
+"""Words for patterns, by the pattern; whoever declares one adds its words."""
 
 Context = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ ACCEPTED: dict[str, Callable[[Context], str]] = {
 }
 
 PARSED = {"int_parsing": "a whole number", "float_parsing": "a number", "int_from_float": "a whole number"}
-"""Of texts that are read as something else."""
+"""Words for texts that are read as something else, by pydantic's kinds of errors."""
 
 KIND_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (bool, "true or false"),
@@ -49,7 +49,7 @@ KIND_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, as somebody who writes YAML would say."""
+    """Name the kind of a value as somebody who writes YAML would."""
     for kind, name in KIND_NAMES:
         if isinstance(value, kind):
             return name
@@ -57,12 +57,12 @@ def kind_of(value: Any) -> str:
 
 
 def context_of(details: ErrorDetails) -> Context:
-    """The figures and names that belong to an error of pydantic's."""
+    """Return the figures and names that belong to an error of pydantic's."""
     return details.get("ctx", {})
 
 
 def in_words(details: ErrorDetails) -> str:
-    """One error of a document that is no stack file, without pydantic's own names."""
+    """Describe one error of a document that is no stack file, without pydantic's own names."""
     match details["type"]:
         case "missing":
             return "is missing"
@@ -79,20 +79,20 @@ def in_words(details: ErrorDetails) -> str:
 
 
 def explain(error: ValidationError, whole: str = "row") -> str:
-    """What pydantic found wrong, in one line; `whole` is what the thing itself is called."""
+    """Describe the errors that pydantic found, in one line; `whole` is what the document itself is called."""
     return "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or whole}: {in_words(problem)}" for problem in error.errors()
     )
 
 
 MAX_BYTES = 4 * 2**20
-"""Of a YAML text from outside: the largest benchmark report has 60 KiB."""
+"""Longest YAML text from outside: the largest benchmark report has 60 KiB."""
 
 MAX_NESTING = 2000
-"""Of objects and lists in each other: YAML's C reader has no limit of its own and ends the whole program."""
+"""Most objects and lists in each other: YAML's C reader has no limit of its own and ends the whole program."""
 
 MAX_VALUES = 200_000
-"""That a text stands for, with all that its aliases repeat: 400 bytes of aliases can stand for billions."""
+"""Most values that a text stands for, with all that its aliases repeat: 400 bytes of aliases can stand for billions."""
 
 _Events: Any = getattr(yaml, "CLoader", yaml.Loader)
 

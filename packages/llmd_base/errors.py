@@ -83,7 +83,7 @@ class Problem:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, then what led to it, the nearest first."""
+    """Yield an error, then what led to it, the nearest first."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -7,6 +7,7 @@ is none that follows from others).
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Literal, Protocol
 
 from llmd_base.errors import KitError
@@ -19,7 +20,7 @@ _QUANTILES_IN_TABLES = frozenset({"mean", "p95", "p99"})
 
 
 class RequestTimes(Protocol):
-    """What the load generator knows of one request, in seconds; None where the request didn't come that far."""
+    """Times of one request that was sent, in seconds; None where the request didn't come that far."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -63,15 +64,15 @@ class Latency:
 
     @property
     def key(self) -> str:
-        """Its name without units: the field of `Performance`."""
+        """Name without units, which is the field of `Performance`."""
         return self.name.removesuffix("_ms")
 
     def of(self, row: Row) -> Quantiles:
-        """Its distribution in a row."""
+        """Return the distribution of this latency in a row."""
         return getattr(row, self.name)
 
     def samples_of(self, records: Iterable[RequestTimes]) -> list[float]:
-        """Its samples over requests, in seconds."""
+        """Return the samples of this latency over all requests, in seconds."""
         return [value for record in records for value in self.samples_s(record) if value is not None]
 
 
@@ -89,12 +90,12 @@ LATENCIES = (
     ),
     Latency("e2e_ms", "E2E", "whole request", "request_latency", "s", lambda record: (record.latency_s,)),
 )
-"""In the order in which people are shown them."""
+"""Latencies in the order in which people are shown them."""
 
 
 @dataclass(frozen=True)
 class ReportRate:
-    """Where reports have a rate: under `v01` and `v02` among `throughput`, in `units` of version 0.2; `performance` is
+    """Place of a rate in reports: under `v01` and `v02` among `throughput`, in `units` of version 0.2; `performance` is
     the field of `Performance` that it is written from.
     """
 
@@ -169,20 +170,17 @@ TOTAL_TOKENS = ReportRate("total_tokens_per_sec", "total_token_rate", "tokens/s"
 """Input and output together: reports have it, rows don't."""
 
 RATES_IN_REPORTS: Mapping[str, ReportRate] = {metric.name: metric.report for metric in _RATES if metric.report}
-"""By the names of a row's fields."""
+"""Rates that reports have, by the names of a row's fields."""
 
 
 def _quantiles(latencies: Iterable[Latency]) -> list[Metric]:
-    def formula(latency: Latency, quantile: str) -> Callable[[Row], float | None]:
-        return lambda row: getattr(latency.of(row), quantile)
-
     return [
         Metric(
             f"{latency.name}.{quantile}",
             f"{latency.title} {quantile}",
             "ms",
             "less",
-            formula(latency, quantile),
+            attrgetter(f"{latency.name}.{quantile}"),
             in_tables=latency.in_tables and quantile in _QUANTILES_IN_TABLES,
         )
         for latency in latencies
@@ -200,16 +198,16 @@ METRICS: Mapping[str, Metric] = {
         *_quantiles(sorted(LATENCIES, key=lambda latency: _FIELDS.index(latency.name))),
     )
 }
-"""All of them by name; latencies in the order of a row's fields."""
+"""All metrics by name; latencies in the order of a row's fields."""
 
 SHOWN: tuple[str, ...] = tuple(
     metric.name for metric in (*_RATES, *_quantiles(LATENCIES), *_SHARES) if metric.in_tables
 )
-"""What a table of a comparison shows, as far as the rows have it."""
+"""Metrics in a table of a comparison, as far as the rows have them."""
 
 
 def metric(name: str) -> Metric:
-    """The metric of a name.
+    """Return the metric of a name.
 
     Raises:
         KitError: there is none; says which come close.

@@ -1,4 +1,4 @@
-"""How long work tells what it is doing, without knowing who listens.
+"""Progress of long work, reported without knowing who listens.
 
 Whoever works calls `step` when something new begins and `detail` with news of it, at least every few seconds; the
 command line shows both on a terminal, a plain text log gets one line for each.
@@ -11,25 +11,25 @@ from typing import Protocol, TextIO
 
 
 class Progress(Protocol):
-    """Listens to work that takes a while."""
+    """Listener to work that takes a while."""
 
     def step(self, text: str) -> None:
-        """Something new begins: `building kube-apiserver v1.34.2`."""
+        """Note that something new begins: `building kube-apiserver v1.34.2`."""
         ...
 
     def detail(self, text: str) -> None:
-        """News of the current step: `240 s, 812 of about 1900 packages`."""
+        """Note news of the current step: `240 s, 812 of about 1900 packages`."""
         ...
 
 
 class SilentProgress:
-    """Listens and says nothing."""
+    """Listener that says nothing."""
 
     def step(self, text: str) -> None:
-        """Drop it."""
+        """Ignore the step."""
 
     def detail(self, text: str) -> None:
-        """Drop it."""
+        """Ignore the news."""
 
 
 class PlainProgress:
@@ -55,7 +55,7 @@ class PlainProgress:
 
 
 class Ticker:
-    """Passes news on at most every `interval_s` seconds, for work that has some all the time."""
+    """Limiter that passes news on at most every `interval_s` seconds, for work that has some all the time."""
 
     def __init__(
         self, progress: Progress, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic
@@ -67,7 +67,7 @@ class Ticker:
         self._phase = ""
 
     def tell(self, text: str, phase: str = "") -> None:
-        """Pass it on, if it is time or the first news of a phase."""
+        """Pass the news on, if it is time or the first news of a phase."""
         now_s = self._clock()
         if phase != self._phase or now_s - self._told_s >= self._interval_s:
             self._phase, self._told_s = phase, now_s

@@ -10,10 +10,10 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Scope = Literal["end-to-end", "prefill", "decode"]
-"""What was under load: a whole deployment behind its router, or one server that only prefills or only decodes."""
+"""Scope of a load: a whole deployment behind its router, or one server that only prefills or only decodes."""
 
 Arrival = Literal["closed", "constant", "poisson", "trace"]
-"""How requests arrive: a fixed number in flight, at even intervals, at random, or as in a recorded trace."""
+"""Way in which requests arrive: a fixed number in flight, at even intervals, at random, or as in a recorded trace."""
 
 CONDITIONS = ("image", "release", "attention_backend", "quick_reduce", "block_size", "router_profile")
 """The fields of a row that say what was deployed beside its topology."""
@@ -31,18 +31,18 @@ class ConditionFacts(TypedDict):
 
 
 class Basis(StrEnum):
-    """How far a figure may be trusted, best first; it stands beside each one that is shown."""
+    """Trust that a figure deserves, best first; it stands beside each one that is shown."""
 
     MEASURED = "measured"
-    """Of real servers."""
+    """Measured on real servers."""
     CALIBRATED = "calibrated"
-    """Of a model, or of simulated servers, fitted to measurements."""
+    """Calibrated: of a model, or of simulated servers, fitted to measurements."""
     BOUND = "bound"
-    """Of what the hardware can't exceed; never a forecast."""
+    """Bound by what the hardware can't exceed; never a forecast."""
 
 
 def _printable(text: str) -> str:
-    """A name as it may stand on a terminal, in a table and in a file: one line, nothing that is not seen."""
+    """Check that a name may stand on a terminal, in a table and in a file: one line, nothing that is not seen."""
     if not text.isprintable():
         raise ValueError("has a control character, or one that is not seen")
     return text
@@ -61,17 +61,19 @@ Note = Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_enc
 """Words from a file, of one line or more."""
 
 Amount = Annotated[float, Field(ge=0, le=1e15)]
-"""A figure. What is larger is none, and would overflow what is computed of it."""
+"""Figure of a row. What is larger is none, and would overflow what is computed of it."""
 
 Count = Annotated[int, Field(ge=0, le=10**12)]
-"""How many."""
+"""Number of things."""
 
 Positive = Annotated[int, Field(ge=1, le=10**6)]
-"""How many there are at least one of: rates are divided by it."""
+"""Number of things of which there is at least one: rates are divided by it."""
 
 
 def usd_per_million_tokens(usd_per_hour: float | None, tokens_per_s: float | None) -> float | None:
-    """What a million tokens cost at a price by the hour; None where one of them is unknown, or nothing was put out."""
+    """Return the price of a million tokens at a price by the hour; None where one of them is unknown, or nothing was
+    put out.
+    """
     return usd_per_hour / (tokens_per_s * 3600) * 1e6 if tokens_per_s and usd_per_hour is not None else None
 
 
@@ -80,7 +82,7 @@ class _Part(BaseModel):
 
 
 class Quantiles(_Part):
-    """How one latency was distributed, in milliseconds."""
+    """Distribution of one latency, in milliseconds."""
 
     mean: Amount | None = None
     min: Amount | None = None
@@ -96,7 +98,7 @@ class Quantiles(_Part):
 
 
 class Origin(_Part):
-    """Where a row comes from."""
+    """Source of a row: the tool, and the file, line and run where these are known."""
 
     tool: Name
     """The load generator or the model, for example `vllm bench serve`."""
@@ -109,7 +111,7 @@ class Origin(_Part):
 
 
 class Row(_Part):
-    """What `gpus_counted` GPUs of `gpu`, serving `model`, did under one load."""
+    """Load and results of `gpus_counted` GPUs of `gpu` that served `model`."""
 
     subject: Scope
     basis: Basis
@@ -127,12 +129,12 @@ class Row(_Part):
     block_size: int | None = None
     """Tokens of a block of KV cache."""
     router_profile: Name | None = None
-    """How routers chose servers, as the stack file has it; `none` where there was no router."""
+    """Router's way of choosing servers, as the stack file has it; `none` where there was no router."""
     topology: Name | None = None
-    """In the field's short form (`8p-tp1-4d-tp2`), for one unit of a whole deployment."""
+    """Short form of one unit of a whole deployment, such as `8p-tp1-4d-tp2`."""
     copies: Positive = 1
     tensor_parallel_size: Positive | None = None
-    """Of the server, where `subject` is one role."""
+    """Tensor parallel size of the server, where `subject` is one role."""
     gpus_counted: Positive
     """GPUs that servers use; rates per GPU go by these."""
     gpus_reserved: Count | None = None
@@ -171,8 +173,8 @@ class Row(_Part):
 
     @property
     def nothing_measured(self) -> str | None:
-        """Why this is no measurement: nothing was sent in it, or nothing came of what was; None for all others, of
-        which all requests may have failed.
+        """Reason why this is no measurement: nothing was sent in it, or nothing came of what was; None for all others,
+        of which all requests may have failed.
         """
         if self.requests == 0:
             return "no request was sent (requests: 0)"

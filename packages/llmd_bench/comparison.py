@@ -1,4 +1,4 @@
-"""What changed between two sets of results, load by load, how sure that is, and whether a pipeline may go on.
+"""Comparison of two sets of results: the changes load by load, how sure they are, and whether a pipeline may go on.
 
 Intervals are Welch's (B. L. Welch, Biometrika 34, 1947). Regression gates are conditions on a comparison:
 
@@ -13,14 +13,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from statistics import NormalDist, fmean, variance
-from typing import Literal
+from typing import Annotated, Literal
 
 from llmd_base.errors import KitError
 from llmd_base.metrics import METRICS, SHOWN, Metric, metric
 from llmd_base.row import Basis, Row
+from pydantic import AliasPath, BeforeValidator, Field
 
 from llmd_bench.loads import RequestedLoad, deployment, grouped
+from llmd_bench.summaries import SummarySection
 
 LEVEL = 0.95
 
@@ -34,14 +37,14 @@ Verdict = Literal["better", "worse", "unclear", "equal"]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: what to call it, and its rows."""
+    """One of two sets of results: its name, and its rows."""
 
     name: str
     rows: tuple[Row, ...]
 
     @property
     def bases(self) -> tuple[Basis, ...]:
-        """What its figures are."""
+        """Kinds of the side's figures (measured, calibrated, bound), each once and sorted."""
         return tuple(sorted({row.basis for row in self.rows}))
 
 
@@ -75,18 +78,18 @@ class MetricChange:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the true difference lies with 95 % confidence; None with a single run on a side."""
+        """Interval that holds the true difference with 95 % confidence; None with a single run on a side."""
         return difference_interval(self.a, self.b)
 
     @property
     def relative_interval(self) -> tuple[float, float] | None:
-        """The same as a share of A's mean, which is taken as certain."""
+        """The interval as a share of A's mean, which is taken as certain."""
         interval = self.interval
         return (interval[0] / self.mean_a, interval[1] / self.mean_a) if interval and self.mean_a else None
 
     @property
     def verdict(self) -> Verdict:
-        """Whether B is better; `unclear` where repeated runs differ as much among themselves."""
+        """Verdict on B; `unclear` where repeated runs differ as much among themselves."""
         if self.difference == 0:
             return "equal"
         interval = self.interval
@@ -97,7 +100,7 @@ class MetricChange:
 
 @dataclass(frozen=True)
 class LoadComparison:
-    """Both sides under one load."""
+    """Results of the two sides under one load."""
 
     load: RequestedLoad
     a: tuple[Row, ...]
@@ -105,11 +108,11 @@ class LoadComparison:
 
     @property
     def repeated(self) -> bool:
-        """Whether both sides ran more than once, so that something can be said about chance."""
+        """True if the two sides ran more than once each, so that something can be said about chance."""
         return len(self.a) > 1 and len(self.b) > 1
 
     def change(self, metric: Metric) -> MetricChange | None:
-        """The change of a metric; None where a side does not have it."""
+        """Return the change of a metric; None where a side does not have it."""
         a, b = (tuple(value for row in rows if (value := metric.of(row)) is not None) for rows in (self.a, self.b))
         return MetricChange(metric, a, b) if a and b else None
 
@@ -118,6 +121,11 @@ class LoadComparison:
         """The changes that a table shows."""
         changes = (self.change(METRICS[name]) for name in SHOWN)
         return (change for change in changes if change)
+
+    @property
+    def by_metric(self) -> dict[str, MetricChange]:
+        """The changes that a table shows, by the names of their metrics."""
+        return {change.metric.name: change for change in self.shown}
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,7 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know before the figures."""
+        """Remarks that a reader must know before the figures."""
         return tuple(_notes(self))
 
 
@@ -167,29 +175,34 @@ def _loads_of(side: Side, groups: Sequence[tuple[RequestedLoad, list[Row]]]) -> 
 def _notes(comparison: Comparison) -> Iterator[str]:
     a, b = comparison.a, comparison.b
     for side in (a, b):
-        yield f"{side.name}: {_what(side)}."
+        deployments = ", ".join(dict.fromkeys(deployment(row) for row in side.rows))
+        gpus = dict.fromkeys(
+            f"{row.gpus_counted} {row.gpu}"
+            f"{f', {row.gpus_reserved} reserved' if row.gpus_reserved not in {None, 0, row.gpus_counted} else ''}"
+            for row in side.rows
+        )
+        runs = "1 result" if len(side.rows) == 1 else f"{len(side.rows)} results"
+        yield f"{side.name}: {runs}, {' and '.join(side.bases)}, of {deployments} on {', '.join(gpus)}."
     if a.bases != b.bases:
         yield "The two are not of the same kind: compare what was measured with what was measured."
     if not all(load.repeated for load in comparison.loads):
         yield "A single run says nothing about chance: such changes have no confidence interval."
     for load in comparison.loads:
         for side, rows in ((a, load.a), (b, load.b)):
-            yield from _failed(side, load.load, rows)
+            failures, requests = sum(row.failures for row in rows), sum(row.requests or 0 for row in rows)
+            if failures:
+                failed = f"{failures} of {requests}" if requests else f"{failures}"
+                yield f"{side.name}: {failed} requests failed under {load.load}; latencies are those of the others."
             yield from _behind(side, load.load, rows)
     for side, loads in ((a, comparison.only_a), (b, comparison.only_b)):
         if loads:
             yield f"Only in {side.name}: {'; '.join(map(str, loads))}."
 
 
-def _failed(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[str]:
-    failures, requests = sum(row.failures for row in rows), sum(row.requests or 0 for row in rows)
-    if failures:
-        of_all = f" of {requests}" if requests else ""
-        yield f"{side.name}: {failures}{of_all} requests failed under {load}; latencies are those of the others."
-
-
 def _behind(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[str]:
-    """A deployment that can't follow its load has no steady state: its latencies depend on the run's length."""
+    """Yield a remark where a side can't follow its load: it has no steady state, so that latencies depend on the run's
+    length.
+    """
     shares = [
         row.achieved_requests_per_s / (row.offered_requests_per_s * _answered_share(row))
         for row in rows
@@ -203,50 +216,51 @@ def _behind(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[st
 
 
 def _answered_share(row: Row) -> float:
-    """Requests that failed are no reason to call a deployment slow."""
+    """Return the share of a row's requests that succeeded: those that failed are no reason to call a deployment
+    slow.
+    """
     return 1 - row.failures / row.requests if row.requests else 1.0
 
 
-def _what(side: Side) -> str:
-    deployments = ", ".join(dict.fromkeys(deployment(row) for row in side.rows))
-    gpus = ", ".join(dict.fromkeys(_gpus(row) for row in side.rows))
-    runs = "1 result" if len(side.rows) == 1 else f"{len(side.rows)} results"
-    return f"{runs}, {' and '.join(side.bases)}, of {deployments} on {gpus}"
+class SideSummary(SummarySection):
+    """Name and kinds of figures, of a `Side`."""
+
+    name: str
+    bases: tuple[Basis, ...]
 
 
-def _gpus(row: Row) -> str:
-    """GPUs that count, and those that were reserved beside them: TPSG goes by the first."""
-    idle = "" if not row.gpus_reserved or row.gpus_reserved == row.gpus_counted else f", {row.gpus_reserved} reserved"
-    return f"{row.gpus_counted} {row.gpu}{idle}"
+class ChangeSummary(SummarySection):
+    """Means of the two sides, of a `MetricChange`; change and interval are shares of A."""
+
+    units: str = Field(validation_alias=AliasPath("metric", "units"))
+    a: float = Field(validation_alias="mean_a")
+    b: float = Field(validation_alias="mean_b")
+    change: float | None = Field(validation_alias="relative")
+    interval: tuple[float, float] | None = Field(validation_alias="relative_interval")
+    verdict: Verdict
+
+
+class LoadChanges(SummarySection):
+    """Runs and changes by metric, of a `LoadComparison`."""
+
+    load: Annotated[str, BeforeValidator(str)]
+    runs_a: Annotated[int, BeforeValidator(len)] = Field(validation_alias="a")
+    runs_b: Annotated[int, BeforeValidator(len)] = Field(validation_alias="b")
+    metrics: dict[str, ChangeSummary] = Field(validation_alias="by_metric")
+
+
+class ComparisonSummary(SummarySection):
+    """A comparison as plain JSON has it, of `Comparison`."""
+
+    a: SideSummary
+    b: SideSummary
+    notes: tuple[str, ...]
+    loads: tuple[LoadChanges, ...]
 
 
 def summarize(comparison: Comparison) -> dict[str, object]:
-    """The comparison as plain JSON; changes and intervals are shares of A."""
-    return {
-        "a": {"name": comparison.a.name, "bases": list(comparison.a.bases)},
-        "b": {"name": comparison.b.name, "bases": list(comparison.b.bases)},
-        "notes": list(comparison.notes),
-        "loads": [
-            {
-                "load": str(load.load),
-                "runs_a": len(load.a),
-                "runs_b": len(load.b),
-                "metrics": {change.metric.name: _summary(change) for change in load.shown},
-            }
-            for load in comparison.loads
-        ],
-    }
-
-
-def _summary(change: MetricChange) -> dict[str, object]:
-    return {
-        "units": change.metric.units,
-        "a": change.mean_a,
-        "b": change.mean_b,
-        "change": change.relative,
-        "interval": change.relative_interval,
-        "verdict": change.verdict,
-    }
+    """Return the comparison as plain JSON; changes and intervals are shares of A."""
+    return ComparisonSummary.model_validate(comparison).model_dump(mode="json")
 
 
 _GATE = re.compile(r"\s*([a-z0-9_.]+)\s*([<>])\s*([+-]?)(\d+(?:\.\d+)?)\s*(%?)\s*")
@@ -256,7 +270,7 @@ Kind = Literal["relative", "difference", "value"]
 
 @dataclass(frozen=True)
 class Gate:
-    """Fails where the change of a metric, or its value in B, is on the wrong side of `limit`."""
+    """Condition that fails where the change of a metric, or its value in B, is on the wrong side of `limit`."""
 
     text: str
     metric: Metric
@@ -278,7 +292,7 @@ class Breach:
 
 
 def parse_gates(texts: Iterable[str]) -> tuple[Gate, ...]:
-    """The gates of texts such as `ttft_ms.p95>+10%`.
+    """Read the gates of texts such as `ttft_ms.p95>+10%`.
 
     Raises:
         KitError: some are none; all of them are named.
@@ -309,17 +323,16 @@ def _parse(text: str) -> Gate:
 
 
 def breaches(gates: Sequence[Gate], comparison: Comparison) -> list[Breach]:
-    """The gates that fail, load by load. What can't be judged fails: a gate that lets everything through is none."""
-    return [
-        *(breach for load in comparison.loads for gate in gates for breach in _judge(gate, load)),
-        *(Breach(gate, str(load), "B has no result under it") for load in comparison.only_a for gate in gates),
-    ]
-
-
-def _judge(gate: Gate, load: LoadComparison) -> Iterator[Breach]:
-    value, why = _judged_value(gate, load)
-    if value is None or (value > gate.limit if gate.above else value < gate.limit):
-        yield Breach(gate, str(load.load), why)
+    """Return the gates that fail, load by load. What can't be judged fails: a gate that lets everything through is
+    none.
+    """
+    failed: list[Breach] = []
+    for load, gate in product(comparison.loads, gates):
+        value, why = _judged_value(gate, load)
+        if value is None or (value > gate.limit if gate.above else value < gate.limit):
+            failed.append(Breach(gate, str(load.load), why))
+    failed += (Breach(gate, str(load), "B has no result under it") for load in comparison.only_a for gate in gates)
+    return failed
 
 
 def _judged_value(gate: Gate, load: LoadComparison) -> tuple[float | None, str]:
@@ -356,7 +369,7 @@ class ForecastError:
 
 
 def forecast_errors(names: Iterable[str], predicted: Row, seen: Row) -> Iterator[ForecastError]:
-    """Those of the named metrics (`ttft_ms.mean`) that both rows have."""
+    """Yield the errors of the named metrics (`ttft_ms.mean`) that the two rows have."""
     for figure in (METRICS[name] for name in names):
         forecast, measured = figure.of(predicted), figure.of(seen)
         if forecast is not None and measured:
@@ -364,17 +377,17 @@ def forecast_errors(names: Iterable[str], predicted: Row, seen: Row) -> Iterator
 
 
 def mean_absolute_error(figures: Sequence[ForecastError]) -> float:
-    """The mean of the errors without their signs (MAPE as a share), of one figure or more."""
+    """Return the mean of the errors without their signs (MAPE as a share), of one figure or more."""
     return fmean(abs(figure.error) for figure in figures)
 
 
 def worst(figures: Sequence[ForecastError]) -> ForecastError:
-    """The figure that is furthest off, of one or more."""
+    """Return the figure that is furthest off, of one or more."""
     return max(figures, key=lambda figure: abs(figure.error))
 
 
 def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """The interval in which the mean of `b` minus that of `a` lies with the confidence `LEVEL`.
+    """Return the interval in which the mean of `b` minus that of `a` lies with the confidence `LEVEL`.
 
     None where one of them has a single value, of which nothing can be said.
     """
@@ -391,7 +404,8 @@ def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, 
 
 @lru_cache(maxsize=1024)
 def t_quantile(share: float, freedom: float) -> float:
-    """The value that Student's t with `freedom` degrees of freedom stays below with probability `share` (over 0.5).
+    """Return the value that Student's t with `freedom` degrees of freedom stays below with probability `share` (over
+    0.5).
 
     Newton's method from the normal quantile: the distribution is concave there, so that it comes from below. It is
     right to 1e-11 at 0.975 and to 1e-6 at 0.995, and fails at 0.9995 with one degree of freedom (decision 0075).
@@ -411,7 +425,7 @@ def _density(value: float, freedom: float) -> float:
 
 
 def _area(value: float, freedom: float) -> float:
-    """Below the density between 0 and `value`, by Simpson's rule."""
+    """Return the area below the density between 0 and `value`, by Simpson's rule."""
     step = value / _STEPS
     inner = math.fsum((4 if index % 2 else 2) * _density(index * step, freedom) for index in range(1, _STEPS))
     return step / 3 * (_density(0, freedom) + inner + _density(value, freedom))

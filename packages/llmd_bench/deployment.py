@@ -1,4 +1,4 @@
-"""What is benchmarked: servers by role and short forms of these, the router before them, addresses and counters."""
+"""A deployment that is benchmarked: servers by role and their short forms, the router, addresses and counters."""
 
 import re
 import ssl
@@ -65,27 +65,27 @@ class ReportedTopology:
         return sum(servers.gpus for servers in self.servers)
 
     def of(self, role: Role) -> ReportedServers | None:
-        """The servers of one role."""
+        """Return the servers of one role."""
         return next((servers for servers in self.servers if servers.role == role), None)
 
     @property
     def disaggregated(self) -> bool:
-        """Whether prefill and decode are separate servers."""
+        """True if prefill and decode are separate servers."""
         return self.of("prefill") is not None and self.of("decode") is not None
 
 
 def disaggregated_short_form(prefill: int, prefill_size: int, decode: int, decode_size: int) -> str:
-    """The short form of so many prefill and decode servers of these tensor parallel sizes."""
+    """Return the short form of so many prefill and decode servers of these tensor parallel sizes."""
     return f"{prefill}p-tp{prefill_size}-{decode}d-tp{decode_size}"
 
 
 def aggregated_short_form(size: int, replicas: int) -> str:
-    """The short form of so many aggregated servers of a tensor parallel size."""
+    """Return the short form of so many aggregated servers of a tensor parallel size."""
     return f"agg-tp{size}-{replicas}r"
 
 
 def parse_short_form(text: str) -> dict[str, dict[str, int]]:
-    """The long form of a short one.
+    """Return the long form of a short one.
 
     Raises:
         ValueError: the text is neither form.
@@ -111,7 +111,7 @@ STARTED = "process_start_time_seconds"
 
 @dataclass(frozen=True)
 class MetricsEndpoint:
-    """Where one program shows its counters.
+    """Address at which one program shows its counters.
 
     `headers` may carry a bearer token, which the endpoint picker asks for by default.
     """
@@ -144,18 +144,22 @@ class MetricSample:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one program showed; `error` says why there are no series."""
+    """Series that one program showed; `error` says why there are none."""
 
     endpoint: MetricsEndpoint
     series: Mapping[str, tuple[MetricSample, ...]] = field(default_factory=dict[str, tuple[MetricSample, ...]])
     error: str | None = None
 
     def total(self, counter: Counter) -> float | None:
-        """The counter's value, or None if the program doesn't show it."""
+        """Return the counter's value, or None if the program doesn't show it."""
         name = next((name for name in counter.names if name in self.series), None)
         if name is None:
             return None
-        return sum(series.value for series in self.series[name] if _matches(series.labels, counter.labels))
+        return sum(
+            sample.value
+            for sample in self.series[name]
+            if all(sample.labels.get(label) in values for label, values in counter.labels.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ class Stability:
 
 
 def stability(before: ServerPods, after: ServerPods) -> Stability:
-    """Which model servers did not run on between two moments."""
+    """Return the model servers that did not run on between two moments."""
     if before is None or after is None:
         return Stability(None)
     left = {pod.name: pod.restarts for pod in after}
@@ -213,7 +217,7 @@ def stability(before: ServerPods, after: ServerPods) -> Stability:
 
 @dataclass(frozen=True)
 class CounterIncrease:
-    """What a counter of a role grew by between two snapshots, over all its programs.
+    """Increase of a counter of a role between two snapshots, over all its programs.
 
     `value` is None when no program of the role shows the counter, or one of them could not be read, since then the
     sum means nothing. Of a program that restarted in between, only what it counted since then is in `value`: a lower
@@ -229,7 +233,7 @@ class CounterIncrease:
 
 
 def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Counter) -> CounterIncrease:
-    """What `counter` grew by over all programs of `role`."""
+    """Return the increase of `counter` over all programs of `role`."""
     earlier = {reading.endpoint.url: reading for reading in before.readings}
     pairs = [
         (earlier.get(reading.endpoint.url, Reading(reading.endpoint, error="not read")), reading)
@@ -238,42 +242,37 @@ def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Count
     ]
     unread = tuple(new.endpoint.pod for old, new in pairs if old.error or new.error)
     read = [(old, new) for old, new in pairs if not (old.error or new.error)]
-    grown = [(_restarted(old, new, counter), old.total(counter), new.total(counter), new) for old, new in read]
-    shown = [(restarted, old or 0.0, new, reading) for restarted, old, new, reading in grown if new is not None]
+    values, restarted = list[tuple[float, float, float]](), list[str]()
+    for old, new in read:
+        earlier_value, value = old.total(counter) or 0.0, new.total(counter)
+        if value is None:
+            continue
+        moments = [reading.total(Counter((STARTED,))) or 0.0 for reading in (old, new)]
+        began_anew = moments[0] != moments[1] or value < earlier_value
+        values.append((value if began_anew else value - earlier_value, earlier_value, value))
+        restarted += [new.endpoint.pod] if began_anew else []
+    increases, befores, afters = zip(*values, strict=True) if values else ((), (), ())
     return CounterIncrease(
-        value=sum(new if restarted else new - old for restarted, old, new, _ in shown)
-        if shown and not unread
-        else None,
-        before=sum(old for _, old, _, _ in shown) if shown else None,
-        after=sum(new for _, _, new, _ in shown) if shown else None,
-        restarted=tuple(reading.endpoint.pod for restarted, _, _, reading in shown if restarted),
+        value=sum(increases) if values and not unread else None,
+        before=sum(befores) if values else None,
+        after=sum(afters) if values else None,
+        restarted=tuple(restarted),
         unread=unread,
         read=len(read),
     )
 
 
-def _restarted(old: Reading, new: Reading, counter: Counter) -> bool:
-    started = Counter((STARTED,))
-    if (old.total(started) or 0.0) != (new.total(started) or 0.0):
-        return True
-    return (new.total(counter) or 0.0) < (old.total(counter) or 0.0)
-
-
-def _matches(labels: Mapping[str, str], accepted: Mapping[str, tuple[str, ...]]) -> bool:
-    return all(labels.get(name) in values for name, values in accepted.items())
-
-
 class Directory(Protocol):
-    """Finds Services and pods. All of it raises `KitError` where the cluster doesn't answer."""
+    """Directory of Services and pods. Every method raises `KitError` where the cluster doesn't answer."""
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
-        """The way to port 80 of a Service."""
+        """Return the way to port 80 of a Service."""
         ...
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
-        """The pods with these labels that have an address, sorted by name."""
+        """Return the pods with these labels that have an address, sorted by name."""
         ...
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:
-        """The way to a port of a pod."""
+        """Return the way to a port of a pod."""
         ...

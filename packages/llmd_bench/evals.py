@@ -23,7 +23,7 @@ from llmd_bench.load.workload import WORDS
 
 
 class BuiltinSet(BaseModel):
-    """How the kit's own set is made."""
+    """Figures that the kit's own set of questions is made from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,26 +45,23 @@ class Item:
 
 
 def builtin_items(figures: BuiltinSet) -> tuple[Item, ...]:
-    """The set; the same figures give the same questions. Each has a register of its own, so that no prefix cache
-    answers it.
+    """Make the questions of the set; the same figures give the same ones. Each has a register of its own, so that no
+    prefix cache answers it.
     """
-    random = Random(figures.seed)  # noqa: S311 - questions, not secrets
-    registers = ((lines, index) for lines, count in figures.registers.items() for index in range(count))
-    return tuple(_item(f"register-{lines}-{index}", lines, figures.names, random) for lines, index in registers)
-
-
-def _item(name: str, lines: int, asked: int, random: Random) -> Item:
-    parts = [f"{random.choice(WORDS)}-{number}" for number in random.sample(range(1000, 10000), lines)]
-    register = {part: str(random.randrange(10000, 100000)) for part in parts}
-    names = random.sample(parts, asked)
-    text = "\n".join(f"{part}: bin {place}" for part, place in register.items())
-    question = f"In which bins are {', '.join(names)}? Answer with the numbers only, in this order."
-    prompt = f"This is a register of parts.\n\n{text}\n\n{question}"
-    return Item(name, prompt, " ".join(register[part] for part in names))
+    random, items = Random(figures.seed), list[Item]()  # noqa: S311 - questions, not secrets
+    for lines, index in ((lines, index) for lines, count in figures.registers.items() for index in range(count)):
+        parts = [f"{random.choice(WORDS)}-{number}" for number in random.sample(range(1000, 10000), lines)]
+        register = {part: str(random.randrange(10000, 100000)) for part in parts}
+        names = random.sample(parts, figures.names)
+        text = "\n".join(f"{part}: bin {place}" for part, place in register.items())
+        question = f"In which bins are {', '.join(names)}? Answer with the numbers only, in this order."
+        prompt = f"This is a register of parts.\n\n{text}\n\n{question}"
+        items.append(Item(f"register-{lines}-{index}", prompt, " ".join(register[part] for part in names)))
+    return tuple(items)
 
 
 def fingerprint(items: tuple[Item, ...]) -> str:
-    """Names a set: results can be compared where this is equal."""
+    """Return the name of a set of questions: results can be compared where it is equal."""
     return hashlib.sha256(json.dumps([asdict(item) for item in items]).encode()).hexdigest()[:16]
 
 
@@ -72,7 +69,7 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
 def right(item: Item, answer: str) -> bool:
-    """Whether the last numbers of an answer are the right ones, in order."""
+    """Check that the last numbers of an answer are the right ones, in order."""
     expected = item.answer.split()
     return re.findall(r"\d+", _THOUSANDS.sub("", answer))[-len(expected) :] == expected
 
@@ -108,12 +105,12 @@ class PairedComparison:
 
     @property
     def worse(self) -> bool:
-        """Whether it lost more questions than chance explains."""
+        """True if this deployment lost more questions than chance explains."""
         return self.p_value < SIGNIFICANCE
 
 
 def pair(these: Sequence[bool], those: Sequence[bool]) -> PairedComparison:
-    """`these` answers against the baseline's to the same questions in the same order.
+    """Compare `these` answers with the baseline's to the same questions in the same order.
 
     Raises:
         ValueError: there are not as many of them.
@@ -127,7 +124,7 @@ def pair(these: Sequence[bool], those: Sequence[bool]) -> PairedComparison:
 
 
 def interval(right: int, questions: int) -> tuple[float, float]:
-    """Where the true score lies with 95 % confidence (Wilson, JASA 22, 1927)."""
+    """Return the interval that holds the true score with 95 % confidence (Wilson, JASA 22, 1927)."""
     if not questions:
         return 0.0, 1.0
     squared, score = _NORMAL_QUANTILE_95**2, right / questions
@@ -142,7 +139,7 @@ EVAL_FILE = "eval-{name}.json"
 
 @dataclass(frozen=True)
 class BuiltinResult:
-    """What became of the kit's own questions. `answers` has a letter for each, in the set's order: 1 right, 0 wrong.
+    """Answers to the kit's own questions. `answers` has a letter for each, in the set's order: 1 right, 0 wrong.
 
     `unanswered` of the wrong ones had no answer at all; `examples` are a few wrong ones in words.
     """
@@ -161,7 +158,7 @@ class BuiltinResult:
 
 
 class EvalResult(BaseModel):
-    """What a deployment got right. `answers` has a letter for each question, in the set's order: 1 right, 0 wrong."""
+    """Result of an evaluation. `answers` has a letter for each question, in the set's order: 1 right, 0 wrong."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -183,7 +180,7 @@ class EvalResult(BaseModel):
 
     @property
     def right(self) -> list[bool]:
-        """Question by question."""
+        """Rightness of each answer, question by question."""
         return [letter == "1" for letter in self.answers]
 
     @property
@@ -193,12 +190,12 @@ class EvalResult(BaseModel):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true score lies with 95 % confidence."""
+        """Interval that holds the true score with 95 % confidence."""
         return interval(self.answers.count("1"), len(self.answers))
 
 
 class EvaluationJudgement(BaseModel):
-    """Whether an evaluation passed, and what it was held against."""
+    """Verdict on an evaluation, with the floor and the baseline that it was held against."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -210,12 +207,12 @@ class EvaluationJudgement(BaseModel):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """True if nothing failed."""
         return not self.failures
 
 
 def judge(result: EvalResult, floor: float | None, baseline: EvalResult | None) -> EvaluationJudgement:
-    """Holds a result against its floor and, where there is one, against the baseline. What is unknown fails.
+    """Hold a result against its floor and, where there is one, against the baseline. What is unknown fails.
 
     Raises:
         KitError: the baseline answered other questions, or is another model or image.
@@ -258,7 +255,7 @@ def _paired(result: EvalResult, baseline: EvalResult) -> PairedComparison:
 
 
 def write_result(result: EvalResult, folder: Path) -> Path:
-    """Writes the result into a folder of reports."""
+    """Write the result into a folder of reports, and return the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / EVAL_FILE.format(name=result.evaluation)
     path.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -266,7 +263,7 @@ def write_result(result: EvalResult, folder: Path) -> Path:
 
 
 def read_result(path: Path) -> EvalResult:
-    """Reads a result back.
+    """Read a result back.
 
     Raises:
         KitError: there is none, or it is no result of an evaluation.

@@ -25,7 +25,9 @@ from llmd_bench.deployment import Counter, CounterIncrease, Snapshot, change
 
 @dataclass(frozen=True)
 class DecisionCounter:
-    """How a release of the endpoint picker counts its decisions; `remote` has the label's values for remote prefill."""
+    """Counter of the decisions of an endpoint picker, as its release has it; `remote` has the label's values for remote
+    prefill.
+    """
 
     names: tuple[str, ...]
     label: str
@@ -48,8 +50,9 @@ class ServerCounters:
 
 
 EMULATION = 1.2
-"""Reads up to this many times as fast as emulated ones are taken to be emulated; ours, above the 0.246 to 0.279 GB/s
-that were measured."""
+"""Factor up to which reads that are faster than emulated ones are taken to be emulated; ours, above the 0.246 to 0.279
+GB/s that were measured.
+"""
 
 VLLM_COUNTERS = ServerCounters(
     prompt_tokens=Counter(("vllm:prompt_tokens_total", "vllm:prompt_tokens")),
@@ -67,7 +70,7 @@ VLLM_COUNTERS = ServerCounters(
 
 @dataclass(frozen=True)
 class Sent:
-    """What the client sent and got answered, with `prompt_tokens` as the servers counted them.
+    """Requests that the client sent and got answered, with `prompt_tokens` as the servers counted them.
 
     `attempted` has the requests that failed too, which the servers may have worked on.
     """
@@ -79,7 +82,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class EvidenceSettings:
-    """How to read the counters of one deployment."""
+    """Settings with which the counters of one deployment are read."""
 
     decisions: DecisionCounter
     decode_tensor_parallel_size: int = 1
@@ -130,7 +133,7 @@ class OtherApi:
 
 @dataclass(frozen=True)
 class ApiAnswer:
-    """What became of one request to `path`: `error` is None for an answer as the API promises it.
+    """Result of one request to `path`: `error` is None for an answer as the API promises it.
 
     `remote_prefill` is the proof by counters, which other traffic at the same time blurs; None where there is nothing
     to prove, or no answer.
@@ -141,6 +144,11 @@ class ApiAnswer:
     error: str | None
     prompt_tokens: int = 0
     remote_prefill: RemotePrefill | None = None
+
+    @property
+    def answered(self) -> bool:
+        """True if the answer is one as the API promises it."""
+        return self.error is None
 
     @property
     def sentence(self) -> str:
@@ -159,13 +167,17 @@ def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings
     """Judge where the prompts of `sent` were computed, from what the counters grew by between the two snapshots."""
     counters = _changes(before, after, settings)
     uncached = max(sent.prompt_tokens - (counters["decode cached tokens"].value or 0.0), 0.0)
-    by_epp = _by_epp(sent, counters)
+    decisions, remote = counters["router decisions"], counters["router remote decisions"]
+    by_epp = None  # of all decisions, or of the requests if it decided less often; a counter never used isn't shown
+    if decisions.read and not decisions.unread:
+        by_epp = _share(remote.value or 0.0, max(decisions.value or 0.0, sent.requests))
     by_prefill = _share(counters["prefill prompt tokens"].value, uncached)
     by_decode = _by_decode(sent, counters, uncached, settings)
     servers = [share for share in (by_prefill, by_decode) if share is not None]
     known = [share for share in (by_epp, *servers) if share is not None]
-    fallback = _fallback_requests(sent, by_epp, servers)
-    failed = None if _has_new_server(before, after) else _failed_prefills(counters)
+    fallback = max(round((by_epp - min(servers)) * sent.requests), 0) if by_epp is not None and servers else 0
+    newcomers = {pod.name for pod in after.servers or ()} - {pod.name for pod in before.servers or ()}
+    failed = None if newcomers else _failed_prefills(counters)
     contradictions = _contradictions(sent, counters, fallback, by_prefill, by_decode)
     if failed is not None and failed > fallback:
         contradictions.append(f"{failed} prefills failed: a server was chosen for them and none finished the prompt")
@@ -206,7 +218,7 @@ def _changes(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> d
 
 
 def _path(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> tuple[list[str], list[str]]:
-    """What contradicts the path that KV cache is taken to have, and what is to be said of it."""
+    """Return the contradictions of the path that KV cache is taken to have, and the remarks on it."""
     emulated, servers = settings.emulated_gb_per_s, settings.servers
     if emulated is None:
         return [], []
@@ -219,14 +231,6 @@ def _path(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> tupl
     if rate > EMULATION * emulated:
         return [], [text]
     return [f"{text}: as slow as UCX's software emulation over TCP, about {emulated:g} GB/s"], []
-
-
-def _by_epp(sent: Sent, counters: Mapping[str, CounterIncrease]) -> float | None:
-    """Of all decisions, or of the requests if it decided less often than that; a counter never used isn't shown."""
-    all_decisions, remote = counters["router decisions"], counters["router remote decisions"]
-    if all_decisions.unread or not all_decisions.read:
-        return None
-    return _share(remote.value or 0.0, max(all_decisions.value or 0.0, sent.requests))
 
 
 def _by_decode(
@@ -243,24 +247,13 @@ def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or whole <= 0 else min(max(part / whole, 0.0), 1.0)
 
 
-def _fallback_requests(sent: Sent, by_epp: float | None, servers: list[float]) -> int:
-    if by_epp is None or not servers:
-        return 0
-    return max(round((by_epp - min(servers)) * sent.requests), 0)
-
-
 def _failed_prefills(counters: Mapping[str, CounterIncrease]) -> int | None:
-    """Unknown where a program could not be read, or counts since its restart only."""
+    """Return the number of failed prefills; None where a program wasn't read, or counts since its restart only."""
     chosen, finished = counters["router remote decisions"], counters["prefill finished requests"]
     whole = chosen.read and not any(counter.unread or counter.restarted for counter in (chosen, finished))
     if not whole or finished.value is None:
         return None
     return max(round((chosen.value or 0.0) - finished.value), 0)
-
-
-def _has_new_server(before: Snapshot, after: Snapshot) -> bool:
-    """Whether there is one whose counters nobody read."""
-    return not {pod.name for pod in after.servers or ()} <= {pod.name for pod in before.servers or ()}
 
 
 def _contradictions(
@@ -272,7 +265,13 @@ def _contradictions(
 ) -> list[str]:
     contradictions: list[str] = []
     if fallback:
-        contradictions.append(_describe_fallback(sent, fallback, by_prefill, by_decode))
+        cause = f", which took only {by_decode:.1%} over from prefill servers" if by_decode is not None else ""
+        if by_decode is None or (by_prefill is not None and by_prefill <= by_decode):
+            cause = f": prefill servers account for {by_prefill:.1%} only"
+        contradictions.append(
+            f"silent fallback: the endpoint picker chose a prefill server, but {fallback} of {sent.requests} prompts "
+            f"were computed by decode servers{cause}"
+        )
     decisions = counters["router decisions"].value
     if decisions is not None and decisions > sent.attempted:
         contradictions.append(
@@ -290,15 +289,8 @@ def _contradictions(
     return contradictions
 
 
-def _describe_fallback(sent: Sent, fallback: int, by_prefill: float | None, by_decode: float | None) -> str:
-    begin = f"silent fallback: the endpoint picker chose a prefill server, but {fallback} of {sent.requests} prompts"
-    if by_decode is None or (by_prefill is not None and by_prefill <= by_decode):
-        return f"{begin} were computed by decode servers: prefill servers account for {by_prefill:.1%} only"
-    return f"{begin} were computed by decode servers, which took only {by_decode:.1%} over from prefill servers"
-
-
 def _gaps(counters: Mapping[str, CounterIncrease], settings: EvidenceSettings) -> list[str]:
-    """What limits the proof: programs that could not be read, weren't given, or restarted."""
+    """Return the limits of the proof: programs that could not be read, weren't given, or restarted."""
     notes: list[str] = []
     unread = sorted({pod for counter in counters.values() for pod in counter.unread})
     restarted = sorted({pod for counter in counters.values() for pod in counter.restarted})

@@ -43,7 +43,9 @@ class ReadResults:
 
 @dataclass(frozen=True)
 class CatalogueNames:
-    """What the catalogue calls models, by their repositories, and GPU products, so that rows of all tools agree."""
+    """Names that the catalogue has for models, by their repositories, and for GPU products, so that rows of all tools
+    agree.
+    """
 
     models: Mapping[str, str] = field(default_factory=dict[str, str])
     gpus: tuple[str, ...] = ()
@@ -51,7 +53,7 @@ class CatalogueNames:
 
 @dataclass(frozen=True)
 class Hints:
-    """What a format may leave out. A file's own word goes before a hint; what neither says is never guessed.
+    """Facts that a format may leave out. A file's own word goes before a hint; what neither says is never guessed.
 
     `gpus` are those that servers use, `gpus_reserved` those that pods hold. `basis` is what the figures of other tools
     are: give `calibrated` where they had simulated servers before them.
@@ -82,10 +84,10 @@ class Hints:
 
 
 MAX_BYTES = 64 * 2**20
-"""Of a file of rows or a report: about fifty thousand rows, which take 3 s to read."""
+"""Most bytes of a file of rows or a report: about fifty thousand rows, which take 3 s to read."""
 
 MAX_REQUEST_BYTES = 2**30
-"""Of a file of single requests: some ten million token times."""
+"""Most bytes of a file of single requests: some ten million token times."""
 
 _NESTED: Mapping[str, tuple[str, ...]] = {
     "origin": tuple(Origin.model_fields),
@@ -111,9 +113,17 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
     Raises:
         KitError: it can't be written.
     """
-    text = _csv_text(rows) if path.suffix == ".csv" else "".join(f"{row_json(row)}\n" for row in rows)
+    text = StringIO()
+    if path.suffix == ".csv":
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for document in (row.model_dump(mode="json") for row in rows):
+            values = (document[name] if part is None else document[name][part] for name, part in _columns())
+            writer.writerow(map(_cell, values))
+    else:
+        text.writelines(f"{row_json(row)}\n" for row in rows)
     make_folder(path.parent)
-    write_whole(path, text)
+    write_whole(path, text.getvalue())
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -157,12 +167,12 @@ def make_folder(path: Path) -> None:
 
 
 def row_json(row: Row) -> str:
-    """One row as one line of JSON, without fields that are None or at their default."""
+    """Return a row as one line of JSON, without fields that are None or at their default."""
     return json.dumps(row.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a file that `write_rows` wrote.
+    """Read all rows of a file that `write_rows` wrote.
 
     Raises:
         KitError: there is no such file, or some of it are no rows; all of these are named by line.
@@ -174,14 +184,16 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def parse_rows(content: bytes, name: str) -> ReadResults:
-    """The rows of JSON Lines that are already here, and the lines that are none; `name` is what these are called by."""
+    """Read the rows of JSON Lines that are already here, and the lines that are none; `name` is what these are called
+    by.
+    """
     if len(content) > MAX_BYTES:
         return ReadResults(rejected=(Rejection(name, None, f"is larger than {MAX_BYTES // 2**20} MiB"),))
     return _scan(_json_entries(content.decode("utf-8", errors="replace")), name)
 
 
 def scan_rows(path: Path) -> ReadResults:
-    """The rows of a file, and the lines that are none.
+    """Read the rows of a file, and the lines that are none.
 
     Raises:
         KitError: the file can't be read.
@@ -210,7 +222,7 @@ def _scan(entries: Iterable[tuple[int, object]], name: str) -> ReadResults:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a file of at most `most` bytes.
+    """Return the content of a file of at most `most` bytes.
 
     Raises:
         KitError: it is not there, or larger.
@@ -226,7 +238,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
         KitError: it is not there, too large, or no text.
@@ -243,18 +255,8 @@ def _json_entries(text: str) -> Iterator[tuple[int, object]]:
             yield number, line
 
 
-def _csv_text(rows: Iterable[Row]) -> str:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        document = row.model_dump(mode="json")
-        writer.writerow([_cell(document[name] if part is None else document[name][part]) for name, part in _columns()])
-    return text.getvalue()
-
-
 def _cell(value: object) -> str:
-    """None is an empty cell; text that could be mistaken for that or for JSON, or breaks a line, is written as JSON."""
+    """Return an empty cell for None; text that could be mistaken for that or for JSON, or breaks a line, is JSON."""
     if value is None:
         return ""
     if isinstance(value, str) and value and value[0] not in '"[' and min(value) >= " ":
@@ -298,7 +300,7 @@ LONGEST_S = 1e9
 
 @dataclass
 class Latencies:
-    """Of the requests that succeeded, in milliseconds of model time: first tokens, and gaps between events."""
+    """Latencies of requests that succeeded, in milliseconds of model time: first tokens, and gaps between events."""
 
     ttft_ms: list[float] = field(default_factory=list[float])
     itl_ms: list[float] = field(default_factory=list[float])
@@ -318,12 +320,12 @@ class Latencies:
 
 
 def _is_time(value: object) -> TypeGuard[float]:
-    """Whether it is a time in seconds that a run can have."""
+    """Check that a value is a time in seconds that a run can have."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LONGEST_S
 
 
 def json_object(line: str) -> Mapping[str, Any] | None:
-    """The object of a line of JSON; None where it has none, as after a crash."""
+    """Read the object of a line of JSON; None where it has none, as after a crash."""
     try:
         content: object = json.loads(line)
     except (ValueError, RecursionError):

@@ -7,7 +7,7 @@ A history is a folder of reports as the benchmarks leave it, or an S3-compatible
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
@@ -30,7 +30,7 @@ from llmd_bench.files import (
 from llmd_bench.stores import FileStore, FolderStore, safe_names
 
 ROWS_FILE = "rows.jsonl"
-"""What comparisons and the history read; a folder of results is recognised by it."""
+"""File of rows that comparisons and the history read; a folder of results is recognised by it."""
 
 _RUN = re.compile(r"[^/]+/(?P<load>bench/)?(?P<time>\d{8}T\d{6}Z)/")
 _HASH = re.compile(r"[0-9a-f]{4,64}")
@@ -48,12 +48,12 @@ class StoredRun:
 
     @property
     def name(self) -> str:
-        """How commands name it: `dev:20260302T120000Z`."""
+        """Name of the run in commands: `dev:20260302T120000Z`."""
         return f"{self.stack}:{self.time}"
 
     @cached_property
     def found(self) -> ReadResults:
-        """Its rows, and the lines of its files that are none.
+        """Rows of the run's files, and the lines that are none.
 
         Raises:
             KitError: the store does not answer.
@@ -63,16 +63,16 @@ class StoredRun:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Its rows."""
+        """Rows of the run's files."""
         return self.found.rows
 
     @property
     def config_hashes(self) -> tuple[str, ...]:
-        """What was deployed, as far as rows say it."""
+        """Hashes of the configurations that were deployed, as far as rows have them."""
         return tuple(dict.fromkeys(row.origin.config_hash for row in self.rows if row.origin.config_hash))
 
     def latencies(self) -> Latencies:
-        """The latencies of its single requests; empty where they were not kept."""
+        """Read the latencies of the run's single requests; empty where they were not kept."""
         latencies = Latencies()
         for name in self.files:
             if name.endswith(f"/{REQUESTS_FILE}"):
@@ -81,18 +81,19 @@ class StoredRun:
 
 
 def stack_folder(stack: str) -> str:
-    """The folder of a stack's results: its name, also where that is organization/project/stack."""
+    """Return the folder of a stack's results: its name, also where that is organization/project/stack."""
     return stack.replace("/", "_")
 
 
 def stacks(store: FileStore) -> list[str]:
-    """The stacks that have runs."""
+    """Return the names of the stacks that have runs."""
     matches = (name for name in store.names("") if name.endswith(f"/{ROWS_FILE}") and _RUN.match(name))
     return sorted({name.split("/", 1)[0] for name in matches})
 
 
 def runs(store: FileStore, stack: str, *, loads: bool = False) -> list[StoredRun]:
-    """The runs of a stack, newest first: its smoke benchmarks, and with `loads` what `llmd-oke bench` measured too.
+    """Return the runs of a stack, newest first: its smoke benchmarks, and with `loads` what `llmd-oke bench` measured
+    too.
 
     Raises:
         KitError: the store does not answer.
@@ -107,7 +108,8 @@ def runs(store: FileStore, stack: str, *, loads: bool = False) -> list[StoredRun
 
 
 def find(store: FileStore, reference: str) -> list[StoredRun]:
-    """The runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration hash>`.
+    """Return the runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration
+    hash>`.
 
     A configuration hash (its first four digits or more) means all smoke benchmarks of that configuration: repeats of
     each other. A time means a load too; the latest and the previous are smoke benchmarks, which all load alike.
@@ -122,30 +124,22 @@ def find(store: FileStore, reference: str) -> list[StoredRun]:
     if not known:
         names = ", ".join(stacks(store)) or "none"
         raise KitError(f"Stack {stack} has no results.", f"Stacks with results: {names}.")
-    matches = list(_named(known, mark, which))
+    matches: list[StoredRun] = []
+    if mark == ":":
+        matches = [run for run in known if run.time == which]
+    elif which in {"latest", "previous"}:
+        matches = known[0:1] if which == "latest" else known[1:2]
+    elif _HASH.fullmatch(which):
+        matches = [run for run in known if any(digest.startswith(which) for digest in run.config_hashes)]
     if not matches:
         times = ", ".join(run.time for run in known[:5])
         raise KitError(f"Stack {stack} has no result {which}.", f"The newest are {times}.")
     return matches
 
 
-def is_reference(text: str) -> bool:
-    """Whether a text has the form of a reference."""
-    return _split(text) != ("", "", "")
-
-
 def _split(reference: str) -> tuple[str, str, str]:
     match = re.fullmatch(r"([^/@:]+)([@:])([^/@:]+)", reference)
     return (match.group(1), match.group(2), match.group(3)) if match else ("", "", "")
-
-
-def _named(known: Sequence[StoredRun], mark: str, which: str) -> Iterator[StoredRun]:
-    if mark == ":":
-        yield from (run for run in known if run.time == which)
-    elif which in {"latest", "previous"}:
-        yield from known[0:1] if which == "latest" else known[1:2]
-    elif _HASH.fullmatch(which):
-        yield from (run for run in known if any(config_hash.startswith(which) for config_hash in run.config_hashes))
 
 
 def copy_runs(source: FileStore, target: FileStore, stack: str, tell: Callable[[str], None]) -> list[StoredRun]:
@@ -184,12 +178,12 @@ class SideResults:
 
     @property
     def basis(self) -> Basis:
-        """What its figures are, at worst."""
+        """Kind of the side's figures that is trusted least."""
         return max(self.side.bases, key=list(Basis).index)
 
 
 def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
-    """A side by the name of a file, a folder, or a run of the history (`dev@latest`).
+    """Load a side by the name of a file, a folder, or a run of the history (`dev@latest`).
 
     Raises:
         KitError: there is no such thing, or it has no rows.
@@ -197,7 +191,8 @@ def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
     path = Path(name)
     if not path.exists() and name.endswith(("@", ":")):
         raise KitError(f"{name} doesn't say which run.", f"Give {name[:-1]}@latest, {name[:-1]}@previous or another.")
-    loaded = _from_history(name, store) if is_reference(name) and not path.exists() else _from_path(name, path, hints)
+    is_reference = _split(name) != ("", "", "") and not path.exists()
+    loaded = _from_history(name, store) if is_reference else _from_path(name, path, hints)
     if len(loaded.side.rows) > MAX_ROWS:
         raise KitError(f"{name} has {len(loaded.side.rows)} rows; {MAX_ROWS} can be compared.", "Name fewer files.")
     if not loaded.side.rows:
@@ -207,7 +202,7 @@ def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
 
 
 def open_store(address: str) -> FileStore:
-    """The history at a folder or at `s3://<bucket>/<prefix>`.
+    """Open the history at a folder or at `s3://<bucket>/<prefix>`.
 
     Raises:
         KitError: it can't be used.

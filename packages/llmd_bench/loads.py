@@ -13,10 +13,10 @@ ARRIVALS: Mapping[Arrival, str] = {
     "poisson": "Poisson",
     "trace": "trace",
 }
-"""What to call the ways in which requests arrive."""
+"""Names of the ways in which requests arrive."""
 
 MAX_LOADS = 500
-"""In one comparison, of which each has a table."""
+"""Most loads in one comparison, of which each has a table."""
 
 LEVEL_TOLERANCE = 0.02
 """Rates and concurrencies that differ by less are the same load."""
@@ -29,18 +29,18 @@ and its published report counts 5151 and 281.
 
 @dataclass(frozen=True)
 class RequestedLoad:
-    """What was asked of a deployment; `deployment` is empty where deployments are compared with each other."""
+    """Load that was asked of a deployment; `deployment` is empty where deployments are compared with each other."""
 
     row: Row
     deployment: str = ""
 
     @property
     def level(self) -> float | None:
-        """What sets the pace: users in a closed loop, else the offered rate."""
+        """Number that sets the pace: users in a closed loop, else the offered rate."""
         return self.row.concurrency if self.row.arrival == "closed" else self.row.offered_requests_per_s
 
     def same(self, other: "RequestedLoad") -> bool:
-        """Whether results under both may be compared."""
+        """Check that results under the two loads may be compared."""
         own, their = self.row, other.row
         alike = (own.subject, own.model, own.arrival, self.deployment)
         if alike != (their.subject, their.model, their.arrival, other.deployment):
@@ -62,13 +62,13 @@ class RequestedLoad:
 
 
 def pace(row: Row) -> str:
-    """What sets the pace, in a word or two: `closed 8` users, `constant 45/s`."""
+    """Describe the pace in a word or two: `closed 8` users, `constant 45/s`."""
     offered = row.offered_requests_per_s
     return f"{row.arrival} {offered:g}/s" if offered else f"{row.arrival} {row.concurrency or 0:g}"
 
 
 def deployment(row: Row) -> str:
-    """What ran: `4 x 8p-tp1-4d-tp2`, or the role and its GPUs where there is no topology."""
+    """Name the deployment of a row: `4 x 8p-tp1-4d-tp2`, or the role and its GPUs where there is no topology."""
     if row.topology:
         return row.topology if row.copies == 1 else f"{row.copies} x {row.topology}"
     size = row.tensor_parallel_size
@@ -76,7 +76,7 @@ def deployment(row: Row) -> str:
 
 
 def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[RequestedLoad, list[Row]]]:
-    """Rows of the same load together, in the order in which loads first appear.
+    """Group rows of the same load together, in the order in which loads first appear.
 
     Raises:
         KitError: there are too many to be compared one by one, or read.
@@ -107,7 +107,7 @@ MAX_FAILURES_SHARE = 0.01
 
 
 def frontier(items: Iterable[T], x: Callable[[T], float | None], y: Callable[[T], float | None]) -> list[T]:
-    """The items that no other one dominates, in descending order of x; larger is better in both.
+    """Return the items that no other one dominates, in descending order of x; larger is better in both.
 
     One dominates another where it is at least as good in both and better in one, so equal items stay together. Items
     without x or y are left out. Sorting costs O(n log n), the rest O(n).
@@ -123,7 +123,7 @@ def frontier(items: Iterable[T], x: Callable[[T], float | None], y: Callable[[T]
 
 
 def served(row: Row) -> bool:
-    """Whether a run did what it was for: it has a rate, and at most one in a hundred of its requests failed."""
+    """Check that a run served its load: it has a rate, and at most one in a hundred of its requests failed."""
     if not row.output_tokens_per_s or row.requests == 0:
         return False
     return row.failures <= MAX_FAILURES_SHARE * (row.requests or row.failures)

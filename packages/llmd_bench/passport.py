@@ -18,29 +18,36 @@ class _Part(BaseModel):
 
 
 class ColdStart(_Part):
-    """From applying to the first token, by the cluster's own clock; moments are ISO 8601, UTC."""
+    """Time from applying to the first token, by the cluster's own clock; moments are ISO 8601, UTC."""
 
     applied: str
     """Creation of the first of the servers that run now."""
     ready: str | None
-    """When the last of them became ready; None where one isn't, or lost its readiness since."""
+    """Moment at which the last of the servers became ready; None where one isn't, or lost its readiness since."""
     first_token: str | None
-    """When a benchmark had the first token from them through the router."""
+    """Moment at which a benchmark had the first token from the servers through the router."""
     ready_s: float | None
     first_token_s: float | None
+
+    def __str__(self) -> str:
+        if self.first_token_s is None:
+            return "unknown"
+        ready = f", servers ready after {self.ready_s:.0f} s" if self.ready_s is not None else ""
+        return f"{self.first_token_s:.0f} s from the first server's creation to the first token{ready}"
 
 
 class RunningImage(_Part):
     """An image that containers of one name run. Digests are those that nodes pulled; empty where nobody tells."""
 
     asked: str
-    """What the manifest asks for: tag, and digest where the kit's lock has one."""
+    """Reference in the manifest: tag, and digest where the kit's lock has one."""
     tag: str
     locked: str | None
     """The digest that is asked for; None where only the tag is."""
     digests: tuple[str, ...]
-    """What runs, as nodes tell: of the index or of the image for their platform. More than one while an update goes
-    on, or where a tag was moved between two pulls."""
+    """Digests that run, as nodes tell: of the index or of the image for their platform. More than one while an update
+    goes on, or where a tag was moved between two pulls.
+    """
 
 
 class Accuracy(_Part):
@@ -53,9 +60,13 @@ class Accuracy(_Part):
     started: str
     basis: Basis
 
+    def __str__(self) -> str:
+        low, high = self.interval_95
+        return f"{self.evaluation}: {self.score:.1%} of {self.questions} ({low:.1%} to {high:.1%}), {self.basis}"
+
 
 class NodeAcceptance(_Part):
-    """What is kept of the last acceptance of a node."""
+    """Result of a node's last acceptance."""
 
     verdict: str
     date: str
@@ -70,7 +81,7 @@ class Passport(_Part):
     config_hash: str
     release: str
     override: dict[str, str] = {}
-    """What runs instead of the release's own, by the names of the stack file's `override`."""
+    """Versions that run instead of the release's own, by the names of the stack file's `override`."""
     project_values: dict[str, str] = {}
     """Files of the project's own `values/` that the stack goes by, each with its SHA-256."""
     topology: str
@@ -80,9 +91,9 @@ class Passport(_Part):
     price_usd_per_hour: float
     price_includes: str
     images: dict[str, RunningImage]
-    """What was asked for and what runs, by role and container."""
+    """Images that were asked for and that run, by role and container."""
     restarts: dict[str, int]
-    """Of containers of the pods that run now, by role and container; those without any are left out."""
+    """Restarts of containers of the pods that run now, by role and container; those without any are left out."""
     basis: Basis
     simulated: tuple[str, ...]
     smoke_passed: bool
@@ -92,7 +103,7 @@ class Passport(_Part):
     remote_prefill: dict[str, Any] | None
     accuracy: Accuracy | None
     usd_per_million_output_tokens: float | None
-    """At the smoke benchmark's load, which is light; at a full load it is lower."""
+    """Price at the smoke benchmark's load, which is light; at a full load it is lower."""
     cold_start: ColdStart | None
     nodes: dict[str, NodeAcceptance | None] = {}
     """The nodes that servers run on, with their last acceptance; None where they were not tested."""
@@ -100,7 +111,7 @@ class Passport(_Part):
 
 
 def accuracy(result: EvalResult | None) -> Accuracy | None:
-    """What a passport says of an evaluation."""
+    """Return the passport's part on an evaluation; None where there was none."""
     if result is None:
         return None
     return Accuracy(
@@ -114,12 +125,12 @@ def accuracy(result: EvalResult | None) -> Accuracy | None:
 
 
 def usd_per_million_output_tokens(price_usd_per_hour: float, performance: Mapping[str, Any]) -> float | None:
-    """Price of a million output tokens at a measured rate; None where nothing was put out."""
+    """Return the price of a million output tokens at a measured rate; None where nothing was put out."""
     return usd_per_million_tokens(price_usd_per_hour, performance.get("output_tokens_per_s"))
 
 
 def write_passport(passport: Passport, folder: Path) -> Path:
-    """Writes both forms beside the reports; gives the Markdown's path."""
+    """Write the passport as JSON and as Markdown beside the reports; return the Markdown's path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PASSPORT_JSON).write_text(passport.model_dump_json(indent=2) + "\n", encoding="utf-8")
     path = folder / PASSPORT_MARKDOWN
@@ -128,24 +139,21 @@ def write_passport(passport: Passport, folder: Path) -> Path:
 
 
 def markdown(passport: Passport) -> str:
-    """The passport for people."""
+    """Return the passport for people."""
     lines = [f"# {plain(passport.model)} on {plain(passport.stack)}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in _facts(passport)]
     lines += ["", "| check | value | bound | passed |", "|---|---|---|---|"]
-    lines += [_check(check) for check in passport.checks]
+    for check in passport.checks:
+        value = check.get("value")
+        shown = "unknown" if value is None else f"{value:.4g} {check.get('units', '')}".strip()
+        limit, passed = f"{check['bound']} {check['limit']:.4g}", "yes" if check["passed"] else "no"
+        lines.append(f"| {plain(str(check['name']))} | {shown} | {limit} | {passed} |")
     lines += ["", "| container | image | digest that runs |", "|---|---|---|"]
-    lines += [
-        f"| {plain(container)} | {code(image.asked)} | {_running(image)} |"
-        for container, image in passport.images.items()
-    ]
+    for container, image in passport.images.items():
+        differ = "**nodes differ**: " if len(image.digests) > 1 else ""
+        digests = ", ".join(map(code, image.digests)) or "not told"
+        lines.append(f"| {plain(container)} | {code(image.asked)} | {differ}{digests} |")
     return "\n".join(lines) + "\n"
-
-
-def _running(image: RunningImage) -> str:
-    if not image.digests:
-        return "not told"
-    digests = ", ".join(code(digest) for digest in image.digests)
-    return digests if len(image.digests) == 1 else f"**nodes differ**: {digests}"
 
 
 def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
@@ -160,31 +168,24 @@ def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
     yield "topology", f"{copies}{passport.topology}, {passport.gpus} GPUs"
     yield "numbers are", f"{passport.basis}{not_real}"
     yield "smoke benchmark", "passed" if passport.smoke_passed else "**failed**"
-    yield "restarts", _restarts(passport.restarts)
+    restarts = ", ".join(f"{container} {number}" for container, number in passport.restarts.items()) or "none"
+    yield "restarts", f"{restarts} since the pods that run now were made; those of the benchmark's time are a check"
     yield "remote prefill", _remote_prefill(passport.remote_prefill)
-    yield "accuracy", _accuracy(passport.accuracy)
+    yield "accuracy", f"{passport.accuracy or 'not evaluated in this configuration'}"
     if passport.nodes:
-        yield "acceptance of nodes", _nodes(passport.nodes)
+        tested = {name: item for name, item in passport.nodes.items() if item is not None}
+        failed = [plain(name) for name, item in tested.items() if item.verdict != "passed"]
+        oldest = min((item.date[:10] for item in tested.values()), default="")
+        since = f", the oldest result of {plain(oldest)}" if oldest else ""
+        failures = f"; **failed**: {', '.join(failed)}" if failed else ""
+        passed = f"{len(tested) - len(failed)} of {len(passport.nodes)} passed"
+        yield "acceptance of nodes", f"{passed}{since}{failures}"
     yield "price", f"{passport.price_usd_per_hour:,.2f} USD per hour ({passport.price_includes})"
     if passport.usd_per_million_output_tokens is not None:
         cost = f"{passport.usd_per_million_output_tokens:,.2f} USD"
         yield "1M output tokens", f"{cost} at the smoke benchmark's load; less at a full one"
-    yield "cold start", _cold_start(passport.cold_start)
+    yield "cold start", f"{passport.cold_start or 'not seen: the servers did not start together'}"
     yield "made", passport.created
-
-
-def _nodes(nodes: Mapping[str, NodeAcceptance | None]) -> str:
-    tested = {name: item for name, item in nodes.items() if item is not None}
-    failed = [plain(name) for name, item in tested.items() if item.verdict != "passed"]
-    oldest = min((item.date[:10] for item in tested.values()), default="")
-    since = f", the oldest result of {plain(oldest)}" if oldest else ""
-    failures = f"; **failed**: {', '.join(failed)}" if failed else ""
-    return f"{len(tested) - len(failed)} of {len(nodes)} passed{since}{failures}"
-
-
-def _restarts(restarts: Mapping[str, int]) -> str:
-    counted = ", ".join(f"{container} {number}" for container, number in restarts.items())
-    return f"{counted or 'none'} since the pods that run now were made; those of the benchmark's time are a check"
 
 
 def _remote_prefill(proof: Mapping[str, Any] | None) -> str:
@@ -194,26 +195,3 @@ def _remote_prefill(proof: Mapping[str, Any] | None) -> str:
     failures = "number of failed prefills unknown" if failed is None else f"{failed} prefills failed"
     share = "unknown" if proof.get("share") is None else f"{proof['share']:.1%} of uncached prompts"
     return f"{share}; {failures}"
-
-
-def _accuracy(result: Accuracy | None) -> str:
-    if result is None:
-        return "not evaluated in this configuration"
-    low, high = result.interval_95
-    return f"{result.evaluation}: {result.score:.1%} of {result.questions} ({low:.1%} to {high:.1%}), {result.basis}"
-
-
-def _cold_start(cold_start: ColdStart | None) -> str:
-    if cold_start is None:
-        return "not seen: the servers did not start together"
-    if cold_start.first_token_s is None:
-        return "unknown"
-    ready = f", servers ready after {cold_start.ready_s:.0f} s" if cold_start.ready_s is not None else ""
-    return f"{cold_start.first_token_s:.0f} s from the first server's creation to the first token{ready}"
-
-
-def _check(check: Mapping[str, Any]) -> str:
-    value = check.get("value")
-    shown = "unknown" if value is None else f"{value:.4g} {check.get('units', '')}".strip()
-    limit, passed = f"{check['bound']} {check['limit']:.4g}", "yes" if check["passed"] else "no"
-    return f"| {plain(str(check['name']))} | {shown} | {limit} | {passed} |"

@@ -1,4 +1,4 @@
-"""What the requests of a run come to: latencies, throughput, and throughput per GPU and per user.
+"""Summary of a run's requests: latencies, throughput, and throughput per GPU and per user.
 
 Distributions have the statistics of the llm-d benchmark report format.
 """
@@ -74,7 +74,7 @@ def describe(samples: Iterable[float], units: Units) -> Statistics | None:
 
 
 def single(value: float, units: Units) -> Statistics:
-    """A quantity that was measured once over the whole run, such as a throughput: a mean and nothing else."""
+    """Return a quantity that was measured once over the whole run, such as a throughput: a mean and nothing else."""
     return Statistics(units=units, mean=value)
 
 

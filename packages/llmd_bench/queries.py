@@ -44,7 +44,7 @@ def open_client(
     timeout: httpx.Timeout,
     connections: int | None = None,
 ) -> httpx.AsyncClient:
-    """A client for what lies under `url`, with at most so many `connections` (None: no limit).
+    """Return a client for what lies under `url`, with at most so many `connections` (None: no limit).
 
     Proxies of the environment are not used, since they would be measured too. Loading certificates takes tens of
     milliseconds, so that an address without TLS goes without them.
@@ -93,7 +93,7 @@ async def _read(endpoint: MetricsEndpoint, timeout_s: float) -> Reading:
 
 
 ATTEMPTS = 3
-"""For a question that gets no answer; only after that does it count as wrong."""
+"""Number of tries for a question that gets no answer; only after these does it count as wrong."""
 
 NO_TIME = "there was no time left"
 
@@ -104,7 +104,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """What became of one question; `text` is the end of the answer, `error` why there was none."""
+    """Judgement of one answer; `text` is the end of the answer, `error` why there was none."""
 
     id: str
     right: bool
@@ -120,7 +120,7 @@ async def ask_builtin_set(
     limit_s: float,
     on_answer: Callable[[int, int], None],
 ) -> BuiltinResult:
-    """Asks the kit's own questions through the router; `on_answer` is told how many are answered, and of how many.
+    """Ask the kit's own questions through the router; `on_answer` is told how many are answered, and of how many.
 
     Raises:
         KitError: see `ask_all`.
@@ -154,7 +154,7 @@ async def ask_all(
     limit_s: float,
     on_answer: Callable[[int], None],
 ) -> list[GradedAnswer]:
-    """Asks all questions, some at a time, and judges the answers, in the order of the questions.
+    """Ask all questions, some at a time, and judge the answers, in the order of the questions.
 
     A question without an answer after `ATTEMPTS`, or within `limit_s` of the whole, is wrong: evaluations fail closed.
 
@@ -170,8 +170,15 @@ async def ask_all(
 
         async def ask(item: Item) -> GradedAnswer:
             nonlocal done
+            body = {
+                "model": target.model,
+                "messages": [{"role": "user", "content": item.prompt}],
+                "max_tokens": max_output_tokens,
+                "temperature": 0,
+                "reasoning_effort": "low",
+            }
             async with gate:
-                answered = await _ask(client, target, _body(target, item, max_output_tokens), item, deadline_s)
+                answered = await _ask(client, target, body, item, deadline_s)
             done += 1
             on_answer(done)
             return answered
@@ -208,16 +215,6 @@ async def _ask(
     return GradedAnswer(item.id, right=False, error=error)
 
 
-def _body(target: CompletionsTarget, item: Item, max_output_tokens: int) -> Mapping[str, Any]:
-    return {
-        "model": target.model,
-        "messages": [{"role": "user", "content": item.prompt}],
-        "max_tokens": max_output_tokens,
-        "temperature": 0,
-        "reasoning_effort": "low",
-    }
-
-
 OTHER_API_PATHS: dict[OtherApiName, str] = {"chat": completions.PATHS["chat"], "responses": "/v1/responses"}
 
 OUTPUT_TOKENS = 16
@@ -236,7 +233,7 @@ class _Choice(BaseModel):
 
 
 class _Answer(BaseModel):
-    """What answers of both APIs have in common, and what says that one of them was given."""
+    """Fields that answers of either API have, and those that say that one of them was given."""
 
     usage: _Usage
     choices: list[_Choice] = []
@@ -257,10 +254,13 @@ async def ask_other_api(
     `limit_s` is wall time for the answer. Whatever goes wrong with the request is in the answer's `error`.
     """
     path = OTHER_API_PATHS[api.name]
+    question = {"messages": [{"role": "user", "content": prompt}], "max_tokens": OUTPUT_TOKENS}
+    if api.name == "responses":
+        question = {"input": prompt, "max_output_tokens": OUTPUT_TOKENS}
     before = await scrape(metrics)
     try:
         async with asyncio.timeout(limit_s):
-            answer = await _post(target, path, _other_api_body(target.model, api.name, prompt), limit_s)
+            answer = await _post(target, path, {"model": target.model, **question, "temperature": 0}, limit_s)
         prompt_tokens = _prompt_tokens(api.name, answer)
     except TimeoutError:
         return ApiAnswer(api, path, f"no answer within {limit_s:g} s")
@@ -272,15 +272,8 @@ async def ask_other_api(
     return ApiAnswer(api, path, None, prompt_tokens, proof)
 
 
-def _other_api_body(model: str, name: OtherApiName, prompt: str) -> dict[str, object]:
-    if name == "responses":
-        return {"model": model, "input": prompt, "max_output_tokens": OUTPUT_TOKENS, "temperature": 0}
-    messages = [{"role": "user", "content": prompt}]
-    return {"model": model, "messages": messages, "max_tokens": OUTPUT_TOKENS, "temperature": 0}
-
-
 async def _post(target: CompletionsTarget, path: str, body: dict[str, object], limit_s: float) -> bytes:
-    """The body of an answer 200. Raises `ValueError` for another one."""
+    """Return the body of an answer 200. Raises `ValueError` for another one."""
     timeout = httpx.Timeout(limit_s)
     async with open_client(
         target.base_url, verify=target.verify, headers=target.headers, timeout=timeout, connections=1
@@ -292,7 +285,7 @@ async def _post(target: CompletionsTarget, path: str, body: dict[str, object], l
 
 
 def _prompt_tokens(name: OtherApiName, content: bytes) -> int:
-    """The server's count. Raises `ValueError` where the body isn't what the API promises."""
+    """Return the server's count of prompt tokens. Raises `ValueError` where the body isn't what the API promises."""
     try:
         answer = _Answer.model_validate_json(content)
     except ValidationError as error:

@@ -7,145 +7,51 @@ are.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import yaml
 from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
-from pydantic import BaseModel
+from llmd_base.row import Basis
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PlainSerializer
 
 from llmd_bench import report_format as v02
-from llmd_bench.deployment import ReportedServers, Role, RouterPart
-from llmd_bench.evidence import ApiAnswer, RemotePrefill
+from llmd_bench.deployment import ReportedServers, Role
 from llmd_bench.performance import Performance, Statistics, single
-from llmd_bench.smoke import SmokeResult
-from llmd_bench.smoke_request import SmokeVerdict
+from llmd_bench.smoke import SmokePlan, SmokeResult
+from llmd_bench.summaries import SummarySection
 
 Json = dict[str, object]
+Number = int | float
+"""A figure that stays the whole number that it is, in JSON too."""
+
+Moment = Annotated[datetime, PlainSerializer(lambda moment: moment.isoformat(), return_type=str)]
 
 
-def summarize_result(result: SmokeResult) -> Json:
-    """Everything of a run but its requests; times in its names' units and, where the plan has a time scale, in model
-    time.
-    """
-    plan = result.plan
-    return {
-        "passed": result.passed,
-        "model": plan.model,
-        "topology": plan.topology.name,
-        "gpus": plan.topology.gpus,
-        "gpus_reserved": plan.topology.gpus_reserved,
-        "load": describe_load(result),
-        "provenance": provenance(result),
-        "first_answer": result.first_answer.isoformat() if result.first_answer else None,
-        "started": result.started.isoformat(),
-        "ended": result.ended.isoformat(),
-        "wall_s": result.wall_s,
-        "performance": describe_performance(result.performance),
-        "remote_prefill": describe_remote_prefill(result.remote_prefill),
-        "other_apis": describe_other_apis(result.other_apis),
-        "checks": describe_checks(result.verdict),
-        "notes": list(result.notes),
-        "facts": dict(plan.facts),
-    }
+class LoadSummary(SummarySection):
+    """Load that was sent, of the plan; `run` begins each prompt, so that no two runs send the same ones."""
+
+    shape: str = "closed loop"
+    requests: int
+    concurrency: int
+    input_tokens: int
+    output_tokens: int
+    warmup_requests: int = Field(validation_alias="warmup")
+    api: str
+    seed: int
+    run: str = ""
+    ignore_eos: bool = True
+    temperature: int = 0
 
 
-def provenance(result: SmokeResult) -> Json:
-    """What the numbers are: measured, calibrated or bound; on which clock; and what was not real."""
-    plan = result.plan
-    return {"numbers": plan.basis.value, "simulated": list(plan.simulated), "time_scale": plan.time_scale}
+class Provenance(SummarySection):
+    """Nature of the numbers, of the plan: measured, calibrated or bound; on which clock; and what was not real."""
 
-
-def describe_load(result: SmokeResult) -> Json:
-    """What was sent."""
-    plan = result.plan
-    return {
-        "shape": "closed loop",
-        "requests": plan.requests,
-        "concurrency": plan.concurrency,
-        "input_tokens": plan.input_tokens,
-        "output_tokens": plan.output_tokens,
-        "warmup_requests": plan.warmup,
-        "api": plan.api,
-        "seed": plan.seed,
-        "run": result.run,
-        "ignore_eos": True,
-        "temperature": 0,
-    }
-
-
-def describe_performance(performance: Performance) -> Json:
-    """Latencies in ms, rates per second."""
-    return {
-        "requests": performance.requests,
-        "failures": performance.failures,
-        "incomplete": performance.incomplete,
-        "failure_reasons": list(performance.failure_reasons),
-        "duration_s": performance.duration_s,
-        **{latency.name: _milliseconds(getattr(performance, latency.key)) for latency in LATENCIES},
-        "requests_per_s": performance.requests_per_s,
-        "input_tokens_per_s": performance.input_tokens_per_s,
-        "output_tokens_per_s": performance.output_tokens_per_s,
-        "total_tokens_per_s": performance.total_tokens_per_s,
-        "tpsg": performance.tpsg,
-        "tpsu": performance.tpsu,
-        "tpsu_decode": performance.tpsu_decode,
-        "users": performance.users,
-    }
-
-
-def describe_remote_prefill(proof: RemotePrefill | None) -> Json | None:
-    """Shares, and the counters that they come from."""
-    if proof is None:
-        return None
-    return {
-        "share": proof.share,
-        "by_endpoint_picker": proof.by_epp,
-        "by_prefill_servers": proof.by_prefill,
-        "by_decode_servers": proof.by_decode,
-        "requests": proof.requests,
-        "prompt_tokens": proof.prompt_tokens,
-        "fallback_requests": proof.fallback_requests,
-        "failed_prefills": proof.failed_prefills,
-        "proven": proof.proven,
-        "consistent": proof.consistent,
-        "notes": list(proof.notes),
-        "counters": {
-            name: {"before": counter.before, "after": counter.after, "change": counter.value}
-            for name, counter in proof.counters.items()
-        },
-    }
-
-
-def describe_other_apis(answers: Sequence[ApiAnswer]) -> list[Json]:
-    """One entry for each API that was asked once."""
-    return [
-        {
-            "path": answer.path,
-            "answered": answer.error is None,
-            "error": answer.error,
-            "prompt_tokens": answer.prompt_tokens,
-            "disaggregated_by_endpoint_picker": answer.api.remote_prefill,
-            "remote_prefill": describe_remote_prefill(answer.remote_prefill),
-        }
-        for answer in answers
-    ]
-
-
-def describe_checks(verdict: SmokeVerdict) -> list[Json]:
-    """One entry for each threshold."""
-    return [
-        {
-            "name": check.name,
-            "bound": check.bound,
-            "limit": check.limit,
-            "value": check.value,
-            "units": check.units,
-            "passed": check.passed,
-            "evidence": check.evidence,
-        }
-        for check in verdict.checks
-    ]
+    numbers: Basis = Field(validation_alias="basis")
+    simulated: tuple[str, ...]
+    time_scale: float
 
 
 def _milliseconds(statistics: Statistics | None) -> dict[str, float] | None:
@@ -153,6 +59,114 @@ def _milliseconds(statistics: Statistics | None) -> dict[str, float] | None:
         return None
     values = statistics.model_dump(include={"mean", "p50", "p90", "p95", "p99", "max"}, exclude_none=True)
     return {name: 1000 * value for name, value in values.items()}
+
+
+Milliseconds = Annotated[dict[str, float] | None, BeforeValidator(_milliseconds)]
+"""Statistics of a latency in seconds, in milliseconds."""
+
+
+class PerformanceSummary(SummarySection):
+    """Latencies in ms and rates per second, of `Performance`."""
+
+    requests: int
+    failures: int
+    incomplete: int
+    failure_reasons: tuple[str, ...]
+    duration_s: float
+    ttft_ms: Milliseconds = Field(validation_alias="ttft")
+    itl_ms: Milliseconds = Field(validation_alias="itl")
+    tpot_ms: Milliseconds = Field(validation_alias="tpot")
+    e2e_ms: Milliseconds = Field(validation_alias="e2e")
+    requests_per_s: float
+    input_tokens_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    tpsg: float
+    tpsu: float
+    tpsu_decode: float | None
+    users: float
+
+
+class CounterSummary(SummarySection):
+    """Counter of a role's programs before and after a run, and what it grew by."""
+
+    before: Number | None
+    after: Number | None
+    change: Number | None = Field(validation_alias="value")
+
+
+class RemotePrefillSummary(SummarySection):
+    """Shares of remote prefill by each party's counters, and these counters, of `RemotePrefill`."""
+
+    share: float | None
+    by_endpoint_picker: float | None = Field(validation_alias="by_epp")
+    by_prefill_servers: float | None = Field(validation_alias="by_prefill")
+    by_decode_servers: float | None = Field(validation_alias="by_decode")
+    requests: int
+    prompt_tokens: int
+    fallback_requests: int
+    failed_prefills: int | None
+    proven: bool
+    consistent: bool
+    notes: tuple[str, ...]
+    counters: dict[str, CounterSummary]
+
+
+class ApiSummary(SummarySection):
+    """Answer of an API that was asked once, of `ApiAnswer`."""
+
+    path: str
+    answered: bool
+    error: str | None
+    prompt_tokens: int
+    disaggregated_by_endpoint_picker: bool | None = Field(validation_alias=AliasPath("api", "remote_prefill"))
+    remote_prefill: RemotePrefillSummary | None
+
+
+class CheckSummary(SummarySection):
+    """Limit that was held against what was measured, of `Check`."""
+
+    name: str
+    bound: str
+    limit: Number
+    value: Number | None
+    units: str
+    passed: bool
+    evidence: str
+
+
+class SmokeSummary(SummarySection):
+    """A smoke benchmark without its requests, of `SmokeResult`, as `summary.json` has it."""
+
+    passed: bool
+    model: str = Field(validation_alias=AliasPath("plan", "model"))
+    topology: str = Field(validation_alias=AliasPath("plan", "topology", "name"))
+    gpus: int = Field(validation_alias=AliasPath("plan", "topology", "gpus"))
+    gpus_reserved: int | None = Field(validation_alias=AliasPath("plan", "topology", "gpus_reserved"))
+    load: LoadSummary = Field(validation_alias="plan")
+    provenance: Provenance = Field(validation_alias="plan")
+    first_answer: Moment | None
+    started: Moment
+    ended: Moment
+    wall_s: float
+    performance: PerformanceSummary
+    remote_prefill: RemotePrefillSummary | None
+    other_apis: tuple[ApiSummary, ...]
+    checks: tuple[CheckSummary, ...] = Field(validation_alias=AliasPath("verdict", "checks"))
+    notes: tuple[str, ...]
+    facts: dict[str, object] = Field(validation_alias=AliasPath("plan", "facts"))
+
+
+def _summary(result: SmokeResult) -> SmokeSummary:
+    summary = SmokeSummary.model_validate(result)
+    return summary.model_copy(update={"load": summary.load.model_copy(update={"run": result.run})})
+
+
+def summarize_result(result: SmokeResult) -> Json:
+    """Return everything of a run but its requests, as plain JSON; times in its names' units and, where the plan has a
+    time scale, in model time.
+    """
+    return _summary(result).model_dump(mode="json")
 
 
 TOOL = "llmd-oke"
@@ -163,16 +177,32 @@ _ENGINE = "vllm"
 def build_report(
     result: SmokeResult, *, experiment: str | None = None, cluster: str | None = None
 ) -> v02.BenchmarkReport:
-    """The report of `result`; `experiment` and `cluster` are the ids that join it to others (`eid`, `cid`)."""
+    """Return the report of `result`; `experiment` and `cluster` are the ids that join it to others (`eid`, `cid`)."""
     plan = result.plan
     engines = [_engine(plan.model, plan.topology.accelerator, servers) for servers in plan.topology.servers]
-    router = [_router_part(part) for part in plan.topology.router]
+    router = [
+        v02.Component(
+            metadata=v02.ComponentMetadata(
+                label=part.label, cfg_id=_hash({"version": part.version, "config": part.config})
+            ),
+            standardized=v02.Generic(tool=part.tool, tool_version=part.version),
+            native=v02.Native(config=part.config),
+        )
+        for part in plan.topology.router
+    ]
+    summary = _summary(result)
+    per_gpu_and_user = {"tpsg", "tpsu", "tpsu_decode", "users", "failure_reasons"}
+    own_facts = {
+        **summary.model_dump(exclude={"model", "load", "first_answer", "started", "ended", "performance"}),
+        **summary.performance.model_dump(include=per_gpu_and_user),
+        "metrics_errors": {reading.endpoint.pod: reading.error for reading in result.after.readings if reading.error},
+    }
     return v02.BenchmarkReport(
         run=_run(result, experiment, cluster),
-        scenario=v02.Scenario(stack=[*engines, *router], load=_load(result)),
+        scenario=v02.Scenario(stack=[*engines, *router], load=_load(plan, summary.load)),
         results=v02.Results(
             request_performance=v02.RequestPerformance(aggregate=_aggregate(result.performance)),
-            observability=v02.Observability(llmd_oke=_own_facts(result)),
+            observability=v02.Observability(llmd_oke=own_facts),
         ),
     )
 
@@ -210,51 +240,43 @@ def _describe(result: SmokeResult) -> str:
 
 
 def _engine(model: str, accelerator: str, servers: ReportedServers) -> v02.Component:
-    roles: dict[Role, str] = {"prefill": "prefill", "decode": "decode", "aggregated": "replica"}
+    roles: dict[Role, v02.ReportedRole] = {"prefill": "prefill", "decode": "decode", "aggregated": "replica"}
     native = v02.Native(args=dict(servers.args) or None, envars=dict(servers.env) or None)
-    standardized = v02.InferenceEngine.model_validate(
-        {
-            "tool": _ENGINE,
-            "tool_version": servers.image,
-            "role": roles[servers.role],
-            "replicas": servers.replicas,
-            "model": {"name": model},
-            "accelerator": {
-                "model": accelerator,
-                "count": servers.tensor_parallel_size,
-                "parallelism": {"tp": servers.tensor_parallel_size},
-            },
-        }
+    standardized = v02.InferenceEngine(
+        tool=_ENGINE,
+        tool_version=servers.image,
+        role=roles[servers.role],
+        replicas=servers.replicas,
+        model=v02.ModelName(name=model),
+        accelerator=v02.Accelerator(
+            model=accelerator,
+            count=servers.tensor_parallel_size,
+            parallelism=v02.Parallelism(tp=servers.tensor_parallel_size),
+        ),
     )
     identity = {**standardized.model_dump(mode="json"), **native.model_dump(mode="json")}
     metadata = v02.ComponentMetadata(label=f"{_ENGINE}-{servers.role}", cfg_id=_hash(identity))
     return v02.Component(metadata=metadata, standardized=standardized, native=native)
 
 
-def _router_part(part: RouterPart) -> v02.Component:
-    return v02.Component(
-        metadata=v02.ComponentMetadata(
-            label=part.label, cfg_id=_hash({"version": part.version, "config": part.config})
-        ),
-        standardized=v02.Generic(tool=part.tool, tool_version=part.version),
-        native=v02.Native(config=part.config),
-    )
-
-
-def _load(result: SmokeResult) -> v02.LoadSection:
-    plan, config = result.plan, describe_load(result)
-    comparable = {name: value for name, value in config.items() if name != "run"}
+def _load(plan: SmokePlan, load: LoadSummary) -> v02.LoadSection:
+    try:
+        own_version = version(TOOL)
+    except PackageNotFoundError:
+        own_version = "unknown"
     return v02.LoadSection(
-        metadata=v02.LoadMetadata(cfg_id=_hash(comparable), description="unique random prompts of common words"),
+        metadata=v02.LoadMetadata(
+            cfg_id=_hash(load.model_dump(exclude={"run"})), description="unique random prompts of common words"
+        ),
         standardized=v02.StandardizedLoad(
             tool=TOOL,
-            tool_version=_own_version(),
+            tool_version=own_version,
             source="random",
             input_seq_len=v02.SequenceLength(distribution="fixed", value=plan.input_tokens),
             output_seq_len=v02.SequenceLength(distribution="fixed", value=plan.output_tokens),
             concurrency=plan.concurrency,
         ),
-        native=v02.Native(config=config),
+        native=v02.Native(config=load.model_dump()),
     )
 
 
@@ -280,37 +302,10 @@ def _aggregate(performance: Performance) -> v02.Aggregate:
     )
 
 
-def _own_facts(result: SmokeResult) -> v02.Json:
-    numbers = describe_performance(result.performance)
-    topology = result.plan.topology
-    return {
-        "topology": topology.name,
-        "gpus": topology.gpus,
-        "gpus_reserved": topology.gpus_reserved,
-        "provenance": provenance(result),
-        "wall_s": result.wall_s,
-        **{name: numbers[name] for name in ("tpsg", "tpsu", "tpsu_decode", "users", "failure_reasons")},
-        "passed": result.passed,
-        "checks": describe_checks(result.verdict),
-        "remote_prefill": describe_remote_prefill(result.remote_prefill),
-        "other_apis": describe_other_apis(result.other_apis),
-        "metrics_errors": {reading.endpoint.pod: reading.error for reading in result.after.readings if reading.error},
-        "notes": list(result.notes),
-        "facts": dict(result.plan.facts),
-    }
-
-
 def _hash(config: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _own_version() -> str:
-    try:
-        return version(TOOL)
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def to_yaml(report: BaseModel) -> str:
-    """The report as the YAML text of a report file, without empty fields."""
+    """Return the report as the YAML text of a report file, without empty fields."""
     return yaml.safe_dump(report.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)

@@ -40,7 +40,7 @@ class Strict(BaseModel):
 
 
 class RunTime(Strict):
-    """When the run was; `duration` is ISO 8601 (`PT12.5S`)."""
+    """Moments of the run; `duration` is ISO 8601 (`PT12.5S`)."""
 
     start: datetime | None = None
     end: datetime | None = None
@@ -48,7 +48,9 @@ class RunTime(Strict):
 
 
 class ReportedRun(Strict):
-    """Which run: `uid` is this report's own, `eid` that of the experiment it belongs to, `cid` that of the cluster."""
+    """Identity of a run: `uid` is this report's own, `eid` that of the experiment it belongs to, `cid` that of the
+    cluster.
+    """
 
     uid: str
     eid: str | None = None
@@ -61,7 +63,7 @@ class ReportedRun(Strict):
 
 
 class ComponentMetadata(Strict):
-    """Names a component; `cfg_id` is a hash of its configuration."""
+    """Name of a component; `cfg_id` is a hash of its configuration."""
 
     schema_version: str = "0.0.1"
     label: str
@@ -84,7 +86,7 @@ class ModelName(Strict):
 
 
 class Parallelism(Strict):
-    """How one engine is spread over accelerators."""
+    """Distribution of one engine over accelerators."""
 
     tp: int = Field(default=1, ge=0)
     dp: int = Field(default=1, ge=0)
@@ -104,13 +106,16 @@ class Accelerator(Strict):
     parallelism: Parallelism
 
 
+ReportedRole = Literal["replica", "prefill", "decode"]
+
+
 class InferenceEngine(Strict):
     """Equal model servers; `replica` is the role of aggregated ones."""
 
     kind: Literal["inference_engine"] = "inference_engine"
     tool: str
     tool_version: str
-    role: Literal["replica", "prefill", "decode"]
+    role: ReportedRole
     replicas: int = Field(ge=1)
     model: ModelName
     accelerator: Accelerator
@@ -135,7 +140,7 @@ class Component(Strict):
 
 
 class LoadMetadata(Strict):
-    """Names a workload."""
+    """Name of a workload."""
 
     schema_version: str = "0.0.1"
     cfg_id: str | None = None
@@ -143,7 +148,7 @@ class LoadMetadata(Strict):
 
 
 class SequenceLength(Strict):
-    """How long prompts or answers are, in tokens."""
+    """Length of prompts or answers, in tokens."""
 
     distribution: Literal["fixed", "gaussian", "uniform", "other"]
     value: float = Field(ge=0)
@@ -177,7 +182,7 @@ class LoadSection(Strict):
 
 
 class Scenario(Strict):
-    """What was measured, and under which load."""
+    """Stack that was measured, and the load on it."""
 
     stack: list[Component] | None = None
     load: LoadSection | None = None
@@ -221,14 +226,14 @@ class Aggregate(Strict):
 
 
 class RequestPerformance(Strict):
-    """What users saw."""
+    """Performance as users saw it."""
 
     aggregate: Aggregate | None = None
     time_series: Json | None = None
 
 
 class Observability(BaseModel):
-    """What the stack said about itself. The format allows further fields here: `llmd_oke` is this kit's."""
+    """Facts that the stack told about itself. The format allows further fields here: `llmd_oke` is this kit's."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -236,7 +241,7 @@ class Observability(BaseModel):
 
 
 class Results(Strict):
-    """What was found."""
+    """Findings of a run."""
 
     request_performance: RequestPerformance | None = None
     session_performance: Json | None = None

@@ -1,4 +1,4 @@
-"""Where reports are kept: `<root>/<stack>/<time>/`, with `<root>/<stack>/latest` pointing at the newest.
+"""Folders of reports: `<root>/<stack>/<time>/`, with `<root>/<stack>/latest` pointing at the newest.
 
 Beside a report of version 0.2 stands one of version 0.1, for tools that read only that.
 """
@@ -58,7 +58,7 @@ class ThroughputV01(_Lenient):
 
 
 class TimeV01(_Lenient):
-    """`duration` is in seconds."""
+    """Times of a run; `duration` is in seconds."""
 
     duration: float
     start: float | None = None
@@ -66,7 +66,7 @@ class TimeV01(_Lenient):
 
 
 class MetricsV01(_Lenient):
-    """What was found."""
+    """Figures of a run."""
 
     time: TimeV01
     requests: RequestsV01
@@ -82,13 +82,16 @@ class BenchmarkReportV01(_Lenient):
     metrics: MetricsV01
 
 
+_ACCELERATOR = {"model": True, "count": True, "parallelism": {"dp", "tp", "pp", "ep"}}
+"""Fields of an accelerator that version 0.1 has too."""
+
 GENERATOR = "nop"
 """Version 0.1 has a closed list of load generators, which this kit's is not on; its name stands in the metadata."""
 
 
 def to_v01(report: v02.BenchmarkReport) -> BenchmarkReportV01 | None:
-    """The report in the older format; None where it lacks what that can't be without, for example because no request
-    was answered.
+    """Return the report in the older format; None where it lacks what that can't be without, for example because no
+    request was answered.
     """
     performance = report.results.request_performance
     aggregate = performance.aggregate if performance else None
@@ -97,13 +100,14 @@ def to_v01(report: v02.BenchmarkReport) -> BenchmarkReportV01 | None:
     metrics = _metrics(report, aggregate)
     if metrics is None:
         return None
-    observability = report.results.observability
+    observability = report.results.observability or v02.Observability()
+    # what this kit says beyond the format, as in version 0.2
+    metadata = report.run.model_dump(include={"uid"}) | observability.model_dump(include={"llmd_oke"})
     content = {
         "version": "0.1",
         "scenario": _scenario(report, report.scenario, report.scenario.load),
         "metrics": metrics,
-        # what this kit says beyond the format, as in version 0.2
-        "metadata": {"uid": report.run.uid, "llmd_oke": observability.llmd_oke if observability else None},
+        "metadata": metadata,
     }
     return BenchmarkReportV01.model_validate(content)
 
@@ -126,7 +130,7 @@ def _metrics(report: v02.BenchmarkReport, aggregate: v02.Aggregate) -> v02.Json 
 
 
 def _time(run: v02.ReportedRun) -> v02.Json:
-    """Version 0.1 counts in seconds, from 1970 on."""
+    """Return the run's times as version 0.1 counts them: in seconds, from 1970 on."""
     time = run.time or v02.RunTime()
     known = {
         "duration": float(time.duration.removeprefix("PT").removesuffix("S")) if time.duration else 0.0,
@@ -137,7 +141,7 @@ def _time(run: v02.ReportedRun) -> v02.Json:
 
 
 def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.LoadSection) -> v02.Json:
-    """Version 0.1 has an entry for each server, not for each role."""
+    """Return the scenario of version 0.1, which has an entry for each server, not for each role."""
     engines = [
         (part.standardized, part.native)
         for part in scenario.stack or ()
@@ -151,12 +155,12 @@ def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.Loa
             "name": GENERATOR,
             "type": "random",
             "args": load.native.config,
-            "metadata": {"stage": load.standardized.stage, "tool": load.standardized.tool},
+            "metadata": load.standardized.model_dump(include={"stage", "tool"}),
         },
     }
     if engines:
         content["host"] = {
-            "accelerator": [_accelerator(engine.accelerator) for engine, _ in engines],
+            "accelerator": [engine.accelerator.model_dump(include=_ACCELERATOR) for engine, _ in engines],
             "type": [engine.role for engine, _ in engines],
         }
         content["platform"] = {
@@ -166,11 +170,6 @@ def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.Loa
             ]
         }
     return content
-
-
-def _accelerator(accelerator: v02.Accelerator) -> v02.Json:
-    parallelism = accelerator.parallelism.model_dump(include={"dp", "tp", "pp", "ep"})
-    return {"model": accelerator.model, "count": accelerator.count, "parallelism": parallelism}
 
 
 REPORT_FILE = "benchmark_report_v0.2,_smoke.yaml"

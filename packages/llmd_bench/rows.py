@@ -1,6 +1,6 @@
 """Rows of our own benchmarks: of a smoke benchmark, or of one stage of load."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypedDict, Unpack
 
 from llmd_base.metrics import LATENCIES
@@ -8,17 +8,24 @@ from llmd_base.row import CONDITIONS, Arrival, Basis, Origin, Quantiles, Row, Sc
 
 from llmd_bench.load.records import classify
 from llmd_bench.load.stages import StageResult
-from llmd_bench.load.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+from llmd_bench.load.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate, Trace
 from llmd_bench.performance import Statistics, describe
 from llmd_bench.smoke import SmokeResult
 
 SMOKE_TOOL = "llmd-oke smoke"
 STAGE_TOOL = "llmd-oke bench"
 
+_ARRIVALS: Mapping[type[LoadShape], Arrival] = {
+    ClosedLoop: "closed",
+    ConstantRate: "constant",
+    PoissonRate: "poisson",
+    Trace: "trace",
+}
+
 
 def smoke_row(result: SmokeResult, *, model: str) -> Row:
-    """What a smoke benchmark found of `model`, by the catalogue's name where it has one. Lengths are those that were
-    asked for where no answer came.
+    """Return the row of a smoke benchmark of `model`, by the catalogue's name where it has one. Lengths are those that
+    were asked for where no answer came.
     """
     plan, performance = result.plan, result.performance
     copies, topology = split_copies(plan.topology.name)
@@ -57,13 +64,13 @@ def smoke_row(result: SmokeResult, *, model: str) -> Row:
 
 
 def split_copies(name: str) -> tuple[int, str]:
-    """Units and topology of a topology's name: 4 and `8p-tp1-4d-tp2` of `4 x 8p-tp1-4d-tp2`."""
+    """Split a topology's name into units and topology: 4 and `8p-tp1-4d-tp2` of `4 x 8p-tp1-4d-tp2`."""
     copies, mark, topology = name.partition(" x ")
     return (int(copies), topology) if mark else (1, name)
 
 
 class StageFacts(TypedDict, total=False):
-    """What else a row may say of what was under load; fields are a row's."""
+    """Further facts of what was under load; fields are a row's."""
 
     topology: str | None
     copies: int
@@ -93,8 +100,8 @@ def stage_row(
     notes: Iterable[str] = (),
     **facts: Unpack[StageFacts],
 ) -> Row:
-    """What a stage without `shortfall` did: latencies of the requests that were sent in its window, rates of what
-    arrived in it. `model` is the catalogue's name where it has one.
+    """Return the row of a stage without `shortfall`: latencies of the requests that were sent in its window, rates of
+    what arrived in it. `model` is the catalogue's name where it has one.
     """
     good = [record for record in result.counted if record.succeeded]
     shape = result.stage.shape
@@ -114,7 +121,7 @@ def stage_row(
         gpus_counted=gpus_counted,
         input_tokens=input_tokens,
         output_tokens=_mean(record.output_tokens for record in good) or 0.0,
-        arrival=_arrival(shape),
+        arrival=_ARRIVALS[type(shape)],
         concurrency=shape.concurrency if isinstance(shape, ClosedLoop) else result.concurrency,
         offered_requests_per_s=shape.requests_per_s if isinstance(shape, ConstantRate | PoissonRate) else None,
         achieved_requests_per_s=result.requests_per_s,
@@ -139,21 +146,13 @@ def _notes(result: StageResult) -> Iterable[str]:
         yield f"measured at the second try; the first: {result.second_try_because}"
 
 
-def _arrival(shape: LoadShape) -> Arrival:
-    if isinstance(shape, ClosedLoop):
-        return "closed"
-    if isinstance(shape, ConstantRate):
-        return "constant"
-    return "poisson" if isinstance(shape, PoissonRate) else "trace"
-
-
 def _mean(values: Iterable[float]) -> float | None:
     known = list(values)
     return sum(known) / len(known) if known else None
 
 
 def quantiles_ms(times_s: Iterable[float | None]) -> Quantiles:
-    """The distribution of times in seconds; those that are None are left out."""
+    """Return the distribution of times in seconds; those that are None are left out."""
     return _in_ms(describe((time_s for time_s in times_s if time_s is not None), "s"))
 
 

@@ -1,10 +1,11 @@
-"""What a benchmark must know of where it runs, beside what it was asked to do."""
+"""Circumstances that a benchmark must know of where it runs, beside what it was asked to do."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from llmd_base.row import Basis
+from pydantic import TypeAdapter
 
 VARIABLE = "LLMD_OKE_CIRCUMSTANCES"
 """Set by a rehearsal in its pods, and by nothing else: no manifest has it."""
@@ -12,7 +13,7 @@ VARIABLE = "LLMD_OKE_CIRCUMSTANCES"
 
 @dataclass(frozen=True)
 class RunContext:
-    """Real servers on the wall clock, unless it is said otherwise.
+    """Circumstances of a run: real servers on the wall clock, unless it is said otherwise.
 
     `time_scale` is wall seconds for a second of model time, `simulated` lists what was not real, `ran` has the versions
     of programs that ran instead of the release's own, and `bounds` are the models, by repository, whose simulated
@@ -26,29 +27,23 @@ class RunContext:
     bounds: tuple[str, ...] = ()
 
     def basis_of(self, model: str) -> Basis:
-        """What figures of a model are, named by its repository."""
+        """Return the kind of a model's figures; the model is named by its repository."""
         return Basis.BOUND if model in self.bounds else self.basis
 
     def to_text(self) -> str:
-        """The value of the environment variable."""
-        document = {"time_scale": self.time_scale, "basis": self.basis.value}
-        parts = {"simulated": list(self.simulated), "ran": dict(self.ran), "bounds": list(self.bounds)}
-        return json.dumps({**document, **parts}, sort_keys=True)
+        """Return the value of the environment variable."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+_CONTEXT = TypeAdapter(RunContext)
 
 
 def from_environment(environment: Mapping[str, str]) -> RunContext:
-    """What a pod's environment says; real servers where it says nothing."""
+    """Return the context that a pod's environment tells; real servers where it tells none."""
     text = environment.get(VARIABLE)
     return from_text(text) if text else RunContext()
 
 
 def from_text(text: str) -> RunContext:
-    """What `to_text` wrote."""
-    document = json.loads(text)
-    return RunContext(
-        time_scale=float(document["time_scale"]),
-        basis=Basis(document["basis"]),
-        simulated=tuple(document["simulated"]),
-        ran=dict(document["ran"]),
-        bounds=tuple(document.get("bounds", ())),
-    )
+    """Return the context that `to_text` wrote."""
+    return _CONTEXT.validate_json(text)

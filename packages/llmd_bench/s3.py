@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = timedelta(seconds=30)
 TRANSFER_TIMEOUT = timedelta(minutes=10)
-"""How long one request may take, with the file that it sends or gets."""
+"""Limit of one request, with the file that it sends or gets."""
 RETRY_TIMEOUT = timedelta(seconds=10)
-"""How long a busy service is asked again, after which its answer is an error."""
+"""Limit for asking a busy service again, after which its answer is an error."""
 
 MAX_FILES = 1_000_000
 

@@ -1,4 +1,4 @@
-"""The smoke benchmark: is the model served, as fast as asked, and with prefill where it belongs?"""
+"""The smoke benchmark, which shows that the model is served, as fast as asked, and with prefill where it belongs."""
 
 import asyncio
 import ssl
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
@@ -47,7 +48,7 @@ WARMUP_OUTPUT_TOKENS = 16
 """Enough for a warm-up request to have been decoded together with others."""
 
 QUESTIONS_AT_A_TIME = 16
-"""As many as `llmd-oke eval` asks: the whole set takes about a minute."""
+"""Questions at a time, as many as `llmd-oke eval` asks: the whole set takes about a minute."""
 
 WAVES = 3
 """Requests for each user below which filling and draining weigh on the result."""
@@ -61,7 +62,7 @@ LATE_SHARE = 0.05
 """Share of a simulator's steps that may be late before its latencies say more of the machine than of the model."""
 
 TOO_SLOW = "this machine was too slow for the simulation"
-"""How the remark begins that says so."""
+"""Beginning of the remark that a simulation was late."""
 
 _SIMULATED_STEPS = Counter(("llmd_oke_simulator_steps_total",))
 _SIMULATED_LATE_STEPS = Counter(("llmd_oke_simulator_late_steps_total",))
@@ -74,7 +75,7 @@ PROGRAMS = {"endpoint-picker": "epp", "proxy": "envoy", "front-door": "envoy", "
 
 @dataclass(frozen=True)
 class SmokeProgress:
-    """How far a run is: `done` of `total` requests of a phase."""
+    """Progress of a run: `done` of `total` requests of a phase."""
 
     phase: str
     done: int = 0
@@ -143,13 +144,13 @@ class SmokePlan:
 
     @property
     def target(self) -> CompletionsTarget:
-        """Where the requests go."""
+        """Target of the requests."""
         return CompletionsTarget(self.base_url, self.model, self.headers, self.verify, self.api)
 
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """What a smoke benchmark found. Everything but moments and `wall_s` is in model time.
+    """Result of a smoke benchmark. Everything but moments and `wall_s` is in model time.
 
     `first_answer` is when the router gave its first answer.
     """
@@ -172,12 +173,12 @@ class SmokeResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return self.verdict.passed
 
     @property
     def excuses(self) -> tuple[str, ...]:
-        """Why latencies and rates that were missed may say more of a simulating machine than of the deployment."""
+        """Reasons why missed latencies and rates may say more of a simulating machine than of the deployment."""
         timed = any(check.units in {"ms", "tokens/s"} for check in self.verdict.failed)
         return tuple(note for note in self.notes if timed and note.startswith(TOO_SLOW))
 
@@ -215,33 +216,23 @@ async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> Smoke
     output_tokens = min(plan.output_tokens, WARMUP_OUTPUT_TOKENS)
     warmup_load = replace(measured, requests=plan.warmup, output_tokens=output_tokens, label="warm-up")
     warmup = [*introduced, *await _send(plan, warmup_load, deadline_s, report)]
-    before = await take_snapshot(plan)
-    started, started_s = datetime.now(UTC), loop.time()
-    wall_records = await _send(plan, measured, deadline_s, report)
-    ended, wall_s = datetime.now(UTC), loop.time() - started_s
-    after = await take_snapshot(plan)
-    records = tuple(
-        sorted((record.in_model_time(plan.time_scale) for record in wall_records), key=lambda record: record.index)
-    )
-    if len(records) < plan.requests:
-        raise _unsent(plan, records)
+    begun, ended, records, snapshots = await _measure(plan, measured, deadline_s, report)
     answers = await _ask_other_apis(plan, prompts, deadline_s, report)
     examined = await evaluate(plan, deadline_s - loop.time(), report)
-    snapshots = before, after
     performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
     proof = prove(plan, performance, snapshots)
     return SmokeResult(
         plan=plan,
         run=run,
-        started=started,
-        ended=ended,
-        wall_s=wall_s,
+        started=begun.at,
+        ended=ended.at,
+        wall_s=ended.loop_s - begun.loop_s,
         records=records,
         performance=performance,
         remote_prefill=proof,
         verdict=judge(plan.thresholds, performance, proof, answers, examined, server_stability(plan, snapshots)),
-        before=before,
-        after=after,
+        before=snapshots[0],
+        after=snapshots[1],
         notes=remarks(plan.input_tokens, plan.concurrency, performance, warmup, records, snapshots),
         first_answer=answered,
         other_apis=answers,
@@ -249,8 +240,42 @@ async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> Smoke
     )
 
 
+class _Moment(NamedTuple):
+    """A moment by the calendar and by the loop's clock."""
+
+    at: datetime
+    loop_s: float
+
+
+def _now() -> _Moment:
+    return _Moment(datetime.now(UTC), asyncio.get_running_loop().time())
+
+
+async def _measure(
+    plan: SmokePlan, load: GeneratedLoad, deadline_s: float, report: OnProgress
+) -> tuple[_Moment, _Moment, tuple[RequestRecord, ...], tuple[Snapshot, Snapshot]]:
+    """Send the load between two snapshots; return its begin and end, the requests in model time and the snapshots.
+
+    Raises:
+        KitError: the time was over before all requests were sent.
+    """
+    before, begun = await take_snapshot(plan), _now()
+    sent = await _send(plan, load, deadline_s, report)
+    ended, after = _now(), await take_snapshot(plan)
+    records = sorted((record.in_model_time(plan.time_scale) for record in sent), key=lambda record: record.index)
+    if len(records) < plan.requests:
+        failures = "".join(f"; {failure}" for failure in classify(records))
+        raise KitError(
+            f"Only {len(records)} of {plan.requests} requests to {plan.model} could be sent: the benchmark's limit of "
+            f"{plan.timeout_s:g} s was over{failures}",
+            "Does it answer as fast as it should? "
+            "If so: more time (smoke.timeoutS) or fewer requests (smoke.requests).",
+        )
+    return begun, ended, tuple(records), (before, after)
+
+
 async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> BuiltinResult | None:
-    """Asks the plan's questions; None where it has none.
+    """Ask the plan's questions; return None where it has none.
 
     Raises:
         KitError: `limit_s` of wall time was over before all were asked, or none was answered.
@@ -267,22 +292,13 @@ async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> Built
 
 
 async def take_snapshot(plan: SmokePlan) -> Snapshot:
-    """All counters of now, and the model servers' pods; without these where the cluster does not tell."""
+    """Read all counters of now, and list the model servers' pods; without these where the cluster does not tell."""
     read = await scrape(plan.metrics)
     if plan.servers is None:
         return read
     with suppress(KitError):
         return replace(read, servers=await asyncio.to_thread(plan.servers))
     return read
-
-
-def _unsent(plan: SmokePlan, records: Sequence[RequestRecord]) -> KitError:
-    failures = "".join(f"; {failure}" for failure in classify(records))
-    return KitError(
-        f"Only {len(records)} of {plan.requests} requests to {plan.model} could be sent: the benchmark's limit of "
-        f"{plan.timeout_s:g} s was over{failures}",
-        "Does it answer as fast as it should? If so: more time (smoke.timeoutS) or fewer requests (smoke.requests).",
-    )
 
 
 async def _introduce(plan: SmokePlan, run: str, deadline_s: float, report: OnProgress) -> Sequence[RequestRecord]:
@@ -325,7 +341,7 @@ async def _ask_other_apis(
 
 
 def prove(plan: SmokePlan, performance: Performance, snapshots: tuple[Snapshot, Snapshot]) -> RemotePrefill | None:
-    """The proof of remote prefill by the counters before and after; None where there is nothing to prove."""
+    """Prove remote prefill by the counters before and after; None where there is nothing to prove."""
     settings = _evidence(plan)
     if settings is None:
         return None
@@ -343,7 +359,7 @@ def _evidence(plan: SmokePlan) -> EvidenceSettings | None:
 
 
 def server_stability(plan: SmokePlan, snapshots: tuple[Snapshot, Snapshot]) -> Stability | None:
-    """Which model servers restarted between two snapshots; None where nobody lists their pods."""
+    """Return the model servers that restarted between two snapshots; None where nobody lists their pods."""
     return None if plan.servers is None else stability(snapshots[0].servers, snapshots[1].servers)
 
 
@@ -355,7 +371,7 @@ def remarks(
     records: Sequence[RequestRecord],
     snapshots: tuple[Snapshot, Snapshot],
 ) -> tuple[str, ...]:
-    """What a reader must know before comparing the run with another one."""
+    """Return the remarks that a reader must know before comparing the run with another one."""
     return (
         *_about_load(concurrency, performance, warmup),
         *_about_lengths(input_tokens, performance, records),
@@ -397,7 +413,7 @@ def _about_caches(performance: Performance, before: Snapshot, after: Snapshot) -
 
 
 def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Simulated servers share one process, so that one role tells of all."""
+    """Yield a remark where simulated servers were late. They share one process, so that one role tells of all."""
     roles: tuple[EndpointRole, ...] = ("decode", "aggregated")
     for role in roles:
         steps = change(before, after, role, _SIMULATED_STEPS).value
@@ -410,7 +426,7 @@ def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def resolve(request: SmokeRequest, directory: Directory, how: RunContext) -> SmokePlan:
-    """The plan of a benchmark of what is deployed now.
+    """Make the plan of a benchmark of what is deployed now.
 
     Raises:
         KitError: the model is not there, or the cluster does not answer.
@@ -428,7 +444,7 @@ def resolve(request: SmokeRequest, directory: Directory, how: RunContext) -> Smo
 
 
 def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
-    """The plan without addresses: enough to read a result by. Parts of the router have the versions that ran."""
+    """Make the plan without addresses: enough to read a result by. Parts of the router have the versions that ran."""
     router = tuple(
         replace(part, version=how.ran.get(PROGRAMS.get(part.label, ""), part.version))
         for part in request.topology.router
@@ -454,7 +470,7 @@ def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
 
 
 def endpoints(request: SmokeRequest, directory: Directory) -> Iterator[MetricsEndpoint]:
-    """Where the programs of a model that are there now show their counters.
+    """Yield the addresses at which the programs of a model that are there now show their counters.
 
     Raises:
         KitError: the cluster does not answer.
@@ -466,7 +482,7 @@ def endpoints(request: SmokeRequest, directory: Directory) -> Iterator[MetricsEn
 
 
 def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod, ...]:
-    """The pods of a model's servers that are there now.
+    """Return the pods of a model's servers that are there now.
 
     Raises:
         KitError: the cluster does not answer.
@@ -480,7 +496,7 @@ def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod,
 
 
 def _introductions(request: SmokeRequest, directory: Directory) -> Iterator[CompletionsTarget]:
-    """Each decode server's routing sidecar, once for each prefill server of its unit."""
+    """Yield each decode server's routing sidecar, once for each prefill server of its unit."""
     prefill = {group.unit: group for group in request.groups if group.role == "prefill"}
     for group in request.groups:
         if group.role != "decode" or group.unit not in prefill:

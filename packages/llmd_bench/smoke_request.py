@@ -1,4 +1,4 @@
-"""What a smoke benchmark must measure and reach, as plain data that fits a file."""
+"""Request of a smoke benchmark: what it must measure and reach, as plain data that fits a file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the measurement is on the right side of the limit; a missing one never is."""
+        """True if the measurement is on the right side of the limit; a missing one never is."""
         if self.value is None:
             return False
         return self.value <= self.limit if self.bound == "at most" else self.value >= self.limit
@@ -57,7 +57,7 @@ class SmokeVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return all(check.passed for check in self.checks)
 
     @property
@@ -77,12 +77,11 @@ def judge(
     """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated, `examined` for
     one that was asked no questions, `stability` where nobody can tell.
 
-    Each of `other_apis` must have answered. A run without any answer measured nothing and passes nothing, whatever the
+    Each of `other_apis` must have answered, with its prompt prefilled remotely where the endpoint picker does that for
+    the API. A run without any answer measured nothing and passes nothing, whatever the
     thresholds are; and where servers restarted, what was measured is not the deployment that was meant.
     """
-    checks = [*_failures(thresholds, performance), *_latencies(thresholds, performance)]
-    if thresholds.min_output_tokens_per_s is not None:
-        checks.append(_throughput(thresholds.min_output_tokens_per_s, performance))
+    checks = list(_of_performance(thresholds, performance))
     if thresholds.min_remote_prefill_share is not None and remote_prefill is not None:
         checks.append(_remote_prefill(thresholds.min_remote_prefill_share, remote_prefill))
     if thresholds.min_accuracy is not None:
@@ -91,51 +90,37 @@ def judge(
         number = None if stability.restarted is None else len(stability.restarted)
         checks.append(Check("server restarts", "at most", 0, number, "servers", str(stability)))
     if performance.failures >= performance.requests:
-        checks.append(Check("answers", "at least", 1, 0, "requests", _failed(performance)))
+        reasons = "; ".join(performance.failure_reasons[:3])
+        checks.append(Check("answers", "at least", 1, 0, "requests", reasons))
     for answer in other_apis:
-        checks.extend(_other_api(thresholds.min_remote_prefill_share, answer))
+        name, evidence = answer.api.name, f"{answer.path}: {answer.error or 'answered'}"
+        checks.append(Check(f"{name} answers", "at least", 1, 0 if answer.error else 1, "requests", evidence))
+        limit, proof = thresholds.min_remote_prefill_share, answer.remote_prefill
+        if limit is not None and proof is not None and answer.api.remote_prefill:
+            checks.append(_remote_prefill(limit, proof, f"{name} remote prefill"))
     return SmokeVerdict(tuple(checks))
 
 
-def _failures(thresholds: SmokeLimits, performance: Performance) -> Iterator[Check]:
-    if thresholds.max_failures is None:
-        return
-    evidence = _failed(performance) or f"all {performance.requests} requests answered"
-    yield Check("failures", "at most", thresholds.max_failures, performance.failures, "requests", evidence)
-
-
-def _failed(performance: Performance) -> str:
-    return "; ".join(performance.failure_reasons[:3])
-
-
-def _latencies(thresholds: SmokeLimits, performance: Performance) -> Iterator[Check]:
+def _of_performance(thresholds: SmokeLimits, performance: Performance) -> Iterator[Check]:
+    """Yield the checks of failures, latencies and throughput."""
+    if thresholds.max_failures is not None:
+        reasons = "; ".join(performance.failure_reasons[:3])
+        evidence = reasons or f"all {performance.requests} requests answered"
+        yield Check("failures", "at most", thresholds.max_failures, performance.failures, "requests", evidence)
     for latency in LATENCIES:
         limit_ms: float | None = getattr(thresholds, f"max_{latency.key}_p95_ms", None)
-        if limit_ms is not None:
-            yield _latency(f"{latency.title} p95", limit_ms, getattr(performance, latency.key))
-
-
-def _latency(name: str, limit_ms: float, statistics: Statistics | None) -> Check:
-    if statistics is None or statistics.p95 is None:
-        return Check(name, "at most", limit_ms, None, "ms", "no request gave a sample")
-    median_ms, longest_ms = (1000 * (value or 0.0) for value in (statistics.p50, statistics.max))
-    return Check(
-        name, "at most", limit_ms, 1000 * statistics.p95, "ms", f"p50 {median_ms:.1f} ms, max {longest_ms:.1f} ms"
-    )
-
-
-def _throughput(limit: float, performance: Performance) -> Check:
-    evidence = f"{performance.output_tokens} tokens in {performance.duration_s:.1f} s"
-    return Check("output", "at least", limit, performance.output_tokens_per_s, "tokens/s", evidence)
-
-
-def _other_api(min_remote_prefill_share: float | None, answer: ApiAnswer) -> Iterator[Check]:
-    """Its prompt must be prefilled remotely where the endpoint picker does that for this API."""
-    evidence = f"{answer.path}: {answer.error or 'answered'}"
-    yield Check(f"{answer.api.name} answers", "at least", 1, 0 if answer.error else 1, "requests", evidence)
-    limit, proof = min_remote_prefill_share, answer.remote_prefill
-    if limit is not None and proof is not None and answer.api.remote_prefill:
-        yield _remote_prefill(limit, proof, f"{answer.api.name} remote prefill")
+        statistics: Statistics | None = getattr(performance, latency.key)
+        if limit_ms is None:
+            continue
+        value_ms, evidence = None, "no request gave a sample"
+        if statistics and statistics.p95 is not None:
+            median_ms, longest_ms = (1000 * (value or 0.0) for value in (statistics.p50, statistics.max))
+            value_ms, evidence = 1000 * statistics.p95, f"p50 {median_ms:.1f} ms, max {longest_ms:.1f} ms"
+        yield Check(f"{latency.title} p95", "at most", limit_ms, value_ms, "ms", evidence)
+    if thresholds.min_output_tokens_per_s is not None:
+        evidence = f"{performance.output_tokens} tokens in {performance.duration_s:.1f} s"
+        limit, rate = thresholds.min_output_tokens_per_s, performance.output_tokens_per_s
+        yield Check("output", "at least", limit, rate, "tokens/s", evidence)
 
 
 def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote prefill") -> Check:
@@ -153,7 +138,7 @@ def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote pre
 
 
 def accuracy(limit: float, examined: BuiltinResult | None) -> Check:
-    """The least share of right answers, held against what was asked; `examined` is None where nothing was."""
+    """Hold the least share of right answers against what was asked; `examined` is None where nothing was."""
     if examined is None:
         return Check("accuracy", "at least", limit, None, "share", "no question was asked")
     right = f"{examined.answers.count('1')} of {len(examined.answers)} questions answered right"
@@ -201,12 +186,12 @@ class SmokeRequest:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> str:
-        """The request as the text of a file; equal requests give equal texts."""
+        """Return the request as the text of a file; equal requests give equal texts."""
         return _adapter().dump_json(self, indent=1).decode()
 
 
 def from_json(text: str | bytes) -> SmokeRequest:
-    """The request that `to_json` wrote."""
+    """Read the request that `to_json` wrote."""
     return _adapter().validate_json(text)
 
 

@@ -18,7 +18,7 @@ class FileStore(Protocol):
     """Files by name, wherever they are; names are relative, with `/` between."""
 
     def names(self, below: str) -> list[str]:
-        """The names of all files below a folder, in order.
+        """Return the names of all files below a folder, in order.
 
         Raises:
             KitError: the store does not answer, or refuses.
@@ -26,7 +26,7 @@ class FileStore(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
             KitError: there is none, or the store does not answer.
@@ -49,13 +49,13 @@ class FolderStore:
     root: Path
 
     def names(self, below: str) -> list[str]:
-        """The names of all files below a folder."""
+        """Return the names of all files below a folder."""
         folder = self._path(below) if below else self.root
         paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         return sorted(str(PurePosixPath(path.relative_to(self.root))) for path in paths)
 
     def read(self, name: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         path = self._path(name)
         if path.is_symlink():
             raise KitError(f"{path} is a link, which a history doesn't follow.")

@@ -17,7 +17,7 @@ _COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 
 
 def render(result: SmokeResult) -> RenderableType:
-    """Headline, latencies, throughput, remote prefill, checks and remarks."""
+    """Render headline, latencies, throughput, remote prefill, checks and remarks."""
     return Group(*_parts(result))
 
 
@@ -48,18 +48,21 @@ def _headline(result: SmokeResult) -> Text:
 
 
 def latency_table(performance: Performance) -> Table:
-    """Latencies in ms."""
+    """Return a table of latencies in ms."""
     table = Table(title="Latency (ms)", title_justify="left", expand=False)
     table.add_column("")
     for column in _COLUMNS:
         table.add_column(column, justify="right")
     for latency in LATENCIES:
-        table.add_row(f"{latency.title:<6}{latency.meaning}", *_milliseconds(getattr(performance, latency.key)))
+        statistics: Statistics | None = getattr(performance, latency.key)
+        values: list[float | None] = [getattr(statistics, column, None) for column in _COLUMNS]
+        cells = ["-" if value is None else f"{1000 * value:,.1f}" for value in values]
+        table.add_row(f"{latency.title:<6}{latency.meaning}", *cells)
     return table
 
 
 def throughput_table(performance: Performance) -> Table:
-    """Rates, per GPU and per user."""
+    """Return a table of rates, per GPU and per user."""
     table = Table(title="Throughput", title_justify="left", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
@@ -75,7 +78,7 @@ def throughput_table(performance: Performance) -> Table:
 
 
 def remote_prefill_table(proof: RemotePrefill) -> Table:
-    """What each party says about where prompts were computed."""
+    """Return a table of the shares that each party saw computed by prefill servers."""
     share = "unknown" if proof.share is None else f"{proof.share:.1%}"
     table = Table(title=f"Remote prefill: {share} of {proof.requests} prompts", title_justify="left")
     table.add_column("says")
@@ -97,7 +100,7 @@ def remote_prefill_table(proof: RemotePrefill) -> Table:
 
 
 def checks_table(checks: tuple[Check, ...]) -> Table:
-    """Each threshold with what it was held against."""
+    """Return a table of thresholds, each with what it was held against."""
     table = Table(title="Checks", title_justify="left")
     for column in ("", "check"):
         table.add_column(column, no_wrap=True)
@@ -111,13 +114,6 @@ def checks_table(checks: tuple[Check, ...]) -> Table:
         measured = "unknown" if check.value is None else _value(check.value, check.units)
         table.add_row(mark, check.name, limit, measured, escape(check.evidence))
     return table
-
-
-def _milliseconds(statistics: Statistics | None) -> list[str]:
-    if statistics is None:
-        return ["-"] * len(_COLUMNS)
-    values = (statistics.mean, statistics.p50, statistics.p90, statistics.p95, statistics.p99)
-    return ["-" if value is None else f"{1000 * value:,.1f}" for value in values]
 
 
 def _count(value: float | None) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llmd_bench.comparison import Comparison, LoadComparison, MetricChange, Verdict
+from llmd_bench.comparison import Comparison, LoadComparison, Verdict
 
 _MARKS = re.compile(r"[\\`*_\[\]|~]")
 
@@ -21,33 +21,35 @@ class Line:
     interval: str
     verdict: Verdict
     sure: bool
-    """Whether repeated runs bear the verdict out."""
+    """True if repeated runs bear the verdict out."""
 
 
 COLUMNS = ("", "A", "B", "change", "95 % confidence", "")
 
 
 def heading(load: LoadComparison) -> str:
-    """What both sides were asked for, and how often each ran."""
+    """Return the load that the two sides were asked for, and the number of runs of each."""
     return f"{load.load}; {_times(len(load.a))} of A, {_times(len(load.b))} of B"
 
 
 def lines(load: LoadComparison) -> Iterator[Line]:
-    """The metrics that both sides have."""
+    """Yield the metrics that the two sides have."""
     for change in load.shown:
+        interval = change.relative_interval
+        shown = "" if interval is None else f"{min(interval):+.1%} … {max(interval):+.1%}"
         yield Line(
             metric=f"{change.metric.title} ({change.metric.units})",
             a=number(change.mean_a),
             b=number(change.mean_b),
             change="" if change.relative is None else f"{change.relative:+.1%}",
-            interval=_interval(change),
+            interval="none: one run" if change.interval is None else shown,
             verdict=change.verdict,
             sure=change.interval is not None,
         )
 
 
 def markdown(comparison: Comparison) -> str:
-    """The whole comparison as Markdown."""
+    """Return the whole comparison as Markdown."""
     return "\n".join(_markdown(comparison)) + "\n"
 
 
@@ -64,18 +66,11 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """A figure with as many digits as it can bear: four, and none behind the point from a thousand on."""
+    """Return a figure with as many digits as it can bear: four, and none behind the point from a thousand on."""
     if value == 0:
         return "0"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
     return f"{value:,.{digits}f}"
-
-
-def _interval(change: MetricChange) -> str:
-    if change.interval is None:
-        return "none: one run"
-    interval = change.relative_interval
-    return "" if interval is None else f"{min(interval):+.1%} … {max(interval):+.1%}"
 
 
 def _times(count: int) -> str:
@@ -83,10 +78,12 @@ def _times(count: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown, and the HTML that is made of it, take as it is: one line, no marks, links or tags."""
+    """Escape text so that Markdown, and the HTML that is made of it, take it as it is: one line, no marks, links or
+    tags.
+    """
     return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
 def code(text: str) -> str:
-    """Text as code of Markdown, in a table too."""
+    """Return text as code of Markdown, in a table too."""
     return f"`{' '.join(text.split()).replace('`', '').replace('|', '')}`"

@@ -1,4 +1,4 @@
-"""What a GPU node must show before it serves: checks, limits and verdicts. Standard library only.
+"""Acceptance of a GPU node before it serves: checks, limits and verdicts. Standard library only.
 
 Not run on hardware yet: what tools print is read as they document it. amd-smi's JSON: ROCm/amdsmi, docs/how-to of its
 command line and CHANGELOG (list, metric --ecc). Ports: Linux, Documentation/ABI/stable/sysfs-class-infiniband, and
@@ -6,12 +6,14 @@ sysfs-bus-pci for the socket of a device.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from llmd_pods.node_speed import GpuSpeed
+
+Record = TypeVar("Record")
 
 CheckName = Literal["gpus", "memory", "matrix-products", "disks", "rdma", "locality", "links", "all-reduce"]
 
@@ -25,7 +27,7 @@ CHECKS: tuple[CheckName, ...] = (
     "links",
     "all-reduce",
 )
-"""In the order in which they are done; the last two take two nodes."""
+"""Checks in the order in which they are done; the last two take two nodes."""
 
 Outcome = Literal["passed", "failed", "not run", "no tool"]
 """`no tool`: the image lacks what the check needs, which says nothing of the node."""
@@ -35,7 +37,7 @@ Verdict = Literal["passed", "failed", "not tested"]
 
 @dataclass(frozen=True)
 class NodeRequirements:
-    """What each node must have and reach. Without RDMA there are no virtual functions, and no links.
+    """Equipment and rates that each node must have. Without RDMA there are no virtual functions, and no links.
 
     `link_gb_per_s` is for a read from GPU to GPU over one port, `all_reduce_gb_per_s` the bus bandwidth of an
     all-reduce between all GPUs of two nodes, `all_reduce_alone_gb_per_s` of one node's; in GB (10^9 bytes) per second.
@@ -97,8 +99,8 @@ class Port:
 
 @dataclass(frozen=True)
 class LinkRate:
-    """Reads into one GPU from the same GPU of another node; `carried_share` is what this node's ports counted of it,
-    None where none counts, by `ports`.
+    """Rate of reads into one GPU from the same GPU of another node; `carried_share` is what this node's ports counted
+    of it, None where none counts, by `ports`.
     """
 
     gpu: int
@@ -109,7 +111,7 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class PairMeasurement:
-    """What a node measured with a partner, itself where it is alone. `problem` says why something is missing."""
+    """Measurements of a node with a partner, itself where it is alone. `problem` says why something is missing."""
 
     partner: str
     links: tuple[LinkRate, ...] = ()
@@ -131,43 +133,43 @@ class NodeReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing of the node alone keeps it from being measured with others."""
+        """True if nothing of the node alone keeps it from being measured with others."""
         return self.ready and all(check.outcome in {"passed", "not run"} for check in self.checks)
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return the report as JSON."""
         return json.dumps(asdict(self))
 
 
 def report_from_json(text: str) -> NodeReport:
-    """The report of `to_json`.
+    """Read the report that `to_json` wrote.
 
     Raises:
         ValueError: it is something else.
     """
     try:
         value = json.loads(text)
-        checks = tuple(CheckResult(**check) for check in value.pop("checks"))
-        rounds = tuple(_round(item) for item in value.pop("rounds"))
-        fields: dict[str, Any] = {**value, "checks": checks, "regions": tuple(value["regions"]), "rounds": rounds}
-        return NodeReport(**fields)
+        checks = [CheckResult(**check) for check in value["checks"]]
+        rounds = [
+            from_fields(PairMeasurement, {**item, "links": [from_fields(LinkRate, link) for link in item["links"]]})
+            for item in value["rounds"]
+        ]
+        return from_fields(NodeReport, {**value, "checks": checks, "rounds": rounds})
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"no report of a node: {error!r}") from error
 
 
-def _round(value: dict[str, Any]) -> PairMeasurement:
-    fields: dict[str, Any] = {**value, "links": tuple(_link(item) for item in value["links"])}
-    return PairMeasurement(**fields)
-
-
-def _link(value: dict[str, Any]) -> LinkRate:
-    fields: dict[str, Any] = {**value, "ports": tuple(value["ports"])}
-    return LinkRate(**fields)
+def from_fields(kind: type[Record], fields: Mapping[str, Any]) -> Record:
+    """Make a record of the fields that JSON has of it; its lists become tuples again."""
+    values = {
+        name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value for name, value in fields.items()
+    }
+    return kind(**values)
 
 
 @dataclass(frozen=True)
 class NodeResult:
-    """What is kept of a node: its verdict, with date and image, and what each check saw."""
+    """Result that is kept of a node: its verdict, with date and image, and what each check saw."""
 
     node: str
     uid: str
@@ -178,35 +180,35 @@ class NodeResult:
     reason: str = ""
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return the result as JSON."""
         return json.dumps(asdict(self))
 
 
 def result_from_json(text: str) -> NodeResult:
-    """The result of `to_json`.
+    """Read the result that `to_json` wrote.
 
     Raises:
         ValueError: it is something else.
     """
     try:
         value = json.loads(text)
-        fields: dict[str, Any] = {**value, "checks": tuple(CheckResult(**check) for check in value["checks"])}
-        return NodeResult(**fields)
+        return from_fields(NodeResult, {**value, "checks": [CheckResult(**check) for check in value["checks"]]})
     except (TypeError, KeyError) as error:
         raise ValueError(f"no result of a node: {error!r}") from error
 
 
 def read_gpus(list_json: str, ecc_json: str) -> tuple[NodeGpu, ...]:
-    """GPUs of `amd-smi list --json`, with the errors of `amd-smi metric --ecc --json`. Newer versions put the latter's
-    list into an object as `gpu_data`; figures that a GPU doesn't have are `N/A`.
+    """Read the GPUs of `amd-smi list --json`, with the errors of `amd-smi metric --ecc --json`. Newer versions put the
+    latter's list into an object as `gpu_data`; figures that a GPU doesn't have are `N/A`.
 
     Raises:
         ValueError: they say something else.
     """
     try:
-        errors = {int(item["gpu"]): item["ecc"]["total_uncorrectable_count"] for item in _items(ecc_json)}
+        counts = {int(item["gpu"]): item["ecc"]["total_uncorrectable_count"] for item in _items(ecc_json)}
+        errors = {gpu: count for gpu, count in counts.items() if isinstance(count, int)}
         return tuple(
-            NodeGpu(int(item["gpu"]), str(item["bdf"]).lower(), None, _count(errors.get(int(item["gpu"]))))
+            NodeGpu(int(item["gpu"]), str(item["bdf"]).lower(), None, errors.get(int(item["gpu"])))
             for item in _items(list_json)
         )
     except (TypeError, KeyError) as error:
@@ -220,18 +222,14 @@ def _items(text: str) -> list[dict[str, Any]]:
     return list(items)
 
 
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
 def read_socket(device: Path) -> int | None:
-    """The socket (NUMA node) of a PCI device's folder; None where the kernel says -1 or nothing."""
+    """Read the socket (NUMA node) of a PCI device's folder; None where the kernel says -1 or nothing."""
     number = _text(device / "numa_node")
     return int(number) if number.isdigit() else None
 
 
 def read_ports(sysfs: Path, gid_index: int) -> tuple[Port, ...]:
-    """The first port of each RDMA device that the pod sees."""
+    """Read the first port of each RDMA device that the pod sees."""
     ports: list[Port] = []
     for device in sorted((sysfs / "class/infiniband").glob("*"), key=lambda path: (len(path.name), path.name)):
         port = device / "ports/1"
@@ -253,7 +251,7 @@ def read_ports(sysfs: Path, gid_index: int) -> tuple[Port, ...]:
 
 
 def _text(file: Path) -> str:
-    """Empty for what can't be read: the kernel answers EINVAL for GIDs that are not there."""
+    """Read a file of sysfs; empty where it can't be read: the kernel answers EINVAL for GIDs that are not there."""
     try:
         return file.read_text().strip()
     except (OSError, ValueError):
@@ -266,7 +264,7 @@ _MAPPED = "0000:0000:0000:0000:0000:ffff:"
 
 
 def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult:
-    """Every GPU is there, and none has had errors of memory that could not be corrected."""
+    """Check that every GPU is there, and none has had errors of memory that could not be corrected."""
     problems = [] if len(gpus) == limits.gpus else [f"amd-smi sees {len(gpus)} of {limits.gpus} GPUs"]
     problems += [
         f"GPU {gpu.index} ({gpu.address}) has {gpu.uncorrectable_errors} uncorrectable memory errors"
@@ -277,30 +275,28 @@ def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult
 
 
 def judge_ports(ports: Sequence[Port], limits: NodeRequirements) -> CheckResult:
-    """Every virtual function is there and up, with a GID of RoCE v2 over IPv4 at the index that UCX and RCCL use, and
-    the MTU of the network, where one is known.
+    """Check that every virtual function is there and up, with a GID of RoCE v2 over IPv4 at the index that UCX and RCCL
+    use, and the MTU of the network, where one is known.
     """
     count, mtu = limits.virtual_functions, limits.mtu_bytes or "not judged: no figure is known for this shape"
     problems = [] if len(ports) == count else [f"{len(ports)} of {count} virtual functions are in the pod"]
     if len(ports) > count:
         problems = [f"{len(ports)} RDMA devices are in a pod of {count}: network namespaces share them (netns_mode=0)"]
     for port in ports:
-        problems += (f"{port.device}: {text}" for text in _port_problems(port, limits))
+        if not port.state.endswith("ACTIVE"):
+            state = f"{port.state or 'unknown'} ({port.physical_state or 'unknown'})"
+            problems.append(f"{port.device}: state {state}")
+        elif port.gid_type != ROCE_V2 or not port.gid.startswith(_MAPPED):
+            has = f"{port.gid or 'no GID'} ({port.gid_type or 'no type'})"
+            problems.append(f"{port.device}: GID {limits.gid_index} is {has}, not {ROCE_V2} over IPv4")
+        elif limits.mtu_bytes and port.mtu_bytes != limits.mtu_bytes:
+            has = port.mtu_bytes or "unknown"
+            problems.append(f"{port.device}: MTU of {port.interface} is {has}, not {limits.mtu_bytes}")
     return _result("rdma", problems, f"{count} ports up, GID {limits.gid_index} {ROCE_V2}, MTU {mtu}")
 
 
-def _port_problems(port: Port, limits: NodeRequirements) -> Iterator[str]:
-    if not port.state.endswith("ACTIVE"):
-        yield f"state {port.state or 'unknown'} ({port.physical_state or 'unknown'})"
-    elif port.gid_type != ROCE_V2 or not port.gid.startswith(_MAPPED):
-        has = f"{port.gid or 'no GID'} ({port.gid_type or 'no type'})"
-        yield f"GID {limits.gid_index} is {has}, not {ROCE_V2} over IPv4"
-    elif limits.mtu_bytes and port.mtu_bytes != limits.mtu_bytes:
-        yield f"MTU of {port.interface} is {port.mtu_bytes or 'unknown'}, not {limits.mtu_bytes}"
-
-
 def judge_locality(gpus: Sequence[NodeGpu], ports: Sequence[Port]) -> CheckResult:
-    """Each socket has as many ports as GPUs, so that no GPU's traffic has to cross to the other."""
+    """Check that each socket has as many ports as GPUs, so that no GPU's traffic has to cross to the other."""
     if any(item.socket is None for item in (*gpus, *ports)):
         return CheckResult("locality", "not run", "the kernel does not tell on which socket a GPU or port is")
     sockets = sorted({item.socket for item in (*gpus, *ports) if item.socket is not None})
@@ -314,13 +310,13 @@ def judge_locality(gpus: Sequence[NodeGpu], ports: Sequence[Port]) -> CheckResul
 
 
 def judge_memory(speeds: Sequence[GpuSpeed], limits: NodeRequirements) -> CheckResult:
-    """Every GPU copies its memory as fast as its product does."""
+    """Check that every GPU copies its memory as fast as its product does."""
     rates = {speed.gpu: speed.memory_gb_per_s for speed in speeds}
     return _judge_rates("memory", rates, limits.memory_gb_per_s, "GB/s")
 
 
 def judge_matrix_products(speeds: Sequence[GpuSpeed], limits: NodeRequirements) -> CheckResult:
-    """Every GPU multiplies matrices as fast as its product does; one that is throttled does not."""
+    """Check that every GPU multiplies matrices as fast as its product does; one that is throttled does not."""
     rates = {speed.gpu: speed.matrix_tflops for speed in speeds}
     return _judge_rates("matrix-products", rates, limits.matrix_tflops, "TFLOPS")
 
@@ -331,7 +327,8 @@ def _judge_rates(name: CheckName, rates: Mapping[int, float], least: float, unit
 
 
 def judge_disks(sizes: Mapping[str, int], read_gb_per_s: float | None, limits: NodeRequirements) -> CheckResult:
-    """Every NVMe disk of the shape is there in its size, and their file system is read fast enough, where there is one.
+    """Check that every NVMe disk of the shape is there in its size, and that their file system, where there is one, is
+    read fast enough.
 
     Args:
         sizes: bytes of the disks by their names.
@@ -351,8 +348,9 @@ def _result(name: CheckName, problems: Sequence[str], good: str) -> CheckResult:
 
 
 def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int, int]]]:
-    """Rounds of pairs, in which each player meets another in each round as far as numbers allow, so that no link is
-    used twice at a time; a player alone meets itself. After len - 1 rounds (len, if odd) everybody has met everybody.
+    """Return rounds of pairs, in which each player meets another in each round as far as numbers allow, so that no link
+    is used twice at a time; a player alone meets itself. After len - 1 rounds (len, if odd) everybody has met
+    everybody.
     """
     if len(players) == 1:
         return [[(players[0], players[0])]]
@@ -369,8 +367,8 @@ def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int,
 def judge_rounds(
     reports: Iterable[NodeReport], limits: NodeRequirements, names: Sequence[CheckName]
 ) -> dict[str, list[CheckResult]]:
-    """The checks that take two nodes, by node. Of a slow pair both are suspects: a node fails if it was slow with
-    everybody that it met, and one that was fast with somebody else is cleared.
+    """Return the results of the checks that take two nodes, by node. Of a slow pair both are suspects: a node fails if
+    it was slow with everybody that it met, and one that was fast with somebody else is cleared.
     """
     nodes = {report.node: report for report in reports}
     results: dict[str, list[CheckResult]] = {node: [] for node in nodes}
@@ -383,9 +381,12 @@ def judge_rounds(
 
 
 def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: NodeRequirements) -> CheckResult:
-    """Reads into the node's GPUs and out of them, GPU by GPU; the best of each counts."""
+    """Judge reads into the node's GPUs and out of them, GPU by GPU; the best of each counts."""
     best: dict[int, tuple[LinkRate, str]] = {}
-    for link, partner in _links_of(report, nodes):
+    own = [(link, item.partner) for item in report.rounds for link in item.links]
+    others = [(other.node, item) for other in nodes.values() if other is not report for item in other.rounds]
+    read = [(link, other) for other, item in others if item.partner == report.node for link in item.links]
+    for link, partner in [*own, *read]:
         if link.gpu not in best or _rank(link, limits) > _rank(best[link.gpu][0], limits):
             best[link.gpu] = link, partner
     if not best:
@@ -402,15 +403,6 @@ def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: No
             problems.append(f"GPU {gpu}{through}: {rate} at best, with {partner}")
     slowest = min(link.gb_per_s for link, _ in best.values())
     return _result("links", problems, f"{len(best)} links, the slowest {slowest:.1f} GB/s")
-
-
-def _links_of(report: NodeReport, nodes: Mapping[str, NodeReport]) -> Iterator[tuple[LinkRate, str]]:
-    for item in report.rounds:
-        yield from ((link, item.partner) for link in item.links)
-    for other in nodes.values():
-        for item in other.rounds:
-            if item.partner == report.node and other is not report:
-                yield from ((link, other.node) for link in item.links)
 
 
 def _is_carried(link: LinkRate, limits: NodeRequirements) -> bool:
@@ -438,26 +430,26 @@ def _why_missing(report: NodeReport) -> str:
 
 
 def verdict_of(checks: Sequence[CheckResult]) -> Verdict:
-    """Of a node, from all its checks."""
+    """Return the verdict on a node, from all its checks."""
     return "failed" if any(check.outcome == "failed" for check in checks) else "passed"
 
 
 def missing_tools(reports: Iterable[NodeReport]) -> list[str]:
-    """What the image lacks for checks that were asked for, each once."""
+    """Return the tools that the image lacks for checks that were asked for, each once."""
     return list(
         dict.fromkeys(check.text for report in reports for check in report.checks if check.outcome == "no tool")
     )
 
 
 LABEL = "llmd-oke/acceptance"
-"""Of ConfigMaps with results; the value is the pool."""
+"""Label of ConfigMaps with results; the value is the pool."""
 
 RESULT_KEY = "result.json"
 TAINT_KEY, TAINT_VALUE, TAINT_EFFECT = "llmd-oke/acceptance", "failed", "NoSchedule"
 
 
 def result_name(pool: str, node: str) -> str:
-    """The ConfigMap with the result of a node."""
+    """Return the name of the ConfigMap with the result of a node."""
     return f"acceptance-{pool}-{node}"
 
 

@@ -27,6 +27,7 @@ from llmd_pods.acceptance import (
     NodeReport,
     NodeRequirements,
     PairMeasurement,
+    from_fields,
     judge_disks,
     judge_gpus,
     judge_locality,
@@ -60,11 +61,16 @@ PAUSE_S = 0.5
 SYSFS = Path("/sys")
 TOOL_LIMIT_S = 60.0
 AMD_SMI = ("amd-smi", "/opt/rocm/bin/amd-smi")
+RANK_PROGRAM = (
+    *(sys.executable, "-B", "-c"),
+    "import sys; sys.path.insert(0, sys.argv[1]); from llmd_pods.all_reduce import main; sys.exit(main())",
+)
+"""Words that run a rank of the archive that follows, without the parts that need more than PyTorch."""
 
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What a node's pod does, as number `index` of `nodes` that take part; `limit_s` is for all of it, `round_limit_s`
+    """Work of a node's pod, as number `index` of `nodes` that take part; `limit_s` is for all of it, `round_limit_s`
     for one partner. The transfer of a link is `link_bytes`. `disk_folder` is on the node's local disks, None where they
     are no file system.
     """
@@ -88,29 +94,23 @@ class NodeRequest:
     disk_bytes: int = 0
     disk_folder: str | None = None
 
-    @property
-    def schedule_name(self) -> str:
-        """The ConfigMap that says who meets whom."""
-        return f"{self.run}-schedule"
-
     def report_name(self, index: int) -> str:
-        """The ConfigMap of a node's pod."""
+        """Return the name of the ConfigMap of a node's pod."""
         return f"{self.run}-{index}"
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return the request as JSON."""
         return json.dumps(asdict(self))
 
 
 def request_from_json(text: str) -> NodeRequest:
-    """The request of `to_json`."""
+    """Read the request that `to_json` wrote."""
     value: dict[str, Any] = json.loads(text)
-    fields: dict[str, Any] = {**value, "checks": tuple(value["checks"]), "limits": NodeRequirements(**value["limits"])}
-    return NodeRequest(**fields)
+    return from_fields(NodeRequest, {**value, "limits": NodeRequirements(**value["limits"])})
 
 
 class Board:
-    """What pods tell each other."""
+    """Messages between pods, by ConfigMaps."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Board:
         self._deadline_s = clock() + request.limit_s
 
     def post(self, report: NodeReport) -> None:
-        """Writes this pod's report.
+        """Write this pod's report.
 
         Raises:
             KitError: the API server refuses.
@@ -138,16 +138,17 @@ class Board:
         self._cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
     def schedule(self) -> list[list[tuple[int, int]]]:
-        """Who meets whom, round by round, once that is known.
+        """Return the pairs that meet, round by round, once they are known.
 
         Raises:
             KitError: it isn't in time.
         """
-        text = self._await(self._request.schedule_name, lambda _: True, self._request.limit_s, "who meets whom")
+        name = f"{self._request.run}-schedule"
+        text = self._await(name, lambda _: True, self._request.limit_s, "who meets whom")
         return [[(pair[0], pair[1]) for pair in pairs] for pairs in json.loads(text)]
 
     def partner(self, index: int, rounds: int) -> NodeReport:
-        """The report of another pod once it is done with so many rounds.
+        """Wait for the report of another pod until it is done with so many rounds.
 
         Raises:
             KitError: it isn't in time.
@@ -171,7 +172,7 @@ class Board:
 
 
 def main() -> int:
-    """Does what the environment says."""
+    """Do the work that the environment describes; return the exit code."""
     try:
         request = request_from_json(os.environ[VARIABLE])
         run(request, os.environ, Board(request, from_environment(os.environ)))
@@ -182,13 +183,14 @@ def main() -> int:
 
 
 def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysfs: Path = SYSFS) -> None:
-    """All checks of this pod.
+    """Run all checks of this pod, and tell the others what was found.
 
     Raises:
         KitError: the API server refuses, or nobody says who meets whom.
     """
     report = NodeReport(environment["NODE_NAME"], environment["POD_IP"], checks=tuple(own_checks(request, sysfs)))
-    links = Links(request, sysfs / "class/infiniband") if _measures_links(request) else None
+    measures_links = "links" in request.checks and request.limits.virtual_functions > 0 and request.nodes > 1
+    links = Links(request, sysfs / "class/infiniband") if measures_links else None
     try:
         if links is not None and report.checks and all(check.outcome != "failed" for check in report.checks):
             report = links.prepare(report)
@@ -209,12 +211,8 @@ def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysf
             links.close()
 
 
-def _measures_links(request: NodeRequest) -> bool:
-    return "links" in request.checks and request.limits.virtual_functions > 0 and request.nodes > 1
-
-
 def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
-    """The checks that take nothing but the node."""
+    """Yield the results of the checks that take nothing but the node."""
     limits, names = request.limits, request.checks
     gpus: tuple[NodeGpu, ...] = ()
     if "gpus" in names or "locality" in names:
@@ -238,7 +236,7 @@ def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
 
 
 def speed_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
-    """The checks that measure the node by itself."""
+    """Yield the results of the checks that measure the node by itself."""
     limits, names = request.limits, request.checks
     work = SpeedWork(request.copy_bytes, request.matrix_size, request.repeats, request.warm_ups, request.disk_bytes)
     if "memory" in names or "matrix-products" in names:
@@ -262,7 +260,7 @@ def speed_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
 
 
 def amd_smi_gpus(tools: Sequence[str] = AMD_SMI) -> tuple[NodeGpu, ...]:
-    """The GPUs that amd-smi sees.
+    """Return the GPUs that amd-smi sees.
 
     Raises:
         KitError: the image has no amd-smi (then with a remedy), or it fails.
@@ -288,7 +286,7 @@ def _said(words: Sequence[str]) -> str:
 
 
 class Links:
-    """This pod's GPUs as others read them, and reads from others' into them."""
+    """Buffers of this pod's GPUs that others read, and reads from others' into them."""
 
     def __init__(self, request: NodeRequest, counters: Path) -> None:
         self._request = request
@@ -301,7 +299,7 @@ class Links:
         self._torch: Any = None
 
     def prepare(self, report: NodeReport) -> NodeReport:
-        """Makes a buffer on each GPU that others may read."""
+        """Make a buffer on each GPU that others may read."""
         try:
             (_, self._api), self._torch = nixl(), pytorch()
         except KitError as error:
@@ -314,7 +312,7 @@ class Links:
         return replace(report, regions=regions)
 
     def read(self, other: NodeReport, number: int) -> Iterator[LinkRate]:
-        """Reads all of another pod's buffers.
+        """Read all of another pod's buffers, and yield the rate of each.
 
         Raises:
             KitError: a read fails or takes too long.
@@ -327,7 +325,8 @@ class Links:
                 after = read_counters(self._counters)
             finally:
                 target.close()
-            grown, moved = increase(before, after), self._reads.moved_bytes
+            grown = increase(before, after)
+            moved = (self._reads.warm_ups + self._reads.repeats) * self._request.link_bytes
             counted = counts_received_bytes(before, after)
             busiest = max(grown, key=lambda name: received_bytes({name: grown[name]}), default="")
             yield LinkRate(
@@ -338,7 +337,7 @@ class Links:
             )
 
     def close(self) -> None:
-        """Takes the registrations back."""
+        """Take the registrations back."""
         for source in self._sources:
             source.close()
 
@@ -351,7 +350,7 @@ class Links:
 def meet(
     request: NodeRequest, board: Board, report: NodeReport, links: Links | None, number: int, pair: tuple[int, int]
 ) -> PairMeasurement:
-    """One round with a partner; what goes wrong in it is part of what it gives."""
+    """Measure one round with a partner; what goes wrong in it is part of what is returned."""
     first, second = pair
     other = second if request.index == first else first
     measured = PairMeasurement(report.node)
@@ -363,7 +362,7 @@ def meet(
             measured = replace(measured, links=tuple(links.read(partner, number)))
         if "all-reduce" in request.checks:
             master = report.address if request.index == first else partner.address
-            rate = all_reduce.run(_all_reduce(request, master, number, pair), rank_program())
+            rate = all_reduce.run(_all_reduce(request, master, number, pair), [*RANK_PROGRAM, sys.argv[0]])
             measured = replace(measured, all_reduce_gb_per_s=rate)
         elif other != request.index:
             board.post(replace(report, rounds=(*report.rounds, measured)))
@@ -372,12 +371,6 @@ def meet(
         print(error, file=sys.stderr, flush=True)
         return replace(measured, problem=error.message)
     return measured
-
-
-def rank_program() -> list[str]:
-    """The words that run a rank: the same archive, but for the parts that need more than PyTorch."""
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from llmd_pods.all_reduce import main; sys.exit(main())"
-    return [sys.executable, "-B", "-c", code, sys.argv[0]]
 
 
 def _all_reduce(request: NodeRequest, address: str, number: int, pair: tuple[int, int]) -> all_reduce.AllReduce:

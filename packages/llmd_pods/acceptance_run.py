@@ -1,4 +1,5 @@
-"""Leads the acceptance of a pool's nodes: a pod on each that has not passed, who meets whom, verdicts, taints.
+"""Program that leads the acceptance of a pool's nodes: a pod on each that has not passed, who meets whom, verdicts,
+taints.
 
 Runs in a pod without GPUs, with nothing but Python itself. It ends with 0 when enough nodes may serve; with 1 and the
 cause otherwise. A node that fails is tainted; one that passes loses that taint. Where the image lacks a tool, nothing
@@ -35,6 +36,7 @@ from llmd_pods.acceptance import (
     NodeRequirements,
     NodeResult,
     binding_names,
+    from_fields,
     judge_rounds,
     missing_tools,
     report_from_json,
@@ -87,16 +89,9 @@ class RunRequest:
 
 
 def request_from_json(text: str) -> RunRequest:
-    """The request of a file."""
+    """Return the answer; None where there is no such thing."""
     value: dict[str, Any] = json.loads(text)
-    limits = NodeRequirements(**value["limits"])
-    fields: dict[str, Any] = {
-        **value,
-        "checks": tuple(value["checks"]),
-        "only": tuple(value.get("only", ())),
-        "limits": limits,
-    }
-    return RunRequest(**fields)
+    return from_fields(RunRequest, {**value, "limits": NodeRequirements(**value["limits"])})
 
 
 class KubernetesApi:
@@ -109,17 +104,22 @@ class KubernetesApi:
         self._context = ssl.create_default_context(cafile=str(account / "ca.crt"))
 
     def ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Object | None:
-        """The answer; None where there is no such thing.
+        """Return the answer; None where there is no such thing.
 
         Raises:
             KitError: the API server refuses, or does not answer in several tries.
             ConflictError: somebody else has changed or created it.
         """
         problem = ""
+        data = None if body is None else json.dumps(body).encode()
         for pause_s in PAUSES_S:
             self._pause(pause_s)
+            token = (self._account / "token").read_text().strip()
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+            request = urllib.request.Request(f"{self._url}{path}", data, headers, method=method)  # noqa: S310 - https
             try:
-                return self._once(method, path, body, kind)
+                with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
+                    return json.load(answer)
             except urllib.error.HTTPError as error:
                 problem = f"HTTP {error.code}: {error.read(2000).decode(errors='replace')}"
                 if error.code == HTTPStatus.NOT_FOUND:
@@ -133,20 +133,12 @@ class KubernetesApi:
         raise KitError(f"{method} {path}: {problem}")
 
     def items(self, path: str) -> list[Object]:
-        """The objects of a list."""
+        """Return the objects of a list."""
         return (self.ask("GET", path) or {}).get("items", [])
-
-    def _once(self, method: str, path: str, body: object, kind: str) -> Object:
-        token = (self._account / "token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self._url}{path}", data, headers, method=method)  # noqa: S310 - https
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
-            return json.load(answer)
 
 
 class ConflictError(KitError):
-    """Somebody else was first."""
+    """A change that somebody else made first."""
 
 
 @dataclass
@@ -162,12 +154,12 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """The node's."""
+        """Name of the node."""
         return self.node["metadata"]["name"]
 
     @property
     def lost(self) -> bool:
-        """Whether nothing more comes from it."""
+        """True if nothing more comes from the pod."""
         return bool(self.problem) or self.untested
 
 
@@ -184,7 +176,7 @@ class AcceptanceRun:
     workers: list[Worker] = field(default_factory=list[Worker])
 
     def lead(self) -> tuple[list[NodeResult], list[str]]:
-        """The results of all nodes of the pool, and why not enough of them may serve (empty, if enough do).
+        """Return the results of all nodes of the pool, and why not enough of them may serve (empty, if enough do).
 
         Raises:
             KitError: nothing can be judged: the image lacks tools or can't be pulled, or the API server refuses.
@@ -201,7 +193,8 @@ class AcceptanceRun:
         try:
             reports = self._measure()
         finally:
-            self._clear()
+            for worker in self.workers:
+                self.api.ask("DELETE", self._path(f"pods/{worker.pod}"))
         absent = [(node, short[_name(node)]) for node in targets if _name(node) in short]
         new = [replace(self._result(node, ()), verdict="failed", reason=text) for node, text in absent]
         new += self._verdicts(reports)
@@ -224,18 +217,15 @@ class AcceptanceRun:
             self.api.ask("PATCH", path, nobody, "application/merge-patch+json")
 
     def _targets(self, nodes: Sequence[Object], kept: Mapping[str, NodeResult]) -> list[Object]:
-        """The nodes that are to be tested."""
+        """Return the nodes that are to be tested."""
         names = {_name(node) for node in nodes}
         if unknown := sorted(set(self.request.only) - names):
             raise KitError(f"The pool {self.request.pool} has no node {', '.join(unknown)}.", ", ".join(sorted(names)))
         if self.request.only:
             return [node for node in nodes if _name(node) in self.request.only]
 
-        def has_passed(node: Object) -> bool:
-            result = kept.get(_name(node))
-            return result is not None and result.uid == node["metadata"]["uid"] and result.verdict == "passed"
-
-        return [node for node in nodes if self.request.again or not has_passed(node)]
+        passed = {(name, result.uid) for name, result in kept.items() if result.verdict == "passed"}
+        return [node for node in nodes if self.request.again or (_name(node), node["metadata"]["uid"]) not in passed]
 
     def _measure(self) -> list[NodeReport]:
         deadline_s = self.clock() + self.request.limit_s
@@ -258,7 +248,7 @@ class AcceptanceRun:
         return any(name in self.request.checks for name in ("links", "all-reduce"))
 
     def _follow(self, is_there: Callable[[NodeReport], bool], deadline_s: float) -> None:
-        """Until each pod has told so much, has ended, or the time is up."""
+        """Wait until each pod has told so much, has ended, or the time is up."""
         placed_s = self.clock() + self.request.placement_limit_s
         while True:
             waiting = [worker for worker in self.workers if not worker.lost and not is_there(worker.report)]
@@ -278,8 +268,10 @@ class AcceptanceRun:
             return
         pod = self.api.ask("GET", self._path(f"pods/{worker.pod}")) or {}
         status: Object = pod.get("status", {})
-        if image := _image_problem(status):
+        pulls = [item for item in _states(status, "waiting") if "Image" in item.get("reason", "")]
+        if pulls:
             if late:
+                image = pulls[0].get("message") or pulls[0]["reason"]
                 raise KitError(f"{self.request.image} can't be pulled on {worker.name}: {image}. Nothing was judged.")
         elif not pod or status.get("phase") in {"Failed", "Succeeded"}:
             worker.problem = "" if worker.report.over else f"its pod ended: {_last_words(status)}"
@@ -345,14 +337,9 @@ class AcceptanceRun:
         raise KitError(f"{node} changes so often that it can't be tainted.")
 
     def _pod(self, worker: Worker) -> Object:
-        """Pods go with the Job that leads them."""
+        """Return a worker's pod, which goes with the Job that leads it."""
         pod: Object = json.loads(json.dumps(self.request.pod))
-        pod["metadata"] = {
-            **pod["metadata"],
-            "name": worker.pod,
-            "namespace": self.request.namespace,
-            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}],
-        }
+        pod["metadata"] |= self._metadata(worker.pod)
         field_ = {"key": "metadata.name", "operator": "In", "values": [worker.name]}
         terms = {"nodeSelectorTerms": [{"matchFields": [field_]}]}
         pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
@@ -368,25 +355,24 @@ class AcceptanceRun:
         pod["spec"]["containers"][0]["env"].append({"name": NODE_VARIABLE, "value": json.dumps(node_request)})
         return pod
 
-    def _apply(self, name: str, data: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
+    def _metadata(self, name: str, labels: Mapping[str, str] | None = None) -> Object:
+        """Return metadata of an object that stays, if it has labels, or goes with the Job."""
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}
-        metadata: Object = {"name": name, "namespace": self.request.namespace}
-        metadata |= {"labels": labels} if labels else {"ownerReferences": [owner]}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        more = {"labels": labels} if labels else {"ownerReferences": [owner]}
+        return {"name": name, "namespace": self.request.namespace, **more}
+
+    def _apply(self, name: str, data: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self._metadata(name, labels), "data": data}
         path = self._path(f"configmaps/{name}?fieldManager=llmd-oke&force=true")
         self.api.ask("PATCH", path, body, "application/apply-patch+yaml")
-
-    def _clear(self) -> None:
-        for worker in self.workers:
-            self.api.ask("DELETE", self._path(f"pods/{worker.pod}"))
 
     def _path(self, rest: str) -> str:
         return f"/api/v1/namespaces/{self.request.namespace}/{rest}"
 
 
 def judge_pool(request: RunRequest, nodes: Sequence[str], results: Mapping[str, NodeResult]) -> list[str]:
-    """Why not enough of a pool's nodes may serve; empty, if enough do. One that was not tested because it serves counts
-    as it did before.
+    """Return the reasons why not enough of a pool's nodes may serve; empty, if enough do. One that was not tested
+    because it serves counts as it did before.
     """
     failed = [name for name in nodes if name in results and results[name].verdict == "failed"]
     usable = len(nodes) - len(failed)
@@ -399,7 +385,7 @@ def judge_pool(request: RunRequest, nodes: Sequence[str], results: Mapping[str, 
 
 
 def shortage(node: Object, devices: Mapping[str, int]) -> str:
-    """What keeps a node from being tested at all; empty, if nothing does."""
+    """Describe what keeps a node from being tested at all; empty, if nothing does."""
     status: Object = node.get("status", {})
     conditions: list[Object] = status.get("conditions", [])
     if not any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
@@ -419,11 +405,6 @@ def _unplaced(status: Object) -> str:
     return str(waiting[0].get("message") or "not scheduled") if waiting else ""
 
 
-def _image_problem(status: Object) -> str:
-    waiting = _states(status, "waiting")
-    return next((item.get("message") or item["reason"] for item in waiting if "Image" in item.get("reason", "")), "")
-
-
 def _last_words(status: Object) -> str:
     words = next((item["message"].strip() for item in _states(status, "terminated") if item.get("message")), "")
     return words.splitlines()[-1] if words else str(status.get("message") or status.get("phase") or "it is gone")
@@ -436,7 +417,7 @@ def _states(status: Object, kind: str) -> list[dict[str, str]]:
 
 
 def main() -> int:
-    """Leads the acceptance that the file of the only argument describes."""
+    """Lead the acceptance that the file of the only argument describes; return the exit code."""
     try:
         request = request_from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]

@@ -44,12 +44,12 @@ class AllReduce:
     limit_s: float
 
     def bus_gb_per_s(self, seconds: float) -> float:
-        """Bus bandwidth in GB (10^9 bytes) per second."""
+        """Return the bus bandwidth in GB (10^9 bytes) per second."""
         return self.length_bytes / seconds * 2 * (self.ranks - 1) / self.ranks / 1e9
 
 
 def run(work: AllReduce, program: Sequence[str], environment: Mapping[str, str] | None = None) -> float:
-    """Bus bandwidth of the slowest of this pod's ranks, each a process of `program`.
+    """Return the bus bandwidth of the slowest of this pod's ranks, each a process of `program`.
 
     Raises:
         KitError: a rank fails, or they take too long.
@@ -81,7 +81,7 @@ def _seconds(process: "subprocess.Popen[bytes]", output: IO[bytes], deadline_s: 
 
 
 def main() -> int:
-    """Does the work of one rank, which is in the environment; its last line says the seconds of one all-reduce."""
+    """Do the work of one rank, which is in the environment; its last line says the seconds of one all-reduce."""
     value: dict[str, Any] = json.loads(os.environ[VARIABLE])
     gpu = value.pop("gpu")
     print(json.dumps({"seconds": rank_seconds(AllReduce(**value), gpu)}), flush=True)
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def rank_seconds(work: AllReduce, gpu: int) -> float:
-    """Seconds of one all-reduce, as this rank sees them."""
+    """Return the seconds of one all-reduce, as this rank sees them."""
     torch, distributed = import_module("torch"), import_module("torch.distributed")
     torch.cuda.set_device(gpu)
     distributed.init_process_group(

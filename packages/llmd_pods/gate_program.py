@@ -1,5 +1,5 @@
-"""Waits until enough nodes of a pool are Ready with all their devices, which pods can have for themselves. Runs in a
-pod, with nothing but Python itself.
+"""Program that waits until enough nodes of a pool are Ready with all their devices, which pods can have for themselves.
+Runs in a pod, with nothing but Python itself.
 
 It ends with 0 when they are; with 1 and the cause, node by node, when the time is up.
 """
@@ -28,7 +28,7 @@ Device = tuple[str, int]
 
 
 def main() -> int:
-    """Waits as the arguments say."""
+    """Wait as the arguments say; return the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--selector", required=True)
     parser.add_argument("--nodes", required=True, type=int)
@@ -52,8 +52,8 @@ def main() -> int:
 def wait(
     arguments: argparse.Namespace, source: Callable[[], Nodes], shared: Callable[[], Set[str]] = frozenset[str]
 ) -> list[str]:
-    """What is wrong when the time is up; nothing as soon as nothing is. `shared` are names of nodes whose RDMA devices
-    pods can't have for themselves.
+    """Return the problems when the time is up; an empty list as soon as there is none. `shared` are names of nodes
+    whose RDMA devices pods can't have for themselves.
     """
     deadline = time.monotonic() + arguments.timeout_s
     last_problems: list[str] = []
@@ -76,8 +76,8 @@ def _device(text: str) -> Device:
 
 
 def judge(nodes: Nodes, count: int, devices: Sequence[Device], shared: Set[str] = frozenset()) -> list[str]:
-    """What keeps the nodes from being enough: fewer than `count` that are Ready with all their devices, and whose RDMA
-    devices pods can have for themselves.
+    """Return the problems that keep the nodes from being enough: fewer than `count` that are Ready with all their
+    devices, and whose RDMA devices pods can have for themselves.
     """
     problems = [f"{len(nodes)} of {count} nodes have joined"] if len(nodes) < count else []
     complete_nodes = 0
@@ -100,13 +100,13 @@ def judge(nodes: Nodes, count: int, devices: Sequence[Device], shared: Set[str] 
 
 
 def list_nodes(selector: str) -> Nodes:
-    """The nodes that a label selects."""
+    """Return the nodes that a label selects."""
     return _items(f"/api/v1/nodes?labelSelector={urllib.parse.quote(selector)}")
 
 
 def list_shared(states: str | None) -> Set[str]:
-    """Names of the nodes that the SR-IOV operator says share their RDMA devices; it names its states as the nodes, and
-    may be one that doesn't say it. None where nobody asks (`states` is None) or there is no such operator.
+    """Return names of the nodes that the SR-IOV operator says share their RDMA devices; it names its states as the
+    nodes, and may be one that doesn't say it. None where nobody asks (`states` is None) or there is no such operator.
     """
     try:
         items = _items(states) if states else []

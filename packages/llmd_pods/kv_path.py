@@ -1,4 +1,4 @@
-"""Reads through NIXL between GPUs of two pods, as KV cache is handed over, and what their RDMA ports counted.
+"""NIXL reads between GPUs of two pods, as KV cache is handed over, and the bytes that their RDMA ports counted.
 
 Not run on hardware yet: it follows NIXL's published API, and tests hold it to a stand-in of that. NIXL's Python API is
 that of ai-dynamo/nixl (src/api/python/_api.py, v1.4.0) and of ROCm/RIXL 1.1.0, which agree in all that is used here;
@@ -27,23 +27,18 @@ class BufferTransfer:
 
     @property
     def length_bytes(self) -> int:
-        """All of it."""
+        """Bytes of all pieces together."""
         return self.descriptor_bytes * self.descriptors
 
 
 @dataclass(frozen=True)
 class Reads:
-    """The transfer is done `warm_ups` times, then `repeats` times by the clock. `limit_s` is for all of it."""
+    """Repetitions of a transfer: `warm_ups` times, then `repeats` times by the clock. `limit_s` is for all of them."""
 
     transfer: BufferTransfer
     repeats: int
     warm_ups: int
     limit_s: float
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes of all of it."""
-        return (self.warm_ups + self.repeats) * self.transfer.length_bytes
 
 
 FOLDER = Path("/sys/class/infiniband")
@@ -55,42 +50,33 @@ WORD_BYTES = 4
 _RECEIVED = "/counters/port_rcv_data"
 
 Counters = Mapping[str, int]
-"""By device, port, group and name: `mlx5_0/1/counters/port_rcv_data`."""
+"""Counters by device, port, group and name: `mlx5_0/1/counters/port_rcv_data`."""
 
 
 def read_counters(folder: Path = FOLDER) -> dict[str, int]:
-    """All counters of all ports that this pod sees; empty where it sees none."""
+    """Read all counters of all ports that this pod sees; empty where it sees none."""
     values: dict[str, int] = {}
     for group in GROUPS:
         for file in sorted(folder.glob(f"*/ports/*/{group}/*")):
-            value = _number(file)
-            if value is not None:
-                device, port = file.parts[-5], file.parts[-3]
-                values[f"{device}/{port}/{group}/{file.name}"] = value
+            device, port = file.parts[-5], file.parts[-3]
+            with suppress(OSError, ValueError):  # some counters exist in name only
+                values[f"{device}/{port}/{group}/{file.name}"] = int(file.read_text())
     return values
 
 
 def increase(before: Counters, after: Counters) -> dict[str, int]:
-    """What grew; a counter that began anew has no difference."""
+    """Return what counters grew by; one that began anew has no difference."""
     return {name: value - before[name] for name, value in after.items() if name in before and value > before[name]}
 
 
 def counts_received_bytes(before: Counters, after: Counters) -> bool:
-    """Whether a port counted received bytes all the while: it has such a counter, which did not begin anew."""
+    """Check that a port counted received bytes all the while: it has such a counter, which did not begin anew."""
     return any(name.endswith(_RECEIVED) and value >= before.get(name, value + 1) for name, value in after.items())
 
 
 def received_bytes(grown: Counters) -> int:
-    """Bytes that ports received, of what `increase` found."""
+    """Return the bytes that ports received, of what `increase` found."""
     return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith(_RECEIVED))
-
-
-def _number(file: Path) -> int | None:
-    """None for what can't be read: some counters exist in name only."""
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 PACKAGES = ("nixl_rocm", "rixl", "nixl")
@@ -102,7 +88,7 @@ MEMORY = "VRAM"
 """NIXL's name of GPU memory."""
 
 PATTERN = 0xA5
-"""What a buffer that is read is full of, so that a read can be told from none."""
+"""Byte that a buffer that is read is full of, so that a read can be told from none."""
 
 Clock = Callable[[], float]
 
@@ -113,14 +99,14 @@ class MemoryRegion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     metadata: str
-    """In hexadecimal digits."""
+    """Metadata of the agent, in hexadecimal digits."""
     address: int
     length_bytes: int
     device: int
 
 
 def nixl() -> tuple[str, Any]:
-    """The installed NIXL: its package, and the module with its API.
+    """Import the installed NIXL, and return its package and the module with its API.
 
     Raises:
         KitError: there is none.
@@ -137,7 +123,7 @@ def nixl() -> tuple[str, Any]:
 
 
 def pytorch() -> Any:
-    """PyTorch.
+    """Import PyTorch.
 
     Raises:
         KitError: it isn't installed, or sees no GPU.
@@ -153,7 +139,7 @@ def pytorch() -> Any:
 
 @contextmanager
 def nixl_errors(doing: str) -> Generator[None]:
-    """What NIXL and PyTorch raise while they do something, in the kit's words.
+    """Turn what NIXL and PyTorch raise in this block into an error of the kit's; `doing` says what was done.
 
     NIXL's own exceptions have no base but `Exception` (src/bindings/python/nixl_bindings.cpp), and its Python API
     raises KeyError, RuntimeError and others besides.
@@ -190,7 +176,7 @@ class Endpoint:
     @property
     @nixl_errors("its metadata were asked for")
     def region(self) -> MemoryRegion:
-        """What another side needs to read the buffer.
+        """Description of the buffer that another side needs to read it.
 
         Raises:
             KitError: NIXL doesn't tell.
@@ -201,7 +187,7 @@ class Endpoint:
 
     @nixl_errors("the other side's metadata were loaded")
     def meet(self, other: MemoryRegion) -> str:
-        """Takes another side's metadata; gives the name of its agent.
+        """Take another side's metadata, and return the name of its agent.
 
         Raises:
             KitError: NIXL doesn't take them.
@@ -228,7 +214,7 @@ class Endpoint:
 
     @nixl_errors("the buffer was looked at")
     def ends(self, length_bytes: int) -> tuple[int, int]:
-        """The first and the last of so many bytes of the buffer.
+        """Return the first and the last of so many bytes of the buffer.
 
         Raises:
             KitError: they can't be read.
@@ -236,7 +222,7 @@ class Endpoint:
         return int(self._buffer[0]), int(self._buffer[length_bytes - 1])
 
     def close(self) -> None:
-        """Takes the registration back, as far as NIXL does."""
+        """Take the registration back, as far as NIXL does."""
         with suppress(Exception):  # the process ends next, and what went wrong before is told already
             self._agent.deregister_memory(self._registered)
 
@@ -256,7 +242,7 @@ class Read:
 
     @nixl_errors("it read")
     def once(self, limit_s: float, clock: Clock = time.perf_counter) -> float:
-        """Does it and waits for its end, without sleeping; gives the seconds that it took.
+        """Read once and wait for the end, without sleeping; return the seconds that it took.
 
         Raises:
             KitError: it fails, or takes longer than `limit_s`.
@@ -275,7 +261,7 @@ class Read:
 def measure(
     endpoint: Endpoint, other: MemoryRegion, reads: Reads, *, clock: Clock = time.perf_counter
 ) -> tuple[float, ...]:
-    """Reads the other side's buffer, and sees to it that its bytes have come; the seconds of each repetition.
+    """Read the other side's buffer, and see to it that its bytes have come; return the seconds of each repetition.
 
     Raises:
         KitError: a read fails, takes too long, or other bytes came.

@@ -27,8 +27,8 @@ _FILE = ".llmd-oke-acceptance"
 
 @dataclass(frozen=True)
 class SpeedWork:
-    """What is measured: copies of `copy_bytes`, products of square matrices with `matrix_size` rows, each `repeats`
-    times after `warm_ups`, and a file of `disk_bytes`.
+    """Work that is measured: copies of `copy_bytes`, products of square matrices with `matrix_size` rows, each
+    `repeats` times after `warm_ups`, and a file of `disk_bytes`.
     """
 
     copy_bytes: int

@@ -14,7 +14,7 @@ KEPT = frozenset({".json", ".yaml", ".yml", ".csv", ".log", ".txt"})
 
 
 def main() -> int:
-    """Publishes the folder that the first argument names."""
+    """Publish the folder that the first argument names; return 0, or 1 after an error."""
     try:
         publish(Path(sys.argv[1]), os.environ)
     except KitError as error:
@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def publish(folder: Path, environment: Mapping[str, str]) -> None:
-    """Writes the texts below a folder to ConfigMaps of the Job.
+    """Write the texts below a folder to ConfigMaps of the Job.
 
     Raises:
         KitError: there are none, they are too large, or the API server refuses.
@@ -45,6 +45,6 @@ def publish(folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """The texts below a folder by their relative paths."""
+    """Return the texts below a folder by their relative paths."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in KEPT)
     return {path.relative_to(folder).as_posix(): path.read_text(errors="replace") for path in paths}

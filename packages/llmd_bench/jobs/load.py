@@ -17,28 +17,32 @@ from llmd_base.errors import KitError
 from llmd_bench import run_context
 from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.pod_load import LoadRequest, from_json, pack
-from llmd_bench.load.stages import Live, StageResult, run_stages
+from llmd_bench.load.stages import StageResult, run_stages
 
 TERMINATION_LOG = Path("/dev/termination-log")
 LONGEST_WORDS = 2000
 
 LEAD_S = 4.0
-"""Between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods, all of them ready, ask
-four times a second.
+"""Seconds between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods, all of them
+ready, ask four times a second.
 """
 
 START_LIMIT_S = 900.0
 START_PAUSE_S = 0.25
 
 CLOCKS_APART_S = 5.0
-"""How far a pod's clock may be behind the API server's: it begins as much later than pods whose clocks are right."""
+"""Seconds that a pod's clock may be behind the API server's: it begins as much later than pods whose clocks are
+right.
+"""
 
 INTERRUPTED = 130
 """Exit code of a pod that was ended before its load began."""
 
 
 def main() -> int:
-    """Sends this pod's share of the load that the request file names, which the only argument names."""
+    """Send this pod's share of the load that the request file names, which the only argument names; return the exit
+    code.
+    """
     try:
         request = from_json(Path(sys.argv[1]).read_bytes())
         cluster = from_environment(os.environ)
@@ -57,7 +61,7 @@ def main() -> int:
 
 @contextmanager
 def sigterm_as_interrupt() -> Generator[None]:
-    """Lets SIGTERM end a run as Ctrl-C does, so that what was measured until then is published; only once."""
+    """Let SIGTERM end a run as Ctrl-C does, so that what was measured until then is published; only once."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     yield
@@ -65,7 +69,7 @@ def sigterm_as_interrupt() -> Generator[None]:
 
 
 def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster) -> list[StageResult]:
-    """Waits for the common start, once all is ready, and sends this pod's share.
+    """Wait for the common start, once all is ready, and send this pod's share.
 
     Raises:
         KitError: the start is never told or too far away, or the target's URL is none.
@@ -84,14 +88,14 @@ def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster
         request.workload(),
         limit_s=request.limit_s,
         processes=request.processes,
-        on_progress=_tell,
+        on_progress=lambda live: print(live, flush=True),
         conditions=request.conditions(pod, how.time_scale, start_at),
     )
     return asyncio.run(load)
 
 
 def ready_config_map(request: LoadRequest, pod: int, uid: str) -> dict[str, Any]:
-    """By being there it says that the pod's generator waits for the start."""
+    """Return the ConfigMap by whose presence the pod says that its generator waits for the start."""
     metadata = owned_metadata(request.ready_name(pod), request.namespace, request.job, uid)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
@@ -105,7 +109,7 @@ async def wait_for_start(
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
 ) -> float:
-    """The moment to begin, once it is told. It is the API server's: the clock of whoever tells it may be wrong.
+    """Return the moment to begin, once it is told. It is the API server's: the clock of whoever tells it may be wrong.
 
     Raises:
         KitError: it is not told in time, or by this pod's clock it is too far away.
@@ -113,35 +117,23 @@ async def wait_for_start(
     deadline_s = clock() + limit_s
     while clock() < deadline_s:
         created_s = cluster.created_s(request.namespace, request.start_name)
-        if created_s is not None:
-            return _start_s(created_s, now())
-        await pause(START_PAUSE_S)
+        if created_s is None:
+            await pause(START_PAUSE_S)
+            continue
+        behind_s = created_s - now()
+        if behind_s > CLOCKS_APART_S:
+            limit = f"at most {CLOCKS_APART_S:.0f} s are taken"
+            raise KitError(f"the node's clock is {behind_s:.0f} s behind the API server's, {limit}")
+        return created_s + LEAD_S
     raise KitError(f"nobody said within {limit_s:.0f} s when to begin: ConfigMap {request.start_name}")
-
-
-def _start_s(created_s: float, now_s: float) -> float:
-    behind_s = created_s - now_s
-    if behind_s > CLOCKS_APART_S:
-        raise KitError(
-            f"the node's clock is {behind_s:.0f} s behind the API server's, at most {CLOCKS_APART_S:.0f} s are taken"
-        )
-    return created_s + LEAD_S
 
 
 def publish(
     request: LoadRequest, results: list[StageResult], environment: Mapping[str, str], cluster: InCluster
 ) -> None:
-    """Writes the pod's result to ConfigMaps of the Job."""
+    """Write the pod's result to ConfigMaps of the Job."""
     pod = int(environment["JOB_COMPLETION_INDEX"])
     parts = pack(run_context.from_environment(environment), results)
     names = [request.part_name(pod, chunk) for chunk in range(len(parts))]
     for config_map in config_maps(parts, names, request.namespace, request.job, environment["JOB_UID"]):
         cluster.apply(config_map)
-
-
-def _tell(live: Live) -> None:
-    print(
-        f"{live.label}: {live.elapsed_s:.0f} s, {live.ended} ended, {live.in_flight} in flight, "
-        f"{live.failures} failed, {live.achieved_requests_per_s:.1f} requests/s",
-        flush=True,
-    )

@@ -1,4 +1,4 @@
-"""What runs in the Job of a published evaluation: installs its package, runs it, reads what it left, and reports.
+"""Program of the Job of a published evaluation: installs its package, runs it, reads what it left, and reports.
 
 Standard library only: it comes into the pod as one file of a ConfigMap. The report is one line of JSON in the
 termination message: score, and a letter for each answer (1 right, 0 wrong) in an order that two runs share.
@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _SCORE = re.compile(r"<p>Score: ([\d.]+)</p>")
 
 
 def main() -> int:
-    """Runs the evaluation that the environment describes; the exit code is that of what failed, 0 for a result.
+    """Run the evaluation that the environment describes; return the exit code of what failed, 0 for a result.
 
     The lock is complete, so that nothing else is resolved: pip refuses extras that a lock does not name.
     """
@@ -52,23 +52,23 @@ def _conclude(spec: Mapping[str, Any]) -> int:
 
 
 def read_gpt_oss(path: Path) -> list[bool]:
-    """The answers of a `…_allresults.json` of gpt_oss.evals, sorted by prompt, since it lists them as they came in."""
+    """Read the answers of a `…_allresults.json` of gpt_oss.evals, sorted by prompt, since it lists them as they came
+    in.
+    """
     document = json.loads(path.read_text(encoding="utf-8"))
-    return _sorted(
-        (json.dumps(conversation[0]), _gpt_oss_score(shown) >= 1)
-        for conversation, shown in zip(document["convos"], document["htmls"], strict=True)
-    )
-
-
-def _gpt_oss_score(shown: str) -> float:
-    score = _SCORE.search(shown)
-    if score is None:
-        raise ValueError("an answer without a score")
-    return float(score[1])
+    judged: list[tuple[str, bool]] = []
+    for conversation, shown in zip(document["convos"], document["htmls"], strict=True):
+        score = _SCORE.search(shown)
+        if score is None:
+            raise ValueError("an answer without a score")
+        judged.append((hashlib.sha256(json.dumps(conversation[0]).encode()).hexdigest(), float(score[1]) >= 1))
+    return [right for _, right in sorted(judged)]
 
 
 def read_lm_eval(path: Path) -> list[bool]:
-    """The answers of a `samples_….jsonl` of lm_eval by their numbers; with two filters, the flexible one counts."""
+    """Read the answers of a `samples_….jsonl` of lm_eval by their numbers; with two filters, the flexible one
+    counts.
+    """
     samples = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
     filters = {sample.get("filter") for sample in samples}
     chosen = "flexible-extract" if "flexible-extract" in filters else samples[0].get("filter")
@@ -79,13 +79,6 @@ def read_lm_eval(path: Path) -> list[bool]:
 
 
 READERS: Mapping[str, Callable[[Path], list[bool]]] = {"gpt-oss": read_gpt_oss, "lm-eval": read_lm_eval}
-
-
-def _sorted(judged: Iterable[tuple[str, bool]]) -> list[bool]:
-    keyed: Sequence[tuple[str, bool]] = [
-        (hashlib.sha256(prompt.encode()).hexdigest(), right) for prompt, right in judged
-    ]
-    return [right for _, right in sorted(keyed)]
 
 
 def _report(report: Mapping[str, str]) -> None:

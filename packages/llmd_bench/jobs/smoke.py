@@ -38,7 +38,7 @@ SUMMARY_KEY = "summary.json"
 REPORT_KEY = "report.yaml"
 
 LARGEST_BYTES = 600_000
-"""Of the compressed result: with base64's third on top, and report and summary beside it, under 1 MiB."""
+"""Most bytes of the compressed result: with base64's third on top, and report and summary beside it, under 1 MiB."""
 
 LONGEST_WORDS_BYTES = 4096
 """Kubernetes' limit of a termination message."""
@@ -78,8 +78,8 @@ class ConfigMapContent:
 
 
 def pack(request: SmokeRequest, how: RunContext, result: SmokeResult) -> ConfigMapContent:
-    """The result of a request. The times of single tokens, then all requests, are left out where it grows too large;
-    what was computed of them stays whole.
+    """Pack the result of a request. The times of single tokens, then all requests, are left out where it grows too
+    large; what was computed of them stays whole.
     """
     packed = _Packed(
         request=request,
@@ -96,7 +96,7 @@ def pack(request: SmokeRequest, how: RunContext, result: SmokeResult) -> ConfigM
 
 
 def unpack(compressed: bytes) -> SmokeResult:
-    """The result that `pack` packed, without counters and addresses.
+    """Return the result that `pack` packed, without counters and addresses.
 
     Raises:
         KitError: it isn't one.
@@ -116,7 +116,7 @@ def unpack(compressed: bytes) -> SmokeResult:
 
 
 def termination_message(service: str, result: SmokeResult) -> str:
-    """The result in JSON of at most 4096 bytes, beginning with a sentence for people."""
+    """Return the result in JSON of at most 4096 bytes, beginning with a sentence for people."""
     failed = result.verdict.failed
     performance = result.performance
     words: dict[str, object] = {
@@ -136,7 +136,7 @@ def termination_message(service: str, result: SmokeResult) -> str:
 
 
 def failure_message(service: str, error: KitError) -> str:
-    """What is left to say where nothing could be measured."""
+    """Return the termination message of a run in which nothing could be measured."""
     message = f"{service} could not be benchmarked: {' '.join(str(error).split())}"
     return _fitting({"message": message, "passed": False, "failed": ["no measurement"]})
 
@@ -179,11 +179,11 @@ def _smaller(packed: _Packed) -> Iterator[_Packed]:
 TERMINATION_LOG = Path("/dev/termination-log")
 
 LOG_INTERVAL_S = 10.0
-"""Between two lines of log within a phase."""
+"""Seconds between two lines of log within a phase."""
 
 
 def main() -> int:
-    """Benchmarks what is asked for; the arguments name the files of request and facts."""
+    """Benchmark what is asked for and return the exit code; the arguments name the files of request and facts."""
     request_file, facts_file = map(Path, sys.argv[1:])
     request = replace(from_json(request_file.read_bytes()), facts=json.loads(facts_file.read_text()))
     try:
@@ -194,7 +194,7 @@ def main() -> int:
 
 
 def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluster) -> SmokeResult:
-    """Benchmarks and writes the result's ConfigMap, which belongs to the Job of this pod and goes with it.
+    """Benchmark and write the result's ConfigMap, which belongs to the Job of this pod and goes with it.
 
     Raises:
         KitError: the model is not there or does not answer, or the result can't be written.
@@ -209,7 +209,7 @@ def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluste
 def result_config_map(
     request: SmokeRequest, parcel: ConfigMapContent, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The ConfigMap of a result."""
+    """Return the ConfigMap of a result."""
     job, uid = environment["JOB_NAME"], environment["JOB_UID"]
     labels, annotations = {LABEL: request.service}, {JOB_ANNOTATION: job}
     return {

@@ -26,7 +26,7 @@ _MAX_ERROR_CHARACTERS = 400
 
 @dataclass(slots=True)
 class EventStream:
-    """Collects what one answer says; feed it the bytes as they come.
+    """Collector of what one answer says; feed it the bytes as they come.
 
     With `keep_text` the generated text is collected too, which means parsing every event.
     """
@@ -48,7 +48,8 @@ class EventStream:
         for line in lines:
             if not line:
                 continue
-            if self._has_output(line):
+            completion = self.api == "completions"
+            if b'"text"' in line if completion else b'"delta"' in line and b'"role"' not in line:
                 self.event_times_s.append(now_s)
                 self._last = line
                 if self.keep_text:
@@ -57,14 +58,9 @@ class EventStream:
                 self._read(line[5:].strip())
 
     def end(self) -> None:
-        """The connection has ended: look for token counts that came with the last output instead of after it."""
+        """Note that the connection has ended: token counts may have come with the last output instead of after it."""
         if self.output_tokens is None and not self.keep_text and b'"usage"' in self._last:
             self._read(self._last[5:].strip())
-
-    def _has_output(self, line: bytes) -> bool:
-        if self.api == "completions":
-            return b'"text"' in line
-        return b'"delta"' in line and b'"role"' not in line
 
     def _read(self, payload: bytes) -> None:
         if payload == b"[DONE]":
@@ -86,17 +82,11 @@ class EventStream:
             counts = cast("dict[str, object]", usage)
             self.input_tokens = _count(counts.get("prompt_tokens"))
             self.output_tokens = _count(counts.get("completion_tokens"))
-        if self.keep_text:
-            self.text += _text(event)
-
-
-def _text(event: dict[str, object]) -> str:
-    """What the event adds, reasoning left out, as the next turn of a conversation would have it."""
-    match event.get("choices"):
-        case [{"text": str(text)}] | [{"delta": {"content": str(text)}}]:
-            return text
-        case _:
-            return ""
+        match event.get("choices"):  # reasoning is left out, as the next turn of a conversation would have it
+            case [{"text": str(text)}] | [{"delta": {"content": str(text)}}] if self.keep_text:
+                self.text += text
+            case _:
+                pass
 
 
 def _count(value: object) -> int | None:
@@ -110,7 +100,9 @@ KNOWN_BY = 12
 
 @dataclass(frozen=True)
 class CompletionsTarget:
-    """Where requests go: `base_url` is what stands before `/v1/...`, so the path of a proxy may be part of it."""
+    """Address and API that requests go to: `base_url` is what stands before `/v1/...`, so the path of a proxy may be
+    part of it.
+    """
 
     base_url: str
     model: str
@@ -119,8 +111,8 @@ class CompletionsTarget:
     api: Api = "completions"
 
     def without_credentials(self, text: str) -> str:
-        """What a server or a proxy answered, for files and terminals: some repeat the headers that they were sent. What
-        begins as a credential is one, because answers are cut off.
+        """Remove credentials from what a server or a proxy answered, for files and terminals: some repeat the headers
+        that they were sent. What begins as a credential is one, because answers are cut off.
         """
         values = (value for name, value in self.headers.items() if name.lower() in _CREDENTIALS)
         for credential in (value.split()[-1] for value in values if value.strip()):
@@ -158,22 +150,17 @@ def address_of(target: CompletionsTarget) -> Address:
         raise KitError(f"{target.base_url!r} is no URL: {error}", accepted) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise KitError(f"{target.base_url!r} is no URL of HTTP", accepted)
-    tls = _tls(target) if parts.scheme == "https" else None
+    tls: ssl.SSLContext | None = None
+    if parts.scheme == "https":
+        tls = target.verify if isinstance(target.verify, ssl.SSLContext) else ssl.create_default_context()
+        if not target.verify:
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
     return Address(parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/"), tls)
 
 
-def _tls(target: CompletionsTarget) -> ssl.SSLContext:
-    if isinstance(target.verify, ssl.SSLContext):
-        return target.verify
-    context = ssl.create_default_context()
-    if not target.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 async def resolve(address: Address) -> Sequence[str]:
-    """The numeric addresses of the host, in the resolver's order. Raises `OSError`."""
+    """Return the numeric addresses of the host, in the resolver's order. Raises `OSError`."""
     entries = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
@@ -181,9 +168,11 @@ async def resolve(address: Address) -> Sequence[str]:
 Turn = tuple[str, str]
 """An earlier question and its answer."""
 
+_ROLES = ("user", "assistant")
+
 
 class RequestWriter:
-    """Writes requests to one target; what is the same in all of them is written once.
+    """Writer of requests to one target; what is the same in all of them is written once.
 
     Raises `KitError` for a header that HTTP can't carry.
     """
@@ -204,11 +193,16 @@ class RequestWriter:
         self._head = f"POST {address.path}{PATHS[target.api]} HTTP/1.1\r\n{lines}content-length: ".encode("latin-1")
 
     def write(self, text: str, output_tokens: int, earlier: Sequence[Turn] = ()) -> bytes:
-        """A request for exactly `output_tokens`, as a stream with the server's own token counts at its end."""
+        """Return a request for exactly `output_tokens`, as a stream with the server's own token counts at its end."""
+        if self._target.api == "completions":
+            content: dict[str, object] = {"prompt": "".join(part for turn in earlier for part in turn) + text}
+        else:
+            spoken = [(role, part) for turn in earlier for role, part in zip(_ROLES, turn, strict=True)]
+            content = {"messages": [{"role": role, "content": part} for role, part in [*spoken, ("user", text)]]}
         body = json.dumps(
             {
                 "model": self._target.model,
-                **self._content(text, earlier),
+                **content,
                 "max_tokens": output_tokens,
                 "temperature": 0,
                 "ignore_eos": True,
@@ -217,9 +211,3 @@ class RequestWriter:
             }
         ).encode()
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
-
-    def _content(self, text: str, earlier: Sequence[Turn]) -> dict[str, object]:
-        if self._target.api == "completions":
-            return {"prompt": "".join(part for turn in earlier for part in turn) + text}
-        spoken = [(role, part) for turn in earlier for role, part in zip(("user", "assistant"), turn, strict=True)]
-        return {"messages": [{"role": role, "content": part} for role, part in [*spoken, ("user", text)]]}

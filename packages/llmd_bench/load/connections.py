@@ -18,11 +18,11 @@ MAX_HEAD_BYTES = 65536
 
 
 class BadAnswer(Exception):
-    """What came is not HTTP/1.1."""
+    """Bytes that are not HTTP/1.1."""
 
 
 class AnswerReader:
-    """Reads one answer; feed it the bytes as they come, until it is `complete`."""
+    """Reader of one answer; feed it the bytes as they come, until it is `complete`."""
 
     __slots__ = ("_chunked", "_in_chunk", "_left", "_rest", "_trailer", "complete", "headers", "keep_alive", "status")
 
@@ -39,7 +39,7 @@ class AnswerReader:
         """Bytes of the body, or of the chunk, that are still to come; None: until the connection ends."""
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of the body in `data`.
+        """Return the bytes of the body in `data`.
 
         Raises `BadAnswer`.
         """
@@ -52,17 +52,23 @@ class AnswerReader:
         self._rest += data
         if not self.status and not self._read_head():
             return b""
-        return self._read_chunks() if self._chunked else self._read_plain()
+        if self._chunked:
+            return self._read_chunks()
+        body, self._rest = self._rest[: self._left], b""
+        if self._left is not None:
+            self._left -= len(body)
+            self.complete = not self._left
+        return body
 
     def end(self) -> bool:
-        """The connection has ended: whether that is the end of the answer too."""
+        """Note that the connection has ended, and return whether the answer is complete with that."""
         self.complete = self.complete or (self.status > 0 and not self._chunked and self._left is None)
         self.keep_alive = False
         return self.complete
 
     @property
     def retry_after_s(self) -> float | None:
-        """What the server asks for in `Retry-After`, as seconds from now, if that can be read."""
+        """Seconds from now that the server asks to wait in `Retry-After`; None if that is absent or can't be read."""
         text = self.headers.get(b"retry-after", b"").decode("latin-1").strip()
         if text.isdigit():
             return float(text)
@@ -72,7 +78,7 @@ class AnswerReader:
             return None
 
     def _read_head(self) -> bool:
-        """Interim answers (1xx) are skipped."""
+        """Read the status line and headers if they are there; interim answers (1xx) are skipped."""
         while not self.status:
             head, mark, rest = self._rest.partition(b"\r\n\r\n")
             if not mark:
@@ -107,24 +113,24 @@ class AnswerReader:
             raise BadAnswer(f"content-length is {length[:60]!r}")
         self._left = 0 if self.status in {204, 304} else None if length is None else int(length)
 
-    def _read_plain(self) -> bytes:
-        body, self._rest = (self._rest, b"") if self._left is None else (self._rest[: self._left], b"")
-        if self._left is not None:
-            self._left -= len(body)
-            self.complete = not self._left
-        return body
-
     def _read_chunks(self) -> bytes:
         parts: list[bytes] = []
-        while self._read_trailer() if self._trailer else self._in_chunk or self._begin_chunk():
-            if not self._in_chunk:
+        while not self.complete and (self._trailer or self._in_chunk or self._begin_chunk()):
+            if self._trailer:
+                line, mark, rest = self._rest.partition(b"\r\n")
+                if not mark:
+                    break
+                self._rest, self.complete = rest, not line
                 continue
             part = self._rest[: self._left]
             parts.append(part)
             self._rest = self._rest[len(part) :]
             self._left = (self._left or 0) - len(part)
-            if self._left or not self._end_chunk():
+            if self._left or len(self._rest) < 2:
                 break
+            if not self._rest.startswith(b"\r\n"):
+                raise BadAnswer("a chunk longer than its size")
+            self._rest, self._in_chunk = self._rest[2:], False
         return b"".join(parts)
 
     def _begin_chunk(self) -> bool:
@@ -136,23 +142,6 @@ class AnswerReader:
         self._left, self._rest = _size(line.partition(b";")[0].strip()), rest
         self._trailer, self._in_chunk = not self._left, bool(self._left)
         return True
-
-    def _end_chunk(self) -> bool:
-        """Steps over the line end after a chunk, if it is there already."""
-        if len(self._rest) < 2:
-            return False
-        if not self._rest.startswith(b"\r\n"):
-            raise BadAnswer("a chunk longer than its size")
-        self._rest, self._in_chunk = self._rest[2:], False
-        return True
-
-    def _read_trailer(self) -> bool:
-        line, mark, rest = self._rest.partition(b"\r\n")
-        if not mark:
-            return False
-        self._rest = rest
-        self.complete = not line
-        return not self.complete
 
 
 def _size(text: bytes) -> int:
@@ -170,18 +159,18 @@ LONGEST_IDLE_S = 4.0
 
 
 class ResponseListener(Protocol):
-    """Who has a request on a connection."""
+    """Owner of a request on a connection."""
 
     def on_body(self, body: bytes, status: int, now_s: float) -> None:
-        """Part of the answer's body has arrived."""
+        """Take a part of the answer's body that has arrived."""
         ...
 
     def on_answer(self, answer: AnswerReader) -> None:
-        """The answer is complete; the connection is free again."""
+        """Take the complete answer; the connection is free again."""
         ...
 
     def on_lost(self, reason: str) -> None:
-        """The connection has ended before the answer did, or what came is no answer."""
+        """Note that the connection has ended before the answer did, or that what came is no answer."""
         ...
 
 
@@ -194,7 +183,7 @@ class NotConnected(Exception):
 
 
 _BUFFER = bytearray(65536)
-"""What all connections read into, one after the other; a buffer for each read would cost more than the read."""
+"""Buffer that all connections read into, one after the other; one for each read would cost more than the read."""
 
 _VIEW = memoryview(_BUFFER)
 
@@ -213,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def usable(self) -> bool:
-        """Whether the other side has not ended it."""
+        """True while the other side has not ended the connection."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -227,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(request)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
-        """Where to read to; called by the loop."""
+        """Return the buffer to read to; called by the loop."""
         return _VIEW
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -288,7 +277,7 @@ class ConnectionPool:
         self._idle: list[Connection] = []
 
     def take(self) -> Connection | None:
-        """A connection that is open and free, or None. The one used last is the first to be taken."""
+        """Return a connection that is open and free, or None. The one used last is the first to be taken."""
         now_s = perf_counter()
         while self._idle:
             connection = self._idle.pop()
@@ -298,12 +287,12 @@ class ConnectionPool:
         return None
 
     def give_back(self, connection: Connection) -> None:
-        """The connection's answer is complete."""
+        """Keep a connection whose answer is complete for the next request."""
         connection.idle_since_s = perf_counter()
         self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        """The connection has ended."""
+        """Remove a connection that has ended."""
         if connection in self._idle:
             self._idle.remove(connection)
 

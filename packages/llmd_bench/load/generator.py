@@ -27,7 +27,7 @@ __all__ = ["CONNECT_TIMEOUT_S", "CompletionsTarget", "GeneratedLoad", "run_load"
 
 @dataclass(frozen=True)
 class GeneratedLoad:
-    """What is sent.
+    """Load that one program sends.
 
     `request_timeout_s` is wall time; rates of `shape` are in model time (`time_scale` wall seconds a second).
     """
@@ -42,7 +42,7 @@ class GeneratedLoad:
     """Name of this load within its run: loads with different labels have different prompts."""
 
     def question(self, index: int) -> RequestText:
-        """What request `index` asks."""
+        """Return the text and lengths of request `index`."""
         return RequestText(self.prompts.prompt(f"{self.label}{index}"), self.prompts.input_tokens, self.output_tokens)
 
 
@@ -77,32 +77,31 @@ async def run_load(
         deadline_s=started_s + limit_s,
         request_timeout_s=load.request_timeout_s,
     )
+    if isinstance(load.shape, ClosedLoop):
+        users = min(load.shape.concurrency, load.requests)
+        driver: Driver = ClosedDriver(sender, iter(range(load.requests)), users, stop_s=sender.deadline_s)
+    else:
+        moments = itertools.islice(arrivals_s(load.shape), load.requests)
+        driver = OpenDriver(sender, ((index, started_s + at * load.time_scale) for index, at in enumerate(moments)))
     try:
-        await _driver(load, sender).run()
+        await driver.run()
     finally:
         sender.abandon()
         await asyncio.sleep(0)
     return records
 
 
-def _driver(load: GeneratedLoad, sender: Sender) -> Driver:
-    if isinstance(load.shape, ClosedLoop):
-        users = min(load.shape.concurrency, load.requests)
-        return ClosedDriver(sender, iter(range(load.requests)), users, stop_s=sender.deadline_s)
-    moments = itertools.islice(arrivals_s(load.shape), load.requests)
-    return OpenDriver(sender, ((index, sender.origin_s + at * load.time_scale) for index, at in enumerate(moments)))
-
-
 PAUSE_S = 1.0
-"""Between two attempts."""
+"""Seconds between two attempts."""
 
 ATTEMPT_TIMEOUT_S = 30.0
-"""Of model time, for one attempt: the first prompt of a pair of servers takes the seconds of their handshake."""
+"""Seconds of model time for one attempt: the first prompt of a pair of servers takes those of their handshake."""
 
 _HOPELESS = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 422")
+"""Answers that waiting won't change."""
 
 _NO_SUCH_MODEL = ("does not exist", "NotFoundError")
-"""In vLLM's answer 404 for a model that it doesn't serve; a router without routes yet says 404 in other words."""
+"""Marks of vLLM's answer 404 for a model that it doesn't serve; a router without routes yet says 404 in other words."""
 
 _TAKEN_UP = 10
 """Answers of that kind in a row after which waiting won't change it: while a Gateway takes a new route up, a server of
@@ -121,35 +120,23 @@ async def wait_for_answer(
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + limit_s
+    timeout_s = ATTEMPT_TIMEOUT_S * max(1.0, time_scale)
+    probe = GeneratedLoad(1, ClosedLoop(1), PromptSource(16, 0, "probe"), output_tokens=1, request_timeout_s=timeout_s)
     last, others = "none was tried", 0
     while (left_s := deadline_s - loop.time()) > 0:
-        attempt = await _ask(target, left_s, ATTEMPT_TIMEOUT_S * max(1.0, time_scale))
-        if attempt and attempt.succeeded:
-            return
-        others = others + 1 if attempt and _is_another_models(attempt) else 0
-        if attempt and (_is_hopeless(attempt) or others == _TAKEN_UP):
-            raise KitError(f"{target.model} at {target.base_url} refuses a completion: {attempt.error}")
-        last = f"{attempt.failure}: {attempt.error}" if attempt else last
+        for attempt in await run_load(target, probe, limit_s=left_s):
+            if attempt.succeeded:
+                return
+            error = attempt.error or ""
+            is_another_models = attempt.status == 404 and any(mark in error for mark in _NO_SUCH_MODEL)
+            others = others + 1 if is_another_models else 0
+            if attempt.failure is Failure.TLS or error.startswith(_HOPELESS) or others == _TAKEN_UP:
+                raise KitError(f"{target.model} at {target.base_url} refuses a completion: {error}")
+            last = f"{attempt.failure}: {error}"
         await asyncio.sleep(min(pause_s, left_s))
     raise KitError(
         f"{target.model} at {target.base_url} gave no completion within {limit_s:g} s; the last attempt: {last}"
     )
-
-
-def _is_hopeless(attempt: RequestRecord) -> bool:
-    """Whether waiting won't change the answer."""
-    return attempt.failure is Failure.TLS or (attempt.error or "").startswith(_HOPELESS)
-
-
-def _is_another_models(attempt: RequestRecord) -> bool:
-    """Whether a server says that it doesn't serve the model."""
-    return attempt.status == 404 and any(mark in (attempt.error or "") for mark in _NO_SUCH_MODEL)
-
-
-async def _ask(target: CompletionsTarget, left_s: float, timeout_s: float) -> RequestRecord | None:
-    probe = GeneratedLoad(1, ClosedLoop(1), PromptSource(16, 0, "probe"), output_tokens=1, request_timeout_s=timeout_s)
-    records = await run_load(target, probe, limit_s=max(left_s, 0))
-    return records[0] if records else None
 
 
 AT_A_TIME = 64

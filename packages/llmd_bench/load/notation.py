@@ -58,7 +58,9 @@ def read_trace(path: Path) -> Trace:
         raise KitError(f"The trace {path} can't be read: {error}") from error
     for line, row in _rows(text):
         try:
-            entries.append(_entry(row))
+            if isinstance(row, str):
+                raise ValueError("it is no JSON object")
+            entries.append(TraceEntry(_time_s(row), _tokens(row, _INPUT), _tokens(row, _OUTPUT)))
         except ValueError as error:
             accepted = "time_s, input_tokens and output_tokens, or Mooncake's or Azure's columns"
             problems.append(Problem(path.name, row if isinstance(row, str) else dict(row), accepted, str(error), line))
@@ -72,7 +74,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _rows(text: str) -> Iterator[tuple[int, _Row | str]]:
-    """Lines with their numbers; a line that is no object comes as it stands."""
+    """Yield lines with their numbers; a line that is no object comes as it stands."""
     lines = text.splitlines()
     if not text.lstrip().startswith("{"):
         for number, row in enumerate(csv.DictReader(lines), 2):
@@ -80,21 +82,11 @@ def _rows(text: str) -> Iterator[tuple[int, _Row | str]]:
         return
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield number, _object(line)
-
-
-def _object(line: str) -> _Row | str:
-    try:
-        entry: object = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    return cast("_Row", entry) if isinstance(entry, dict) else line
-
-
-def _entry(row: _Row | str) -> TraceEntry:
-    if isinstance(row, str):
-        raise ValueError("it is no JSON object")
-    return TraceEntry(_time_s(row), _tokens(row, _INPUT), _tokens(row, _OUTPUT))
+            try:
+                entry: object = json.loads(line)
+            except (ValueError, RecursionError):
+                entry = None
+            yield number, cast("_Row", entry) if isinstance(entry, dict) else line
 
 
 def _time_s(row: _Row) -> float:
@@ -102,14 +94,9 @@ def _time_s(row: _Row) -> float:
         return _number("time_s", row["time_s"])
     if "timestamp" in row:
         return _number("timestamp", row["timestamp"]) / 1000
-    if "TIMESTAMP" in row:
-        return _moment_s(str(row["TIMESTAMP"]))
-    raise ValueError("it has no time")
-
-
-def _moment_s(text: str) -> float:
-    """Azure gives seven digits of a second; Python takes six."""
-    whole, _, fraction = text.strip().partition(".")
+    if "TIMESTAMP" not in row:
+        raise ValueError("it has no time")
+    whole, _, fraction = str(row["TIMESTAMP"]).strip().partition(".")  # Azure gives seven digits of a second
     return datetime.fromisoformat(whole + "+00:00").timestamp() + float(f"0.{fraction[:6] or 0}")
 
 
@@ -146,7 +133,7 @@ _ACCEPTED_SHAPES = (
 
 
 def read_shapes(text: str, seed: int = 0) -> list[LoadShape]:
-    """One shape for each value after the colon; `seed` is that of random arrivals.
+    """Read one shape for each value after the colon; `seed` is that of random arrivals.
 
     Raises:
         KitError: it can't be read, or the trace that it names can't.
@@ -161,7 +148,8 @@ def read_shapes(text: str, seed: int = 0) -> list[LoadShape]:
 
 
 def read_length(text: str) -> Length:
-    """A length such as `4096`, `normal:4096,512` or `lognormal:4096,1200` (mean and standard deviation, in tokens).
+    """Read a length such as `4096`, `normal:4096,512` or `lognormal:4096,1200` (mean and standard deviation, in
+    tokens).
 
     Raises:
         KitError: it can't be read.
@@ -181,7 +169,7 @@ def read_length(text: str) -> Length:
 
 
 def read_trim(text: str) -> Trim:
-    """What not to count: `none`, `busy`, or the share of the time at both ends, such as `0.2`.
+    """Read what is not counted: `none`, `busy`, or the share of the time at either end, such as `0.2`.
 
     Raises:
         KitError: it can't be read.
@@ -208,7 +196,7 @@ def _numbers(text: str, values: str, accepted: str) -> list[float]:
 
 
 def read_prefix(text: str) -> SharedPrefix:
-    """Prefixes as `TOKENSxGROUPS`, such as `2048x10`.
+    """Read prefixes as `TOKENSxGROUPS`, such as `2048x10`.
 
     Raises:
         KitError: it can't be read.
@@ -218,7 +206,7 @@ def read_prefix(text: str) -> SharedPrefix:
 
 
 def read_conversations(text: str) -> Conversations:
-    """Conversations as `AT_A_TIMExTURNS`, such as `64x5`.
+    """Read conversations as `AT_A_TIMExTURNS`, such as `64x5`.
 
     Raises:
         KitError: it can't be read.

@@ -53,7 +53,7 @@ class LoadRequest:
     request_timeout_s: float = 300.0
 
     def stages(self) -> list[LoadStage]:
-        """The stages, one for each value of each shape.
+        """Return the stages, one for each value of each shape.
 
         Raises:
             KitError: a shape can't be read.
@@ -62,7 +62,7 @@ class LoadRequest:
         return [LoadStage(shape, self.requests, self.duration_s) for shape in shapes]
 
     def workload(self) -> RequestWorkload:
-        """What is asked.
+        """Return the workload that all pods share.
 
         Raises:
             KitError: a length can't be read.
@@ -72,7 +72,9 @@ class LoadRequest:
     def conditions(
         self, pod: int, time_scale: float, start_at: Callable[[], Awaitable[float]] | None
     ) -> StageConditions:
-        """How pod number `pod` runs its share, from the moment of the epoch on that it is told once it is ready."""
+        """Return the conditions under which pod number `pod` runs its share, from the moment of the epoch on that
+        `start_at` tells once the pod is ready.
+        """
         return StageConditions(
             time_scale=time_scale,
             trim=read_trim(self.trim),
@@ -88,15 +90,15 @@ class LoadRequest:
         return f"{self.job}-start"
 
     def ready_name(self, pod: int) -> str:
-        """The ConfigMap by which a pod says that it waits for the start."""
+        """Return the name of the ConfigMap by which a pod says that it waits for the start."""
         return f"{self.job}-{pod}-ready"
 
     def part_name(self, pod: int, chunk: int) -> str:
-        """The ConfigMap with a piece of a pod's result."""
+        """Return the name of the ConfigMap with a piece of a pod's result."""
         return f"{self.job}-{pod}-{chunk}"
 
     def to_json(self) -> str:
-        """The request as the text of a file."""
+        """Return the request as the text of a file."""
         return _REQUEST.dump_json(self, indent=1).decode()
 
 
@@ -104,7 +106,7 @@ _REQUEST = TypeAdapter(LoadRequest)
 
 
 def from_json(text: str | bytes) -> LoadRequest:
-    """The request that `to_json` wrote."""
+    """Read the request that `to_json` wrote."""
     return _REQUEST.validate_json(text)
 
 
@@ -113,7 +115,7 @@ _MICRO = 1_000_000
 _HEALTH = TypeAdapter(Health)
 
 LATEST_START_S = 1.0
-"""Between the first and the last pod to begin a stage; more is told with the result."""
+"""Seconds between the first and the last pod to begin a stage; more is told with the result."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class PodResult:
 
 
 def pack(how: RunContext, results: Sequence[StageResult]) -> list[bytes]:
-    """A pod's results in pieces. What would be too many comes without the times of single tokens.
+    """Return a pod's results in pieces. What would be too many comes without the times of single tokens.
 
     Raises:
         KitError: even that is too much.
@@ -152,7 +154,7 @@ def pack(how: RunContext, results: Sequence[StageResult]) -> list[bytes]:
 
 
 def unpack(content: bytes) -> PodResult:
-    """A pod's result, from the joined pieces.
+    """Read a pod's result from the joined pieces.
 
     Raises:
         KitError: it isn't one.
@@ -176,8 +178,8 @@ def _part(stage: Mapping[str, Any]) -> PodStage:
 
 
 def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
-    """All stages of the whole load. Requests of pods that began later are later by as much; a stage of which pods sent
-    less than their shares, where some are missing for example, falls short.
+    """Merge the results of all pods to all stages of the whole load. Requests of pods that began later are later by as
+    much; a stage of which pods sent less than their shares, where some are missing for example, falls short.
     """
     stages, time_scale = request.stages(), pods[0].how.time_scale
     missing = request.parallelism - len(pods)
@@ -188,7 +190,7 @@ def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
 
 
 def notes(pods: Sequence[PodResult]) -> Iterator[str]:
-    """What a reader of the merged result must know."""
+    """Yield the remarks that a reader of the merged result must know."""
     if any(part.thinned for pod in pods for part in pod.parts):
         yield "times of single tokens were left out: too many for ConfigMaps"
     for number, parts in enumerate(zip(*(pod.parts for pod in pods), strict=False), 1):
@@ -219,7 +221,9 @@ def _merged(
 
 
 def _short_of(pods: int, missing: int, parts: Sequence[PodStage], merged: StageResult) -> Iterator[str]:
-    """Why a stage is not the load that was asked for: what `pods` pods, whose shares are equal, did not send of it."""
+    """Yield the reasons why a stage is not the load that was asked for: what `pods` pods, whose shares are equal, did
+    not send of it.
+    """
     if missing:
         yield f"{missing} of {pods} pods left no result: {missing / pods:.0%} of the load is missing"
     if absent := pods - missing - len(parts):
@@ -246,7 +250,9 @@ def _shifted(part: PodStage, began: datetime | None, time_scale: float) -> Itera
 def _merged_health(
     records: Sequence[RequestRecord], merged: Sequence[PodStage], stage: LoadStage, time_scale: float
 ) -> Health:
-    """Slip over all requests; of the loops' lag the worst pod's, for only summaries of it travel."""
+    """Merge the generators' health: slip over all requests; of the loops' lag the worst pod's, for only summaries of it
+    travel.
+    """
     parts = [part.health for part in merged]
     is_open = not isinstance(stage.shape, ClosedLoop)
     lags = [part.loop_lag_ms for part in parts if part.loop_lag_ms]

@@ -26,7 +26,7 @@ from typing import Literal, Self
 from llmd_bench.load.completions import CompletionsTarget
 from llmd_bench.load.records import RequestRecord
 from llmd_bench.load.sending import ClosedDriver, Dialogues, Driver, Due, OpenDriver, Sender, Share
-from llmd_bench.load.workload import ClosedLoop, LoadShape, RequestText, RequestWorkload, Trace, arrivals_s
+from llmd_bench.load.workload import ClosedLoop, LoadShape, RequestWorkload, Trace, arrivals_s
 
 _LENGTH = struct.Struct("!Q")
 
@@ -40,7 +40,7 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> "Channel":
-        """The channel over one socket of a pair."""
+        """Open the channel over one socket of a pair."""
         return cls(*await asyncio.open_connection(sock=end))
 
     def send(self, message: object) -> None:
@@ -53,7 +53,7 @@ class Channel:
         await self._writer.drain()
 
     async def receive(self) -> object | None:
-        """The next message; None once the other side has ended."""
+        """Wait for the next message; None once the other side has ended."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             return pickle.loads(await self._reader.readexactly(length))  # noqa: S301 - from our own fork
@@ -69,14 +69,14 @@ _MAX_SELECT_FD = 1024
 
 
 class PreciseSelector(selectors.EpollSelector):
-    """Waits as long as it was asked to, to some ten microseconds.
+    """Selector that waits as long as it was asked to, to some ten microseconds.
 
     asyncio rounds waits up to whole milliseconds, because epoll counts in these. `select` waits in microseconds, and
     the epoll object itself can be waited for with it.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready within `timeout` seconds."""
+        """Return what is ready within `timeout` seconds."""
         if timeout is not None and timeout > 0 and self.fileno() < _MAX_SELECT_FD:
             select([self.fileno()], (), (), timeout)
             timeout = 0
@@ -84,12 +84,12 @@ class PreciseSelector(selectors.EpollSelector):
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A loop for one thread."""
+    """Return an event loop for one thread."""
     return asyncio.SelectorEventLoop(PreciseSelector())
 
 
 TICK_S = 0.02
-"""Between two looks at how late the event loop is."""
+"""Seconds between two looks at how late the event loop is."""
 
 TICKS_PER_NEWS = 5
 
@@ -105,7 +105,9 @@ class ProcessStage:
     time_scale: float = 1.0
 
     def moments_s(self) -> Iterator[float]:
-        """When its requests are due after its start, in an open loop; all indices in a closed one are due at 0."""
+        """Return the moments in seconds after the stage's start at which its requests are due in an open loop; 0 for
+        each index of a closed one.
+        """
         moments = itertools.repeat(0.0) if isinstance(self.shape, ClosedLoop) else arrivals_s(self.shape)
         scaled = (moment * self.time_scale for moment in itertools.islice(moments, self.requests))
         limit_s = self.duration_s
@@ -114,7 +116,7 @@ class ProcessStage:
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """What does not change between stages."""
+    """Settings of a process that do not change between stages."""
 
     target: CompletionsTarget
     workload: RequestWorkload
@@ -143,7 +145,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """How far a process is, with the requests that ended since the last news."""
+    """Counts of a process, with the requests that ended since the last news."""
 
     sent: int
     in_flight: int
@@ -153,7 +155,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True)
 class Done:
-    """A section has ended."""
+    """End of a section, with what the process measured of itself."""
 
     cpu_share: float
     lags_s: Sequence[float] = field(default_factory=list[float])
@@ -161,21 +163,17 @@ class Done:
 
 
 def work(end: socket.socket, others: Sequence[socket.socket], assignment: ProcessSettings) -> None:
-    """The whole life of a forked process; it ends when the other end of its socket does."""
+    """Run the whole life of a forked process; it ends when the other end of its socket does."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
-    _allow_many_connections()
-    gc.freeze()
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(end, assignment))
-
-
-def _allow_many_connections() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.freeze()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(end, assignment))
 
 
 async def _serve(end: socket.socket, assignment: ProcessSettings) -> None:
@@ -203,9 +201,14 @@ class _Run:
         self._ended: list[RequestRecord] = []
         self._lags_s: list[float] = []
         workload = assignment.workload
+        label, shape = order.section.label, order.section.shape
+        entries = shape.entries if isinstance(shape, Trace) else None
         self._sender = Sender(
             assignment.target,
-            Dialogues(_questions(workload, order.section), workload.place if workload.conversations else None),
+            Dialogues(
+                lambda index: workload.question(index, label=label, recorded=entries[index] if entries else None),
+                workload.place if workload.conversations else None,
+            ),
             self._ended.append,
             origin_s=order.start_s,
             deadline_s=order.deadline_s,
@@ -249,13 +252,6 @@ class _Run:
         self._channel.send(WorkerProgress(sender.sent, sender.in_flight, sender.tokens, ended))
 
 
-def _questions(workload: RequestWorkload, section: ProcessStage) -> Callable[[int], RequestText]:
-    label, shape = section.label, section.shape
-    if isinstance(shape, Trace):
-        return lambda index: workload.question(index, label=label, recorded=shape.entries[index])
-    return lambda index: workload.question(index, label=label)
-
-
 def _driver(sender: Sender, assignment: ProcessSettings, order: Begin) -> Driver:
     section, share = order.section, assignment.share
     if isinstance(section.shape, ClosedLoop):
@@ -272,8 +268,8 @@ def _driver(sender: Sender, assignment: ProcessSettings, order: Begin) -> Driver
 
 
 def _own(assignment: ProcessSettings, count: int) -> Callable[[int], bool]:
-    """Which requests are this process's of the `count` that send any: every n-th, with all turns of a conversation in
-    one process. A closed loop has no more senders than users.
+    """Return the test for requests of this process, of the `count` that send any: every n-th, with all turns of a
+    conversation in one process. A closed loop has no more senders than users.
     """
     index, conversations = assignment.share.index, assignment.workload.conversations
     if conversations is None:
@@ -282,10 +278,10 @@ def _own(assignment: ProcessSettings, count: int) -> Callable[[int], bool]:
 
 
 STOP_GRACE_S = 5.0
-"""For processes to tell the rest after the last moment at which anything may be under way."""
+"""Seconds for processes to tell the rest after the last moment at which anything may be under way."""
 
 READY_LIMIT_S = 30.0
-"""For forked processes to wait for orders; milliseconds on a machine that has time for them."""
+"""Seconds for forked processes to wait for orders; milliseconds on a machine that has time for them."""
 
 
 class NotReady(Exception):
@@ -294,7 +290,7 @@ class NotReady(Exception):
 
 @dataclass
 class SectionResult:
-    """What all processes told about one section; `lost` says which of them did not end by themselves."""
+    """Findings of all processes about one section; `lost` says which of them did not end by themselves."""
 
     records: list[RequestRecord] = field(default_factory=list[RequestRecord])
     lags_s: list[float] = field(default_factory=list[float])
@@ -305,7 +301,7 @@ class SectionResult:
 
 @dataclass(frozen=True)
 class Counts:
-    """How far all processes are together."""
+    """Counts of all processes together."""
 
     sent: int = 0
     in_flight: int = 0
@@ -328,7 +324,7 @@ class _Member:
         self.counts = Counts()
         self.state: Literal["starting", "ready", "running", "ended"] = "starting"
         self.lost = ""
-        """Why it has ended, where nobody ended it."""
+        """Reason why the process has ended, where nobody ended it."""
 
     def dismiss(self) -> None:
         """End it, whatever it does."""
@@ -414,7 +410,7 @@ class WorkerGroup:
 
     @property
     def counts(self) -> Counts:
-        """How far the section is."""
+        """Counts of the section, over all processes."""
         counts = [member.counts for member in self._members]
         return Counts(*(sum(getattr(count, name) for count in counts) for name in ("sent", "in_flight", "tokens")))
 

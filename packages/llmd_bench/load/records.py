@@ -1,11 +1,11 @@
-"""What is known of requests that have ended, of their failures, and of the load generator's health meanwhile."""
+"""Records of requests that have ended, kinds of their failures, and the load generator's health meanwhile."""
 
 import itertools
 import json
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
@@ -17,7 +17,7 @@ from llmd_bench.load.workload import ClosedLoop, LoadShape
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the samples lie, interpolated linearly as numpy does by default.
+    """Return the value below which `percent` of the samples lie, interpolated linearly as numpy does by default.
 
     `ordered` must be ascending and not empty.
     """
@@ -30,7 +30,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 class Failure(StrEnum):
-    """How a request failed."""
+    """Kind of a request's failure."""
 
     ADDRESS = "address"
     """The name of the server could not be resolved."""
@@ -81,17 +81,17 @@ class RequestRecord:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the answer came whole."""
+        """True if the answer came whole."""
         return self.failure is None
 
     @property
     def ended_s(self) -> float:
-        """When the answer ended or the request failed, on the clock of `started_s`."""
+        """Moment at which the answer ended or the request failed, on the clock of `started_s`."""
         return self.started_s + self.latency_s
 
     @property
     def slip_s(self) -> float | None:
-        """How much later than due the request was sent."""
+        """Seconds from when the request was due to when it was sent; None where it had no due time."""
         return None if self.due_s is None else self.started_s - self.due_s
 
     @property
@@ -122,12 +122,14 @@ class RequestRecord:
         return [later - earlier for earlier, later in itertools.pairwise(self.event_times_s)]
 
     def thinned(self) -> "RequestRecord":
-        """The same request with the times of its first and last event alone, for where all of them are too many."""
+        """Return the same request with the times of its first and last event alone, for where all of them are too
+        many.
+        """
         times = self.event_times_s
         return self if len(times) < 3 else replace(self, event_times_s=(times[0], times[-1]), only_ends=True)
 
     def in_model_time(self, time_scale: float) -> "RequestRecord":
-        """The same request with its times divided by `time_scale`."""
+        """Return the same request with its times divided by `time_scale`."""
         if time_scale == 1:
             return self
         return replace(
@@ -140,18 +142,18 @@ class RequestRecord:
 
 
 LATEST_MS = 5.0
-"""How late the slowest hundredth of requests and of the loop's own ticks may be before latencies are in doubt."""
+"""Lateness of the slowest hundredth of requests and of the loop's own ticks beyond which latencies are in doubt."""
 
 LATEST_SHARE = 0.05
 """The same as a share of the median time to first token: what is slow anyway isn't spoiled by some milliseconds."""
 
 MIN_SENT_SHARE = 0.97
-"""Of the offered rate: a run that sent less was another run than the one asked for."""
+"""Least share of the offered rate: a run that sent less was another run than the one asked for."""
 
 
 @dataclass(frozen=True)
 class Delay:
-    """How late something was, in milliseconds."""
+    """Distribution of lateness, in milliseconds."""
 
     mean: float
     p50: float
@@ -169,8 +171,8 @@ def delay_of(late_s: Sequence[float]) -> Delay | None:
 
 @dataclass(frozen=True)
 class Health:
-    """How well the generator did its own work in one stage: whether what was measured is the server's doing or its own.
-    All figures are of the wall clock, since it is this machine that is judged.
+    """Health of the generator in one stage: whether what was measured is the server's doing or its own. All figures are
+    of the wall clock, since it is this machine that is judged.
 
     - `slip_ms`: how much later than due requests were sent;
     - `loop_lag_ms`: how late its event loop woke up, which is how wrong its times can be;
@@ -190,7 +192,7 @@ class Health:
 
 
 def spoiled_reason(health: Health, median_ttft_ms: float | None) -> str | None:
-    """What spoiled a run, or None."""
+    """Describe what spoiled a run; None where nothing did."""
     limit_ms = max(LATEST_MS, LATEST_SHARE * (median_ttft_ms or 0.0))
     problems = [
         f"{what} {delay.p99:.1f} ms late (p99, limit {limit_ms:.1f} ms)"
@@ -215,7 +217,7 @@ _MEANING = {
     Failure.TIMEOUT: "the answer took longer than the limit",
 }
 
-_MEANING_OF_STATUS = {
+_MEANING_OF_STATUS: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "credentials are missing or wrong",
     HTTPStatus.FORBIDDEN: "these credentials may not do this",
     HTTPStatus.NOT_FOUND: "no such model, or a wrong path in the address",
@@ -241,7 +243,7 @@ class FailureClass:
 
 
 def classify(records: Sequence[RequestRecord]) -> list[FailureClass]:
-    """The kinds of failure among `records`, the most frequent first."""
+    """Return the kinds of failure among `records`, the most frequent first."""
     groups: dict[str, list[RequestRecord]] = {}
     for record in sorted(records, key=lambda record: record.started_s):
         if record.failure is not None:
@@ -250,22 +252,20 @@ def classify(records: Sequence[RequestRecord]) -> list[FailureClass]:
     classes: list[FailureClass] = []
     for kind, group in groups.items():
         first, waits = group[0], [record.retry_after_s for record in group if record.retry_after_s is not None]
+        status = first.status or 0
+        meaning = "the server failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "the request is refused"
+        if first.failure is Failure.STATUS:
+            meaning = _MEANING_OF_STATUS.get(status, meaning)
+        elif first.failure:
+            meaning = _MEANING[first.failure]
         example, longest_s = first.error or "", max(waits, default=None)
-        classes.append(FailureClass(kind, len(group), _meaning(first), example, first.started_s, longest_s))
+        classes.append(FailureClass(kind, len(group), meaning, example, first.started_s, longest_s))
     return sorted(classes, key=lambda failure: -failure.count)
-
-
-def _meaning(record: RequestRecord) -> str:
-    if record.failure is None or record.failure is not Failure.STATUS:
-        return _MEANING.get(record.failure or Failure.SERVER, "")
-    status = record.status or 0
-    default = "the server failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "the request is refused"
-    return _MEANING_OF_STATUS.get(HTTPStatus(status), default) if status in set(HTTPStatus) else default
 
 
 @dataclass(frozen=True)
 class Trim:
-    """What to leave out of a stage.
+    """Parts of a stage that are not counted.
 
     - `warmup_s`: seconds of model time at its beginning;
     - `head_share` and `tail_share`: of the time in which requests were sent, after the warm-up;
@@ -292,38 +292,37 @@ class MeasuredWindow:
 
     @property
     def duration_s(self) -> float:
-        """Its length."""
+        """Length of the window."""
         return max(self.end_s - self.begin_s, 0.0)
 
     def has(self, record: RequestRecord) -> bool:
-        """Whether the request was sent in it."""
+        """Check that the request was sent in the window."""
         return self.begin_s <= record.started_s <= self.end_s
 
     def tokens(self, records: Sequence[RequestRecord]) -> float:
-        """Output tokens that arrived in it, also of requests that were sent before."""
-        return sum(self._arrived(record) for record in records if record.succeeded)
+        """Count the output tokens that arrived in the window, also of requests that were sent before."""
+        tokens = 0.0
+        for record in records:
+            if record.succeeded and record.event_times_s:
+                moments_s = (record.started_s + time_s for time_s in record.event_times_s)
+                inside = sum(self.begin_s <= moment_s <= self.end_s for moment_s in moments_s)
+                tokens += record.output_tokens * inside / len(record.event_times_s)
+        return tokens
 
     def ended(self, records: Sequence[RequestRecord]) -> int:
-        """Requests whose answer ended whole in it."""
+        """Count the requests whose answer ended whole in the window."""
         return sum(record.succeeded and self.begin_s <= record.ended_s <= self.end_s for record in records)
 
     def in_flight(self, records: Sequence[RequestRecord]) -> float:
-        """Requests in flight on average."""
+        """Return the number of requests in flight on average."""
         if not self.duration_s:
             return 0.0
         spans = (min(record.ended_s, self.end_s) - max(record.started_s, self.begin_s) for record in records)
         return sum(span for span in spans if span > 0) / self.duration_s
 
-    def _arrived(self, record: RequestRecord) -> float:
-        events = record.event_times_s
-        if not events:
-            return 0.0
-        inside = sum(self.begin_s <= record.started_s + time_s <= self.end_s for time_s in events)
-        return record.output_tokens * inside / len(events)
-
 
 def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) -> MeasuredWindow:
-    """The window of a stage; empty, and said so, where nothing is left."""
+    """Return the window of a stage; empty, and said so, where nothing is left."""
     if not records:
         return MeasuredWindow(0.0, 0.0, "no requests")
     first_s = min(record.started_s for record in records)
@@ -338,7 +337,7 @@ def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) ->
 
 
 def _busy(records: Sequence[RequestRecord], shape: LoadShape) -> tuple[float, float] | None:
-    """From the first to the last moment with all users busy; None if they never were."""
+    """Return the first and the last moment with all users busy; None if they never were."""
     if not isinstance(shape, ClosedLoop):
         return min(record.ended_s for record in records), max(record.started_s for record in records)
     changes = sorted(
@@ -367,43 +366,37 @@ def _rule(shape: LoadShape, trim: Trim) -> str:
 
 
 _DIGITS = 6
-"""Of a second: microseconds, below what a clock of this kind can tell."""
+"""Decimal digits of a second: microseconds, below what a clock of this kind can tell."""
+
+_KEYS = {
+    item.name: {"started_s": "sent_s", "latency_s": "ended_s"}.get(item.name, item.name)
+    for item in fields(RequestRecord)
+    if item.name != "event_times_s"
+}
+"""Keys of a request's fields in files, by field, but for the times of its tokens."""
 
 
 def as_line(stage: int, record: RequestRecord) -> str:
-    """One request of stage number `stage`, in seconds of model time; written while a run goes on, so that nothing is
-    lost with it.
+    """Return one request of stage number `stage` as a line of JSON, in seconds of model time; written while a run goes
+    on, so that nothing is lost with it.
 
     `due_s` and `sent_s` count from the start of the stage; all other times from `sent_s`.
     """
-    content = {
-        "stage": stage,
-        "index": record.index,
-        "due_s": _rounded(record.due_s),
-        "sent_s": _rounded(record.started_s),
-        "first_token_s": _rounded(record.ttft_s),
-        "ended_s": _rounded(record.latency_s),
-        "input_tokens": record.input_tokens,
-        "output_tokens": record.output_tokens,
-        "counted_by_server": record.counted_by_server,
-        "failure": record.failure,
-        "error": record.error,
-        "status": record.status,
-        "retry_after_s": record.retry_after_s,
-        "only_ends": record.only_ends,
-        "token_times_s": [round(time_s, _DIGITS) for time_s in record.event_times_s],
-    }
+    values: dict[str, object] = {"stage": stage, "first_token_s": record.ttft_s}
+    values |= {key: getattr(record, name) for name, key in _KEYS.items()}
+    content = {key: round(value, _DIGITS) if isinstance(value, float) else value for key, value in values.items()}
+    content["token_times_s"] = [round(time_s, _DIGITS) for time_s in record.event_times_s]
     return json.dumps(content, separators=(",", ":"))
 
 
 def write_file(path: Path, *stages: Iterable[RequestRecord]) -> None:
-    """All requests of a run that has ended, stage by stage."""
+    """Write all requests of a run that has ended, stage by stage."""
     lines = (as_line(number, record) for number, stage in enumerate(stages) for record in stage)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def read_lines(lines: Iterable[str]) -> list[tuple[int, RequestRecord]]:
-    """Requests with the number of their stage.
+    """Read requests with the number of their stage.
 
     A last line that was cut off, as when a program was killed while it wrote, is left out.
 
@@ -416,29 +409,11 @@ def read_lines(lines: Iterable[str]) -> list[tuple[int, RequestRecord]]:
         if failed:
             raise KitError(f"line {failed[0]} of requests is no request: {failed[1]!r}") from failed[1]
         try:
-            requests.append(_record(json.loads(line)))
+            content: Mapping[str, Any] = json.loads(line)
+            values: dict[str, Any] = {name: content[key] for name, key in _KEYS.items()}
+            values["failure"] = Failure(content["failure"]) if content["failure"] else None
+            record = RequestRecord(**values, event_times_s=array("d", content["token_times_s"]))
+            requests.append((content["stage"], record))
         except (ValueError, KeyError, TypeError) as error:
             failed = number, error
     return requests
-
-
-def _record(content: Mapping[str, Any]) -> tuple[int, RequestRecord]:
-    return content["stage"], RequestRecord(
-        index=content["index"],
-        started_s=content["sent_s"],
-        latency_s=content["ended_s"],
-        event_times_s=array("d", content["token_times_s"]),
-        input_tokens=content["input_tokens"],
-        output_tokens=content["output_tokens"],
-        counted_by_server=content["counted_by_server"],
-        failure=Failure(content["failure"]) if content["failure"] else None,
-        error=content["error"],
-        due_s=content["due_s"],
-        status=content["status"],
-        retry_after_s=content["retry_after_s"],
-        only_ends=content["only_ends"],
-    )
-
-
-def _rounded(time_s: float | None) -> float | None:
-    return None if time_s is None else round(time_s, _DIGITS)

@@ -18,7 +18,7 @@ QuestionInContext = tuple[RequestText, Sequence[Turn], int]
 
 
 class Dialogues:
-    """Asks the questions of a load; `place` puts requests into conversations, None where each stands alone.
+    """Source of a load's questions; `place` puts requests into conversations, None where each stands alone.
 
     One sender has all turns of a conversation, and sends or holds them in their order.
     """
@@ -34,7 +34,7 @@ class Dialogues:
         self._held: dict[int, Callable[[], None]] = {}
 
     def hold(self, index: int, go: Callable[[], None]) -> bool:
-        """Whether the turn before `index` hasn't been answered; then `go` is called once it has."""
+        """Return True if the turn before `index` hasn't been answered; then `go` is called once it has."""
         previous = self._place(index).previous if self._place else None
         if previous is None:
             return False
@@ -45,7 +45,7 @@ class Dialogues:
         return True
 
     def ask(self, index: int) -> QuestionInContext:
-        """The question of a request, and what was said before."""
+        """Return the question of a request, and what was said before."""
         question = self._question(index)
         if self._place is None:
             return question, (), 0
@@ -55,7 +55,7 @@ class Dialogues:
         return question, turns, self._tokens.get(place.conversation, 0)
 
     def note_answer(self, index: int, text: str, tokens: int) -> None:
-        """Request `index` has ended with this answer, empty if it failed; the turn that waits for it goes on."""
+        """Note the answer that request `index` ended with, empty if it failed; the turn that waits for it goes on."""
         if self._place is None:
             return
         place, question = self._place(index), self._asked.pop(index)
@@ -73,7 +73,7 @@ class Dialogues:
             self._ended.add(index)
 
     def forget(self) -> int:
-        """Drop what is held; its number."""
+        """Drop what is held, and return its number."""
         held = len(self._held)
         self._held.clear()
         return held
@@ -83,7 +83,7 @@ MAX_ERROR_CHARACTERS = 400
 
 
 class Exchange:
-    """A request under way; `on_end` is told once, whatever happens."""
+    """Request under way; `on_end` is told once, whatever happens."""
 
     __slots__ = (
         "_error_text", "connection", "due_s", "index", "input_tokens",
@@ -112,14 +112,14 @@ class Exchange:
         self._error_text = b""
 
     def on_body(self, body: bytes, status: int, now_s: float) -> None:
-        """Events of the stream, or the text of an error."""
+        """Take events of the stream, or the text of an error."""
         if status == HTTPStatus.OK:
             self.stream.feed(body, now_s - self.started_s)
         elif len(self._error_text) < MAX_ERROR_CHARACTERS:
             self._error_text += body
 
     def on_answer(self, answer: AnswerReader) -> None:
-        """The answer is complete."""
+        """End the request with its complete answer."""
         if answer.status != HTTPStatus.OK:
             text = self._error_text.decode(errors="replace").strip()[:MAX_ERROR_CHARACTERS]
             self.end(Failure.STATUS, f"HTTP {answer.status}: {text}", answer)
@@ -128,7 +128,7 @@ class Exchange:
         self.end(*_judge(self.stream), answer)
 
     def on_lost(self, reason: str) -> None:
-        """The connection has ended too early."""
+        """End the request whose connection has ended too early."""
         if self.stream.finished:
             self.stream.end()
             self.end(*_judge(self.stream))
@@ -147,7 +147,7 @@ class Exchange:
             self.connection.close()
 
     def end(self, failure: Failure | None, error: str | None, answer: AnswerReader | None = None) -> None:
-        """The request has ended."""
+        """Stop the timer and tell `on_end`."""
         if self.timer:
             self.timer.cancel()
         self.on_end(self, failure, error, answer)
@@ -155,7 +155,7 @@ class Exchange:
     def record(
         self, origin_s: float, failure: Failure | None, error: str | None, answer: AnswerReader | None
     ) -> RequestRecord:
-        """What is known now, with times from `origin_s` on."""
+        """Return the record of what is known now, with times from `origin_s` on."""
         stream = self.stream
         return RequestRecord(
             index=self.index,
@@ -184,11 +184,11 @@ def _judge(stream: EventStream) -> tuple[Failure | None, str | None]:
 
 
 OnEnd = Callable[[bool], None]
-"""Is told whether the request succeeded."""
+"""Function that is told whether the request succeeded."""
 
 
 class Sender:
-    """Sends what `dialogues` ask, and gives each record to `on_record`.
+    """Sender of what `dialogues` ask, which gives each record to `on_record`.
 
     All times are those of `perf_counter`; records count from `origin_s`. No request outlasts `deadline_s`.
     """
@@ -251,7 +251,7 @@ class Sender:
             self._send(index, due_s, on_end)
 
     def abandon(self) -> int:
-        """Give up what is in flight and close all connections; the number of requests that were given up."""
+        """Give up what is in flight and close all connections; return the number of requests that were given up."""
         given_up = len(self._running) + self._dialogues.forget()
         for task in self._connecting:
             task.cancel()
@@ -332,25 +332,27 @@ class Share:
     count: int = 1
 
     def of(self, amount: int) -> int:
-        """This share of things that can't be divided, such as users."""
+        """Return this share of things that can't be divided, such as users."""
         return amount // self.count + (self.index < amount % self.count)
 
     def part(self, index: int, count: int) -> "Share":
-        """This share divided again."""
+        """Return part `index` of `count` of this share."""
         return Share(self.index * count + index, self.count * count)
 
 
 WHOLE = Share()
 
 PAUSE_AFTER_FAILURE_S = 0.1
-"""Before a user of a closed loop tries again: a server that refuses at once would use up all requests in a moment."""
+"""Seconds before a user of a closed loop tries again: a server that refuses at once would use up all requests in a
+moment.
+"""
 
 Due = tuple[int, float]
 """A request and the moment at which it is due."""
 
 
 class OpenDriver:
-    """Sends requests when they are due, whether earlier ones have been answered or not."""
+    """Driver of an open loop: sends requests when they are due, whether earlier ones have been answered or not."""
 
     def __init__(self, sender: Sender, schedule: Iterator[Due]) -> None:
         self._sender = sender
@@ -402,7 +404,7 @@ class OpenDriver:
 
 
 class ClosedDriver:
-    """A number of users, each of whom sends the next request when the last answer has ended."""
+    """Driver of a closed loop: users, each of whom sends the next request when the last answer has ended."""
 
     def __init__(self, sender: Sender, indices: Iterator[int], users: int, *, stop_s: float) -> None:
         self._sender = sender

@@ -66,13 +66,13 @@ class LoadStage:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Label of the stage, or its shape where it has none."""
         return self.label or str(self.shape)
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage came to. Everything but `health`, `started` and `wall_s` is in model time.
+    """Result of a stage. Everything but `health`, `started` and `wall_s` is in model time.
 
     - `records`: every request that was sent, by index, also those outside of the window;
     - `window`: the part that counts;
@@ -115,12 +115,12 @@ class StageResult:
 
 
 def mark_restarts(result: StageResult, stable: Stability) -> StageResult:
-    """The same, as no measurement where model servers restarted meanwhile."""
+    """Return the result, as no measurement where model servers restarted meanwhile."""
     return replace(result, shortfall=result.shortfall or str(stable)) if stable.restarted else result
 
 
 def unmeasured(results: Iterable[StageResult]) -> list[str]:
-    """The stages that are no measurement, each with the reason."""
+    """Return the stages that are no measurement, each with the reason."""
     return [f"{result.stage.name}: {result.shortfall}" for result in results if result.shortfall]
 
 
@@ -131,13 +131,13 @@ def sweep(
     requests: int | None = None,
     duration_s: float | None = None,
 ) -> list[LoadStage]:
-    """One stage for each value, for example of a rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
+    """Return one stage for each value, for example of a rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
     return [LoadStage(shape(value), requests, duration_s) for value in values]
 
 
 @dataclass(frozen=True)
 class StageConditions:
-    """How stages are run.
+    """Conditions under which stages are run.
 
     - `time_scale`: wall seconds for a second of model time, for simulated servers that run on another clock;
     - `trim`: what of each stage doesn't count;
@@ -157,7 +157,7 @@ class StageConditions:
 
 
 DEFAULT_CONDITIONS = StageConditions()
-"""All of it, at once, in real time."""
+"""Conditions of a load that this program sends whole, at once, in real time."""
 
 
 def _rate(amount: float, window: MeasuredWindow) -> float:
@@ -167,7 +167,7 @@ def _rate(amount: float, window: MeasuredWindow) -> float:
 VERDICT = "the load can't be sent"
 
 MAX_REQUESTS_PER_S = 10_000.0
-"""For each process: beyond what any sends, so that a slip of the pen does not run for hours."""
+"""Most requests per second of a process: beyond what any sends, so that a slip of the pen does not run for hours."""
 
 
 def check(stages: Sequence[LoadStage], workload: RequestWorkload, processes: int) -> None:
@@ -180,8 +180,13 @@ def check(stages: Sequence[LoadStage], workload: RequestWorkload, processes: int
         ),
         *_of_length("input_tokens", workload.input_tokens),
         *_of_length("output_tokens", workload.output_tokens),
-        *_of_sharing(workload),
     ]
+    prefix, conversations = workload.prefix, workload.conversations
+    if prefix and min(prefix.groups, prefix.tokens) < 1:
+        problems.append(Problem("prefix", prefix, "at least 1 group and 1 token", "there would be no prefix"))
+    if conversations and min(conversations.at_a_time, conversations.turns) < 1:
+        accepted, why = "at least 1 at a time and 1 turn", "nothing would be said"
+        problems.append(Problem("conversations", conversations, accepted, why))
     if processes < 1:
         problems.append(Problem("processes", processes, "at least 1", "someone has to send"))
     if problems:
@@ -230,14 +235,6 @@ def _of_length(path: str, length: Length) -> Iterator[Problem]:
         )
 
 
-def _of_sharing(workload: RequestWorkload) -> Iterator[Problem]:
-    prefix, conversations = workload.prefix, workload.conversations
-    if prefix and min(prefix.groups, prefix.tokens) < 1:
-        yield Problem("prefix", prefix, "at least 1 group and 1 token", "there would be no prefix")
-    if conversations and min(conversations.at_a_time, conversations.turns) < 1:
-        yield Problem("conversations", conversations, "at least 1 at a time and 1 turn", "nothing would be said")
-
-
 @dataclass(frozen=True)
 class Live:
     """One look at a running stage. Rates are of the time since the last look, achieved ones of what succeeded; they are
@@ -259,9 +256,15 @@ class Live:
     achieved_requests_per_s: float
     output_tokens_per_s: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.label}: {self.elapsed_s:.0f} s, {self.ended} ended, {self.in_flight} in flight, "
+            f"{self.failures} failed, {self.achieved_requests_per_s:.1f} requests/s"
+        )
+
 
 class Meter:
-    """Turns counts into rates."""
+    """Meter that turns counts into rates."""
 
     def __init__(self, time_scale: float) -> None:
         self._time_scale = time_scale
@@ -270,7 +273,9 @@ class Meter:
         self._tokens = 0
 
     def rates(self, counts: Counts, ended: int) -> tuple[float, float]:
-        """Requests that ended and tokens that came since the last look, per second of model time."""
+        """Return the rates of requests that ended and of tokens that came since the last look, per second of model
+        time.
+        """
         now_s = perf_counter()
         passed_s = max(now_s - self._looked_s, 1e-3) / self._time_scale
         rates = (ended - self._ended) / passed_s, max(counts.tokens - self._tokens, 0) / passed_s
@@ -295,14 +300,15 @@ def generator_health(records: Sequence[RequestRecord], shape: LoadShape, finding
 
 
 def _events_per_s(moments_s: Sequence[float]) -> float | None:
-    """Of events at these moments; None for fewer than two different ones."""
+    """Return the rate of events at these moments; None for fewer than two different ones."""
     if not moments_s or max(moments_s) == min(moments_s):
         return None
     return (len(moments_s) - 1) / (max(moments_s) - min(moments_s))
 
 
 LEAD_S = 0.05
-"""Between the order to begin and the common start: all processes wait for it, so that it is all that they have to read.
+"""Seconds between the order to begin and the common start: all processes wait for it, so that it is all that they have
+to read.
 """
 
 LIVE_INTERVAL_S = 1.0
@@ -369,12 +375,6 @@ async def run_stages(
     return results
 
 
-def _go_on_after_cancel() -> None:
-    task = asyncio.current_task()
-    if task:
-        task.uncancel()
-
-
 class _StageRun:
     """One stage on its way."""
 
@@ -400,7 +400,7 @@ class _StageRun:
         self._last_due_s = duration_s or 0.0
         self._planned = self._plan()
         self.out_of_time = False
-        """Whether the run's limit came before the stage's end, once that has been run."""
+        """True if the run's limit came before the stage's end, once that has been run."""
         self._ended = self._failures = 0
         self._start_s = 0.0
         self._meter = Meter(conditions.time_scale)
@@ -416,11 +416,16 @@ class _StageRun:
             started = datetime.fromtimestamp(time.time() + self._start_s - perf_counter(), UTC)
             order = Begin(replace(self._section, label=label), self._start_s, deadline_s)
             findings = self._workers.begin(order, self._note)
-            await self._watched(deadline_s - perf_counter() + STOP_GRACE_S)
+            live = asyncio.create_task(self._show())
+            try:
+                await self._workers.finish(deadline_s - perf_counter() + STOP_GRACE_S)
+            finally:
+                live.cancel()
         except NotReady as error:
             findings.lost.append(str(error))
         except asyncio.CancelledError:
-            _go_on_after_cancel()
+            if task := asyncio.current_task():
+                task.uncancel()
             interrupted = True
             self._workers.stop()
             await self._workers.finish(STOP_GRACE_S)
@@ -428,15 +433,10 @@ class _StageRun:
         self.out_of_time = deadline_s <= max(perf_counter(), self._start_s + self._last_due_s)
         return self._conclude(findings, started, interrupted=interrupted)
 
-    async def _watched(self, limit_s: float) -> None:
-        live = asyncio.create_task(self._show())
-        try:
-            await self._workers.finish(limit_s)
-        finally:
-            live.cancel()
-
     def _plan(self) -> int | None:
-        """Requests that this program has to send; None where time ends them, or where they are too many to count."""
+        """Return the number of requests that this program has to send; None where time ends them, or where they are too
+        many to count.
+        """
         stage, share = self._stage, self._conditions.share
         if isinstance(stage.shape, ClosedLoop):
             return _of_users(share, self._workers.processes, stage.shape.concurrency, stage)
@@ -495,7 +495,7 @@ class _StageRun:
         return replace(result, shortfall="; ".join(self._short_of(result, findings)) or None)
 
     def _short_of(self, result: StageResult, findings: SectionResult) -> Iterator[str]:
-        """Why the stage is not the load that was asked for."""
+        """Yield the reasons why the stage is not the load that was asked for."""
         yield from findings.lost
         if result.interrupted:
             in_flight = result.health.abandoned
@@ -511,7 +511,9 @@ class _StageRun:
 
 
 def _of_users(share: Share, processes: int, users: int, stage: LoadStage) -> int | None:
-    """How many requests of a closed loop the processes of a share send: none where they are beyond the users."""
+    """Return the number of requests of a closed loop that the processes of a share send: none where they are beyond the
+    users; None where time ends them.
+    """
     senders = min(share.count * processes, users, stage.requests or users)
     parts = [share.part(number, processes).index for number in range(processes)]
     own = [Share(index, senders) for index in parts if index < senders]

@@ -1,4 +1,5 @@
-"""What requests ask, and when they are sent: prompts, lengths, shared prefixes, conversations, arrivals.
+"""Texts of requests, and the moments at which they are sent: prompts, lengths, shared prefixes, conversations,
+arrivals.
 
 Prompts have a known length, and no cache has seen them. They are text, not token ids: the endpoint picker reads the
 prompt of a completion as a string. Gateway API inference extension 1.4 parses only a string and 1.5 a string or a list
@@ -22,7 +23,7 @@ LONGEST_TOKENS = 1_000_000
 
 @dataclass(frozen=True)
 class Fixed:
-    """Always the same."""
+    """Length that is always the same."""
 
     tokens: int
 
@@ -60,21 +61,21 @@ Length = Fixed | Normal | LogNormal
 
 
 def draw(length: Length, random: Random) -> int:
-    """One length."""
+    """Draw one length, in tokens."""
     if isinstance(length, Fixed):
         return length.tokens
-    value = random.gauss(length.mean, length.stddev) if isinstance(length, Normal) else _lognormal(length, random)
+    if isinstance(length, Normal):
+        value = random.gauss(length.mean, length.stddev)
+    else:  # the logarithm's moments follow from those of the value
+        variance = math.log1p((length.stddev / length.mean) ** 2)
+        value = random.lognormvariate(math.log(length.mean) - variance / 2, math.sqrt(variance))
     return min(max(round(value), length.least), length.most)
 
 
-def _lognormal(length: LogNormal, random: Random) -> float:
-    """The logarithm's mean and deviation follow from those of the value (the distribution's first two moments)."""
-    variance = math.log1p((length.stddev / length.mean) ** 2)
-    return random.lognormvariate(math.log(length.mean) - variance / 2, math.sqrt(variance))
-
-
 CHARACTERS_PER_TOKEN = 4
-"""Of the endpoint picker's estimate (`averageCharactersPerToken` in llm-d and the inference extension)."""
+"""Characters of a token in the endpoint picker's estimate (`averageCharactersPerToken` in llm-d and the inference
+extension).
+"""
 
 _TEXT = """
 the and for are but not you all any can had her was one our out day get has him his how man new now old see two way
@@ -92,7 +93,7 @@ _SPACED = tuple(f" {WORDS[byte % len(WORDS)]}" for byte in range(256))
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Gives the prompt of each request of a run.
+    """Source of the prompt of each request of a run.
 
     The same `seed` and `run` give the same prompts. `run` names one run of the benchmark: another run's prompts
     share no prefix with these (of 16 words, the chance is 1 in 10^33).
@@ -103,7 +104,7 @@ class PromptSource:
     run: str
 
     def prompt(self, index: int | str) -> str:
-        """The text of request `index`: `input_tokens` words, 4 characters each."""
+        """Return the text of request `index`: `input_tokens` words, 4 characters each."""
         chosen = Random(f"{self.seed}/{self.run}/{index}").randbytes(self.input_tokens)  # noqa: S311 - load, not secrets
         return "".join(map(_SPACED.__getitem__, chosen))
 
@@ -168,28 +169,30 @@ class RateProfile:
 
     @property
     def duration_s(self) -> float:
-        """How long it lasts."""
+        """Seconds from the first point to the last."""
         return self.points[-1][0]
 
     @property
     def peak_per_s(self) -> float:
-        """Its highest rate."""
+        """Highest rate, in requests per second."""
         return max(rate for _, rate in self.points)
 
     def rate_per_s(self, at_s: float) -> float:
-        """Requests per second at a moment; before the first and after the last those of the first and the last."""
+        """Return the requests per second at a moment; before the first and after the last those of the first and the
+        last.
+        """
         for (from_s, low), (to_s, high) in itertools.pairwise(self.points):
             if at_s < to_s:
                 return low + (high - low) * max(0.0, at_s - from_s) / (to_s - from_s)
         return self.points[-1][1]
 
     def faster(self, factor: float) -> "RateProfile":
-        """The same rates in so much less time."""
+        """Return the profile with the same rates in so much less time."""
         return RateProfile(self.name, tuple((at_s / factor, rate) for at_s, rate in self.points))
 
     def trace(self, seed: int = 0) -> Trace:
-        """Requests of independent users at these rates: of those at the highest rate, each is kept with the share that
-        its moment has of it.
+        """Draw requests of independent users at these rates: of those at the highest rate, each is kept with the share
+        that its moment has of it.
         """
         random, peak, at_s, entries = Random(seed), self.peak_per_s, 0.0, list[TraceEntry]()  # noqa: S311 - load
         while peak > 0:
@@ -206,7 +209,7 @@ LoadShape = ClosedLoop | OpenLoop
 
 
 def arrivals_s(shape: OpenLoop) -> Iterator[float]:
-    """Moments at which requests of an open loop are sent, in seconds of model time after its start.
+    """Return the moments at which requests of an open loop are sent, in seconds of model time after its start.
 
     Only a trace ends.
     """
@@ -239,7 +242,7 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in a conversation a request stands; `previous` is the request of the turn before it."""
+    """Place of a request in its conversation; `previous` is the request of the turn before it."""
 
     conversation: int
     turn: int = 0
@@ -249,7 +252,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RequestText:
-    """What one request adds: its text, that text's tokens and how many tokens to answer with."""
+    """Text that one request adds, with that text's tokens and the number of tokens to answer with."""
 
     text: str
     input_tokens: int
@@ -258,7 +261,7 @@ class RequestText:
 
 @dataclass(frozen=True)
 class RequestWorkload:
-    """Says what each request asks.
+    """Source of each request's text and lengths.
 
     Lengths follow from `seed` alone, so that two runs can have the same; texts follow from `run` too, so that no run
     finds another one's prompts in a cache.
@@ -272,7 +275,7 @@ class RequestWorkload:
     conversations: Conversations | None = None
 
     def place(self, index: int) -> Position:
-        """Where in the conversations request `index` stands; alone where there are none."""
+        """Return the place of request `index` in the conversations; alone where there are none."""
         if self.conversations is None:
             return Position(index)
         at_a_time, turns = self.conversations.at_a_time, self.conversations.turns
@@ -282,7 +285,9 @@ class RequestWorkload:
         return Position(first * at_a_time + index % at_a_time, turn, previous, turn == turns - 1)
 
     def question(self, index: int, *, label: str = "", recorded: TraceEntry | None = None) -> RequestText:
-        """What request `index` of the load `label` asks; `recorded` lengths go before the workload's."""
+        """Return the text and lengths of request `index` of the load `label`; `recorded` lengths go before the
+        workload's.
+        """
         random = Random(f"{self.seed}/{index}")  # noqa: S311 - load, not secrets
         input_tokens, output_tokens = draw(self.input_tokens, random), draw(self.output_tokens, random)
         if recorded:
@@ -292,9 +297,7 @@ class RequestWorkload:
         place = self.place(index)
         if self.prefix is None or place.turn:
             return RequestText(text, input_tokens, output_tokens)
-        begin = self._prefix_text(self.prefix, place.conversation)
+        choice = Random(f"{self.seed}/group/{place.conversation}")  # noqa: S311 - load, not secrets
+        prefix = PromptSource(self.prefix.tokens, self.seed, self.run)
+        begin = prefix.prompt(f"prefix {choice.randrange(self.prefix.groups)}")
         return RequestText(begin + text, self.prefix.tokens + input_tokens, output_tokens)
-
-    def _prefix_text(self, prefix: SharedPrefix, conversation: int) -> str:
-        group = Random(f"{self.seed}/group/{conversation}").randrange(prefix.groups)  # noqa: S311 - load, not secrets
-        return PromptSource(prefix.tokens, self.seed, self.run).prompt(f"prefix {group}")

@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from llmd_base.errors import KitError
 from llmd_base.row import Basis
 
 from llmd_bench.loads import frontier as frontier_of
@@ -24,15 +25,11 @@ from llmd_bench.plots.drawing import (
     chart,
     line_style,
     log_scale,
-    marker_face,
     stacked_charts,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from typing import Any
-
-from llmd_base.errors import KitError
 
 MAX_STEPS = 1000
 """Points of a distribution's line; more would make the file large and the picture no clearer."""
@@ -51,7 +48,7 @@ def scatter_svg(
     frontier: bool = False,
     box: Box | None = None,
 ) -> str:
-    """Points joined in their order, labelled where there is room.
+    """Draw points joined in their order, labelled where there is room.
 
     With `frontier` the points that no other exceeds in both x and y are joined by a step line, and only these are
     labelled: one line for what was measured, one for what was calibrated, none for bounds. `box` is drawn behind.
@@ -80,7 +77,7 @@ def lines_svg(
     y_label: str,
     y_log: bool = False,
 ) -> str:
-    """Lines with a marker at each point; the y axis begins at zero unless it is logarithmic.
+    """Draw lines with a marker at each point; the y axis begins at zero unless it is logarithmic.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -97,8 +94,8 @@ def lines_svg(
 
 
 def steps_svg(panels: Mapping[str, Sequence[ChartSeries]], *, title: str, x_label: str) -> str:
-    """Values that stay until the next point, in plots over one x axis, by the label of their y axis. Series of one name
-    have one colour in all of them; the legend is that of the last plot.
+    """Draw values that stay until the next point, in plots over one x axis, by the label of their y axis. Series of one
+    name have one colour in all of them; the legend is that of the last plot.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -118,7 +115,7 @@ def steps_svg(panels: Mapping[str, Sequence[ChartSeries]], *, title: str, x_labe
 
 
 def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) -> str:
-    """The share of samples up to each value, with lines at the median, 90 % and 99 %.
+    """Draw the share of samples up to each value, with lines at the median, 90 % and 99 %.
 
     The x axis is logarithmic where samples differ by more than a factor of twenty; zeros are then left of it.
 
@@ -126,12 +123,16 @@ def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) ->
         KitError: matplotlib is not installed.
     """
 
+    above_zero = [value for sample_set in samples for value in sample_set.values if value > 0]
+
     def draw(axes: "Axes") -> None:
-        if _spans_decades(samples):
+        if above_zero and max(above_zero) / min(above_zero) > 20:
             log_scale(axes, "x")
         for sample_set, colour in zip(samples, cycle(COLOURS), strict=False):
-            steps = _cumulative(sample_set.values)
-            x, y = [value for value, _ in steps], [100 * share for _, share in steps]
+            ordered = sorted(sample_set.values)
+            stride = math.ceil(len(ordered) / MAX_STEPS) or 1
+            indices = [*reversed(range(len(ordered) - 1, -1, -stride))]  # the largest is always among them
+            x, y = [ordered[index] for index in indices], [100 * ((index + 1) / len(ordered)) for index in indices]
             axes.step(x, y, where="post", color=colour, linestyle=line_style(sample_set.basis), label=sample_set.legend)
         for percent in _MARKED_PERCENTS:
             axes.axhline(percent, color=INK, linewidth=0.7, linestyle=":", alpha=0.5)
@@ -141,7 +142,7 @@ def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) ->
     return chart(draw, title=title, x_label=x_label, y_label="Share of samples (%)")
 
 
-def _draw_series(axes: "Axes", series: Sequence[ChartSeries], *, faint: bool = False) -> None:
+def _draw_series(axes: "Axes", series: Sequence[ChartSeries], *, faint: bool = False, joined: bool = True) -> None:
     if not any(one_series.points for one_series in series):
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", alpha=0.6)
     for one_series, colour, marker in zip(series, cycle(COLOURS), cycle(MARKERS), strict=False):
@@ -149,11 +150,11 @@ def _draw_series(axes: "Axes", series: Sequence[ChartSeries], *, faint: bool = F
             [point.x for point in one_series.points],
             [point.y for point in one_series.points],
             color=colour,
-            linestyle=line_style(one_series.basis),
+            linestyle=line_style(one_series.basis) if joined else "",
             linewidth=0.9 if faint else 1.6,
-            marker="" if one_series.basis is Basis.BOUND else marker,
+            marker="" if joined and one_series.basis is Basis.BOUND else marker,
             markersize=5,
-            markerfacecolor=marker_face(one_series.basis, colour),
+            markerfacecolor=colour if one_series.basis is Basis.MEASURED else "none",
             label=one_series.legend,
         )
 
@@ -196,31 +197,15 @@ def _or(value: float | None, other: float) -> float:
     return other if value is None else value
 
 
-def _spans_decades(samples: Sequence[Samples]) -> bool:
-    values = [value for sample_set in samples for value in sample_set.values if value > 0]
-    return bool(values) and max(values) / min(values) > 20
-
-
-def _cumulative(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Value and share of samples up to it, for at most `MAX_STEPS` values: the largest is always among them."""
-    ordered = sorted(values)
-    stride = math.ceil(len(ordered) / MAX_STEPS) or 1
-    indices = range(len(ordered) - 1, -1, -stride)
-    return [(ordered[index], (index + 1) / len(ordered)) for index in reversed(indices)]
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 MARGIN = 1.15
 """Room beyond the smallest and the largest value."""
 
 LINEAR_FACTOR = 10
-"""Between the limits of axes; beyond it they are logarithmic."""
+"""Factor between the limits of axes beyond which they are logarithmic."""
 
 
 def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_label: str) -> str:
-    """Points (x as seen, y as predicted, all above 0) and their diagonal, on equal axes.
+    """Draw points (x as seen, y as predicted, all above 0) and their diagonal, on equal axes.
 
     The axes are logarithmic where values differ by more than a factor of ten.
 
@@ -235,29 +220,15 @@ def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_
             log_scale(axes, "x")
             log_scale(axes, "y")
         axes.plot(limits, limits, color=INK, linewidth=1.0, alpha=0.5, label="equal")
-        for one_series, colour, marker in zip(series, cycle(COLOURS), cycle(MARKERS), strict=False):
-            _draw(axes, one_series, colour, marker)
+        _draw_series(axes, series, joined=False)
         axes.set_xlim(*limits)
         axes.set_ylim(*limits)
 
     return chart(draw, title=title, x_label=x_label, y_label=y_label)
 
 
-def _draw(axes: "Axes", series: ChartSeries, colour: str, marker: str) -> None:
-    axes.plot(
-        [point.x for point in series.points],
-        [point.y for point in series.points],
-        color=colour,
-        linestyle="",
-        marker=marker,
-        markersize=5,
-        markerfacecolor=marker_face(series.basis, colour),
-        label=series.legend,
-    )
-
-
 def scatter_text(series: Sequence[ChartSeries], *, width: int, height: int, x_label: str, y_label: str) -> str:
-    """The points of all series as plain text of at most `width` columns and `height` lines, legend below.
+    """Draw the points of all series as plain text of at most `width` columns and `height` lines, legend below.
 
     Raises:
         KitError: plotext is not installed.
@@ -286,7 +257,9 @@ def scatter_text(series: Sequence[ChartSeries], *, width: int, height: int, x_la
 
 
 def _round_values(least: float, most: float) -> list[float]:
-    """About five values between two, at a distance of 1, 2 or 5 times a power of ten; the value itself of one."""
+    """Return about five values between two, at a distance of 1, 2 or 5 times a power of ten; the value itself of
+    one.
+    """
     if least == most:
         return [least]
     power = 10.0 ** math.floor(math.log10((most - least) / 5))

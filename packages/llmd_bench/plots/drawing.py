@@ -30,7 +30,7 @@ class ChartSeries:
 
     @property
     def legend(self) -> str:
-        """Its name and what its figures are: `8p-tp1-4d-tp2 (measured)`."""
+        """Name and kind of the series' figures: `8p-tp1-4d-tp2 (measured)`."""
         return legend(self.name, self.basis)
 
 
@@ -44,7 +44,7 @@ class Samples:
 
     @property
     def legend(self) -> str:
-        """Its name and what its figures are."""
+        """Name and kind of the samples' figures: `A (measured)`."""
         return legend(self.name, self.basis)
 
 
@@ -60,12 +60,13 @@ class Box:
 
 
 def legend(name: str, basis: Basis) -> str:
-    """How a legend names a series."""
+    """Name a series in a legend."""
     return f"{name} ({basis.value})"
 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
 _PLACES = ((5, 5, "left", "bottom"), (-5, 5, "right", "bottom"), (5, -5, "left", "top"), (-5, -5, "right", "top"))
@@ -82,17 +83,13 @@ def add_labels(axes: "Axes", points: Iterable[ChartPoint]) -> None:
     figure = axes.get_figure(root=True)
     if figure is not None:
         figure.draw_without_rendering()
-    taken = [_around(axes, point) for point in known]
+    from matplotlib.transforms import Bbox  # noqa: PLC0415 - slow to import
+
+    places = axes.transData.transform([(point.x, point.y) for point in known])
+    taken = [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in places]
     for point in known:
         if point.label:
             _place(axes, point, taken)
-
-
-def _around(axes: "Axes", point: ChartPoint) -> "Bbox":
-    from matplotlib.transforms import Bbox  # noqa: PLC0415 - slow to import
-
-    x, y = axes.transData.transform((point.x, point.y))
-    return Bbox.from_extents(x - 4, y - 4, x + 4, y + 4)
 
 
 def _place(axes: "Axes", point: ChartPoint, taken: "list[Bbox]") -> None:
@@ -114,10 +111,6 @@ def _place(axes: "Axes", point: ChartPoint, taken: "list[Bbox]") -> None:
         text.remove()
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 SIZE_IN = (7.2, 4.3)
 """Width, and height without legend, at 72 points an inch: fits a page's column and a sheet of paper."""
 
@@ -127,7 +120,7 @@ PANEL_IN = 2.1
 LEGEND_ROW_IN = 0.2
 
 INK = "#0a0b0c"
-"""Stands for the colour of text; becomes `currentColor`, so that a chart fits a light page and a dark one."""
+"""Placeholder of the text's colour; becomes `currentColor`, so that a chart fits a light page and a dark one."""
 
 COLOURS = ("#3a82c9", "#e0752f", "#2aa38a", "#c8528f", "#8a70d6", "#a98f1c", "#5b9aa8", "#cf5252")
 """Told apart on white and on black, by colour-blind readers too where markers help."""
@@ -168,7 +161,7 @@ _STANDALONE = (
 def chart(
     draw: "Callable[[Axes], None]", *, title: str, x_label: str, y_label: str, labelled: Sequence[ChartPoint] = ()
 ) -> str:
-    """An SVG of what `draw` draws; the legend stands under the plot, so that it hides nothing.
+    """Return an SVG of what `draw` draws; the legend stands under the plot, so that it hides nothing.
 
     The labels of `labelled` are written beside their points, the first before the others, while there is room.
 
@@ -185,7 +178,7 @@ def chart(
 
 
 def stacked_charts(draws: "Mapping[str, Callable[[Axes], None]]", *, title: str, x_label: str) -> str:
-    """An SVG of several plots over one x axis, each by the label of its y axis. All have the legend of the last.
+    """Return an SVG of several plots over one x axis, each by the label of its y axis. All have the legend of the last.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -231,7 +224,7 @@ def _svg(figure: "Figure") -> str:
 
 
 def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
-    """A logarithmic axis with plain numbers."""
+    """Make an axis logarithmic, with plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: PLC0415 - slow to import
 
     axes.set(**{f"{which}scale": "log"})
@@ -242,10 +235,5 @@ def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
 
 
 def line_style(basis: Basis) -> str:
-    """How the line of a series is drawn: a bound is dotted, since it is no forecast."""
+    """Return matplotlib's style of a series' line: a bound is dotted, since it is no forecast."""
     return {Basis.MEASURED: "-", Basis.CALIBRATED: "--", Basis.BOUND: ":"}[basis]
-
-
-def marker_face(basis: Basis, colour: str) -> str:
-    """Measured points are filled, others hollow."""
-    return colour if basis is Basis.MEASURED else "none"

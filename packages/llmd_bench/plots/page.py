@@ -22,7 +22,7 @@ class Cell:
     tone: Tone = ""
 
     def classes(self, numeric: bool) -> str:
-        """Its classes in the page's style sheet."""
+        """Return the cell's classes in the page's style sheet."""
         return " ".join(name for name in ("number" if numeric else "", self.tone) if name)
 
 
@@ -35,12 +35,12 @@ class Table:
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """All of it as cells."""
+        """Rows as cells, without plain texts."""
         return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
 
     @property
     def numeric(self) -> list[bool]:
-        """For each column, whether it holds numbers."""
+        """True for each column of which all cells begin with a number."""
         return [all(_NUMBER.match(row[index].text) for row in self.cells) for index in range(len(self.columns))]
 
 
@@ -55,7 +55,7 @@ class PageSection:
 
 
 def page(title: str, sections: Sequence[PageSection]) -> str:
-    """The page as HTML; all texts are escaped, charts (`plots.charts`) go in as they are."""
+    """Return the page as HTML; all texts are escaped, charts (`plots.charts`) go in as they are."""
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(title=title, sections=sections) + "\n"

@@ -18,14 +18,14 @@ from llmd_bench.plots.page import Cell, PageSection, Table, Tone, page
 from llmd_bench.texts import COLUMNS, Line, heading, lines
 
 LATENCIES = ("ttft_ms.p95", "itl_ms.p95", "e2e_ms.mean")
-"""What is drawn against the rate of requests."""
+"""Metrics that are drawn against the rate of requests."""
 
 TPSU = "TPSU (output tokens/s/user)"
 TPSG = "TPSG (output tokens/s/GPU)"
 
 
 def series_of(rows: Mapping[str, Sequence[Row]], x: Callable[[Row], float | None], y: Metric) -> list[ChartSeries]:
-    """A series for each name, deployment, way of arrival and basis, joined in the order of rising load.
+    """Return a series for each name, deployment, way of arrival and basis, joined in the order of rising load.
 
     Repeated runs of one load are one point, at their mean. A point's label is its load.
     """
@@ -47,11 +47,15 @@ def _point(
     known = [(place, value) for place, value in placed if place is not None and value is not None]
     if not known:
         return None
-    return ChartPoint(fmean(place for place, _ in known), fmean(value for _, value in known), _label(load.row))
+    users, offered = load.row.concurrency, load.row.offered_requests_per_s
+    label = f"{offered:g}/s" if offered else ""
+    if load.row.arrival == "closed":
+        label = f"C={users:g}" if users else ""
+    return ChartPoint(fmean(place for place, _ in known), fmean(value for _, value in known), label)
 
 
 def _titles(name: str, rows: Sequence[Row]) -> Callable[[RequestedLoad], str]:
-    """How to call the series of a load: by its deployment and arrival too, where there are several."""
+    """Return the function that names a load's series: by its deployment and arrival too, where there are several."""
     deployments = len({deployment(row) for row in rows}) > 1 or not name
     arrivals = len({row.arrival for row in rows}) > 1
 
@@ -63,7 +67,7 @@ def _titles(name: str, rows: Sequence[Row]) -> Callable[[RequestedLoad], str]:
 
 
 def pareto_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
-    """Throughput per GPU against throughput per user, with the frontier; None where nothing served."""
+    """Chart throughput per GPU against throughput per user, with the frontier; None where nothing served."""
     whole = {name: [row for row in members if row.subject == "end-to-end"] for name, members in rows.items()}
     series = series_of(_by_load(whole), lambda row: row.tpsu, metric("tpsg"))
     if not series:
@@ -79,7 +83,7 @@ def pareto_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
 
 
 def latency_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
-    """Latencies against the rate of requests; None where no deployment was measured at more than one."""
+    """Chart latencies against the rate of requests; None where no deployment was measured at more than one."""
     charts: list[str] = []
     for name in LATENCIES:
         drawn = metric(name)
@@ -92,7 +96,7 @@ def latency_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
 
 
 def distribution_section(ttft: Sequence[Samples], itl: Sequence[Samples]) -> PageSection | None:
-    """Distributions over single requests and single gaps between tokens; None where nothing has them."""
+    """Chart distributions over single requests and single gaps between tokens; None where nothing has them."""
     charts: list[str] = []
     for title, label, samples in (("Time to first token", "TTFT (ms)", ttft), ("Time between tokens", "ITL (ms)", itl)):
         known = [sample_set for sample_set in samples if sample_set.values]
@@ -106,50 +110,38 @@ def _by_load(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
     return {name: sorted(members, key=lambda row: RequestedLoad(row).level or 0.0) for name, members in rows.items()}
 
 
-def _label(row: Row) -> str:
-    if row.arrival == "closed":
-        return f"C={row.concurrency:g}" if row.concurrency else ""
-    return f"{row.offered_requests_per_s:g}/s" if row.offered_requests_per_s else ""
-
-
 _TONES: dict[Verdict, Tone] = {"better": "good", "worse": "bad", "unclear": "quiet", "equal": "quiet"}
 
 
 def comparison_page(comparison: Comparison, a: SideResults, b: SideResults) -> str:
-    """The page of a comparison; `a` and `b` are what was loaded for its sides.
+    """Return the page of a comparison; `a` and `b` are what was loaded for its sides.
+
+    Charts go before the tables of several loads, and behind the table of one.
 
     Raises:
         KitError: matplotlib is not installed.
     """
-    title = f"{comparison.a.name} against {comparison.b.name}"
-    return page(title, _sections(comparison, a, b))
-
-
-def _sections(comparison: Comparison, a: SideResults, b: SideResults) -> list[PageSection]:
-    """Charts go before the tables of several loads, and behind the table of one."""
     named = f"A is {comparison.a.name}, B is {comparison.b.name}."
     opening = PageSection("What is compared", "\n\n".join((named, *comparison.notes)))
     tables = [PageSection(heading(load), table=_table(load)) for load in comparison.loads]
     charts = list(_charts(comparison, a, b))
-    return [opening, *charts, *tables] if len(tables) > 1 else [opening, *tables, *charts]
+    sections = [opening, *charts, *tables] if len(tables) > 1 else [opening, *tables, *charts]
+    return page(f"{comparison.a.name} against {comparison.b.name}", sections)
 
 
 def _charts(comparison: Comparison, a: SideResults, b: SideResults) -> Iterator[PageSection]:
-    names = _names(comparison)
+    """Yield the charts, which call the two by what ran, where that is one deployment each and not the same."""
+    sides = {"A": comparison.a, "B": comparison.b}
+    deployments = [list(dict.fromkeys(map(deployment, side.rows))) for side in sides.values()]
+    names = [f"{letter}: {side.name}" for letter, side in sides.items()]
+    if deployments[0] != deployments[1] and all(len(each) == 1 for each in deployments):
+        names = [f"{letter}: {each[0]}" for letter, each in zip(sides, deployments, strict=True)]
     rows = dict(zip(names, (comparison.a.rows, comparison.b.rows), strict=True))
     single = [(name, side.basis, side.latencies()) for name, side in zip(names, (a, b), strict=True)]
     ttft = [Samples(name, latencies.ttft_ms, basis) for name, basis, latencies in single]
     itl = [Samples(name, latencies.itl_ms, basis) for name, basis, latencies in single]
     sections = (pareto_section(rows), latency_section(rows), distribution_section(ttft, itl))
     return (section for section in sections if section)
-
-
-def _names(comparison: Comparison) -> tuple[str, str]:
-    """How charts call the two: by what ran, where that is one deployment each and not the same."""
-    deployments = [list(dict.fromkeys(map(deployment, side.rows))) for side in (comparison.a, comparison.b)]
-    if deployments[0] != deployments[1] and all(len(names) == 1 for names in deployments):
-        return f"A: {deployments[0][0]}", f"B: {deployments[1][0]}"
-    return f"A: {comparison.a.name}", f"B: {comparison.b.name}"
 
 
 def _table(load: LoadComparison) -> Table:
@@ -168,5 +160,5 @@ def _table(load: LoadComparison) -> Table:
 
 
 def _tone(line: Line) -> Tone:
-    """Colour is for what is sure: a change between two single runs has none."""
+    """Return the colour of a line: only what is sure has one, a change between two single runs has none."""
     return _TONES[line.verdict] if line.sure else ""

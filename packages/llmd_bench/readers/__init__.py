@@ -2,9 +2,9 @@
 
 import csv
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import groupby
 from operator import add
 from pathlib import Path
@@ -15,20 +15,15 @@ from pydantic import ValidationError
 
 from llmd_bench.files import REQUESTS_FILE, Hints, ReadResults, Rejection, scan_rows
 from llmd_bench.readers import inference_perf, j_pareto, llm_d_report, vllm_bench
-from llmd_bench.readers.source import SourceFile
+from llmd_bench.readers.source import SourceFile, one_row
 
 __all__ = ["FORMATS", "Format", "read", "read_all"]
 
 
 def detect_rows(source: SourceFile) -> bool:
-    """Whether its first line has the names of a row's fields."""
+    """Check that the first line of a file has the names of a row's fields."""
     first = source.text.lstrip().split("\n", 1)[0]
     return source.path.suffix in {".jsonl", ".csv"} and "subject" in first and "gpus_counted" in first
-
-
-def read_own_rows(source: SourceFile, hints: Hints) -> ReadResults:  # noqa: ARG001 - a row says all itself
-    """Its rows, and the lines that are none."""
-    return scan_rows(source.path)
 
 
 SUFFIXES = frozenset({".json", ".jsonl", ".csv", ".yaml", ".yml", ".log", ".txt"})
@@ -47,10 +42,20 @@ class Format:
 
 
 FORMATS = (
-    Format("rows of llmd-oke", "report", detect_rows, read_own_rows),
-    Format("llm-d benchmark report 0.2", "report", llm_d_report.detect_v02, llm_d_report.read_v02),
-    Format("llm-d benchmark report 0.1", "report", llm_d_report.detect_v01, llm_d_report.read_v01),
-    Format("inference-perf", "report", inference_perf.detect, inference_perf.read),
+    Format("rows of llmd-oke", "report", detect_rows, lambda source, _: scan_rows(source.path)),
+    Format(
+        "llm-d benchmark report 0.2",
+        "report",
+        partial(llm_d_report.detect, version="0.2", section="results"),
+        partial(one_row, llm_d_report.row_v02),
+    ),
+    Format(
+        "llm-d benchmark report 0.1",
+        "report",
+        partial(llm_d_report.detect, version="0.1", section="metrics"),
+        partial(one_row, llm_d_report.row_v01),
+    ),
+    Format("inference-perf", "report", inference_perf.detect, partial(one_row, inference_perf.stage_row)),
     Format("vllm bench serve", "vllm", vllm_bench.detect, vllm_bench.read),
     Format("log of j-pareto", "j-pareto", j_pareto.detect_log, j_pareto.read_log),
     Format("CSV of j-pareto", "j-pareto", j_pareto.detect_csv, j_pareto.read_csv),
@@ -58,7 +63,7 @@ FORMATS = (
 
 
 def read(path: Path, hints: Hints | None = None) -> ReadResults:
-    """The rows of a file, or of all files below a folder, and what was rejected.
+    """Read the rows of a file, or of all files below a folder, and what was rejected.
 
     Where a folder holds the same runs in several formats, they are read once, from the one that says most.
 
@@ -77,7 +82,7 @@ def read(path: Path, hints: Hints | None = None) -> ReadResults:
 
 
 def read_all(paths: Iterable[Path], hints: Hints | None = None) -> ReadResults:
-    """The same for several files and folders.
+    """Read the rows of several files and folders, and what was rejected.
 
     Raises:
         KitError: there is nothing at one of them, or a file is no text.
@@ -86,7 +91,9 @@ def read_all(paths: Iterable[Path], hints: Hints | None = None) -> ReadResults:
 
 
 def _read(format_: Format, source: SourceFile, hints: Hints) -> ReadResults:
-    """The rows of a file. One with a figure that is impossible is not read at all: who knows what the others are."""
+    """Read the rows of a file. One with a figure that is impossible is not read at all: who knows what the others
+    are.
+    """
     try:
         return format_.read(source, hints)
     except ValidationError as error:
@@ -102,23 +109,21 @@ def _format(source: SourceFile) -> Format | None:
 
 
 def _read_folder(folder: Path, hints: Hints) -> ReadResults:
-    result = reduce(add, (_read_files(files, hints) for files in _folders(folder)), ReadResults())
+    """Read all files below a folder. Links to folders are not followed, so that `latest` is no second run. Pipes and
+    devices, which may never end, are no files.
+    """
+    result = ReadResults()
+    for root, below, names in os.walk(folder):
+        below.sort()
+        paths = (Path(root, name) for name in sorted(names))
+        result += _read_files([path for path in paths if path.suffix in SUFFIXES and path.is_file()], hints)
     if not result.rows and not result.rejected:
         return ReadResults(rejected=(Rejection(str(folder), None, "holds no results"),))
     return result
 
 
-def _folders(folder: Path) -> Iterator[list[Path]]:
-    """The files of each folder below; links to folders are not followed, so that `latest` is no second run. Pipes and
-    devices, which may never end, are no files.
-    """
-    for root, below, names in os.walk(folder):
-        below.sort()
-        paths = (Path(root, name) for name in sorted(names))
-        yield [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
-
-
 def _read_files(paths: Sequence[Path], hints: Hints) -> ReadResults:
+    """Read the files of a folder; runs that several formats tell of are read from the first of these alone."""
     known: list[tuple[Format, SourceFile]] = []
     rejected: list[Rejection] = []
     for path in paths:
@@ -128,26 +133,19 @@ def _read_files(paths: Sequence[Path], hints: Hints) -> ReadResults:
         except KitError as error:
             rejected.append(source.rejected(error.message))
             continue
+        may_be_empty = path.suffix not in _OF_RECORDS or path.name == REQUESTS_FILE
         if format_:
             known.append((format_, source))
-        elif wrong := _unfinished(source):
-            rejected.append(wrong)
-    sources = _without_repeats(known)
-    return reduce(
-        add, (_read(format_, source, hints) for format_, source in sources), ReadResults(rejected=tuple(rejected))
-    )
-
-
-def _unfinished(source: SourceFile) -> Rejection | None:
-    """What is wrong with a file of no known format that looks like results which were not written to their end."""
-    is_empty = source.path.suffix in _OF_RECORDS and source.path.name != REQUESTS_FILE and not source.text.strip()
-    return source.rejected("is empty") if is_empty else source.broken
-
-
-def _without_repeats(known: list[tuple[Format, SourceFile]]) -> Iterator[tuple[Format, SourceFile]]:
-    ranked = sorted(known, key=lambda entry: (entry[0].family, FORMATS.index(entry[0])))
-    for _, members in groupby(ranked, key=lambda entry: entry[0].family):
+        elif not may_be_empty and not source.text.strip():
+            rejected.append(source.rejected("is empty"))
+        elif source.broken:
+            rejected.append(source.broken)
+    known.sort(key=lambda entry: (entry[0].family, FORMATS.index(entry[0])))
+    result = ReadResults(rejected=tuple(rejected))
+    for _, members in groupby(known, key=lambda entry: entry[0].family):
         entries = list(members)
         best = [entry for entry in entries if entry[0] is entries[0][0]]
-        stages = [entry for entry in best if not inference_perf.is_summary(entry[1].path)]
-        yield from stages if stages and best[0][0].name == "inference-perf" else best
+        stages = [entry for entry in best if inference_perf.STAGE.search(entry[1].path.name)]
+        for format_, source in stages if stages and best[0][0].name == "inference-perf" else best:
+            result += _read(format_, source, hints)
+    return result

@@ -11,49 +11,43 @@ without deviation, which is how releases before `type` read it.
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from llmd_base.errors import KitError
-from llmd_base.metrics import LATENCIES
-from llmd_base.row import Quantiles, Row
+from llmd_base.row import Row
 
-from llmd_bench.files import Hints, ReadResults
+from llmd_bench.files import Hints
 from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, Length, LoadShape, PoissonRate
-from llmd_bench.readers.llm_d_report import ARRIVALS
-from llmd_bench.readers.source import SourceDocument, SourceFile, one_row, to_row
+from llmd_bench.readers.llm_d_report import ARRIVALS, latencies
+from llmd_bench.readers.source import SourceDocument, SourceFile, to_row
 
 TOOL = "inference-perf"
 
 _KEYS = {"p50": "median", "p99p9": "p99.9"}
-"""Its names where they differ from those of a row."""
+"""Names of quantiles in inference-perf where they differ from those of a row."""
 
-_STAGE = re.compile(r"stage_(\d+)_lifecycle_metrics\.json$")
+STAGE = re.compile(r"stage_(\d+)_lifecycle_metrics\.json$")
+"""Names of the files of stages, which a summary sums up."""
 
 
 def detect(source: SourceFile) -> bool:
-    """Whether it has inference-perf's summary of the load, and what became of it."""
+    """Check that a file has inference-perf's summary of the load, and what became of it."""
     return {"load_summary", "successes"} <= set(source.mapping)
 
 
-def is_summary(path: Path) -> bool:
-    """Whether a file sums up stages, which have files of their own."""
-    return _STAGE.search(path.name) is None
+def stage_row(source: SourceFile, hints: Hints) -> Row:
+    """Read the row of a stage.
 
-
-def read(source: SourceFile, hints: Hints) -> ReadResults:
-    """Its row, or why there is none."""
-    return one_row(source, lambda: _row(source, hints))
-
-
-def _row(source: SourceFile, hints: Hints) -> Row:
-    result, config = (
-        SourceDocument(source.mapping),
-        SourceDocument(SourceFile(source.path.with_name("config.yaml")).optional_mapping),
-    )
+    Raises:
+        UnreadableError: the file is none.
+    """
+    configured = SourceFile(source.path.with_name("config.yaml"))
+    result = SourceDocument(source.mapping)
+    config = SourceDocument(configured.mapping if configured.path.is_file() else {})
     load, good = result.part("load_summary"), result.part("successes")
     latency, throughput = good.part("latency"), good.part("throughput")
     requests_per_s = throughput.number("requests_per_sec")
+    goodput_percent = good.part("goodput_metrics").number("goodput_percentage")
     fields = {
         "origin": source.origin(TOOL),
         "model": config.part("server").text("model_name"),
@@ -65,9 +59,9 @@ def _row(source: SourceFile, hints: Hints) -> Row:
         "input_tokens_per_s": throughput.number("input_tokens_per_sec"),
         "output_tokens_per_s": throughput.number("output_tokens_per_sec"),
         "duration_s": result.number("benchmark_time_seconds") or load.number("send_duration"),
-        **{metric.name: _quantiles(latency.part(metric.report)) for metric in LATENCIES},
+        **latencies(latency, _KEYS),
         **_load(source, load, config),
-        "goodput_share": _share(good.part("goodput_metrics").number("goodput_percentage")),
+        "goodput_share": None if goodput_percent is None else goodput_percent / 100,
     }
     if "concurrency" not in fields and requests_per_s is not None:
         mean_s = latency.part("request_latency").number("mean")
@@ -76,19 +70,14 @@ def _row(source: SourceFile, hints: Hints) -> Row:
 
 
 def _mean(good: SourceDocument, *names: str) -> float | None:
-    """The mean length, under its new name or the one that releases before 0.6 had."""
+    """Return the mean length, under its new name or the one that releases before 0.6 had."""
     return next((mean for name in names if (mean := good.part(name).number("mean")) is not None), None)
 
 
-def _quantiles(statistics: SourceDocument) -> Quantiles:
-    values = {name: statistics.number(_KEYS.get(name, name)) for name in Quantiles.model_fields}
-    return Quantiles(**{name: None if value is None else 1000 * value for name, value in values.items()})
-
-
 def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> dict[str, Any]:
-    """Arrival, rate and concurrency: as the result says them, else as the stage was configured."""
+    """Return arrival, rate and concurrency: as the result says them, else as the stage was configured."""
     settings = config.part("load")
-    stages, named = settings.parts("stages"), _STAGE.search(source.path.name)
+    stages, named = settings.parts("stages"), STAGE.search(source.path.name)
     number = int(named.group(1)) if named else 0
     stage = stages[number] if number < len(stages) and (named or len(stages) == 1) else SourceDocument()
     closed = load.number("concurrency") or stage.number("concurrency_level")
@@ -99,12 +88,8 @@ def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> d
     return {"arrival": arrival, "offered_requests_per_s": rate}
 
 
-def _share(percent: float | None) -> float | None:
-    return None if percent is None else percent / 100
-
-
 SPARE = 1.1
-"""Prompts are made beforehand: a tenth more than the rate asks for."""
+"""Factor of prompts that are made beforehand: a tenth more than the rate asks for."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +107,14 @@ class ToolLoad:
 
 
 def config(load: ToolLoad, *, results: str, tokenizer: str, workers: int, worker_concurrency: int) -> dict[str, Any]:
-    """The configuration file's content; results are written below the folder `results`.
+    """Return the content of inference-perf's configuration file; results are written below the folder `results`.
 
     Raises:
         KitError: inference-perf has no such load.
     """
-    count = _count(load)
+    count = _requests(load) if isinstance(load.shape, ClosedLoop) else 0
+    if isinstance(load.shape, ConstantRate | PoissonRate):
+        count = round(SPARE * load.shape.requests_per_s * _duration(load)) + 1
     return {
         "api": {"type": "completion", "streaming": True},
         "data": {
@@ -158,12 +145,6 @@ def _load_config(load: ToolLoad) -> dict[str, Any]:
             return {"type": "concurrent", "stages": [{"concurrency_level": users, "num_requests": _requests(load)}]}
         case _:
             raise KitError(f"inference-perf is not given {load.shape} here.", "Give closed:…, constant:… or poisson:….")
-
-
-def _count(load: ToolLoad) -> int:
-    if isinstance(load.shape, ConstantRate | PoissonRate):
-        return round(SPARE * load.shape.requests_per_s * _duration(load)) + 1
-    return _requests(load)
 
 
 def _duration(load: ToolLoad) -> int:

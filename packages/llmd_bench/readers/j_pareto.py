@@ -59,12 +59,12 @@ class _Run:
 
 
 def detect_log(source: SourceFile) -> bool:
-    """Whether it has the marks of such a log."""
+    """Check that a file has the marks of a log of j-pareto."""
     return any(mark in source.text for mark in _MARKS) and "BENCH_RUN" in source.text
 
 
 def read_log(source: SourceFile, hints: Hints) -> ReadResults:
-    """A row for each run, and the runs that are none."""
+    """Read a row for each run of a log, and the runs that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     config: dict[str, str] = {}
@@ -79,7 +79,7 @@ def read_log(source: SourceFile, hints: Hints) -> ReadResults:
 
 
 def _runs(text: str, config: dict[str, str]) -> Iterator[tuple[_Run, bool]]:
-    """Each run and whether it ended; `config` is filled on the way."""
+    """Yield each run and whether it ended; `config` is filled on the way."""
     run: _Run | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if match := _CONFIG.search(line):
@@ -126,7 +126,9 @@ def _row(source: SourceFile, run: _Run, config: Mapping[str, str], hints: Hints)
 
 
 def _size(config: Mapping[str, str], subject: Scope) -> dict[str, Any]:
-    """GPUs, and the topology or the server's TP; a `gpu_count` of 0 means that the script could not find out."""
+    """Return the GPUs, and the topology or the server's TP; a `gpu_count` of 0 means that the script could not find
+    out.
+    """
     gpus, size = _whole(config.get("gpu_count")), _whole(config.get("tp"))
     if subject != "end-to-end":
         return {"gpus_counted": gpus, "tensor_parallel_size": size}
@@ -189,12 +191,12 @@ class _CellError(UnreadableError):
 
 
 def detect_csv(source: SourceFile) -> bool:
-    """Whether it is CSV with a row of concurrencies and one of tokens per second and GPU."""
+    """Check that a file is CSV with a row of concurrencies and one of tokens per second and GPU."""
     return source.path.suffix == ".csv" and ",Concurrency," in source.text and ",TPSG," in source.text
 
 
 def read_csv(source: SourceFile, hints: Hints) -> ReadResults:
-    """A row for each column of each block, and the columns that are none."""
+    """Read a row for each column of each block, and the columns that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     for block in _blocks(source.text):
@@ -213,30 +215,22 @@ def _blocks(text: str) -> Iterator[_Block]:
     title, head, block = "", dict[str, str](), None
     for cells in reader:
         filled = [cell for cell in cells if cell]
+        lengths = {match[1]: match[2] for cell in filled if (match := _LENGTH.fullmatch(cell))}
         if "Concurrency" in cells:
             if block:
                 yield block
             block = _Block(title, head, (reader.line_num, cells[cells.index("Concurrency") + 1 :]))
-        elif filled and any(_LENGTH.fullmatch(cell) for cell in filled):
-            title, head = filled[0], _head(filled)
+        elif lengths:
+            title, head = filled[0], lengths
         elif block and filled:
-            _add(block, reader.line_num, cells)
+            # a row's name stands where `Concurrency` stands, in the second column or the third
+            place = 1 if block.title not in _SUBJECTS_BY_TITLE else 2
+            name = cells[place] if place < len(cells) else ""
+            if name == "TPSG" and place == 2:
+                block.gpus = cells[1]
+            block.named[name] = (reader.line_num, cells[place + 1 :])
     if block:
         yield block
-
-
-def _head(cells: Sequence[str]) -> dict[str, str]:
-    matches = (_LENGTH.fullmatch(cell) for cell in cells)
-    return {match.group(1): match.group(2) for match in matches if match}
-
-
-def _add(block: _Block, line: int, cells: Sequence[str]) -> None:
-    """A row of a block: its name stands where `Concurrency` stands, in the second column or the third."""
-    place = 1 if block.title not in _SUBJECTS_BY_TITLE else 2
-    name = cells[place] if place < len(cells) else ""
-    if name == "TPSG" and place == 2:
-        block.gpus = cells[1]
-    block.named[name] = (line, cells[place + 1 :])
 
 
 def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> Row:
@@ -244,6 +238,19 @@ def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> 
     if not concurrencies[column].strip().isdigit():
         raise UnreadableError(f"concurrency is {concurrencies[column]!r}, no whole number")
     subject = _SUBJECTS_BY_TITLE.get(block.title, "end-to-end")
+    gpus = block.gpus or block.head.get("GPUs", "")
+    server = next((match[1] for name in block.named if (match := _SERVER.fullmatch(name))), None)
+    size: dict[str, Any] = {"gpus_counted": gpus or None, "tensor_parallel_size": server}
+    if subject == "end-to-end":
+        single = f"agg-tp{server}-1r" if server and gpus == server else None
+        target = block.title.removeprefix("disagg-") if block.title not in _SUBJECTS_BY_TITLE else single
+        size = {"gpus_counted": gpus if gpus not in {"", "0"} else None, "topology": target}
+    latencies = {
+        f"{name.lower()}_ms": Quantiles(
+            **{own: block.number(f"{name} {printed} (ms)", column) for printed, own in _OWN.items()}
+        )
+        for name in ("TTFT", "TPOT", "ITL")
+    }
     fields: dict[str, Any] = {
         "subject": subject,
         "origin": source.origin(TOOL, line),
@@ -251,26 +258,16 @@ def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> 
         "output_tokens": block.head.get("OSL"),
         "arrival": "closed",
         "concurrency": int(concurrencies[column]),
-        **_block_size(block),
+        **size,
         **_rates(block, column, subject, hints),
-        **{f"{name.lower()}_ms": _block_quantiles(block, name, column) for name in ("TTFT", "TPOT", "ITL")},
+        **latencies,
         "notes": (ROUNDED, FILLED) if subject == "decode" else (ROUNDED,),
     }
     return to_row(fields, hints)
 
 
-def _block_size(block: _Block) -> dict[str, Any]:
-    gpus = block.gpus or block.head.get("GPUs", "")
-    server = next((match for name in block.named if (match := _SERVER.fullmatch(name))), None)
-    if block.title in {"Prefill", "Decode"}:
-        return {"gpus_counted": gpus or None, "tensor_parallel_size": server.group(1) if server else None}
-    single = f"agg-tp{server.group(1)}-1r" if server and gpus == server.group(1) else None
-    target = block.title.removeprefix("disagg-") if block.title not in _SUBJECTS_BY_TITLE else single
-    return {"gpus_counted": gpus if gpus not in {"", "0"} else None, "topology": target}
-
-
 def _rates(block: _Block, column: int, subject: Scope, hints: Hints) -> dict[str, Any]:
-    """Prefill is counted in total tokens, of which the prompt's share is ISL / (ISL + OSL)."""
+    """Return the rates of input and output; of prefill's total tokens the prompt's share is ISL / (ISL + OSL)."""
     name = next((name for name in block.named if name == "Output tok/s" or _SERVER.fullmatch(name)), "")
     rate = block.number(name, column)
     if rate is None:
@@ -280,7 +277,3 @@ def _rates(block: _Block, column: int, subject: Scope, hints: Hints) -> dict[str
     prompt, answer = float(block.head.get("ISL") or hints.input_tokens or 1), float(block.head.get("OSL") or 0)
     share = prompt / (prompt + answer)
     return {"input_tokens_per_s": rate * share, "output_tokens_per_s": rate * (1 - share)}
-
-
-def _block_quantiles(block: _Block, latency: str, column: int) -> Quantiles:
-    return Quantiles(**{own: block.number(f"{latency} {name} (ms)", column) for name, own in _OWN.items()})

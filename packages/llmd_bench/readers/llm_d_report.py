@@ -1,13 +1,15 @@
 """llm-d benchmark reports 0.1 and 0.2 (llm-d-benchmark, docs/benchmark_report.md): one report is one row."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from llmd_base.config_maps import NO_ENTRIES
 from llmd_base.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
 from llmd_base.row import CONDITIONS, Arrival, Origin, Quantiles, Row
 
-from llmd_bench.files import Hints, ReadResults
-from llmd_bench.readers.source import SourceDocument, SourceFile, UnreadableError, one_row, to_row
+from llmd_bench.files import Hints
+from llmd_bench.readers.source import SourceDocument, SourceFile, UnreadableError, to_row
 
 _TO_MS = {"s": 1000.0, "s/token": 1000.0, "ms": 1.0, "ms/token": 1.0}
 
@@ -25,39 +27,41 @@ ARRIVALS: Mapping[str, Arrival] = {
 
 
 def lengths(requests: SourceDocument) -> dict[str, Any]:
-    """Mean lengths of prompts and answers."""
+    """Return the mean lengths of prompts and answers."""
     return {
         "input_tokens": requests.part("input_length").number("mean"),
         "output_tokens": requests.part("output_length").number("mean"),
     }
 
 
-def latencies(section: SourceDocument) -> dict[str, Quantiles]:
-    """The four latencies in ms."""
-    return {latency.name: _quantiles(section.part(latency.report)) for latency in LATENCIES}
+def latencies(section: SourceDocument, names: Mapping[str, str] = NO_ENTRIES) -> dict[str, Quantiles]:
+    """Return the four latencies in ms; `names` has those of quantiles that differ from those of a row."""
+    return {latency.name: _quantiles(section.part(latency.report), names) for latency in LATENCIES}
 
 
-def _quantiles(statistics: SourceDocument) -> Quantiles:
+def _quantiles(statistics: SourceDocument, names: Mapping[str, str] = NO_ENTRIES) -> Quantiles:
     units = statistics.text("units") or "s"
     if units not in _TO_MS:
         raise UnreadableError(f"{statistics.where}.units is {units!r}; readable are {', '.join(_TO_MS)}")
-    values = {name: statistics.number(name) for name in Quantiles.model_fields}
+    values = {name: statistics.number(names.get(name, name)) for name in Quantiles.model_fields}
     return Quantiles(**{name: None if value is None else value * _TO_MS[units] for name, value in values.items()})
 
 
 def in_flight(latency: SourceDocument, requests_per_s: float | None) -> dict[str, Any]:
-    """Requests in flight on average, by Little's law, where the load does not set them."""
+    """Return the requests in flight on average, by Little's law, where the load does not set them."""
     mean_ms = _quantiles(latency.part("request_latency")).mean
     return {} if mean_ms is None or requests_per_s is None else {"concurrency": requests_per_s * mean_ms / 1000}
 
 
 def arrival_of(config: SourceDocument) -> Arrival | None:
-    """How requests arrive, of the configuration of inference-perf, or of this kit, that a report carries along."""
+    """Return the way in which requests arrive, of the configuration of inference-perf, or of this kit, that a report
+    carries along.
+    """
     return ARRIVALS.get(config.part("load").text("type") or config.text("shape") or "")
 
 
 def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) -> str | None:
-    """The short form of servers given by role, replicas and TP; None where they have none, or it is not told."""
+    """Return the short form of servers given by role, replicas and TP; None where they have none, or it is not told."""
     sizes: dict[str, tuple[int, int]] = {}
     for role, replicas, size in servers:
         if role is None or replicas is None or size is None or sizes.get(role, (0, size))[1] != size:
@@ -73,7 +77,7 @@ def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) ->
 
 
 def own_facts(own: SourceDocument) -> dict[str, Any]:
-    """What the kit's own reports say in the section that is theirs."""
+    """Return the facts of the section that the kit's own reports add, by the fields of a row."""
     topology = own.text("topology") or ""
     copies, times, unit = topology.partition(" x ")
     facts: dict[str, Any] = {
@@ -88,17 +92,20 @@ def own_facts(own: SourceDocument) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def detect_v01(source: SourceFile) -> bool:
-    """Whether it is a mapping whose version is 0.1."""
-    return str(source.mapping.get("version")) == "0.1" and "metrics" in source.mapping
+def detect(source: SourceFile, *, version: str, section: str) -> bool:
+    """Check that a file is a mapping of this version, or a patch of it, with the section that has the results."""
+    return (
+        re.match(rf"{re.escape(version)}\b", str(source.mapping.get("version"))) is not None
+        and section in source.mapping
+    )
 
 
-def read_v01(source: SourceFile, hints: Hints) -> ReadResults:
-    """Its row, or why there is none."""
-    return one_row(source, lambda: _row_v01(source, hints))
+def row_v01(source: SourceFile, hints: Hints) -> Row:
+    """Read the row of a report of version 0.1.
 
-
-def _row_v01(source: SourceFile, hints: Hints) -> Row:
+    Raises:
+        UnreadableError: there is none.
+    """
     report = SourceDocument(source.mapping)
     scenario, metrics = report.part("scenario"), report.part("metrics")
     requests, throughput, load = metrics.part("requests"), metrics.part("throughput"), scenario.part("load")
@@ -120,25 +127,21 @@ def _row_v01(source: SourceFile, hints: Hints) -> Row:
 
 
 def _hosts(host: SourceDocument) -> dict[str, Any]:
-    """Accelerators of version 0.1: one entry for each server, whose `count` is its GPUs."""
+    """Return the accelerators of version 0.1: one entry for each server, whose `count` is its GPUs."""
     accelerators = host.parts("accelerator")
+    roles: list[object] = list(host.content.get("type") or ())
+    sizes = [accelerator.part("parallelism").whole("tp") for accelerator in accelerators]
     counts = [accelerator.whole("count") for accelerator in accelerators]
     products = {accelerator.text("model") for accelerator in accelerators}
     return {
         "gpu": products.pop() if len(products) == 1 else None,
         "gpus_counted": sum(filter(None, counts)) if counts and None not in counts else None,
-        "topology": topology_of(_servers_v01(host)),
+        "topology": topology_of((str(role), 1, size) for role, size in zip(roles, sizes, strict=False)),
     }
 
 
-def _servers_v01(host: SourceDocument) -> Iterator[tuple[str | None, int | None, int | None]]:
-    roles: list[object] = list(host.content.get("type") or ())
-    for role, accelerator in zip(roles, host.parts("accelerator"), strict=False):
-        yield str(role), 1, accelerator.part("parallelism").whole("tp")
-
-
 def _rates(throughput: SourceDocument) -> dict[str, float | None]:
-    """The format needs the total only; input is what it has above the output."""
+    """Return the rates by fields of a row. The format needs the total only; input is what it has above the output."""
     rates = {name: throughput.number(rate.v01) for name, rate in RATES_IN_REPORTS.items()}
     total, output = throughput.number(TOTAL_TOKENS.v01), rates["output_tokens_per_s"]
     rest = None if total is None or output is None else total - output
@@ -146,7 +149,7 @@ def _rates(throughput: SourceDocument) -> dict[str, float | None]:
 
 
 def _load_v01(load: SourceDocument) -> dict[str, Any]:
-    """Arrival, rate and concurrency of the stage that the report is about, as inference-perf is configured."""
+    """Return arrival, rate and concurrency of the stage that the report is about, as inference-perf is configured."""
     config = load.part("args", "load")
     stages, number = config.parts("stages"), load.part("metadata").whole("stage") or 0
     stage = stages[number] if number < len(stages) else SourceDocument()
@@ -158,17 +161,12 @@ def _load_v01(load: SourceDocument) -> dict[str, Any]:
     return {name: value for name, value in load_fields.items() if value is not None}
 
 
-def detect_v02(source: SourceFile) -> bool:
-    """Whether it is a mapping whose version is 0.2 or a patch of it."""
-    return str(source.mapping.get("version")).startswith("0.2") and "results" in source.mapping
+def row_v02(source: SourceFile, hints: Hints) -> Row:
+    """Read the row of a report of version 0.2.
 
-
-def read_v02(source: SourceFile, hints: Hints) -> ReadResults:
-    """Its row, or why there is none."""
-    return one_row(source, lambda: _row_v02(source, hints))
-
-
-def _row_v02(source: SourceFile, hints: Hints) -> Row:
+    Raises:
+        UnreadableError: there is none.
+    """
     report = SourceDocument(source.mapping)
     aggregate = report.part("results", "request_performance", "aggregate")
     requests, throughput = aggregate.part("requests"), aggregate.part("throughput")
@@ -201,29 +199,30 @@ def _origin(source: SourceFile, report: SourceDocument, own: SourceDocument) -> 
 
 
 def _engines(scenario: SourceDocument) -> dict[str, Any]:
-    """GPUs, model and topology of version 0.2: `count` is the GPUs of one replica."""
-    servers = [part.part("standardized") for part in scenario.parts("stack")]
-    engines = [server for server in servers if server.text("kind") == "inference_engine"]
+    """Return the GPUs, model and topology of version 0.2: `count` is the GPUs of one replica."""
+    parts = [part.part("standardized") for part in scenario.parts("stack")]
+    engines = [part for part in parts if part.text("kind") == "inference_engine"]
     if not engines:
         return {}
     products = {engine.part("accelerator").text("model") for engine in engines}
     counts = [(engine.whole("replicas") or 0) * (engine.part("accelerator").whole("count") or 0) for engine in engines]
+    sizes = [engine.part("accelerator", "parallelism").whole("tp") for engine in engines]
+    servers = [
+        (engine.text("role"), engine.whole("replicas"), size) for engine, size in zip(engines, sizes, strict=True)
+    ]
     return {
         "model": engines[0].part("model").text("name"),
         "image": engines[0].text("tool_version"),
         "gpu": products.pop() if len(products) == 1 else None,
         "gpus_counted": sum(counts) or None,
-        "topology": topology_of(map(_servers_v02, engines)),
+        "topology": topology_of(servers),
     }
 
 
-def _servers_v02(engine: SourceDocument) -> tuple[str | None, int | None, int | None]:
-    """Role, replicas, and GPUs of each."""
-    return engine.text("role"), engine.whole("replicas"), engine.part("accelerator", "parallelism").whole("tp")
-
-
 def _load_v02(load: SourceDocument) -> dict[str, Any]:
-    """Arrival, rate and concurrency; an infinite concurrency is none. How requests come is known of inference-perf."""
+    """Return arrival, rate and concurrency; an infinite concurrency is none. How requests come is known of
+    inference-perf.
+    """
     standardized, concurrency = load.part("standardized"), load.part("standardized").content.get("concurrency")
     if isinstance(concurrency, (int, float)) and concurrency != float("inf"):
         return {"concurrency": float(concurrency), "arrival": "closed"}
@@ -235,7 +234,7 @@ def _load_v02(load: SourceDocument) -> dict[str, Any]:
 
 
 def _iso_seconds(duration: str | None) -> float | None:
-    """Seconds of an ISO 8601 duration in the form that the format uses (`PT12.5S`)."""
+    """Return the seconds of an ISO 8601 duration in the form that the format uses (`PT12.5S`)."""
     if duration is None:
         return None
     if not duration.startswith("PT") or not duration.endswith("S"):

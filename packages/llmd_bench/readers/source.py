@@ -21,7 +21,7 @@ MOST = 1e300
 
 
 class UnreadableError(Exception):
-    """Why something is no row."""
+    """Reason why something is no row."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class SourceDocument:
     where: str = ""
 
     def part(self, *path: str) -> "SourceDocument":
-        """The mapping at a path.
+        """Return the mapping at a path.
 
         Raises:
             UnreadableError: something else stands there.
@@ -46,7 +46,7 @@ class SourceDocument:
         return here
 
     def parts(self, name: str) -> list["SourceDocument"]:
-        """The mappings of a list.
+        """Return the mappings of a list.
 
         Raises:
             UnreadableError: something else stands there.
@@ -58,7 +58,7 @@ class SourceDocument:
         return [SourceDocument(entry, f"{self.path(name)}[{index}]") for index, entry in enumerate(entries)]
 
     def number(self, name: str) -> float | None:
-        """A number.
+        """Return the number of that name; None where there is none.
 
         Raises:
             UnreadableError: something else stands there.
@@ -71,7 +71,7 @@ class SourceDocument:
         return float(value)
 
     def whole(self, name: str) -> int | None:
-        """A whole number.
+        """Return the whole number of that name; None where there is none.
 
         Raises:
             UnreadableError: something else stands there.
@@ -82,7 +82,7 @@ class SourceDocument:
         return None if value is None else int(value)
 
     def text(self, name: str) -> str | None:
-        """A text; None where there is none, or nothing but `unknown`."""
+        """Return the text of that name; None where there is none, or nothing but `unknown`."""
         value = self.content.get(name)
         if isinstance(value, datetime):
             return value.isoformat()
@@ -91,7 +91,7 @@ class SourceDocument:
         return None if value is None or value in {"", "unknown"} else str(value)
 
     def path(self, name: str) -> str:
-        """Where `name` of this document stands."""
+        """Return the path of this document's field `name`."""
         return f"{self.where}.{name}" if self.where else name
 
 
@@ -106,7 +106,7 @@ class SourceFile:
 
     @cached_property
     def text(self) -> str:
-        """Its text.
+        """Text of the file.
 
         Raises:
             KitError: it is not there or no text.
@@ -115,18 +115,13 @@ class SourceFile:
 
     @cached_property
     def mapping(self) -> Mapping[str, Any]:
-        """Its document, where that is a mapping in JSON or YAML; an empty one otherwise."""
+        """Document of the file, where that is a mapping in JSON or YAML; an empty one otherwise."""
         document = self._parsed[0]
         return cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {}
 
-    @property
-    def optional_mapping(self) -> Mapping[str, Any]:
-        """The same, and empty where there is no such file."""
-        return self.mapping if self.path.is_file() else {}
-
     @cached_property
     def broken(self) -> Rejection | None:
-        """Where JSON or YAML that its name promises goes wrong."""
+        """Place where JSON or YAML that the file's name promises goes wrong; None where it doesn't."""
         return self._parsed[1]
 
     @cached_property
@@ -155,11 +150,11 @@ class SourceFile:
                 return None
 
     def rejected(self, why: str, line: int | None = None) -> Rejection:
-        """What stands in a line of it is no row."""
+        """Return the rejection of the file, or of a line of it."""
         return Rejection(str(self.path), line, why)
 
     def origin(self, tool: str, line: int | None = None) -> Origin:
-        """Where a row of it comes from."""
+        """Return the origin of a row of the file."""
         return Origin(tool=tool, file=str(self.path), line=line)
 
 
@@ -198,8 +193,8 @@ _VENDORS = ("AMD-Instinct-", "AMD Instinct ", "NVIDIA-", "NVIDIA ")
 
 
 def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
-    """The row of what a file says, completed by hints. Where neither says it, all of a deployment was
-    measured, and its GPUs follow from its topology.
+    """Make the row of what a file says, completed by hints. Where neither says it, all of a deployment was measured,
+    and its GPUs follow from its topology.
 
     Raises:
         UnreadableError: something needed is in neither, a value is impossible, or nothing was measured.
@@ -211,7 +206,13 @@ def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
             fields.setdefault(name, value)
     fields.setdefault("subject", "end-to-end")
     if "gpus_counted" not in fields and "topology" in fields:
-        fields["gpus_counted"] = fields.get("copies", 1) * _gpus(fields["topology"])
+        try:
+            servers = parse_short_form(fields["topology"]).values()
+        except ValueError as error:
+            wrong = f"{fields['topology']!r} is no topology such as 8p-tp1-4d-tp2 or agg-tp1-16r"
+            raise UnreadableError(wrong) from error
+        unit_gpus = sum(role["replicas"] * role["tensorParallelSize"] for role in servers)
+        fields["gpus_counted"] = fields.get("copies", 1) * unit_gpus
     missing = [what for name, what in _NEEDED.items() if name not in fields]
     if missing:
         raise UnreadableError(f"does not say {'; '.join(missing)}: give it as a hint")
@@ -227,25 +228,17 @@ def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
     return row
 
 
-def one_row(source: SourceFile, row: Callable[[], Row]) -> ReadResults:
-    """A file that holds one row, or why it holds none."""
+def one_row(read: Callable[[SourceFile, Hints], Row], source: SourceFile, hints: Hints) -> ReadResults:
+    """Read a file that holds one row; where it holds none, the result has the reason."""
     try:
-        return ReadResults((row(),))
+        return ReadResults((read(source, hints),))
     except UnreadableError as error:
         return ReadResults(rejected=(source.rejected(str(error)),))
 
 
-def _gpus(topology: str) -> int:
-    try:
-        servers = parse_short_form(topology).values()
-    except ValueError as error:
-        raise UnreadableError(f"{topology!r} is no topology such as 8p-tp1-4d-tp2 or agg-tp1-16r") from error
-    return sum(role["replicas"] * role["tensorParallelSize"] for role in servers)
-
-
 def gpu_product(name: str, products: Collection[str]) -> str:
-    """The product without its vendor: `MI300X` of `AMD-Instinct-MI300X`, `H100` of `NVIDIA-H100-80GB-HBM3`. One of
-    `products`, the catalogue's, is known by its name alone.
+    """Return the product without its vendor: `MI300X` of `AMD-Instinct-MI300X`, `H100` of `NVIDIA-H100-80GB-HBM3`. One
+    of `products`, the catalogue's, is known by its name alone.
     """
     words = name.replace(" ", "-").split("-")
     known = [word for word in words if word in products]

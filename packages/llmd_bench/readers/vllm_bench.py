@@ -4,7 +4,7 @@ Sets of `--metadata KEY=VALUE` with the names of hints (`gpus`, `gpu`, `topology
 as such. Source: vLLM, vllm/benchmarks/serve.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llmd_base.row import CONDITIONS, Quantiles, Row
@@ -31,33 +31,26 @@ _METADATA = (
 _MARKS = ("request_throughput", "output_throughput", "completed")
 
 FAR_BELOW = 0.9
-"""With both a rate and a limit of requests in flight, the limit sets the pace once the rate is missed by this much."""
+"""Share of the rate below which a limit of requests in flight sets the pace, where there are a rate and a limit."""
 
 
 def detect(source: SourceFile) -> bool:
-    """Whether its first object has vLLM's names of rates and counts."""
+    """Check that a file has vLLM's names of rates and counts."""
     return source.path.suffix in {".json", ".jsonl"} and all(f'"{mark}"' in source.text for mark in _MARKS)
 
 
 def read(source: SourceFile, hints: Hints) -> ReadResults:
-    """A row for each result, and the lines that are none."""
+    """Read a row for each result, and the lines that are none."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
-    for line, content in _results(source):
+    lines = [(number, line) for number, line in enumerate(source.text.splitlines(), 1) if line.strip()]
+    results: list[tuple[int | None, Mapping[str, Any] | None]] = [(number, json_object(line)) for number, line in lines]
+    for line, content in [(None, source.mapping)] if source.mapping else results:
         try:
             rows.append(_row(source, line, content, hints))
         except UnreadableError as error:
             rejected.append(source.rejected(str(error), line))
     return ReadResults(tuple(rows), tuple(rejected))
-
-
-def _results(source: SourceFile) -> Iterator[tuple[int | None, Mapping[str, Any] | None]]:
-    if source.mapping:
-        yield None, source.mapping
-        return
-    for number, line in enumerate(source.text.splitlines(), 1):
-        if line.strip():
-            yield number, json_object(line)
 
 
 def _row(source: SourceFile, line: int | None, content: Mapping[str, Any] | None, hints: Hints) -> Row:
@@ -94,29 +87,22 @@ def _row(source: SourceFile, line: int | None, content: Mapping[str, Any] | None
 
 
 def _unanswered(result: SourceDocument, completed: int) -> int:
-    """Releases that don't count failures leave them out of `completed`."""
+    """Return the requests without an answer: releases that don't count failures leave them out of `completed`."""
     return (result.whole("num_prompts") or completed) - completed
 
 
 def _load(result: SourceDocument) -> dict[str, Any]:
-    """A limit of requests in flight makes a closed loop; a rate without one is Poisson where its burstiness is 1."""
+    """Return arrival, rate and concurrency. A limit of requests in flight makes a closed loop; a rate without one is
+    Poisson where its burstiness is 1.
+    """
     rate, limit = result.content.get("request_rate"), result.number("max_concurrency")
     at_once = rate is None or str(rate) == "inf"
     if at_once:
         return {"arrival": "closed", "concurrency": limit or result.number("num_prompts")}
-    offered = result.number("request_rate")
-    achieved = result.number("request_throughput") or 0.0
-    if limit is not None and offered is not None and achieved < FAR_BELOW * offered:
+    offered, achieved = result.number("request_rate"), result.number("request_throughput")
+    if limit is not None and offered is not None and (achieved or 0.0) < FAR_BELOW * offered:
         return {"arrival": "closed", "concurrency": limit}
+    mean_ms = result.number("mean_e2el_ms")
+    in_flight = None if mean_ms is None or achieved is None else mean_ms / 1000 * achieved  # Little's law
     poisson = result.number("burstiness") in {None, 1.0}
-    return {
-        "arrival": "poisson" if poisson else None,
-        "offered_requests_per_s": offered,
-        "concurrency": _in_flight(result),
-    }
-
-
-def _in_flight(result: SourceDocument) -> float | None:
-    """Requests in flight on average (Little's law), where the result has whole latencies."""
-    mean_ms, requests_per_s = result.number("mean_e2el_ms"), result.number("request_throughput")
-    return None if mean_ms is None or requests_per_s is None else mean_ms / 1000 * requests_per_s
+    return {"arrival": "poisson" if poisson else None, "offered_requests_per_s": offered, "concurrency": in_flight}

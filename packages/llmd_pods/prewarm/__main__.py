@@ -13,11 +13,11 @@ from .places import ENCODINGS, REHEARSED_VOCABULARY, CacheFolder, RemoteFile, Un
 WRITABLE = (
     "its folder has to be this user's, or its export has to map all users to the owner (File Storage: squash all)"
 )
-"""What a cache needs that this program can't write to."""
+"""Words for what a cache needs that this program can't write to."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fills the cache as the command line and the environment say; 1 and the reason where it can't be."""
+    """Fill the cache as the command line and the environment say; return 1 after an error, which is printed."""
     parser = argparse.ArgumentParser(description="Puts the weights of one model into a cache.")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--repository", required=True)

@@ -1,10 +1,9 @@
-"""Who fills a model's place in a cache, and from where."""
+"""Filling of a model's place in a cache: the source of its files, and the lock that lets one program at a time work."""
 
 import argparse
 import os
 import re
 import socket
-import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Generator, Sequence
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from . import PrewarmError, say
+from . import PrewarmError, repeated, say
 from .places import CacheFolder, Listing, RemoteFile
 from .sources import list_hugging_face, list_object_storage
 from .transfer import Download
@@ -25,7 +24,7 @@ _ADDRESS = re.compile(r"https?://[^/?#@\s]+/[^?#\s]*")
 
 
 def run(place: CacheFolder, options: argparse.Namespace) -> None:
-    """Fills the place as the command line and the environment say.
+    """Fill the place as the command line and the environment say.
 
     Raises:
         PrewarmError: a person has to look at it.
@@ -33,11 +32,15 @@ def run(place: CacheFolder, options: argparse.Namespace) -> None:
         OSError: the cache can't be written to.
     """
     web, list_files = _source(options)
-    ensure(place, list_files, web, options.connections, _vocabulary_files(options))
+    vocabulary: list[RemoteFile] = [options.vocabulary] if options.vocabulary else []
+    if options.source != "hugging-face":  # pods that get weights from a bucket may reach nothing else
+        bucket = secret_of(os.environ, "MODEL_SOURCE_URL").rstrip("/")
+        vocabulary = [replace(file, url=f"{bucket}/{urllib.parse.quote(file.path, safe='')}") for file in vocabulary]
+    ensure(place, list_files, web, options.connections, vocabulary)
 
 
 def fill(place: CacheFolder, listing: Listing, web: Web, connections: int) -> None:
-    """Downloads all files of a listing and writes down that they are there."""
+    """Download all files of a listing and write down that they are there."""
     if not any(file.path.endswith(".safetensors") for file in listing.files):
         raise PrewarmError(f"{place.repository} at {place.revision} has no weights (*.safetensors)")
     Download(web, place, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
@@ -52,7 +55,7 @@ def ensure(
     vocabulary: Sequence[RemoteFile] = (),
     poll_s: float = 5.0,
 ) -> None:
-    """Returns as soon as the model is complete, whoever completed it. No token goes to where the vocabulary is."""
+    """Return as soon as the model is complete, whoever completed it. No token goes to where the vocabulary is."""
     while not (place.is_complete() and place.has(vocabulary)):
         with fill_lock(place) as is_holder:
             if is_holder and not place.is_complete():
@@ -62,16 +65,6 @@ def ensure(
         if not is_holder:
             say(f"{place.repository}: another pod fills the cache")
             time.sleep(poll_s)
-
-
-def _vocabulary_files(options: argparse.Namespace) -> list[RemoteFile]:
-    """Where weights come from a bucket, the vocabulary does too: such pods may reach nothing else."""
-    if options.vocabulary is None:
-        return []
-    if options.source == "hugging-face":
-        return [options.vocabulary]
-    bucket = secret_of(os.environ, "MODEL_SOURCE_URL").rstrip("/")
-    return [replace(options.vocabulary, url=f"{bucket}/{urllib.parse.quote(options.vocabulary.path, safe='')}")]
 
 
 def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
@@ -92,7 +85,7 @@ def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
 
 @contextmanager
 def fill_lock(place: CacheFolder) -> Generator[bool]:
-    """Whether this program is the one that fills the model's folder. The lock of one that died is taken over.
+    """Yield True if this program is the one that fills the model's folder. The lock of one that died is taken over.
 
     It is a file with a pulse, because locks of the operating system don't reach over every network file system.
     """
@@ -100,14 +93,10 @@ def fill_lock(place: CacheFolder) -> Generator[bool]:
     if not _take(place.lock):
         yield False
         return
-    end = threading.Event()
-    pulse = threading.Thread(target=_beat, args=(place.lock, end), daemon=True)
-    pulse.start()
     try:
-        yield True
+        with repeated(lambda: place.lock.exists() and place.lock.touch(), HEARTBEAT_S):
+            yield True
     finally:
-        end.set()
-        pulse.join()
         place.lock.unlink(missing_ok=True)
 
 
@@ -123,7 +112,7 @@ def _take(lock: Path) -> bool:
 
 
 def _age_s(lock: Path) -> float:
-    """Age by the file system's own clock."""
+    """Return a lock's age by the file system's own clock."""
     probe = lock.with_name(f"{lock.name}.{os.urandom(16).hex()}")
     probe.touch()
     try:
@@ -132,9 +121,3 @@ def _age_s(lock: Path) -> float:
         return 0.0
     finally:
         probe.unlink()
-
-
-def _beat(lock: Path, end: threading.Event) -> None:
-    while not end.wait(HEARTBEAT_S):
-        if lock.exists():
-            lock.touch()

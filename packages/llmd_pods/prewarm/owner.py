@@ -20,41 +20,29 @@ GROUP = 0
 
 
 def give(folder: Path, user: int) -> int:
-    """Gives a folder and all that lies in it to a user. Links are given, not followed.
+    """Give a folder and all that lies in it to a user. Links are given, not followed.
 
     Returns:
         The number of files and folders that belonged to somebody else.
     """
     count = 0
-    for _, folders, files, folder_descriptor in os.fwalk(folder):
-        count += _give_folder(folder_descriptor, user)
+    for _, folders, files, descriptor in os.fwalk(folder):
+        facts = os.fstat(descriptor)
+        if facts.st_uid != user:  # the mode comes first: afterwards the folder is somebody else's
+            os.fchmod(descriptor, stat.S_IMODE(facts.st_mode) | stat.S_IRWXU | stat.S_IRWXG)
+            os.fchown(descriptor, user, GROUP)
+            count += 1
         for name in [*files, *folders]:
             with suppress(FileNotFoundError):  # another pod fills the cache
-                count += _give_entry(folder_descriptor, name, user)
+                facts = os.lstat(name, dir_fd=descriptor)
+                if facts.st_uid != user and not stat.S_ISDIR(facts.st_mode):  # the turn of folders comes
+                    os.chown(name, user, GROUP, dir_fd=descriptor, follow_symlinks=False)
+                    count += 1
     return count
 
 
-def _give_entry(folder: int, name: str, user: int) -> bool:
-    """What lies in a folder that is open, but folders, whose turn comes."""
-    facts = os.lstat(name, dir_fd=folder)
-    if facts.st_uid == user or stat.S_ISDIR(facts.st_mode):
-        return False
-    os.chown(name, user, GROUP, dir_fd=folder, follow_symlinks=False)
-    return True
-
-
-def _give_folder(folder: int, user: int) -> bool:
-    """A folder that is open. Its mode comes first: afterwards it would be somebody else's."""
-    facts = os.fstat(folder)
-    if facts.st_uid == user:
-        return False
-    os.fchmod(folder, stat.S_IMODE(facts.st_mode) | stat.S_IRWXU | stat.S_IRWXG)
-    os.fchown(folder, user, GROUP)
-    return True
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Gives the folder away. Where it may not, pre-warming says whether it can write nevertheless."""
+    """Give the folder away. Where it may not, pre-warming says whether it can write nevertheless."""
     parser = argparse.ArgumentParser(description="Gives a cache's folder to the user that fills it.")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--user", type=int, required=True)

@@ -1,4 +1,4 @@
-"""Where a model lies in a cache, and what it is made of."""
+"""Places of models in a cache, and the files that models are made of."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class UnsafeNameError(Exception):
 
 
 def relative(name: str) -> PurePosixPath:
-    """A file's name that somebody else chose, as a path that stays below whatever folder it is put into.
+    """Return a file's name that somebody else chose as a path that stays below whatever folder it is put into.
 
     Raises:
         UnsafeNameError: it is absolute, or has `..`, `.`, an empty part, a backslash, or a character that no name has.
@@ -64,7 +64,7 @@ def relative(name: str) -> PurePosixPath:
 
 
 def inside(folder: Path, name: str, root: Path | None = None) -> Path:
-    """Where a file lies whose name somebody else chose: below `folder`, whatever links there point to.
+    """Return the path of a file whose name somebody else chose: below `folder`, whatever links there point to.
 
     Args:
         folder: the folder that the name is relative to.
@@ -87,7 +87,7 @@ def inside(folder: Path, name: str, root: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """Where one model lies in a cache."""
+    """Place of one model in a cache."""
 
     cache: Path
     repository: str
@@ -104,7 +104,7 @@ class CacheFolder:
 
     @property
     def record(self) -> Path:
-        """What is complete: written last, read first."""
+        """File with the list of all that is complete: written last, read first."""
         return inside(self.cache / ".llmd-oke", f"{self._name}@{self.revision}.json", self.cache)
 
     @property
@@ -114,7 +114,7 @@ class CacheFolder:
 
     @property
     def lock(self) -> Path:
-        """There while one program fills the model's folder."""
+        """File that is there while one program fills the model's folder."""
         return self.cache / ".llmd-oke" / f"{self._name}.lock"
 
     @property
@@ -123,11 +123,11 @@ class CacheFolder:
         return inside(self.cache / ".llmd-oke", f"{self._name}.unfinished", self.cache)
 
     def snapshot(self, commit: str) -> Path:
-        """The folder of one commit."""
+        """Return the folder of one commit."""
         return inside(self.folder / "snapshots", commit, self.cache)
 
     def is_complete(self) -> bool:
-        """Whether every file of the record is there with its size. Their contents were judged when they came."""
+        """Check that every file of the record is there with its size. Their contents were judged when they came."""
         try:
             record = json.loads(self.record.read_text())
             folder = self.snapshot(record["commit"])
@@ -140,25 +140,25 @@ class CacheFolder:
         return whole
 
     def has(self, files: Sequence[RemoteFile]) -> bool:
-        """Whether files lie in the cache with their sizes. Their contents were judged when they came."""
+        """Check that files lie in the cache with their sizes. Their contents were judged when they came."""
         paths = [(inside(self.cache, file.path), file.size) for file in files]
         return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
     def point_to(self, commit: str) -> None:
-        """Makes the commit the one that is found without naming any."""
+        """Make the commit the one that is found without naming any."""
         reference = self.folder / "refs" / "main"
         if not reference.is_file() or reference.read_text() != commit:
             write_whole(reference, commit)
 
     def finish(self, listing: Listing) -> None:
-        """Writes down that all files are there."""
+        """Write down that all files are there."""
         self.point_to(listing.commit)
         sizes = {file.path: file.size for file in listing.files}
         write_whole(self.record, json.dumps({"commit": listing.commit, "files": sizes}, indent=1))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that nobody sees a part of it."""
+    """Write a file so that nobody sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.urandom(16).hex()}")
     partial.write_text(text)

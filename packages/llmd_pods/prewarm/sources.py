@@ -1,4 +1,4 @@
-"""What files a model has, by those who have them."""
+"""Listings of the files that a model has, from Hugging Face or a bucket."""
 
 import base64
 import binascii
@@ -9,7 +9,6 @@ import urllib.parse
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from . import PrewarmError
 from .places import Listing, RemoteFile
@@ -19,7 +18,7 @@ SKIPPED_FOLDERS = ("original", "metal")
 """Weights in formats that vLLM doesn't read; it leaves `original` out too."""
 
 MAX_PAGES = 1000
-"""Of a listing: a thousand files each."""
+"""Most pages of a listing: a thousand files each."""
 
 SUMS = "SHA256SUMS"
 """Name of the file beside a model's objects with their SHA-256, as `sha256sum` writes it."""
@@ -32,7 +31,7 @@ _SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 
 
 def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -> Listing:
-    """The files of a repository at a revision."""
+    """List the files of a repository at a revision."""
     model = f"{endpoint}/api/models/{repository}"
     with _listing_errors(f"{model}/revision/{revision}"):
         commit = str(web.read_json(f"{model}/revision/{urllib.parse.quote(revision, safe='')}")[0]["sha"])
@@ -45,11 +44,12 @@ def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -
     for _ in range(MAX_PAGES):
         with _listing_errors(page):
             entries, next_page = web.read_json(page)
-            files += [
-                _of_hugging_face(entry, f"{endpoint}/{repository}/resolve/{commit}")
-                for entry in entries
-                if entry["type"] == "file" and entry["path"].split("/")[0] not in SKIPPED_FOLDERS
-            ]
+            for entry in entries:
+                path, lfs = entry["path"], entry.get("lfs")
+                if entry["type"] == "file" and path.split("/")[0] not in SKIPPED_FOLDERS:
+                    url = f"{endpoint}/{repository}/resolve/{commit}/{urllib.parse.quote(path)}"
+                    check, facts = ("sha256", lfs) if lfs else ("git", entry)
+                    files.append(RemoteFile(path, _size(facts["size"]), url, check, facts["oid"]))
             if next_page and not next_page.startswith(f"{endpoint}/"):
                 raise ValueError("its next page lies with another host, which the token is not for")
         if not next_page:
@@ -60,7 +60,7 @@ def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -
 
 @contextmanager
 def _listing_errors(url: str) -> Generator[None]:
-    """What is no listing is refused in words."""
+    """Refuse what is no listing, in words."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
@@ -73,16 +73,8 @@ def _size(value: object) -> int:
     return value
 
 
-def _of_hugging_face(entry: dict[str, Any], base: str) -> RemoteFile:
-    url = f"{base}/{urllib.parse.quote(entry['path'])}"
-    lfs = entry.get("lfs")
-    if lfs:
-        return RemoteFile(entry["path"], _size(lfs["size"]), url, "sha256", lfs["oid"])
-    return RemoteFile(entry["path"], _size(entry["size"]), url, "git", entry["oid"])
-
-
 def list_object_storage(web: Web, source_url: str, repository: str, revision: str = "main") -> Listing:
-    """The files under a repository's name in a bucket, by a pre-authenticated request that may list.
+    """List the files under a repository's name in a bucket, by a pre-authenticated request that may list.
 
     A bucket has no commits, so names, sizes and checksums make one. A `SHA256SUMS` among the files wins over the
     checksums of Object Storage.
@@ -97,7 +89,15 @@ def list_object_storage(web: Web, source_url: str, repository: str, revision: st
         query = urllib.parse.urlencode({"prefix": prefix, "start": start, "fields": "name,size,md5"})
         with _listing_errors(base):
             document, _ = web.read_json(f"{base}?{query}")
-            files += [_of_object_storage(entry, base, prefix) for entry in document["objects"] if entry["size"]]
+            for entry in document["objects"]:
+                if not entry["size"]:
+                    continue
+                name: str = entry["name"]
+                if not name.startswith(prefix):
+                    raise ValueError(f"{name[:80]!r} is not below {prefix}")
+                url = base + urllib.parse.quote(name, safe="")
+                check, digest = _by_md5(entry.get("md5") or "")
+                files.append(RemoteFile(name.removeprefix(prefix), _size(entry["size"]), url, check, digest))
             start = document.get("nextStartWith") or ""
         if not start:
             break
@@ -111,16 +111,10 @@ def list_object_storage(web: Web, source_url: str, repository: str, revision: st
     return Listing(commit, tuple(files))
 
 
-def _of_object_storage(entry: dict[str, Any], base: str, prefix: str) -> RemoteFile:
-    if not entry["name"].startswith(prefix):
-        raise ValueError(f"{entry['name'][:80]!r} is not below {prefix}")
-    url = base + urllib.parse.quote(entry["name"], safe="")
-    path = entry["name"].removeprefix(prefix)
-    return RemoteFile(path, _size(entry["size"]), url, *_by_md5(entry.get("md5") or ""))
-
-
 def _by_md5(digest: str) -> tuple[str, str]:
-    """Objects that were uploaded in parts have no MD5 of their content but one of their parts' (`<md5>-<parts>`)."""
+    """Return check and digest by an MD5: objects that were uploaded in parts have none of their content but one of
+    their parts' (`<md5>-<parts>`).
+    """
     if _PARTS_DIGEST.fullmatch(digest):
         return "md5-of-parts", digest
     try:
@@ -146,7 +140,7 @@ def _with_checksums(web: Web, files: list[RemoteFile]) -> list[RemoteFile]:
 
 
 def _of_headers(web: Web, url: str) -> dict[str, str]:
-    """Checksums that Object Storage has for an object but doesn't list."""
+    """Return the checksums that Object Storage has for an object but doesn't list."""
     headers = web.head(url)
     try:
         sha256 = base64.b64decode(headers.get("opc-content-sha256", ""), validate=True)

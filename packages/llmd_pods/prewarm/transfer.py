@@ -4,15 +4,13 @@ import base64
 import hashlib
 import os
 import shutil
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
 
-from . import PrewarmError, say
+from . import PrewarmError, repeated, say
 from .places import CacheFolder, RemoteFile, inside
 from .web import CHUNK_BYTES, Web, with_tries, without_secrets
 
@@ -31,10 +29,10 @@ _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 class Download:
-    """Downloads files into a folder of a cache and tells how far it is."""
+    """Download of files into a folder of a cache, which tells how far it is."""
 
     def __init__(self, web: Web, place: CacheFolder, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
-        """Takes files into a folder of the cache of `place`; what is not verified yet lies in its `unfinished`.
+        """Take files into a folder of the cache of `place`; what is not verified yet lies in its `unfinished`.
 
         Raises:
             UnsafeNameError: a file would lie elsewhere, links in the cache included.
@@ -56,20 +54,20 @@ class Download:
         self._initial_bytes = 0
 
     def run(self, connections: int) -> None:
-        """Downloads what is missing."""
+        """Download what is missing."""
         self._initial_bytes = self._present_bytes()
-        self._check_room()
-        end = threading.Event()
-        reporter = threading.Thread(target=self._report_until, args=(end,), daemon=True)
-        reporter.start()
-        try:
-            with ThreadPoolExecutor(connections) as pool:
-                largest_first = sorted(self._files, key=lambda file: -file.size)
-                for future in [pool.submit(self._fetch, file) for file in largest_first]:
-                    future.result()
-        finally:
-            end.set()
-            reporter.join()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        room = os.statvfs(self._folder)
+        free, need = room.f_bavail * room.f_frsize, self._total_bytes - self._initial_bytes
+        if free < need:
+            raise PrewarmError(f"{need / GIB:.1f} GiB are needed in {self._folder}, {free / GIB:.1f} GiB are free")
+        with (
+            repeated(lambda: say(self.report()), REPORT_PERIOD_S),
+            ThreadPoolExecutor(connections) as pool,
+        ):
+            largest_first = sorted(self._files, key=lambda file: -file.size)
+            for future in [pool.submit(self._fetch, file) for file in largest_first]:
+                future.result()
         reason = "were uploaded in parts of a size that was not found"
         _refuse_unverifiable(sorted(self._unknown_part_files), len(self._files), reason)
         shutil.rmtree(self._unfinished, ignore_errors=True)
@@ -79,7 +77,7 @@ class Download:
         say(f"{self._name}: all {len(self._files)} files have the announced checksums ({by_check})")
 
     def report(self) -> str:
-        """How far it is, in a line."""
+        """Describe how far the download is, in a line."""
         present, total = self._present_bytes(), self._total_bytes
         seconds = max(0.001, time.monotonic() - self._start_s)
         speed = max(0, present - self._initial_bytes) / seconds
@@ -87,21 +85,10 @@ class Download:
         share = 100 * present / total if total else 100
         return f"{self._name}: {amount(present)} of {amount(total)} ({share:.0f} %), {amount(speed)}/s{forecast}"
 
-    def _report_until(self, end: threading.Event) -> None:
-        while not end.wait(REPORT_PERIOD_S):
-            say(self.report())
-
     def _present_bytes(self) -> int:
-        """Bytes of the files that are there, whole or in part."""
+        """Return the bytes of the files that are there, whole or in part."""
         paths = ((self._targets[file.path], self._partials[file.path]) for file in self._files)
         return sum(min(max(map(_size, pair)), file.size) for pair, file in zip(paths, self._files, strict=True))
-
-    def _check_room(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        room = os.statvfs(self._folder)
-        free, need = room.f_bavail * room.f_frsize, self._total_bytes - self._initial_bytes
-        if free < need:
-            raise PrewarmError(f"{need / GIB:.1f} GiB are needed in {self._folder}, {free / GIB:.1f} GiB are free")
 
     def _fetch(self, file: RemoteFile) -> None:
         target, partial = self._targets[file.path], self._partials[file.path]
@@ -130,12 +117,12 @@ class Download:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 where there is none."""
+    """Return the bytes of a file; 0 where there is none."""
     return path.stat().st_size if path.is_file() else 0
 
 
 def amount(size: float) -> str:
-    """Bytes for people, in the unit that fits."""
+    """Describe a number of bytes for people, in the unit that fits."""
     unit, name = next(((unit, name) for unit, name in _UNITS if size >= unit), (1, "B"))
     return f"{size / unit:.1f} {name}"
 
@@ -147,15 +134,21 @@ def _refuse_unverifiable(paths: Sequence[str], count: int, reason: str) -> None:
 
 
 def has_digest(path: Path, file: RemoteFile) -> bool:
-    """Whether a file has the content that its source announced. Parts have one size, all but the last."""
-    if file.check != "md5-of-parts":
-        return content_digest(path, file.check) == file.digest
-    sizes = part_sizes(file.size, int(file.digest.rpartition("-")[2]))
-    return any(digest_of_parts(path, size) == file.digest for size in sizes)
+    """Check that a file has the content that its source announced. Parts have one size, all but the last."""
+    if file.check == "md5-of-parts":
+        sizes = part_sizes(file.size, int(file.digest.rpartition("-")[2]))
+        return any(digest_of_parts(path, size) == file.digest for size in sizes)
+    header = f"blob {path.stat().st_size}\0".encode() if file.check == "git" else b""
+    digest = hashlib.new("sha1" if file.check == "git" else file.check, header, usedforsecurity=False)
+    with path.open("rb") as content:
+        while chunk := content.read(CHUNK_BYTES):
+            digest.update(chunk)
+    found = base64.b64encode(digest.digest()).decode() if file.check == "md5" else digest.hexdigest()
+    return found == file.digest
 
 
 def part_sizes(size: int, parts: int) -> list[int]:
-    """The sizes in bytes, whole MiB, that as many parts of a file may have had; usual ones first."""
+    """Return the sizes in bytes, whole MiB, that as many parts of a file may have had; usual ones first."""
     if parts == 1:
         return [size]
     smallest, above = -(-size // parts), -(-size // (parts - 1))
@@ -165,29 +158,16 @@ def part_sizes(size: int, parts: int) -> list[int]:
 
 
 def digest_of_parts(path: Path, part_bytes: int) -> str:
-    """The checksum that Object Storage gives what is uploaded in parts: the MD5 of their MD5s, and their number."""
+    """Return the checksum that Object Storage gives what is uploaded in parts: the MD5 of their MD5s, and their
+    number.
+    """
     digests: list[bytes] = []
     with path.open("rb") as content:
-        while part := _md5_of_part(content, part_bytes):
-            digests.append(part)
+        for _ in range(0, path.stat().st_size, part_bytes):
+            digest, rest_bytes = hashlib.md5(usedforsecurity=False), part_bytes
+            while rest_bytes and (chunk := content.read(min(CHUNK_BYTES, rest_bytes))):
+                digest.update(chunk)
+                rest_bytes -= len(chunk)
+            digests.append(digest.digest())
     whole = hashlib.md5(b"".join(digests), usedforsecurity=False).digest()
     return f"{base64.b64encode(whole).decode()}-{len(digests)}"
-
-
-def _md5_of_part(content: BinaryIO, part_bytes: int) -> bytes:
-    """The MD5 of what comes next; empty at the end."""
-    digest, rest_bytes = hashlib.md5(usedforsecurity=False), part_bytes
-    while rest_bytes and (chunk := content.read(min(CHUNK_BYTES, rest_bytes))):
-        digest.update(chunk)
-        rest_bytes -= len(chunk)
-    return digest.digest() if rest_bytes < part_bytes else b""
-
-
-def content_digest(path: Path, check: str) -> str:
-    """The digest of a file in the way of its source: `sha256`, `git` or `md5`."""
-    header = f"blob {path.stat().st_size}\0".encode() if check == "git" else b""
-    digest = hashlib.new("sha1" if check == "git" else check, header, usedforsecurity=False)
-    with path.open("rb") as content:
-        while chunk := content.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return base64.b64encode(digest.digest()).decode() if check == "md5" else digest.hexdigest()

@@ -22,10 +22,15 @@ ANSWER_TIMEOUT_S = 60.0
 TRIES = 8
 LONGEST_PAUSE_S = 60.0
 _FINAL = {400, 401, 403, 404, 410}
+_HINTS = {
+    401: ": the token is missing or not valid",
+    403: ": the token may not read this; was the model's license accepted?",
+    404: ": there is no such repository, revision or bucket",
+}
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Takes a token to no other host than the one that it is for."""
+    """Handler of redirects that takes a token to no other host than the one that it is for."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         redirect = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -36,12 +41,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Web:
-    """Reads URLs, with a token where there is one."""
+    """Reader of URLs, with a token where there is one."""
 
     token: str | None = None
 
     def open(self, url: str, headers: dict[str, str] | None = None, method: str = "GET") -> Any:
-        """The answer, open for reading."""
+        """Open a URL and return the answer, open for reading."""
         request = urllib.request.Request(url, headers=dict(headers or {}), method=method)  # noqa: S310 - https by the endpoints' defaults
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
@@ -61,16 +66,18 @@ class Web:
             shutil.copyfileobj(answer, content, CHUNK_BYTES)
 
     def read_json(self, url: str) -> tuple[Any, str]:
-        """The document, and the URL of its next page if there is one."""
+        """Read a document, and return it with the URL of its next page if there is one."""
 
         def request() -> tuple[Any, str]:
             with self.open(url) as answer:
-                return json.load(answer), _next_page(answer.headers.get("Link", ""))
+                links: list[str] = answer.headers.get("Link", "").split(",")
+                next_page = next((link for link in links if 'rel="next"' in link), "")
+                return json.load(answer), next_page.partition("<")[2].partition(">")[0]
 
         return with_tries(request, without_secrets(url))
 
     def read_text(self, url: str, most_bytes: int) -> str:
-        """The text of a small file, at most as many bytes of it."""
+        """Read the text of a small file, at most as many bytes of it."""
 
         def request() -> str:
             with self.open(url) as answer:
@@ -79,7 +86,7 @@ class Web:
         return with_tries(request, without_secrets(url))
 
     def head(self, url: str) -> dict[str, str]:
-        """The headers of a file without its content, names in small letters."""
+        """Read the headers of a file without its content, names in small letters."""
 
         def request() -> dict[str, str]:
             with self.open(url, method="HEAD") as answer:
@@ -88,20 +95,15 @@ class Web:
         return with_tries(request, without_secrets(url))
 
 
-def _next_page(link: str) -> str:
-    parts = [part.strip() for part in link.split(",") if 'rel="next"' in part]
-    return parts[0].partition("<")[2].partition(">")[0] if parts else ""
-
-
 def without_secrets(url: str) -> str:
-    """The URL for messages: a pre-authenticated request is a secret in its path."""
+    """Return the URL for messages: a pre-authenticated request is a secret in its path."""
     parts = urllib.parse.urlsplit(url)
     path = parts.path.partition("/p/")[0] + "/p/..." if "/p/" in parts.path else parts.path
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
 
 
 def secret_of(environment: Mapping[str, str], name: str) -> str:
-    """The secret in a variable, without the line end that a file leaves; empty where there is none.
+    """Return the secret in a variable, without the line end that a file leaves; empty where there is none.
 
     Raises:
         PrewarmError: it has what a line of HTTP can't carry, which errors of the library would show.
@@ -113,13 +115,14 @@ def secret_of(environment: Mapping[str, str], name: str) -> str:
 
 
 def with_tries(request: Callable[[], T], label: str) -> T:
-    """Does something, again where the network or the other side failed."""
+    """Call `request`, again where the network or the other side failed."""
     for attempt in range(1, TRIES + 1):
         try:
             return request()
         except urllib.error.HTTPError as error:
             if error.code in _FINAL or attempt == TRIES:
-                raise PrewarmError(f"{label}: HTTP {error.code} {error.reason}{_hint(error.code)}") from error
+                hint = _HINTS.get(error.code, "")
+                raise PrewarmError(f"{label}: HTTP {error.code} {error.reason}{hint}") from error
             problem: Exception = error
         except http.client.HTTPException as error:  # some of them have the address in their words
             if attempt == TRIES:
@@ -135,14 +138,5 @@ def with_tries(request: Callable[[], T], label: str) -> T:
 
 
 def pause_s(attempt: int) -> float:
-    """Seconds to wait after a try that failed."""
+    """Return the seconds to wait after a try that failed."""
     return min(LONGEST_PAUSE_S, 2.0**attempt)
-
-
-def _hint(code: int) -> str:
-    hints = {
-        401: ": the token is missing or not valid",
-        403: ": the token may not read this; was the model's license accepted?",
-        404: ": there is no such repository, revision or bucket",
-    }
-    return hints.get(code, "")
