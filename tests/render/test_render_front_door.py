@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -161,6 +162,20 @@ def test_each_envoy_allows_half_of_what_the_stack_file_allows(rendered: Any):
         for cluster in json.loads(traffic["data"]["clusters.json"])["resources"]
     }
     assert {number for name, number in most.items() if name.startswith("client/alice/")} == {4}
+
+
+def test_a_clients_requests_at_a_time_are_counted_once_for_all_ways_to_a_model(rendered: Any):
+    limits = {"clients": {"alice": {"concurrentRequests": 8}}}
+    door = {"authentication": KEYS, "limits": limits, "hosts": {"gpt.example.com": "gpt-oss-120b"}}
+    result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, frontDoor=door), **secrets())
+    units = clusters(result)
+    name = "client/alice/openai/gpt-oss-120b"
+    assert [other for other in units if other.startswith("client/")] == [name]
+    assert units[name] == {**units["model/gpt-oss-120b"], **units["model/gpt-agg"]}
+    (text,) = [
+        m["data"]["envoy.yaml"] for m in result.manifests() if f'"{name}"' in m.get("data", {}).get("envoy.yaml", "")
+    ]
+    assert set(re.findall('"cluster": "(client/[^"]+)"', text)) == {name}
 
 
 def test_other_weights_change_one_config_map_and_no_pod(rendered: Any):

@@ -413,6 +413,11 @@ async def entitled(units: Units, front: Front) -> dict[str, Any]:
         units.hold.clear()
         streams = [await carol.begin(asks(GPT, stream=True)) for _ in range(2)]
         seen["third"] = await carol.ask(asks(GPT))
+        seen["third_elsewhere"] = [
+            await carol.ask(asks("any"), "/models/gpt/v1/completions"),
+            await carol.ask(asks("any"), "/models/gpt-agg/v1/completions"),
+            await carol.ask(asks(GPT), headers={"host": "gpt.example.com"}),
+        ]
         seen["elsewhere"] = (await carol.ask(asks(LLAMA)))["status"]
         streams[0].close()
 
@@ -422,6 +427,17 @@ async def entitled(units: Units, front: Front) -> dict[str, Any]:
         await until(free, "free of the request whose client has gone")
         units.hold.set()
         streams[1].close()
+        own = [("/models/gpt-agg", {}), ("/models/gpt", {}), ("", {"host": "gpt.example.com"})] * 4
+        answers = [await carol.ask(asks(LLAMA), f"{path}/v1/completions", headers=host) for path, host in own]
+        seen["own_units"] = [answer["document"]["unit"] for answer in answers]
+        front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(0, 100, 0), {"carol": 2}))
+
+        async def moved_on() -> bool:
+            return {(await carol.ask(asks(GPT)))["document"]["unit"] for _ in "12345678"} == {2}
+
+        await until(moved_on, "sending by other weights")
+        alone = await carol.ask(asks("any"), "/models/gpt-agg/v1/completions")
+        seen["unit_without_weight"] = alone["document"]["unit"]
     return seen
 
 

@@ -210,6 +210,18 @@ def test_requests_of_a_client_at_a_time_are_counted_until_it_has_gone(seen):
     assert seen["entitled"]["elsewhere"] == 200
 
 
+def test_requests_by_body_path_and_host_are_counted_together(seen):
+    answers = seen["entitled"]["third_elsewhere"]
+    assert [error(answer)[:2] for answer in answers] == [(429, "rate_limit_exceeded")] * 3
+
+
+def test_counted_requests_by_path_or_host_go_to_the_entrys_own_units(seen):
+    units = seen["entitled"]["own_units"]
+    assert set(units[::3]) == {3}
+    assert {*units[1::3], *units[2::3]} <= {1, 2}
+    assert seen["entitled"]["unit_without_weight"] == 3
+
+
 def test_servers_learn_the_clients_name_and_not_its_key(guarded):
     headers = guarded["alice"]["document"]["headers"]
     assert headers["x-llmd-oke-client"] == "alice"
