@@ -130,8 +130,8 @@ class Limits(ConfigPart):
 
     tokens_per_minute: Annotated[TokensPerMinute | None, Field(exclude_if=is_absent)] = None
     """Tokens that requests of one client may take in a minute, counted as they come: a quarter of the body's bytes, and
-    the tokens that it lets servers generate (`max_tokens`, 1,024 where it says none, for each prompt and each of `n`).
-    What an answer doesn't use is not given back."""
+    the tokens that it lets servers generate (`max_tokens`, or the model's longest sequence where it says none, for each
+    prompt and each of `n`). What an answer doesn't use is not given back."""
 
     clients: dict[ClientName, ClientLimitOrNumber] = Field(default_factory=dict[str, ClientLimit])
     """Other limits for single clients, by the name of their key or the subject (`sub`) of their token. A number is

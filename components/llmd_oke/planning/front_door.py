@@ -1,6 +1,6 @@
 """The front door of a stack: what it leads to, with which weights, and what is wrong with it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from llmd_base.errors import Problem
 
@@ -9,7 +9,7 @@ from llmd_oke.config import CreateCluster, ModelConfig, StackConfig
 from llmd_oke.config.front_door import ClientLimit, FrontDoorConfig, Limits
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, unit_names
-from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
+from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan, ModelPlan
 from llmd_oke.records import record
 
 NAME = "front-door"
@@ -123,6 +123,24 @@ def cache_isolation_advice(door: FrontDoorPlan | None) -> Iterator[Advice]:
             " beginning; with `client` each has its own, and shares nothing"
         )
     yield Advice(f"{_PATH}.cacheIsolation", text)
+
+
+def token_budget_advice(door: FrontDoorPlan | None, models: Sequence[ModelPlan]) -> Iterator[Advice]:
+    """Requests that a limit of tokens never lets pass: those without `max_tokens` count as the longest sequence."""
+    if door is None:
+        return
+    path = f"{_PATH}.limits"
+    limits = {path: door.limits, **{f"{path}.clients.{name}": limit for name, limit in door.clients.items()}}
+    for where, limit in limits.items():
+        most = limit.tokens_per_minute
+        longer = {model.name: model.max_model_len for model in models if most and model.max_model_len >= most}
+        if longer:
+            lengths = ", ".join(f"{name} {tokens:,}" for name, tokens in longer.items())
+            text = (
+                f"each of {FRONT_DOOR_REPLICAS} Envoys allows {most:,} tokens in a minute, and a request that says no"
+                f" max_tokens counts as the longest sequence of its model ({lengths}): it is always refused (429)"
+            )
+            yield Advice(f"{where}.tokensPerMinute", text)
 
 
 def _limit_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:

@@ -96,7 +96,9 @@ def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoor
     units: list[FrontDoorUnitArgs] = [
         {"service": services[unit], "weight": door.weights.get(unit)} for unit in behind.units
     ]
-    return arguments(FrontDoorModelArgs, behind, hosts=behind.hosts or None, units=units)
+    return arguments(
+        FrontDoorModelArgs, behind, hosts=behind.hosts or None, units=units, max_model_len=model.max_model_len
+    )
 
 
 def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | None:

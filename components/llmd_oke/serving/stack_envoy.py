@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from llmd_oke.serving import client_access, client_requests, envoy
 from llmd_oke.serving.client_access import CLIENT_HEADER
+from llmd_oke.serving.client_requests import LongestSequences
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.front_door import (
     ADMIN_PORT,
@@ -86,13 +87,15 @@ _WORDS = {
 @dataclass(frozen=True)
 class ServedModel:
     """A model behind the front door: the `name` of its objects, the `served_name` of requests' bodies, hosts that lead
-    to it alone, and its units, of which those with the weight 0 get requests only where all have it.
+    to it alone, and its units, of which those with the weight 0 get requests only where all have it. Its longest
+    sequence is in tokens.
     """
 
     name: str
     served_name: str
     hosts: tuple[str, ...]
     upstreams: tuple[Upstream, ...]
+    max_model_len: int = field(default_factory=lambda: bounds().longest_sequence)
 
 
 @dataclass(frozen=True)
@@ -260,9 +263,9 @@ def _key_set_cluster(uri: str) -> Config:
     }
 
 
-def salts(secret: str) -> str:
+def salts(models: Sequence[ServedModel], secret: str) -> str:
     """The check of bodies, which gives each client a `cache_salt` made of this secret and its name."""
-    salting = client_requests.salting_filter(secret)
+    salting = client_requests.salting_filter(_longest(models), secret)
     return _resources([_extension(salting["typed_config"], salting["name"])])
 
 
@@ -323,7 +326,7 @@ def _filters(settings: EnvoySettings) -> list[Config]:
     ):
         filters.append(requests)
     salting = _read_filter(client_requests.BODIES_FILTER, SALTS_FILE, "lua.v3.Lua") if settings.salted else None
-    filters += [client_access.bodies_filter(), *client_requests.choosing_filters(salting)]
+    filters += [client_access.bodies_filter(), *client_requests.choosing_filters(_longest(settings.models), salting)]
     if rights := {client: limits.models for client, limits in settings.clients.items() if limits.models is not None}:
         filters.append(client_access.rights_filter(rights, _lists(settings.models, rights)))
     counted = {"format": f"%DYNAMIC_METADATA({client_requests.TOKENS_NAMESPACE}:{client_requests.MODEL_KEY})%"}
@@ -331,6 +334,17 @@ def _filters(settings: EnvoySettings) -> list[Config]:
     if tokens := _limit_filter("tokens", settings.limits.tokens_per_minute, own_tokens, hits_addend=counted):
         filters.append(tokens)
     return [*filters, router_filter()]
+
+
+def _longest(models: Sequence[ServedModel]) -> LongestSequences:
+    named: dict[str, int] = {}
+    for model in models:
+        named[model.served_name] = max(model.max_model_len, named.get(model.served_name, 0))
+    return LongestSequences(
+        hosts={host.lower(): model.max_model_len for model in models for host in model.hosts},
+        entries={model.name: model.max_model_len for model in models},
+        models=named,
+    )
 
 
 def _own(settings: EnvoySettings, name: str) -> dict[str, int]:

@@ -19,6 +19,7 @@ from llmd_oke.objects import (
 )
 from llmd_oke.planning.tags import STACK_TAG
 from llmd_oke.serving import labels, network_policies, stack_envoy
+from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.serving.front_door import CONFIG_FILE, CONFIG_FOLDER, READY_PORT, Upstream, envoys
 from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
 from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
@@ -54,6 +55,9 @@ class FrontDoorModelArgs(TypedDict):
     """Host names that lead to this model alone."""
     units: list[FrontDoorUnitArgs]
     """What serves it."""
+    max_model_len: NotRequired[int | None]
+    """Tokens that one sequence may have, with which answers are counted whose requests don't bound them; 1,048,576 if
+    left out."""
 
 
 class FrontDoorCertificateArgs(TypedDict):
@@ -235,7 +239,10 @@ def secret_objects(args: StackFrontDoorArgs) -> dict[str, Manifest]:
     if (text := _authentication(args)) is not None:
         files: dict[str, pulumi.Input[str]] = {stack_envoy.ACCESS_FILE: text}
         if (secret := args.get("cache_secret")) is not None:
-            files[stack_envoy.SALTS_FILE] = pulumi.Output.from_input(secret).apply(stack_envoy.salts)
+            models = _models(args)
+            files[stack_envoy.SALTS_FILE] = pulumi.Output.from_input(secret).apply(
+                lambda text: stack_envoy.salts(models, text)
+            )
         objects["access"] = _secret(args, ACCESS_SECRET, "Opaque", files)
     return objects
 
@@ -417,7 +424,13 @@ def _models(args: StackFrontDoorArgs, *, weighted: bool = True) -> tuple[ServedM
         return tuple(Upstream(host, 80, weight if weighted else None) for host, weight in hosts)
 
     return tuple(
-        ServedModel(model["name"], model["served_name"], tuple(model.get("hosts") or ()), upstreams(model["units"]))
+        ServedModel(
+            model["name"],
+            model["served_name"],
+            tuple(model.get("hosts") or ()),
+            upstreams(model["units"]),
+            model.get("max_model_len") or bounds().longest_sequence,
+        )
         for model in args["models"]
     )
 

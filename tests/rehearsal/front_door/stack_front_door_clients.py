@@ -36,7 +36,7 @@ from certificates_for_tests import certificate, private_key
 PORT = 9080
 LIMIT_S = 30
 GPT, LLAMA = "openai/gpt-oss-120b", "meta/llama"
-ALICE, BOB, CAROL = (f"sk-{name}-Qm7xT2vKd9RwZb4H" for name in ("alice", "bob", "carol"))
+ALICE, BOB, CAROL, DAVE = (f"sk-{name}-Qm7xT2vKd9RwZb4H" for name in ("alice", "bob", "carol", "dave"))
 HOST = "llm.example.com"
 CACHE_SECRET = "0f1e2d3c4b5a69788796a5b4c3d2e1f0aabbccdd"
 ISSUER, AUDIENCE = "https://id.example.com", "llm"
@@ -51,9 +51,9 @@ def models(*weights: int) -> tuple[ServedModel, ...]:
     copies = tuple(upstream(i + 1, weight) for i, weight in enumerate(weights[:2] or (None, None)))
     other = upstream(3, weights[2] if weights else None)
     return (
-        ServedModel("gpt", GPT, ("gpt.example.com",), copies),
-        ServedModel("gpt-agg", GPT, (), (other,)),
-        ServedModel("llama", LLAMA, (), (upstream(4),)),
+        ServedModel("gpt", GPT, ("gpt.example.com",), copies, 131_072),
+        ServedModel("gpt-agg", GPT, (), (other,), 300),
+        ServedModel("llama", LLAMA, (), (upstream(4),), 300),
     )
 
 
@@ -375,7 +375,7 @@ async def moved(units: Units, front: Front) -> dict[str, Any]:
 async def entitled(units: Units, front: Front) -> dict[str, Any]:
     """What clients get that may use one model, so many tokens in a minute, or one request at a time."""
     seen: dict[str, Any] = {}
-    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB, "carol": CAROL}))
+    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB, "carol": CAROL, "dave": DAVE}))
     front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"carol": 2}))
     async with front.running(), Client(key=ALICE) as alice, Client(key=BOB) as bob, Client(key=CAROL) as carol:
 
@@ -409,6 +409,8 @@ async def entitled(units: Units, front: Front) -> dict[str, Any]:
             {"prompt": ["x"] * 4},
         ]
         seen["large"] = [await bob.ask({**asks(GPT), **more}) for more in large]
+        async with Client(key=DAVE) as dave:
+            seen["unbounded"] = await unbounded(dave)
         seen["small"] = [(await bob.ask(asks(GPT, max_tokens=500)))["status"] for _ in range(7)]
         units.hold.clear()
         streams = [await carol.begin(asks(GPT, stream=True)) for _ in range(2)]
@@ -427,8 +429,8 @@ async def entitled(units: Units, front: Front) -> dict[str, Any]:
         await until(free, "free of the request whose client has gone")
         units.hold.set()
         streams[1].close()
-        own = [("/models/gpt-agg", {}), ("/models/gpt", {}), ("", {"host": "gpt.example.com"})] * 4
-        answers = [await carol.ask(asks(LLAMA), f"{path}/v1/completions", headers=host) for path, host in own]
+        own = ("/models/gpt-agg", None), ("/models/gpt", None), ("", {"host": "gpt.example.com"})
+        answers = [await carol.ask(asks(LLAMA), f"{path}/v1/completions", headers=host) for path, host in own * 4]
         seen["own_units"] = [answer["document"]["unit"] for answer in answers]
         front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(0, 100, 0), {"carol": 2}))
 
@@ -438,6 +440,42 @@ async def entitled(units: Units, front: Front) -> dict[str, Any]:
         await until(moved_on, "sending by other weights")
         alone = await carol.ask(asks("any"), "/models/gpt-agg/v1/completions")
         seen["unit_without_weight"] = alone["document"]["unit"]
+    return seen
+
+
+async def unbounded(client: Client) -> dict[str, list[dict[str, Any]]]:
+    """What requests are told that don't say how long an answer may be: of a model with a long and one with a short
+    longest sequence, where the client has 3,500 tokens.
+    """
+    completions, chat, responses = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+    long: list[tuple[str, dict[str, object]]] = [
+        (completions, {}),
+        (completions, {"max_tokens": None}),
+        (completions, {"max_completion_tokens": 1, "max_output_tokens": 1}),
+        (completions, {"max_tokens": 0}),
+        (completions, {"max_tokens": "\u0661"}),
+        (chat, {}),
+        (chat, {"max_tokens": None, "max_completion_tokens": None}),
+        (chat, {"max_output_tokens": 1}),
+        (chat, {"max_tokens": 1, "max_completion_tokens": 0}),
+        (responses, {"max_tokens": 1}),
+        ("/v1/messages", {"max_output_tokens": 1}),
+        (f"/models/gpt{completions}", {"model": LLAMA}),
+    ]
+    short: list[tuple[str, dict[str, object]]] = [
+        (completions, {"model": LLAMA}),
+        (completions, {"model": LLAMA, "max_tokens": None}),
+        (f"/models/llama{chat}", {}),
+        (f"/models/gpt-agg{completions}", {}),
+        (chat, {"max_tokens": None, "max_completion_tokens": 300}),
+        (responses, {"max_output_tokens": 300}),
+        ("/v1/embeddings", {}),
+    ]
+    seen = {
+        name: [await client.ask({**asks(GPT), **more}, path) for path, more in cases]
+        for name, cases in {"long": long, "short": short}.items()
+    }
+    seen["long"].append(await client.ask(asks(LLAMA), headers={"host": "gpt.example.com"}))
     return seen
 
 
@@ -494,8 +532,8 @@ async def guarded(front: Front) -> dict[str, Any]:
 
 async def salted(front: Front) -> dict[str, Any]:
     """Clients whose prefix cache is their own."""
-    access = stack_envoy.api_keys({"alice": ALICE, "bob": BOB})
-    front.write(stack_envoy.ACCESS_FOLDER, authentication_json=access, salts_json=stack_envoy.salts(CACHE_SECRET))
+    access, own_salts = stack_envoy.api_keys({"alice": ALICE, "bob": BOB}), stack_envoy.salts(models(), CACHE_SECRET)
+    front.write(stack_envoy.ACCESS_FOLDER, authentication_json=access, salts_json=own_salts)
     front.move()
     seen: dict[str, Any] = {}
     async with front.running(), Client(key=ALICE) as alice, Client(key=BOB) as bob, Client() as pod:
@@ -630,6 +668,7 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
         "alice": ClientLimits(models=(LLAMA,)),
         "bob": ClientLimits(tokens_per_minute=3500),
         "carol": ClientLimits(concurrent_requests=2),
+        "dave": ClientLimits(tokens_per_minute=3500),
     }
     seen["entitled"] = await entitled(
         units, Front(folder / "own", replace(free, authenticated=True, clients=own), program)

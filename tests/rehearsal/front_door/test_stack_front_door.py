@@ -203,6 +203,12 @@ def test_tokens_of_a_minute_are_those_that_a_request_may_take(seen):
     assert entitled["small"] == [200] * 6 + [429]  # of 3,500; 500 each and those of their bodies
 
 
+def test_an_answer_without_a_bound_counts_as_the_longest_sequence_of_its_model(seen):
+    answers = seen["entitled"]["unbounded"]
+    assert [error(answer)[:2] for answer in answers["long"]] == [(429, "rate_limit_exceeded")] * 13
+    assert [answer["status"] for answer in answers["short"]] == [200] * 7
+
+
 def test_requests_of_a_client_at_a_time_are_counted_until_it_has_gone(seen):
     status, code, words = error(seen["entitled"]["third"])
     assert (status, code) == (429, "rate_limit_exceeded")

@@ -102,6 +102,14 @@ def test_check_says_what_shared_prefix_cache_costs_and_what_its_isolation(isolat
     assert words in said["frontDoor.cacheIsolation"]
 
 
+def test_check_says_which_requests_a_limit_of_tokens_never_lets_pass():
+    limits = {"tokensPerMinute": 300_000, "clients": {"small": {"tokensPerMinute": 200_000}}}
+    door = {"authentication": KEYS, "limits": limits}
+    said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
+    assert "gpt-oss-120b 131,072" in said["frontDoor.limits.clients.small.tokensPerMinute"]
+    assert "frontDoor.limits.tokensPerMinute" not in said
+
+
 def test_the_internet_gets_neither_plain_nor_free_access():
     result = refused(exposure="public", loadBalancer={"subnetId": ocid("subnet")})
     assert set(result) == {"frontDoor.tls", "frontDoor.authentication"}
