@@ -183,6 +183,16 @@ def test_no_model_of_the_catalogue_is_longer_than_one_of_unknown_length_counts()
     assert max(lengths) <= bounds().longest_sequence
 
 
+def test_models_and_requests_at_a_time_of_all_clients_hold_for_those_not_listed(rendered: Any):
+    own = {"models": ["gpt-agg"], "concurrentRequests": 8}
+    limits = {"models": [], "concurrentRequests": 16, "clients": {"alice": own}}
+    result = rendered(stack(AGGREGATED, frontDoor={"authentication": KEYS, "limits": limits}), **secrets())
+    (text,) = [m["data"]["envoy.yaml"] for m in result.manifests() if "client-rights" in str(m)]
+    tables = dict(re.findall(r"local (\w+) = (.*?)\\n", text[text.index("local Models") :].replace('\\"', "'")))
+    assert tables["Models"] == "{['alice'] = {['openai/gpt-oss-120b'] = true}, [''] = {}}"
+    assert (tables["Most"], tables["Counted"]) == ("4", "{['alice'] = true}")
+
+
 def test_a_clients_requests_at_a_time_are_counted_once_for_all_ways_to_a_model(rendered: Any):
     limits = {"clients": {"alice": {"concurrentRequests": 8}}}
     door = {"authentication": KEYS, "limits": limits, "hosts": {"gpt.example.com": "gpt-oss-120b"}}

@@ -83,6 +83,7 @@ def front_door_args(
         api_keys=None if keys is None else {name: pulumi.Output.secret(key) for name, key in keys.items()},
         tokens=_tokens(door, secrets.key_set),
         cache_secret=None if secrets.cache_secret is None else pulumi.Output.secret(secrets.cache_secret),
+        allowed_models=None if door.limits.models is None else list(door.limits.models),
         clients=door.clients or None,
         load_balancer=load_balancer_args(plan, door.exposure, door.load_balancer, access),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from llmd_oke.serving import client_access, client_requests, envoy
-from llmd_oke.serving.client_access import CLIENT_HEADER
+from llmd_oke.serving.client_access import CLIENT_HEADER, ConcurrentRequests
 from llmd_oke.serving.client_requests import LongestSequences
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.front_door import (
@@ -327,13 +327,25 @@ def _filters(settings: EnvoySettings) -> list[Config]:
         filters.append(requests)
     salting = _read_filter(client_requests.BODIES_FILTER, SALTS_FILE, "lua.v3.Lua") if settings.salted else None
     filters += [client_access.bodies_filter(), *client_requests.choosing_filters(_longest(settings.models), salting)]
-    if rights := {client: limits.models for client, limits in settings.clients.items() if limits.models is not None}:
-        filters.append(client_access.rights_filter(rights, _lists(settings.models, rights)))
+    filters += _rights(settings)
     counted = {"format": f"%DYNAMIC_METADATA({client_requests.TOKENS_NAMESPACE}:{client_requests.MODEL_KEY})%"}
     own_tokens = _own(settings, "tokens_per_minute")
     if tokens := _limit_filter("tokens", settings.limits.tokens_per_minute, own_tokens, hits_addend=counted):
         filters.append(tokens)
     return [*filters, router_filter()]
+
+
+def _rights(settings: EnvoySettings) -> list[Config]:
+    """The filter of models and of requests at a time, where clients don't have all that they like."""
+    everybody = settings.limits
+    limits = {**settings.clients, "": everybody}
+    rights = {client: limit.models for client, limit in limits.items() if limit.models is not None}
+    most = everybody.concurrent_requests
+    if not rights and most is None:
+        return []
+    counted = list(_own(settings, "concurrent_requests"))
+    requests = None if most is None else ConcurrentRequests(most, counted)
+    return [client_access.rights_filter(rights, _lists(settings.models, rights), requests)]
 
 
 def _longest(models: Sequence[ServedModel]) -> LongestSequences:

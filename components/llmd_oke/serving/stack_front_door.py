@@ -101,7 +101,7 @@ class FrontDoorClientArgs(TypedDict):
     concurrent_requests: NotRequired[int | None]
     """Requests under way at a time, at each model."""
     models: NotRequired[list[str] | None]
-    """Served names of the models that it may use; all if left out."""
+    """Served names of the models that it may use."""
 
 
 class FrontDoorLoadBalancerArgs(TypedDict):
@@ -149,6 +149,11 @@ class StackFrontDoorArgs(TypedDict):
     """Requests of each client in a minute at each of the two Envoys; as many as it likes if left out."""
     tokens_per_minute: NotRequired[int | None]
     """Tokens that requests of each client may take in a minute at each of the two Envoys; any number if left out."""
+    concurrent_requests: NotRequired[int | None]
+    """Requests of each client under way at a time, at each model and each of the two Envoys, whose two threads allow
+    half of it each; any number if left out."""
+    allowed_models: NotRequired[list[str] | None]
+    """Served names of the models that clients may use; all if left out."""
     clients: NotRequired[dict[str, FrontDoorClientArgs] | None]
     """Other limits of single clients, by their names."""
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
@@ -395,7 +400,14 @@ def _settings(args: StackFrontDoorArgs) -> EnvoySettings:
         models=_models(args, weighted=False),
         encrypted=encrypted(args),
         authenticated=authenticated(args),
-        limits=ClientLimits(args.get("requests_per_minute"), args.get("tokens_per_minute")),
+        limits=_client(
+            {
+                "requests_per_minute": args.get("requests_per_minute"),
+                "tokens_per_minute": args.get("tokens_per_minute"),
+                "concurrent_requests": args.get("concurrent_requests"),
+                "models": args.get("allowed_models"),
+            }
+        ),
         key_set_uri=(args.get("tokens") or {}).get("key_set_uri"),
         clients={name: _client(client) for name, client in (args.get("clients") or {}).items()},
         tokens=args.get("tokens") is not None,

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import re
+import secrets
 import ssl
 import subprocess
 import sys
@@ -563,6 +564,7 @@ async def signed(front: Front) -> dict[str, Any]:
     }
     seen: dict[str, Any] = {}
     async with front.running():
+        seen["guessed"] = await guessed_tokens(key, good)
         for name, change in changes.items():
             async with Client(key=token(key, good | change)) as client:
                 seen[name] = await client.ask(asks(LLAMA))
@@ -577,6 +579,82 @@ async def signed(front: Front) -> dict[str, Any]:
         async with Client(key=token(key, good | {"exp": now + 900})) as fresh:
             seen["fresh_beside_repeated"] = (await fresh.ask(asks(LLAMA)))["status"]
     return seen
+
+
+async def guessed_tokens(key: rsa.RSAPrivateKey, good: Mapping[str, object]) -> dict[str, Any]:
+    """What is told of tokens none of which comes twice, of one that passed before them, and of one that comes after."""
+    said = token(key, good).rpartition(".")[0]
+    told: Counter[str] = Counter()
+    beside: list[int] = []
+    async with Client(key=token(key, {**good, "exp": int(time.time()) + 700})) as known, Client() as client:
+        beside.append((await known.ask(path="/v1/models"))["status"])
+
+        async def too_many() -> bool:
+            guesses = ({"authorization": f"Bearer {said}.{encoded(secrets.token_bytes(256))}"} for _ in range(400))
+            asked = asyncio.gather(*(client.ask(path="/v1/models", headers=headers) for headers in guesses))
+            beside.extend([(await known.ask(path="/v1/models"))["status"] for _ in "12345678"])
+            told.update(answer["document"]["error"]["message"] for answer in await asked)
+            return any("Too many tokens" in words for words in told)
+
+        await until(too_many, "refusing tokens that haven't passed before")
+    async with Client(key=token(key, {**good, "exp": int(time.time()) + 800})) as fresh:
+
+        async def passes() -> bool:
+            return (await fresh.ask(path="/v1/models"))["status"] == 200
+
+        await until(passes, "verifying other tokens")
+    return {"told": told, "beside": beside}
+
+
+async def unlisted(units: Units, front: Front) -> dict[str, Any]:
+    """What clients get of whom the limits say nothing: one model, and four requests at a time, two by each thread."""
+    key = rsa.generate_private_key(65537, 2048)
+    front.admit(stack_envoy.tokens(ISSUER, [AUDIENCE], json.dumps(public_set(key, "1"))))
+    front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"team": 6}))
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + 600}
+    seen: dict[str, Any] = {}
+    async with (
+        front.running(),
+        Client(key=token(key, claims | {"sub": "team"})) as team,
+        Client(key=token(key, claims | {"sub": "other"})) as other,
+        Client(key=token(key, claims)) as nameless,
+    ):
+        seen["team"] = [(await team.ask(asks(name)))["status"] for name in (GPT, LLAMA)]
+        for name, client in (("other", other), ("nameless", nameless)):
+            seen[name] = [await client.ask(asks(LLAMA)), await client.ask(asks(GPT))]
+            seen[name].append(await client.ask(asks(LLAMA), "/models/gpt/v1/completions"))
+            seen[name].append(await client.ask(path="/v1/models"))
+        units.hold.clear()
+        for name, client in (("other_at_a_time", other), ("team_at_a_time", team)):
+            begun = [await client.begin(asks(LLAMA, stream=True)) for _ in range(9)]
+            seen[name] = Counter(str(response.status) for response in begun)
+            if client is other:
+                seen["crowded"] = await crowded(other)
+                seen["nameless_beside"] = (await nameless.ask(asks(LLAMA)))["status"]
+                begun.pop().close()
+                units.hold.set()
+                seen["ends"] = [(await response.content.read()).decode()[-3:] for response in begun]
+                units.hold.clear()
+                again = [await client.begin(asks(LLAMA, stream=True)) for _ in range(9)]
+                seen["again_at_a_time"] = Counter(str(response.status) for response in again)
+                begun.extend(again)
+            for response in begun:
+                response.close()
+
+            async def free(client: Client = client) -> bool:
+                answers = await asyncio.gather(*(client.ask(asks(LLAMA)) for _ in range(2)))
+                return {answer["status"] for answer in answers} == {200}
+
+            await until(free, "free of requests whose client has gone")
+        units.hold.set()
+    return seen
+
+
+async def crowded(client: Client) -> dict[str, Any]:
+    """What a client is told that has as many requests under way as it may have, at whichever thread."""
+    path = "/models/llama/v1/completions"
+    answers = await asyncio.gather(*(client.ask(asks("any"), path) for _ in range(20)))
+    return next(answer for answer in answers if answer["status"] == 429)
 
 
 async def fetched(folder: Path, settings: EnvoySettings, program: str) -> dict[str, Any]:
@@ -677,6 +755,10 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     tokens.move()
     seen["signed"] = await signed(tokens)
     seen["fetched"] = await fetched(folder, free, program)
+    others = ClientLimits(concurrent_requests=4, models=(LLAMA,))
+    listed = {"team": ClientLimits(concurrent_requests=6, models=(GPT, LLAMA))}
+    by_default = replace(free, authenticated=True, tokens=True, limits=others, clients=listed)
+    seen["unlisted"] = await unlisted(units, Front(folder / "unlisted", by_default, program))
     isolated = replace(free, authenticated=True, salted=True)
     seen["salted"] = await salted(Front(folder / "salted", isolated, program))
     return seen
