@@ -92,9 +92,11 @@ def rights_filter(
     lists: Mapping[str, Mapping[str, str]],
     concurrent_requests: ConcurrentRequests | None,
 ) -> Config:
-    """Lets clients use some models only, and have so many requests under way at each.
+    """Make the filter that lets clients use some models only, and have so many requests under way at each.
 
-    A client that opens few connections may be at one thread of an Envoy alone, which allows its share.
+    Clusters count exactly, but only for clients whose names are known when Envoy starts; those of tokens are not. The
+    filter has a state for each of Envoy's threads, so that each thread allows its share: a client that opens few
+    connections may be at one of them alone.
 
     Args:
         rights: served names of models by the names of clients; all others have those of "", or all where it is missing.
