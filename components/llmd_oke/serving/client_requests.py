@@ -84,7 +84,7 @@ def choosing_filters(longest: LongestSequences, salting: Config | None = None) -
 
 
 def salting_filter(longest: LongestSequences, secret: str) -> Config:
-    """Make the last of `choosing_filters`, which gives each client a `cache_salt` of its own, of a secret of the stack."""
+    """Make the last of `choosing_filters`, with a `cache_salt` for each client, of a secret of the stack."""
     return _bodies(_CHOOSE, longest=longest, secret=secret)
 
 
