@@ -116,7 +116,7 @@ def test_units_send_no_more_of_an_unread_answer_than_a_front_door_holds():
             if "health_checks" in c
         ),
     ]
-    assert len(clusters) == 5
+    assert len(clusters) == 4
     for cluster in clusters:
         (option,) = cluster["upstream_bind_config"]["socket_options"]
         assert (option["description"], option["int_value"]) == ("SO_RCVBUF", bounds().socket_kib * 1024)

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from certificates_for_tests import certificate, private_key
 from llmd_base.errors import InvalidStack
+from llmd_oke import catalogue
+from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.testing import Rendered
 from render_support import selects
 from stack_files import created_pool, created_stack, model, stack
@@ -35,6 +38,7 @@ def secured(rendered: Any) -> Rendered:
         "host": HOST,
         "tls": {"kind": "config"},
         "authentication": KEYS,
+        **TRUSTED,
         **TRUSTED,
         "limits": {"requestsPerMinute": 60},
     }
@@ -168,6 +172,51 @@ def test_each_envoy_allows_half_of_what_the_stack_file_allows(rendered: Any):
         for cluster in json.loads(traffic["data"]["clusters.json"])["resources"]
     }
     assert {number for name, number in most.items() if name.startswith("client/alice/")} == {4}
+
+
+def test_a_request_without_max_tokens_counts_as_what_its_servers_may_generate(rendered: Any):
+    door = {
+        "authentication": KEYS,
+        **TRUSTED,
+        "limits": {"tokensPerMinute": 1_000_000},
+        "hosts": {"a.example.com": "gpt-agg"},
+    }
+    short = model("agg-tp1-4r", name="gpt-agg", engine={"maxModelLen": 8192})
+    result = rendered(stack(model("2p-tp1-2d-tp1"), short, frontDoor=door), **secrets())
+    (text,) = [m["data"]["envoy.yaml"] for m in result.manifests() if "tokens-per-minute" in str(m)]
+    longest = text.split("local Longest = ")[1].split("\\n")[0].replace('\\"', '"')
+    assert longest == (
+        '{["hosts"] = {["a.example.com"] = 8192}, ["entries"] = {["gpt-oss-120b"] = 131072, ["gpt-agg"] = 8192},'
+        ' ["models"] = {["openai/gpt-oss-120b"] = 131072}}'
+    )
+
+
+def test_no_model_of_the_catalogue_is_longer_than_one_of_unknown_length_counts():
+    lengths = [entry.max_model_len for name in catalogue.model_names() if (entry := catalogue.model(name))]
+    assert max(lengths) <= bounds().longest_sequence
+
+
+def test_models_and_requests_at_a_time_of_all_clients_hold_for_those_not_listed(rendered: Any):
+    own = {"models": ["gpt-agg"], "concurrentRequests": 8}
+    limits = {"models": [], "concurrentRequests": 16, "clients": {"alice": own}}
+    result = rendered(stack(AGGREGATED, frontDoor={"authentication": KEYS, **TRUSTED, "limits": limits}), **secrets())
+    (text,) = [m["data"]["envoy.yaml"] for m in result.manifests() if "client-rights" in str(m)]
+    tables = dict(re.findall(r"local (\w+) = (.*?)\\n", text[text.index("local Models") :].replace('\\"', "'")))
+    assert tables["Models"] == "{['alice'] = {['openai/gpt-oss-120b'] = true}, [''] = {}}"
+    assert (tables["Most"], tables["Counted"]) == ("4", "{['alice'] = true}")
+
+
+def test_a_clients_requests_at_a_time_are_counted_once_for_all_ways_to_a_model(rendered: Any):
+    limits = {"clients": {"alice": {"concurrentRequests": 8}}}
+    door = {"authentication": KEYS, **TRUSTED, "limits": limits, "hosts": {"gpt.example.com": "gpt-oss-120b"}}
+    result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, frontDoor=door), **secrets())
+    units = clusters(result)
+    name = "client/alice/openai/gpt-oss-120b"
+    assert [other for other in units if other.startswith("client/")] == [name]
+    assert units[name] == {**units["model/gpt-oss-120b"], **units["model/gpt-agg"]}
+    texts = [m["data"]["envoy.yaml"] for m in result.manifests() if "envoy.yaml" in m.get("data", {})]
+    (text,) = [text for text in texts if f'"{name}"' in text]
+    assert set(re.findall('"cluster": "(client/[^"]+)"', text)) == {name}
 
 
 def test_other_weights_change_one_config_map_and_no_pod(rendered: Any):

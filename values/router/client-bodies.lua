@@ -1,5 +1,5 @@
 -- Holds bodies of clients' requests to values/router/client-requests.yaml: tables (Anywhere, Prefixes, Places, Deepest,
--- MostNames, LongestName, AssumedOutput, BytesPerToken, Salt) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
+-- MostNames, LongestName, BytesPerToken, Salt) and client-headers.lua stand before this text, and what an Envoy does with `check` behind it. Python and Go
 -- read a body differently where it is no strict JSON, says a field twice or isn't UTF-8, so that such a body is refused.
 
 local Escapes = {[34] = true, [47] = true, [92] = true, [98] = true, [102] = true, [110] = true, [114] = true, [116] = true}
@@ -148,22 +148,17 @@ local function read_name(s, i, depth, place, seen, path)
   return skip(s, i + 1), inner, name, compared
 end
 
--- What a request may let servers generate. vLLM takes a number in quotes too.
-local Outputs = {max_tokens = true, max_completion_tokens = true, max_output_tokens = true}
-
-local function generated(outputs, answers, prompts)
-  return (outputs or AssumedOutput) * math.max(answers or 1, 1) * math.max(prompts, 1)
-end
-
--- Refuses what isn't a JSON object or has a field that isn't a client's. Answers its `model`, "" where it is no text, and
--- how many tokens it may let servers generate.
-local function scan(s)
-  local top, outputs, answers, prompts = nil, nil, nil, 0
+-- Refuses what isn't a JSON object or has a field that isn't a client's. Answers its `model`, "" where it is no text, how many
+-- sequences it has servers generate, and how many tokens each may have by the fields `outputs` of its path: none where they
+-- say nothing that can be relied on. vLLM takes a number in quotes too, and null for nothing.
+local function scan(s, outputs)
+  local top, most, unclear, answers, prompts = nil, nil, false, nil, 0
 
   local function said(text)
     local number = tonumber(text)
-    if Outputs[top] and number then outputs = math.max(outputs or 0, number) end
     if top == "n" and number then answers = number end
+    if not outputs[top] or text == "null" then return end
+    if number and number >= 1 then most = math.max(most or 0, number) else unclear = true end
   end
 
   local seen, objects, places, paths = {}, {}, {}, {}
@@ -187,7 +182,7 @@ local function scan(s)
         model = last - i > LongestName and "" or sub(s, i + 1, last - 1)
         if escaped then model = unescaped(model) end
       end
-      if depth == 1 and (Outputs[top] or top == "n") then
+      if depth == 1 and (outputs[top] or top == "n") then
         local text = sub(s, i + 1, last - 1)
         said((string.gsub(escaped and unescaped(text) or text, "_", "")))
       end
@@ -208,7 +203,7 @@ local function scan(s)
       b = byte(s, i)
       if depth == 0 then
         if b then malformed(i) end
-        return model, generated(outputs, answers, prompts)
+        return model, math.max(answers or 1, 1) * math.max(prompts, 1), not unclear and most or nil
       end
       if b == 44 then
         i = skip(s, i + 1)
@@ -244,8 +239,8 @@ local function salt(handle, text)
   handle:headers():replace("content-length", tostring(handle:body():setBytes(salted)))
 end
 
--- Holds back a request until its body is whole, and refuses it, or answers its model, and how many tokens it may take: those
--- of its body, by bytes, and those that it may let servers generate.
+-- Holds back a request until its body is whole, and refuses it, or answers its model, the tokens of its body, by bytes, how
+-- many sequences it has servers generate, and the tokens of each, where the body says them.
 local function check(handle)
   local method = handle:headers():get(":method")
   local body = handle:body()
@@ -258,11 +253,11 @@ local function check(handle)
     respond(handle, 400, "The body is missing.", "invalid_json")
     return
   end
-  local text = body:getBytes(0, size)
-  local passed, model, output = pcall(scan, text)
-  if passed and Salt and row_of(handle:headers()).salted then salt(handle, text) end
+  local text, row = body:getBytes(0, size), row_of(handle:headers())
+  local passed, model, sequences, most = pcall(scan, text, row and row.outputs or {})
+  if passed and Salt and row.salted then salt(handle, text) end
   if size > 1048576 then collectgarbage() end
-  if passed then return model, size / BytesPerToken + output end
+  if passed then return model, size / BytesPerToken, row and row.outputs and sequences or 0, most end
   if type(model) ~= "table" then error(model, 0) end
   respond(handle, 400, model.message, model.code, model.param)
 end

@@ -11,11 +11,14 @@ its own, with points), or there where its text isn't in the body (`data:…`).""
 
 
 class ClientPath(Entry):
-    """A path that clients may ask. Its prefix cache can be `salted`, can't (`unsalted`), or isn't read (`uncached`)."""
+    """A path that clients may ask. Its prefix cache can be `salted`, can't (`unsalted`), or isn't read (`uncached`);
+    `outputs` are fields that bound its answers, none where nothing is generated.
+    """
 
     path: str
     method: Literal["GET", "POST"]
     cache: Literal["salted", "unsalted", "uncached"]
+    outputs: tuple[str, ...] = ()
     source: str
 
 

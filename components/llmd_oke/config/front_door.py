@@ -108,7 +108,7 @@ class ClientLimit(ConfigPart):
     """Requests under way at a time, at each model."""
 
     models: Annotated[Items[DnsLabel] | None, Field(exclude_if=is_absent)] = None
-    """Models that it may use, by the names of their objects; all if left out."""
+    """Models that it may use, by the names of their objects."""
 
 
 def _from_number(value: object) -> object:
@@ -130,8 +130,17 @@ class Limits(ConfigPart):
 
     tokens_per_minute: Annotated[TokensPerMinute | None, Field(exclude_if=is_absent)] = None
     """Tokens that requests of one client may take in a minute, counted as they come: a quarter of the body's bytes, and
-    the tokens that it lets servers generate (`max_tokens`, 1,024 where it says none, for each prompt and each of `n`).
-    What an answer doesn't use is not given back."""
+    the tokens that it lets servers generate (`max_tokens`, or the model's longest sequence where it says none, for each
+    prompt and each of `n`). What an answer doesn't use is not given back."""
+
+    concurrent_requests: Annotated[ConcurrentRequests | None, Field(exclude_if=is_absent)] = None
+    """Requests of one client under way at a time, at each model; any number if left out. Each of the two threads of an
+    Envoy allows a quarter of it, which is all that a client gets by one connection; a number in `clients` is counted by
+    the Envoy as a whole."""
+
+    models: Annotated[Items[DnsLabel] | None, Field(exclude_if=is_absent)] = None
+    """Models that clients may use, by the names of their objects; all if left out. With an empty list only `clients`
+    with models of their own may use any."""
 
     clients: dict[ClientName, ClientLimitOrNumber] = Field(default_factory=dict[str, ClientLimit])
     """Other limits for single clients, by the name of their key or the subject (`sub`) of their token. A number is

@@ -10,7 +10,7 @@ from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.config import FileStorage, NodeDisk, StackConfig
 from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.planning.container_images import registry_advice
-from llmd_oke.planning.front_door import cache_isolation_advice
+from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_advice
 from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
@@ -55,6 +55,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *network_policy_advice(plan),
         *_without_rdma(plan),
         *cache_isolation_advice(plan.front_door),
+        *token_budget_advice(plan.front_door, plan.models),
         *gateway_advice(plan),
         *monitoring_advice(plan),
         *registry_advice(plan),

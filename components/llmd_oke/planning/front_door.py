@@ -1,6 +1,6 @@
 """The front door of a stack: what it leads to, with which weights, and what is wrong with it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from llmd_base.errors import Problem
 
@@ -9,8 +9,8 @@ from llmd_oke.config import CreateCluster, ModelConfig, StackConfig
 from llmd_oke.config.front_door import ClientLimit, FrontDoorConfig, Limits
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.network_policies import network_policies
-from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, unit_names
-from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
+from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_THREADS, unit_names
+from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan, ModelPlan
 from llmd_oke.records import record
 
 NAME = "front-door"
@@ -29,14 +29,14 @@ def front_door(config: StackConfig) -> FrontDoorPlan | None:
     return record(
         FrontDoorPlan,
         door,
-        limits=ClientLimitsPlan(_share(limits.requests_per_minute), _share(limits.tokens_per_minute)),
+        limits=_client_limits(limits, served),
         clients={name: _client_limits(limit, served) for name, limit in limits.clients.items()},
         models=tuple(_model(door, model) for model in config.models),
     )
 
 
-def _client_limits(own: ClientLimit, served: Mapping[str, str]) -> ClientLimitsPlan:
-    """What one of the Envoys allows a client."""
+def _client_limits(own: Limits | ClientLimit, served: Mapping[str, str]) -> ClientLimitsPlan:
+    """What one of the Envoys allows a client, or each of them."""
     models = None if own.models is None else tuple(dict.fromkeys(served[name] for name in own.models if name in served))
     return ClientLimitsPlan(
         _share(own.requests_per_minute), _share(own.tokens_per_minute), _share(own.concurrent_requests), models
@@ -130,6 +130,24 @@ def cache_isolation_advice(door: FrontDoorPlan | None) -> Iterator[Advice]:
     yield Advice(f"{_PATH}.cacheIsolation", text)
 
 
+def token_budget_advice(door: FrontDoorPlan | None, models: Sequence[ModelPlan]) -> Iterator[Advice]:
+    """Requests that a limit of tokens never lets pass: those without `max_tokens` count as the longest sequence."""
+    if door is None:
+        return
+    path = f"{_PATH}.limits"
+    limits = {path: door.limits, **{f"{path}.clients.{name}": limit for name, limit in door.clients.items()}}
+    for where, limit in limits.items():
+        most = limit.tokens_per_minute
+        longer = {model.name: model.max_model_len for model in models if most and model.max_model_len >= most}
+        if longer:
+            lengths = ", ".join(f"{name} {tokens:,}" for name, tokens in longer.items())
+            text = (
+                f"each of {FRONT_DOOR_REPLICAS} Envoys allows {most:,} tokens in a minute, and a request that says no"
+                f" max_tokens counts as the longest sequence of its model ({lengths}): it is always refused (429)"
+            )
+            yield Advice(f"{where}.tokensPerMinute", text)
+
+
 def _limit_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:
     limits = door.limits
     if limits is None:
@@ -138,28 +156,36 @@ def _limit_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Prob
         why = "without it clients can't be told apart"
         yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or no limits", why)
     path = f"{_PATH}.limits"
+    known = [model.object_name for model in config.models]
     yield from _share_problems(path, limits)
+    yield from _models_problems(path, limits, known)
     for name, limit in limits.clients.items():
         yield from _share_problems(f"{path}.clients.{name}", limit)
-        known = [model.object_name for model in config.models]
-        if limit.models == ():
+        yield from _models_problems(f"{path}.clients.{name}", limit, known)
+        if (limits.models if limit.models is None else limit.models) == ():
             why = "a client without a model can ask nothing"
             yield Problem(f"{path}.clients.{name}.models", "no model", "one of " + ", ".join(known), why)
-        for i, model in enumerate(limit.models or ()):
-            if model not in known:
-                why = "the stack has no model whose objects have this name"
-                yield Problem(f"{path}.clients.{name}.models[{i}]", model, did_you_mean(model, known), why)
+
+
+def _models_problems(path: str, limits: Limits | ClientLimit, known: Sequence[str]) -> Iterator[Problem]:
+    for i, model in enumerate(limits.models or ()):
+        if model not in known:
+            why = "the stack has no model whose objects have this name"
+            yield Problem(f"{path}.models[{i}]", model, did_you_mean(model, known), why)
 
 
 def _share_problems(path: str, limits: Limits | ClientLimit) -> Iterator[Problem]:
-    """Each Envoy allows its share."""
-    numbers = {"requestsPerMinute": limits.requests_per_minute, "tokensPerMinute": limits.tokens_per_minute}
-    if isinstance(limits, ClientLimit):
-        numbers["concurrentRequests"] = limits.concurrent_requests
-    for key, number in numbers.items():
-        if number is not None and number % FRONT_DOOR_REPLICAS:
-            why = f"each of {FRONT_DOOR_REPLICAS} Envoys allows its share"
-            yield Problem(f"{path}.{key}", number, f"a multiple of {FRONT_DOOR_REPLICAS}", why)
+    """Each Envoy allows its share, and of requests at a time that all clients may have each of its threads."""
+    envoys, threads = FRONT_DOOR_REPLICAS, FRONT_DOOR_THREADS if isinstance(limits, Limits) else 1
+    allowing = f"{envoys} Envoys" if threads == 1 else f"the {threads} threads of {envoys} Envoys"
+    numbers = (
+        ("requestsPerMinute", limits.requests_per_minute, envoys, f"{envoys} Envoys"),
+        ("tokensPerMinute", limits.tokens_per_minute, envoys, f"{envoys} Envoys"),
+        ("concurrentRequests", limits.concurrent_requests, envoys * threads, allowing),
+    )
+    for key, number, shares, who in numbers:
+        if number is not None and number % shares:
+            yield Problem(f"{path}.{key}", number, f"a multiple of {shares}", f"each of {who} allows its share")
 
 
 def _load_balancer_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:

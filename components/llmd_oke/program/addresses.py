@@ -83,6 +83,7 @@ def front_door_args(
         api_keys=None if keys is None else {name: pulumi.Output.secret(key) for name, key in keys.items()},
         tokens=_tokens(door, secrets.key_set),
         cache_secret=None if secrets.cache_secret is None else pulumi.Output.secret(secrets.cache_secret),
+        allowed_models=None if door.limits.models is None else list(door.limits.models),
         clients=door.clients or None,
         load_balancer=load_balancer_args(plan, door.exposure, door.load_balancer, access),
     )
@@ -96,7 +97,9 @@ def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoor
     units: list[FrontDoorUnitArgs] = [
         {"service": services[unit], "weight": door.weights.get(unit)} for unit in behind.units
     ]
-    return arguments(FrontDoorModelArgs, behind, hosts=behind.hosts or None, units=units)
+    return arguments(
+        FrontDoorModelArgs, behind, hosts=behind.hosts or None, units=units, max_model_len=model.max_model_len
+    )
 
 
 def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | None:

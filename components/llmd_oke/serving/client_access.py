@@ -6,6 +6,7 @@ Envoy's project counts its Lua filter as robust against untrusted clients, and a
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llmd_oke.planning.placement import FRONT_DOOR_THREADS
@@ -47,11 +48,16 @@ def keys_filter(digests: Mapping[str, str]) -> Config:
 
 
 def tokens_filter() -> Config:
-    """Answers 429 to a token that was refused too often in a minute, before it is verified once more."""
+    """Answers 429 to a token that was refused too often in a minute, before it is verified once more, and to those that
+    haven't passed before, while too many are refused.
+    """
     return {
         "name": TOKENS_FILTER,
         "typed_config": _lua(
-            "client-tokens", RefusalsPerMinute=bounds().refusals_per_minute, PassedNamespace=TOKENS_NAMESPACE
+            "client-tokens",
+            RefusalsPerMinute=bounds().refusals_per_minute,
+            FailuresPerSecond=bounds().refused_tokens_per_second,
+            PassedNamespace=TOKENS_NAMESPACE,
         ),
     }
 
@@ -73,18 +79,40 @@ def bodies_filter() -> Config:
     }
 
 
-def rights_filter(rights: Mapping[str, Sequence[str]], lists: Mapping[str, Mapping[str, str]]) -> Config:
-    """Lets clients use some models only, by their served names; clients without rights of their own use all.
+@dataclass(frozen=True)
+class ConcurrentRequests:
+    """Requests that a client may have under way at each model at a time, other than those that clusters count."""
 
-    `lists` are what `/v1/models` answers them, by client and by what its route says of itself.
+    most: int
+    counted_by_clusters: Sequence[str]
+
+
+def rights_filter(
+    rights: Mapping[str, Sequence[str]],
+    lists: Mapping[str, Mapping[str, str]],
+    concurrent_requests: ConcurrentRequests | None,
+) -> Config:
+    """Make the filter that lets clients use some models only, and have so many requests under way at each.
+
+    Clusters count exactly, but only for clients whose names are known when Envoy starts; those of tokens are not. The
+    filter has a state for each of Envoy's threads, so that each thread allows its share: a client that opens few
+    connections may be at one of them alone.
+
+    Args:
+        rights: served names of models by the names of clients; all others have those of "", or all where it is missing.
+        lists: what `/v1/models` answers, by client and by what its route says of itself.
+        concurrent_requests: of clients at one Envoy; any number if None.
     """
+    most = concurrent_requests
     return {
         "name": RIGHTS_FILTER,
         "typed_config": _lua(
             "client-rights",
             Models={client: dict.fromkeys(models, True) for client, models in rights.items()},
-            Lists={client: ", ".join(models) for client, models in rights.items()},
+            Lists={client: ", ".join(models) or "none" for client, models in rights.items()},
             Entries={client: dict(texts) for client, texts in lists.items()},
+            Most=None if most is None else max(1, most.most // FRONT_DOOR_THREADS),
+            Counted={} if most is None else dict.fromkeys(most.counted_by_clusters, True),
             NameHeader=CLIENT_HEADER,
             Namespace=MODEL_NAMESPACE,
             Key=MODEL_KEY,

@@ -6,6 +6,7 @@ Lua filter, which its project counts as robust against untrusted clients (extens
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, cast
 
@@ -31,6 +32,15 @@ _PATH_PREFIX = "^/models/[^/]+"
 _FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
 
 Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LongestSequences:
+    """Tokens that one sequence may have, by what leads to a model: hosts, entries of paths, and models of bodies."""
+
+    hosts: Mapping[str, int]
+    entries: Mapping[str, int]
+    models: Mapping[str, int]
 
 
 def filters(largest_body_mib: int = LARGEST_BODY_MIB, *, salted: bool = False) -> list[Config]:
@@ -62,27 +72,29 @@ def cleaning_filter(*more: str) -> Config:
     return _headers("clean(handle)", name="client-headers", dropped=more)
 
 
-def choosing_filters(salting: Config | None = None) -> list[Config]:
+def choosing_filters(longest: LongestSequences, salting: Config | None = None) -> list[Config]:
     """Checks requests whose headers are clean, writes the body's `model` down, and has the route chosen anew by it.
 
     Args:
+        longest: what a sequence is counted with of which the request doesn't say how long it may be.
         salting: a filter that says where the one of `salting_filter` is found, where clients have salts.
     """
     admitted = _headers("admit(handle)", name="client-paths", path_prefix=_PATH_PREFIX, salting=salting is not None)
-    return [admitted, _buffer(LARGEST_BODY_MIB), salting or _bodies(_CHOOSE)]
+    return [admitted, _buffer(LARGEST_BODY_MIB), salting or _bodies(_CHOOSE, longest=longest)]
 
 
-def salting_filter(secret: str) -> Config:
-    """The last of `choosing_filters`, which gives each client a `cache_salt` of its own, of a secret of the stack."""
-    return _bodies(_CHOOSE, secret=secret)
+def salting_filter(longest: LongestSequences, secret: str) -> Config:
+    """Make the last of `choosing_filters`, with a `cache_salt` for each client, of a secret of the stack."""
+    return _bodies(_CHOOSE, longest=longest, secret=secret)
 
 
 _MAX_TOKENS = 10**9
 """That a request is counted with: as many as a limit may be."""
 
-_CHOOSE = f"""local model, tokens = check(handle)
+_CHOOSE = f"""local model, read, sequences, most = check(handle)
   if model then handle:streamInfo():dynamicMetadata():set("{MODEL_NAMESPACE}", "{MODEL_KEY}", model) end
-  local counted = math.ceil(math.max(1, math.min(tokens or 1, {_MAX_TOKENS})))
+  local tokens = model and read + sequences * (most or longest(handle:headers(), model)) or 1
+  local counted = math.ceil(math.max(1, math.min(tokens, {_MAX_TOKENS})))
   handle:streamInfo():dynamicMetadata():set("{TOKENS_NAMESPACE}", "{MODEL_KEY}", counted)
   handle:clearRouteCache()"""
 """No filter of Envoy's own chooses the route anew."""
@@ -99,10 +111,18 @@ def _headers(
     return _lua(name, _header_tables(dropped, path_prefix, salting=salting), ("router/client-headers",), do)
 
 
-def _bodies(do: str, *, salted: bool = False, secret: str | None = None) -> Config:
-    tables = {**_header_tables((), _PATH_PREFIX if secret else None), **_body_tables(salted=salted), "Salt": secret}
+def _bodies(
+    do: str, *, salted: bool = False, longest: LongestSequences | None = None, secret: str | None = None
+) -> Config:
+    tables = {
+        **_header_tables((), None if longest is None else _PATH_PREFIX, counted=longest is not None),
+        **_body_tables(salted=salted),
+        "Salt": secret,
+        **({} if longest is None else {"Longest": asdict(longest)}),
+    }
     digests = ("serving/sha256",) if secret else ()
-    return _lua(BODIES_FILTER, tables, (*digests, "router/client-headers", "router/client-bodies"), do)
+    sequences = () if longest is None else ("router/client-sequences",)
+    return _lua(BODIES_FILTER, tables, (*digests, "router/client-headers", "router/client-bodies", *sequences), do)
 
 
 def _buffer(largest_mib: int) -> Config:
@@ -132,13 +152,22 @@ def lua_functions(file: str) -> str:
     return "".join(line for line in lines if not line.startswith("--"))
 
 
-def _header_tables(dropped: Iterable[str] = (), path_prefix: str | None = None, *, salting: bool = False) -> Config:
+def _header_tables(
+    dropped: Iterable[str] = (), path_prefix: str | None = None, *, salting: bool = False, counted: bool = False
+) -> Config:
     """Where clients have salts, a path whose requests read the prefix cache without one is none of theirs."""
     facts = client_requests()
     paths = [path for path in facts.paths if not (salting and path.cache == "unsalted")]
     names, prefixes = _split([*facts.dropped, *dropped])
     return {
-        "Paths": {path.path: {"method": path.method, "salted": path.cache == "salted"} for path in paths},
+        "Paths": {
+            path.path: {
+                "method": path.method,
+                "salted": path.cache == "salted",
+                **({"outputs": dict.fromkeys(path.outputs, True)} if counted and path.outputs else {}),
+            }
+            for path in paths
+        },
         "PathPrefix": path_prefix,
         "Dropped": dict.fromkeys(names, True),
         "DroppedPrefixes": prefixes,
@@ -161,7 +190,6 @@ def _body_tables(*, salted: bool) -> Config:
         "Deepest": facts.deepest,
         "MostNames": facts.most_names,
         "LongestName": facts.longest_name,
-        "AssumedOutput": bounds().assumed_output_tokens,
         "BytesPerToken": bounds().bytes_per_token,
     }
 

@@ -63,7 +63,8 @@ class EnvoyBounds(Entry):
     attack_share: float
     client_bodies_share: float
     refusals_per_minute: int
-    assumed_output_tokens: int
+    refused_tokens_per_second: int
+    longest_sequence: int
     bytes_per_token: int
     load_balancer_idle_s: int
     keepalive_s: int

@@ -8,7 +8,7 @@ test.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NotRequired, TypedDict
 
@@ -98,12 +98,13 @@ _STUCK_GRACE_S = 10
 @dataclass(frozen=True)
 class Upstream:
     """What answers requests: its host name and port. Of several with weights each gets its share of what has equal
-    load.
+    load. `subsets` are values by which routes choose some of a cluster's.
     """
 
     host: str
     port: int
     weight: int | None = None
+    subsets: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class FrontDoorArgs(TypedDict):
@@ -481,17 +482,7 @@ def units_cluster(name: str, upstreams: Sequence[Upstream], most: int | None = N
         "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
         **answers_bounds(),
         "load_assignment": _endpoints(name, upstreams),
-        "load_balancing_policy": {
-            "policies": [
-                {
-                    "typed_extension_config": {
-                        "name": "envoy.load_balancing_policies.least_request",
-                        "typed_config": typed("load_balancing_policies.least_request.v3.LeastRequest")
-                        | {"choice_count": 2},
-                    }
-                }
-            ]
-        },
+        "load_balancing_policy": _balancing(sorted({key for upstream in upstreams for key in upstream.subsets})),
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "circuit_breakers": {"thresholds": [thresholds]},
         "health_checks": [
@@ -519,6 +510,22 @@ def units_cluster(name: str, upstreams: Sequence[Upstream], most: int | None = N
             "enforcing_success_rate": 0,
         },
     }
+
+
+def _balancing(subset_keys: Sequence[str]) -> Config:
+    least = _policy("least_request", "least_request.v3.LeastRequest", choice_count=2)
+    if not subset_keys:
+        return least
+    selectors = [{"keys": [key]} for key in subset_keys]
+    return _policy("subset", "subset.v3.Subset", subset_selectors=selectors, subset_lb_policy=least)
+
+
+def _policy(name: str, kind: str, **settings: object) -> Config:
+    extension = {
+        "name": f"envoy.load_balancing_policies.{name}",
+        "typed_config": {**typed(f"load_balancing_policies.{kind}"), **settings},
+    }
+    return {"policies": [{"typed_extension_config": extension}]}
 
 
 def ready_listener() -> Config:
@@ -594,6 +601,7 @@ def _endpoints(name: str, upstreams: Sequence[Upstream]) -> Config:
     endpoints = [
         {"endpoint": {"address": envoy.socket_address(to.host, to.port)}}
         | ({} if to.weight is None else {"load_balancing_weight": to.weight})
+        | ({"metadata": {"filter_metadata": {"envoy.lb": dict(to.subsets)}}} if to.subsets else {})
         for to in upstreams
     ]
     return {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}

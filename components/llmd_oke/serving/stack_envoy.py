@@ -7,11 +7,12 @@ Field names are those of Envoy's API v3; the whole is read by the real Envoy in 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from llmd_oke.serving import client_access, client_requests, envoy
-from llmd_oke.serving.client_access import CLIENT_HEADER
+from llmd_oke.serving.client_access import CLIENT_HEADER, ConcurrentRequests
+from llmd_oke.serving.client_requests import LongestSequences
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.front_door import (
     ADMIN_PORT,
@@ -59,6 +60,8 @@ _NO_LIMIT = 2**31 - 1
 _MAX_CLIENTS = 4096
 """Clients whose requests are counted at a time; ours. Of more, those that ask least often begin anew."""
 
+_CLUSTER: Config = {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster"}
+
 _READ_LATER: Config = {"validate_clusters": False}
 """Of routes: the clusters that they name come from a file."""
 
@@ -84,13 +87,15 @@ _WORDS = {
 @dataclass(frozen=True)
 class ServedModel:
     """A model behind the front door: the `name` of its objects, the `served_name` of requests' bodies, hosts that lead
-    to it alone, and its units, of which those with the weight 0 get requests only where all have it.
+    to it alone, and its units, of which those with the weight 0 get requests only where all have it. Its longest
+    sequence is in tokens.
     """
 
     name: str
     served_name: str
     hosts: tuple[str, ...]
     upstreams: tuple[Upstream, ...]
+    max_model_len: int = field(default_factory=lambda: bounds().longest_sequence)
 
 
 @dataclass(frozen=True)
@@ -148,19 +153,38 @@ def bootstrap(settings: EnvoySettings) -> str:
 def clusters(models: Sequence[ServedModel], concurrent_requests: Mapping[str, int] | None = None) -> str:
     """Where requests go with which weights: units by the name that bodies say, and those of each entry by its own.
 
-    Clients that may have so many requests under way at each model have clusters of their own, which count them.
+    Clients that may have so many requests under way at each model have one cluster for each served name, which counts
+    them: those by the body and those by an entry's path or host, which are subsets of its units.
     """
-    by_name: dict[str, list[Upstream]] = {}
+    by_name: dict[str, list[ServedModel]] = {}
     for model in models:
-        by_name.setdefault(model.served_name, []).extend(model.upstreams)
-    units = {_served_cluster(name): upstreams for name, upstreams in by_name.items()}
-    units |= {_own_cluster(model): [*model.upstreams] for model in models}
+        by_name.setdefault(model.served_name, []).append(model)
+    named = {name: _used([unit for model in served for unit in model.upstreams]) for name, served in by_name.items()}
+    units = {_served_cluster(name): upstreams for name, upstreams in named.items()}
+    units |= {_own_cluster(model): _used(model.upstreams) for model in models}
     counted = [
-        _weighted(_clients_cluster(client, name), upstreams, most)
+        units_cluster(_clients_cluster(client, name), _in_subsets(served, named[name]), most)
         for client, most in sorted((concurrent_requests or {}).items())
-        for name, upstreams in units.items()
+        for name, served in by_name.items()
     ]
-    return _resources([*(_weighted(name, upstreams) for name, upstreams in units.items()), *counted])
+    plain = [units_cluster(name, upstreams) for name, upstreams in units.items()]
+    return _resources([_CLUSTER | cluster for cluster in (*plain, *counted)])
+
+
+def _used(upstreams: Sequence[Upstream]) -> list[Upstream]:
+    """Return the units that get requests: those with a weight other than 0, or all where all have 0."""
+    used = [upstream for upstream in upstreams if upstream.weight != 0]
+    return used or [replace(upstream, weight=None) for upstream in upstreams]
+
+
+def _in_subsets(entries: Sequence[ServedModel], named: Sequence[Upstream]) -> list[Upstream]:
+    """Return the units of all entries of a served name, with the subsets that `_routes` asks for."""
+    by_body = {upstream.host for upstream in named}
+    return [
+        replace(upstream, subsets={"entry": model.name, **({"by": "body"} if upstream.host in by_body else {})})
+        for model in entries
+        for upstream in _used(model.upstreams)
+    ]
 
 
 def api_keys(keys: Mapping[str, str]) -> str:
@@ -239,9 +263,9 @@ def _key_set_cluster(uri: str) -> Config:
     }
 
 
-def salts(secret: str) -> str:
+def salts(models: Sequence[ServedModel], secret: str) -> str:
     """The check of bodies, which gives each client a `cache_salt` made of this secret and its name."""
-    salting = client_requests.salting_filter(secret)
+    salting = client_requests.salting_filter(_longest(models), secret)
     return _resources([_extension(salting["typed_config"], salting["name"])])
 
 
@@ -302,14 +326,37 @@ def _filters(settings: EnvoySettings) -> list[Config]:
     ):
         filters.append(requests)
     salting = _read_filter(client_requests.BODIES_FILTER, SALTS_FILE, "lua.v3.Lua") if settings.salted else None
-    filters += [client_access.bodies_filter(), *client_requests.choosing_filters(salting)]
-    if rights := {client: limits.models for client, limits in settings.clients.items() if limits.models is not None}:
-        filters.append(client_access.rights_filter(rights, _lists(settings.models, rights)))
+    filters += [client_access.bodies_filter(), *client_requests.choosing_filters(_longest(settings.models), salting)]
+    filters += _rights(settings)
     counted = {"format": f"%DYNAMIC_METADATA({client_requests.TOKENS_NAMESPACE}:{client_requests.MODEL_KEY})%"}
     own_tokens = _own(settings, "tokens_per_minute")
     if tokens := _limit_filter("tokens", settings.limits.tokens_per_minute, own_tokens, hits_addend=counted):
         filters.append(tokens)
     return [*filters, router_filter()]
+
+
+def _rights(settings: EnvoySettings) -> list[Config]:
+    """The filter of models and of requests at a time, where clients don't have all that they like."""
+    everybody = settings.limits
+    limits = {**settings.clients, "": everybody}
+    rights = {client: limit.models for client, limit in limits.items() if limit.models is not None}
+    most = everybody.concurrent_requests
+    if not rights and most is None:
+        return []
+    counted = list(_own(settings, "concurrent_requests"))
+    requests = None if most is None else ConcurrentRequests(most, counted)
+    return [client_access.rights_filter(rights, _lists(settings.models, rights), requests)]
+
+
+def _longest(models: Sequence[ServedModel]) -> LongestSequences:
+    named: dict[str, int] = {}
+    for model in models:
+        named[model.served_name] = max(model.max_model_len, named.get(model.served_name, 0))
+    return LongestSequences(
+        hosts={host.lower(): model.max_model_len for model in models for host in model.hosts},
+        entries={model.name: model.max_model_len for model in models},
+        models=named,
+    )
 
 
 def _own(settings: EnvoySettings, name: str) -> dict[str, int]:
@@ -393,7 +440,8 @@ def _hosts(models: Sequence[ServedModel], counted: Sequence[str]) -> list[Config
         for route in _routes(
             {"prefix": "/v1/", "dynamic_metadata": [_metadata({"string_match": {"exact": name}})]},
             _served_cluster(name),
-            counted,
+            {_clients_cluster(client, name): client for client in counted},
+            {"by": "body"},
         )
     ]
     routes: list[Config] = [
@@ -417,7 +465,9 @@ def _host(name: str, domains: Sequence[str], routes: Sequence[Config]) -> Config
 
 def _own_routes(model: ServedModel, prefix: str, counted: Sequence[str]) -> list[Config]:
     """What leads to one model, whatever the body says of it."""
-    routes = _routes({"prefix": f"{prefix}v1/"}, _own_cluster(model), counted, prefix_rewrite="/v1/")
+    clients = {_clients_cluster(client, model.served_name): client for client in counted}
+    match: Config = {"prefix": f"{prefix}v1/"}
+    routes = _routes(match, _own_cluster(model), clients, {"entry": model.name}, prefix_rewrite="/v1/")
     return [
         *({**route, **_says(model.served_name)} for route in routes),
         _answer({"prefix": prefix}, 404, f"There is no such path: the API of the model is below {prefix}v1/."),
@@ -429,14 +479,25 @@ def _metadata(value: Config, key: str = client_requests.MODEL_KEY) -> Config:
     return {"filter": client_requests.MODEL_NAMESPACE, "path": path, "value": value}
 
 
-def _routes(match: Config, cluster: str, counted: Sequence[str], **route: object) -> list[Config]:
-    """What leads to a cluster: clients whose requests are counted by the clusters of their own."""
+def _routes(
+    match: Config, cluster: str, clients: Mapping[str, str], subset: Mapping[str, str], **route: object
+) -> list[Config]:
+    """Return what leads to a cluster, and before it what leads clients to a subset of clusters of their own.
+
+    Args:
+        match: what requests are like.
+        cluster: of all clients whose requests aren't counted.
+        clients: those whose requests are counted, by the names of their clusters.
+        subset: which of their clusters' units get these requests.
+        **route: further settings of all routes.
+    """
+    chosen = {"metadata_match": {"filter_metadata": {"envoy.lb": dict(subset)}}}
     own: list[Config] = [
         {
             "match": {**match, "headers": [{"name": CLIENT_HEADER, "string_match": {"exact": client}}]},
-            "route": {**route_to(_clients_cluster(client, cluster)), **route},
+            "route": {**route_to(counted), **chosen, **route},
         }
-        for client in counted
+        for counted, client in clients.items()
     ]
     return [*own, {"match": match, "route": {**route_to(cluster), **route}}]
 
@@ -537,19 +598,12 @@ def _served_cluster(served_name: str) -> str:
     return f"served/{served_name}"
 
 
-def _clients_cluster(client: str, cluster: str) -> str:
-    return f"client/{client}/{cluster}"
+def _clients_cluster(client: str, served_name: str) -> str:
+    return f"client/{client}/{served_name}"
 
 
 def _own_cluster(model: ServedModel) -> str:
     return f"model/{model.name}"
-
-
-def _weighted(name: str, upstreams: Sequence[Upstream], most: int | None = None) -> Config:
-    """A cluster of the units that get requests."""
-    used = [upstream for upstream in upstreams if upstream.weight != 0]
-    rest = used or [Upstream(upstream.host, upstream.port) for upstream in upstreams]
-    return {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", **units_cluster(name, rest, most)}
 
 
 def _extension(typed_config: Config, name: str = "authentication") -> Config:

@@ -19,6 +19,7 @@ from llmd_oke.objects import (
 )
 from llmd_oke.planning.tags import STACK_TAG
 from llmd_oke.serving import labels, network_policies, stack_envoy
+from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.serving.front_door import CONFIG_FILE, CONFIG_FOLDER, READY_PORT, Upstream, envoys
 from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
 from llmd_oke.serving.stack_envoy import ClientLimits, EnvoySettings, ServedModel
@@ -54,6 +55,9 @@ class FrontDoorModelArgs(TypedDict):
     """Host names that lead to this model alone."""
     units: list[FrontDoorUnitArgs]
     """What serves it."""
+    max_model_len: NotRequired[int | None]
+    """Tokens that one sequence may have, with which answers are counted whose requests don't bound them; 1,048,576 if
+    left out."""
 
 
 class FrontDoorCertificateArgs(TypedDict):
@@ -97,7 +101,7 @@ class FrontDoorClientArgs(TypedDict):
     concurrent_requests: NotRequired[int | None]
     """Requests under way at a time, at each model."""
     models: NotRequired[list[str] | None]
-    """Served names of the models that it may use; all if left out."""
+    """Served names of the models that it may use."""
 
 
 class FrontDoorLoadBalancerArgs(TypedDict):
@@ -145,6 +149,11 @@ class StackFrontDoorArgs(TypedDict):
     """Requests of each client in a minute at each of the two Envoys; as many as it likes if left out."""
     tokens_per_minute: NotRequired[int | None]
     """Tokens that requests of each client may take in a minute at each of the two Envoys; any number if left out."""
+    concurrent_requests: NotRequired[int | None]
+    """Requests of each client under way at a time, at each model and each of the two Envoys, whose two threads allow
+    half of it each; any number if left out."""
+    allowed_models: NotRequired[list[str] | None]
+    """Served names of the models that clients may use; all if left out."""
     clients: NotRequired[dict[str, FrontDoorClientArgs] | None]
     """Other limits of single clients, by their names."""
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
@@ -235,7 +244,10 @@ def secret_objects(args: StackFrontDoorArgs) -> dict[str, Manifest]:
     if (text := _authentication(args)) is not None:
         files: dict[str, pulumi.Input[str]] = {stack_envoy.ACCESS_FILE: text}
         if (secret := args.get("cache_secret")) is not None:
-            files[stack_envoy.SALTS_FILE] = pulumi.Output.from_input(secret).apply(stack_envoy.salts)
+            models = _models(args)
+            files[stack_envoy.SALTS_FILE] = pulumi.Output.from_input(secret).apply(
+                lambda text: stack_envoy.salts(models, text)
+            )
         objects["access"] = _secret(args, ACCESS_SECRET, "Opaque", files)
     return objects
 
@@ -388,7 +400,14 @@ def _settings(args: StackFrontDoorArgs) -> EnvoySettings:
         models=_models(args, weighted=False),
         encrypted=encrypted(args),
         authenticated=authenticated(args),
-        limits=ClientLimits(args.get("requests_per_minute"), args.get("tokens_per_minute")),
+        limits=_client(
+            {
+                "requests_per_minute": args.get("requests_per_minute"),
+                "tokens_per_minute": args.get("tokens_per_minute"),
+                "concurrent_requests": args.get("concurrent_requests"),
+                "models": args.get("allowed_models"),
+            }
+        ),
         key_set_uri=(args.get("tokens") or {}).get("key_set_uri"),
         clients={name: _client(client) for name, client in (args.get("clients") or {}).items()},
         tokens=args.get("tokens") is not None,
@@ -417,7 +436,13 @@ def _models(args: StackFrontDoorArgs, *, weighted: bool = True) -> tuple[ServedM
         return tuple(Upstream(host, 80, weight if weighted else None) for host, weight in hosts)
 
     return tuple(
-        ServedModel(model["name"], model["served_name"], tuple(model.get("hosts") or ()), upstreams(model["units"]))
+        ServedModel(
+            model["name"],
+            model["served_name"],
+            tuple(model.get("hosts") or ()),
+            upstreams(model["units"]),
+            model.get("max_model_len") or bounds().longest_sequence,
+        )
         for model in args["models"]
     )
 

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import re
+import secrets
 import ssl
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from certificates_for_tests import certificate, private_key
 PORT = 9080
 LIMIT_S = 30
 GPT, LLAMA = "openai/gpt-oss-120b", "meta/llama"
-ALICE, BOB, CAROL = (f"sk-{name}-Qm7xT2vKd9RwZb4H" for name in ("alice", "bob", "carol"))
+ALICE, BOB, CAROL, DAVE = (f"sk-{name}-Qm7xT2vKd9RwZb4H" for name in ("alice", "bob", "carol", "dave"))
 HOST = "llm.example.com"
 CACHE_SECRET = "0f1e2d3c4b5a69788796a5b4c3d2e1f0aabbccdd"
 ISSUER, AUDIENCE = "https://id.example.com", "llm"
@@ -51,9 +52,9 @@ def models(*weights: int) -> tuple[ServedModel, ...]:
     copies = tuple(upstream(i + 1, weight) for i, weight in enumerate(weights[:2] or (None, None)))
     other = upstream(3, weights[2] if weights else None)
     return (
-        ServedModel("gpt", GPT, ("gpt.example.com",), copies),
-        ServedModel("gpt-agg", GPT, (), (other,)),
-        ServedModel("llama", LLAMA, (), (upstream(4),)),
+        ServedModel("gpt", GPT, ("gpt.example.com",), copies, 131_072),
+        ServedModel("gpt-agg", GPT, (), (other,), 300),
+        ServedModel("llama", LLAMA, (), (upstream(4),), 300),
     )
 
 
@@ -375,7 +376,7 @@ async def moved(units: Units, front: Front) -> dict[str, Any]:
 async def entitled(units: Units, front: Front) -> dict[str, Any]:
     """What clients get that may use one model, so many tokens in a minute, or one request at a time."""
     seen: dict[str, Any] = {}
-    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB, "carol": CAROL}))
+    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB, "carol": CAROL, "dave": DAVE}))
     front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"carol": 2}))
     async with front.running(), Client(key=ALICE) as alice, Client(key=BOB) as bob, Client(key=CAROL) as carol:
 
@@ -409,10 +410,17 @@ async def entitled(units: Units, front: Front) -> dict[str, Any]:
             {"prompt": ["x"] * 4},
         ]
         seen["large"] = [await bob.ask({**asks(GPT), **more}) for more in large]
+        async with Client(key=DAVE) as dave:
+            seen["unbounded"] = await unbounded(dave)
         seen["small"] = [(await bob.ask(asks(GPT, max_tokens=500)))["status"] for _ in range(7)]
         units.hold.clear()
         streams = [await carol.begin(asks(GPT, stream=True)) for _ in range(2)]
         seen["third"] = await carol.ask(asks(GPT))
+        seen["third_elsewhere"] = [
+            await carol.ask(asks("any"), "/models/gpt/v1/completions"),
+            await carol.ask(asks("any"), "/models/gpt-agg/v1/completions"),
+            await carol.ask(asks(GPT), headers={"host": "gpt.example.com"}),
+        ]
         seen["elsewhere"] = (await carol.ask(asks(LLAMA)))["status"]
         streams[0].close()
 
@@ -422,6 +430,53 @@ async def entitled(units: Units, front: Front) -> dict[str, Any]:
         await until(free, "free of the request whose client has gone")
         units.hold.set()
         streams[1].close()
+        own = ("/models/gpt-agg", None), ("/models/gpt", None), ("", {"host": "gpt.example.com"})
+        answers = [await carol.ask(asks(LLAMA), f"{path}/v1/completions", headers=host) for path, host in own * 4]
+        seen["own_units"] = [answer["document"]["unit"] for answer in answers]
+        front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(0, 100, 0), {"carol": 2}))
+
+        async def moved_on() -> bool:
+            return {(await carol.ask(asks(GPT)))["document"]["unit"] for _ in "12345678"} == {2}
+
+        await until(moved_on, "sending by other weights")
+        alone = await carol.ask(asks("any"), "/models/gpt-agg/v1/completions")
+        seen["unit_without_weight"] = alone["document"]["unit"]
+    return seen
+
+
+async def unbounded(client: Client) -> dict[str, list[dict[str, Any]]]:
+    """What requests are told that don't say how long an answer may be: of a model with a long and one with a short
+    longest sequence, where the client has 3,500 tokens.
+    """
+    completions, chat, responses = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+    long: list[tuple[str, dict[str, object]]] = [
+        (completions, {}),
+        (completions, {"max_tokens": None}),
+        (completions, {"max_completion_tokens": 1, "max_output_tokens": 1}),
+        (completions, {"max_tokens": 0}),
+        (completions, {"max_tokens": "\u0661"}),
+        (chat, {}),
+        (chat, {"max_tokens": None, "max_completion_tokens": None}),
+        (chat, {"max_output_tokens": 1}),
+        (chat, {"max_tokens": 1, "max_completion_tokens": 0}),
+        (responses, {"max_tokens": 1}),
+        ("/v1/messages", {"max_output_tokens": 1}),
+        (f"/models/gpt{completions}", {"model": LLAMA}),
+    ]
+    short: list[tuple[str, dict[str, object]]] = [
+        (completions, {"model": LLAMA}),
+        (completions, {"model": LLAMA, "max_tokens": None}),
+        (f"/models/llama{chat}", {}),
+        (f"/models/gpt-agg{completions}", {}),
+        (chat, {"max_tokens": None, "max_completion_tokens": 300}),
+        (responses, {"max_output_tokens": 300}),
+        ("/v1/embeddings", {}),
+    ]
+    seen = {
+        name: [await client.ask({**asks(GPT), **more}, path) for path, more in cases]
+        for name, cases in {"long": long, "short": short}.items()
+    }
+    seen["long"].append(await client.ask(asks(LLAMA), headers={"host": "gpt.example.com"}))
     return seen
 
 
@@ -478,8 +533,8 @@ async def guarded(front: Front) -> dict[str, Any]:
 
 async def salted(front: Front) -> dict[str, Any]:
     """Clients whose prefix cache is their own."""
-    access = stack_envoy.api_keys({"alice": ALICE, "bob": BOB})
-    front.write(stack_envoy.ACCESS_FOLDER, authentication_json=access, salts_json=stack_envoy.salts(CACHE_SECRET))
+    access, own_salts = stack_envoy.api_keys({"alice": ALICE, "bob": BOB}), stack_envoy.salts(models(), CACHE_SECRET)
+    front.write(stack_envoy.ACCESS_FOLDER, authentication_json=access, salts_json=own_salts)
     front.move()
     seen: dict[str, Any] = {}
     async with front.running(), Client(key=ALICE) as alice, Client(key=BOB) as bob, Client() as pod:
@@ -509,6 +564,7 @@ async def signed(front: Front) -> dict[str, Any]:
     }
     seen: dict[str, Any] = {}
     async with front.running():
+        seen["guessed"] = await guessed_tokens(key, good)
         for name, change in changes.items():
             async with Client(key=token(key, good | change)) as client:
                 seen[name] = await client.ask(asks(LLAMA))
@@ -523,6 +579,82 @@ async def signed(front: Front) -> dict[str, Any]:
         async with Client(key=token(key, good | {"exp": now + 900})) as fresh:
             seen["fresh_beside_repeated"] = (await fresh.ask(asks(LLAMA)))["status"]
     return seen
+
+
+async def guessed_tokens(key: rsa.RSAPrivateKey, good: Mapping[str, object]) -> dict[str, Any]:
+    """What is told of tokens none of which comes twice, of one that passed before them, and of one that comes after."""
+    said = token(key, good).rpartition(".")[0]
+    told: Counter[str] = Counter()
+    beside: list[int] = []
+    async with Client(key=token(key, {**good, "exp": int(time.time()) + 700})) as known, Client() as client:
+        beside.append((await known.ask(path="/v1/models"))["status"])
+
+        async def too_many() -> bool:
+            guesses = ({"authorization": f"Bearer {said}.{encoded(secrets.token_bytes(256))}"} for _ in range(400))
+            asked = asyncio.gather(*(client.ask(path="/v1/models", headers=headers) for headers in guesses))
+            beside.extend([(await known.ask(path="/v1/models"))["status"] for _ in "12345678"])
+            told.update(answer["document"]["error"]["message"] for answer in await asked)
+            return any("Too many tokens" in words for words in told)
+
+        await until(too_many, "refusing tokens that haven't passed before")
+    async with Client(key=token(key, {**good, "exp": int(time.time()) + 800})) as fresh:
+
+        async def passes() -> bool:
+            return (await fresh.ask(path="/v1/models"))["status"] == 200
+
+        await until(passes, "verifying other tokens")
+    return {"told": told, "beside": beside}
+
+
+async def unlisted(units: Units, front: Front) -> dict[str, Any]:
+    """What clients get of whom the limits say nothing: one model, and four requests at a time, two by each thread."""
+    key = rsa.generate_private_key(65537, 2048)
+    front.admit(stack_envoy.tokens(ISSUER, [AUDIENCE], json.dumps(public_set(key, "1"))))
+    front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"team": 6}))
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + 600}
+    seen: dict[str, Any] = {}
+    async with (
+        front.running(),
+        Client(key=token(key, claims | {"sub": "team"})) as team,
+        Client(key=token(key, claims | {"sub": "other"})) as other,
+        Client(key=token(key, claims)) as nameless,
+    ):
+        seen["team"] = [(await team.ask(asks(name)))["status"] for name in (GPT, LLAMA)]
+        for name, client in (("other", other), ("nameless", nameless)):
+            seen[name] = [await client.ask(asks(LLAMA)), await client.ask(asks(GPT))]
+            seen[name].append(await client.ask(asks(LLAMA), "/models/gpt/v1/completions"))
+            seen[name].append(await client.ask(path="/v1/models"))
+        units.hold.clear()
+        for name, client in (("other_at_a_time", other), ("team_at_a_time", team)):
+            begun = [await client.begin(asks(LLAMA, stream=True)) for _ in range(9)]
+            seen[name] = Counter(str(response.status) for response in begun)
+            if client is other:
+                seen["crowded"] = await crowded(other)
+                seen["nameless_beside"] = (await nameless.ask(asks(LLAMA)))["status"]
+                begun.pop().close()
+                units.hold.set()
+                seen["ends"] = [(await response.content.read()).decode()[-3:] for response in begun]
+                units.hold.clear()
+                again = [await client.begin(asks(LLAMA, stream=True)) for _ in range(9)]
+                seen["again_at_a_time"] = Counter(str(response.status) for response in again)
+                begun.extend(again)
+            for response in begun:
+                response.close()
+
+            async def free(client: Client = client) -> bool:
+                answers = await asyncio.gather(*(client.ask(asks(LLAMA)) for _ in range(2)))
+                return {answer["status"] for answer in answers} == {200}
+
+            await until(free, "free of requests whose client has gone")
+        units.hold.set()
+    return seen
+
+
+async def crowded(client: Client) -> dict[str, Any]:
+    """What a client is told that has as many requests under way as it may have, at whichever thread."""
+    path = "/models/llama/v1/completions"
+    answers = await asyncio.gather(*(client.ask(asks("any"), path) for _ in range(20)))
+    return next(answer for answer in answers if answer["status"] == 429)
 
 
 async def fetched(folder: Path, settings: EnvoySettings, program: str) -> dict[str, Any]:
@@ -614,6 +746,7 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
         "alice": ClientLimits(models=(LLAMA,)),
         "bob": ClientLimits(tokens_per_minute=3500),
         "carol": ClientLimits(concurrent_requests=2),
+        "dave": ClientLimits(tokens_per_minute=3500),
     }
     seen["entitled"] = await entitled(
         units, Front(folder / "own", replace(free, authenticated=True, clients=own), program)
@@ -622,6 +755,10 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     tokens.move()
     seen["signed"] = await signed(tokens)
     seen["fetched"] = await fetched(folder, free, program)
+    others = ClientLimits(concurrent_requests=4, models=(LLAMA,))
+    listed = {"team": ClientLimits(concurrent_requests=6, models=(GPT, LLAMA))}
+    by_default = replace(free, authenticated=True, tokens=True, limits=others, clients=listed)
+    seen["unlisted"] = await unlisted(units, Front(folder / "unlisted", by_default, program))
     isolated = replace(free, authenticated=True, salted=True)
     seen["salted"] = await salted(Front(folder / "salted", isolated, program))
     return seen

@@ -203,11 +203,29 @@ def test_tokens_of_a_minute_are_those_that_a_request_may_take(seen):
     assert entitled["small"] == [200] * 6 + [429]  # of 3,500; 500 each and those of their bodies
 
 
+def test_an_answer_without_a_bound_counts_as_the_longest_sequence_of_its_model(seen):
+    answers = seen["entitled"]["unbounded"]
+    assert [error(answer)[:2] for answer in answers["long"]] == [(429, "rate_limit_exceeded")] * 13
+    assert [answer["status"] for answer in answers["short"]] == [200] * 7
+
+
 def test_requests_of_a_client_at_a_time_are_counted_until_it_has_gone(seen):
     status, code, words = error(seen["entitled"]["third"])
     assert (status, code) == (429, "rate_limit_exceeded")
     assert "under way" in words
     assert seen["entitled"]["elsewhere"] == 200
+
+
+def test_requests_by_body_path_and_host_are_counted_together(seen):
+    answers = seen["entitled"]["third_elsewhere"]
+    assert [error(answer)[:2] for answer in answers] == [(429, "rate_limit_exceeded")] * 3
+
+
+def test_counted_requests_by_path_or_host_go_to_the_entrys_own_units(seen):
+    units = seen["entitled"]["own_units"]
+    assert set(units[::3]) == {3}
+    assert {*units[1::3], *units[2::3]} <= {1, 2}
+    assert seen["entitled"]["unit_without_weight"] == 3
 
 
 def test_servers_learn_the_clients_name_and_not_its_key(guarded):
@@ -267,6 +285,37 @@ def test_a_refused_token_is_limited_and_others_of_its_address_are_not(seen):
     assert (status, code) == (429, "rate_limit_exceeded")
     assert "refused too often" in words
     assert (seen["signed"]["known_beside_repeated"], seen["signed"]["fresh_beside_repeated"]) == (200, 200)
+
+
+def test_tokens_none_of_which_comes_twice_are_limited_and_those_that_passed_are_not(seen):
+    told, beside = seen["signed"]["guessed"]["told"], seen["signed"]["guessed"]["beside"]
+    assert any("Jwt verification fails" in words for words in told)
+    assert any("Too many tokens were refused in this second" in words for words in told)
+    assert set(beside) == {200}
+
+
+@pytest.mark.parametrize("client", ["other", "nameless"])
+def test_a_client_of_whom_nothing_is_said_uses_and_sees_the_models_of_all(seen, client: str):
+    allowed, denied, by_path, models = seen["unlisted"][client]
+    assert allowed["status"] == 200
+    assert [error(answer)[0] for answer in (denied, by_path)] == [404, 404]
+    assert [entry["id"] for entry in models["document"]["data"]] == ["meta/llama"]
+    assert seen["unlisted"]["team"] == [200, 200]
+
+
+def test_a_client_of_whom_nothing_is_said_has_so_many_requests_at_a_time(seen):
+    unlisted = seen["unlisted"]
+    for begun in (unlisted["other_at_a_time"], unlisted["again_at_a_time"]):
+        assert 2 <= begun["200"] <= 4  # two at each thread that it has connections to
+        assert begun["200"] + begun["429"] == 9
+    status, code, words = error(unlisted["crowded"])
+    assert (status, code) == (429, "rate_limit_exceeded")
+    assert "under way" in words
+    assert unlisted["nameless_beside"] == 200
+
+
+def test_a_number_of_a_clients_own_is_counted_by_the_envoy_as_a_whole(seen):
+    assert seen["unlisted"]["team_at_a_time"] == {"200": 6, "429": 3}
 
 
 def test_each_client_has_a_cache_salt_of_its_own_that_its_name_does_not_tell(seen):

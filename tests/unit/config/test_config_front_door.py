@@ -42,6 +42,9 @@ def refused(**door: Any) -> dict[str, str]:
             "limits.clients.a.concurrentRequests",
             "at least 2",
         ),
+        ({"limits": {"concurrentRequests": "8"}}, "limits.concurrentRequests", "it is text"),
+        ({"limits": {"models": "gpt-oss-120b"}}, "limits.models", "accepted: a list"),
+        ({"limits": {"models": ["GPT"]}}, "limits.models[0]", "lower-case"),
         ({"limits": {"clients": {"a b": 2}}}, "limits.clients.a b", "letters, digits"),
     ],
 )

@@ -82,6 +82,22 @@ def test_a_shift_of_weights_is_no_other_deployment():
             "frontDoor.limits.requestsPerMinute",
             "multiple",
         ),
+        (
+            {"authentication": KEYS, "limits": {"concurrentRequests": 6}},
+            "frontDoor.limits.concurrentRequests",
+            "each of the 2 threads of 2 Envoys allows its share (accepted: a multiple of 4)",
+        ),
+        (
+            {"authentication": KEYS, "limits": {"models": ["gpt-oss-120"]}},
+            "frontDoor.limits.models[0]",
+            "gpt-oss-120b",
+        ),
+        (
+            {"authentication": KEYS, "limits": {"models": [], "clients": {"a": 60}}},
+            "frontDoor.limits.clients.a.models",
+            "can ask nothing",
+        ),
+        ({"limits": {"models": []}}, "frontDoor.authentication", "told apart"),
         ({"cacheIsolation": "client"}, "frontDoor.authentication", "cacheIsolation: none"),
         ({"hosts": {"a.example.com": "gpt-os"}}, "frontDoor.hosts.a.example.com", "gpt-oss-120b"),
         ({"host": "a.io", "hosts": {"a.io": "gpt-oss-120b"}}, "frontDoor.hosts.a.io", "leads to all models"),
@@ -111,6 +127,34 @@ def test_keys_need_enforced_policies_or_trust_in_all_pods():
     assert problems(frontDoor={**door, "uncheckedPods": "accepted"}) == []
     assert problems(frontDoor=door, networkPolicies={"engine": "existing"}) == []
     assert refusals(stack_changes={"frontDoor": door, "networkPolicies": {"engine": "calico"}}) == {}
+
+
+def test_limits_of_all_clients_are_those_of_each_of_whom_nothing_else_is_said():
+    own = {"models": ["llama"], "concurrentRequests": 2}
+    limits = {"concurrentRequests": 8, "models": ["gpt-oss-120b"], "clients": {"a": own}}
+    door = plan(
+        model("2p-tp1-2d-tp1"), LLAMA, frontDoor={"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
+    ).front_door
+    assert door is not None
+    assert (door.limits.concurrent_requests, door.limits.models) == (4, ("openai/gpt-oss-120b",))
+    assert (door.clients["a"].concurrent_requests, door.clients["a"].models) == (1, (door.models[1].served_name,))
+
+
+def test_a_list_without_models_leaves_the_models_to_those_clients_that_have_some():
+    limits = {"models": [], "clients": {"a": {"models": ["gpt-oss-120b"]}}}
+    door = plan(
+        model("2p-tp1-2d-tp1"), frontDoor={"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
+    ).front_door
+    assert door is not None
+    assert door.limits.models == ()
+
+
+def test_check_says_which_requests_a_limit_of_tokens_never_lets_pass():
+    limits = {"tokensPerMinute": 300_000, "clients": {"small": {"tokensPerMinute": 200_000}}}
+    door = {"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
+    said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
+    assert "gpt-oss-120b 131,072" in said["frontDoor.limits.clients.small.tokensPerMinute"]
+    assert "frontDoor.limits.tokensPerMinute" not in said
 
 
 def test_the_internet_gets_neither_plain_nor_free_access():
