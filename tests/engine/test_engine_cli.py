@@ -1,5 +1,3 @@
-"""What the kit takes from the real Pulumi CLI: stack files as it reads them, a stack's history and outputs."""
-
 import json
 import os
 import subprocess

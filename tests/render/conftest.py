@@ -17,7 +17,7 @@ Render = Callable[..., Rendered]
 
 @pytest.fixture(scope="session", autouse=True)
 def _without_places() -> Iterator[None]:
-    """Where the program declares each resource is a sixth of Pulumi's work, and nothing that mocks look at."""
+    """Leave out where the program declares each resource: a sixth of Pulumi's work, which mocks don't look at."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
         yield

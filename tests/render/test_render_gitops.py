@@ -1,5 +1,3 @@
-"""What `llmd-oke render` writes, beside what the program declares."""
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What operators' components declare: releases, custom resources, their order and their limits."""
-
 import pulumi
 import pytest
 from llmd_base.errors import KitError

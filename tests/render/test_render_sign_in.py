@@ -11,7 +11,7 @@ from llmd_oke.testing import declared
 
 
 def token_words(settings: dict[str, str], secret_keys: tuple[str, ...] = ()) -> list[str]:
-    """What the operators' provider calls for credentials."""
+    """Return what the operators' provider calls for credentials."""
     plain = {"llmd-oke:stack": json.dumps(cluster_layer()), **settings}
     stack = declared(program, config=plain, secret_keys=secret_keys)
     inputs: Any = stack.resource("pulumi:providers:kubernetes", "operators").inputs

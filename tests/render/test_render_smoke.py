@@ -63,7 +63,6 @@ def test_a_changed_deployment_or_question_is_measured(varied, changes):
 
 
 def test_an_evaluation_of_one_override_stands_for_no_other(varied):
-    """The Job is another one, so that what an earlier one found counts no longer."""
     plain, *overridden = (
         varied(topology="2p-tp2-2d-tp2", stack={"override": {"quickReduce": level}})
         for level in ("NONE", "INT4", "INT6")

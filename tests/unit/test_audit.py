@@ -85,7 +85,7 @@ class Osv:
                 self.do_POST()
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         return Handler
 

@@ -21,7 +21,7 @@ from lightkube.resources.core_v1 import Pod
 
 
 def register(client: Client) -> None:
-    """Has objects of all definitions of the cluster read as such."""
+    """Have objects of all definitions of the cluster read as such."""
     for definition in client.list(CustomResourceDefinition):
         spec = definition.spec
         make = create_namespaced_resource if spec.scope == "Namespaced" else create_global_resource

@@ -20,9 +20,8 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Runs:
-    """What the command said of sound nodes, of nodes with a fault each, and of one of these once it is sound again;
-    and the taints that nodes had before the last.
-    """
+    """Answers of the command about sound nodes, nodes with a fault each, and one of these once it is sound again;
+    and the taints that nodes had before the last."""
 
     sound: Ended
     faulty: Ended

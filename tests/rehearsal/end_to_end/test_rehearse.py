@@ -39,9 +39,8 @@ client.patch(Deployment.Scale, decode.metadata.name, {"spec": {"replicas": 3}}, 
 
 @dataclass(frozen=True)
 class Life:
-    """What a disaggregated stack went through, in order: previewed and made as continuous integration does it, left
-    alone and previewed again, scaled by hand, changed; and the machine's network links before.
-    """
+    """Operations of a disaggregated stack, in order: previewed and made as continuous integration does it, left
+    alone and previewed again, scaled by hand, changed; and the machine's network links before."""
 
     links: list[str]
     before: Ended
@@ -172,7 +171,6 @@ def test_the_engine_met_no_plug_in_but_the_stand_in_and_that_is_said(life: Life)
 
 
 def test_a_release_without_programs_is_rehearsed_with_the_nearest(life: Life) -> None:
-    """Its router is; vLLM stays the release's own, and what differs is listed."""
     document = life.left_alone.document
     assert (document["asked_release"], document["release"]) == ("llm-d-0.9.0", "llm-d-0.6.0")
     assert document["plan"]["release"] == "llm-d-0.9.0"
@@ -196,9 +194,8 @@ def test_a_bad_stack_file_never_reaches_the_engine(project: Project) -> None:
 
 @dataclass(frozen=True)
 class Look:
-    """What `status` says of a stack that is left alone, and of one whose decode servers somebody has taken away, and
-    the files of `support` by their paths.
-    """
+    """Answers of `status` about a stack that is left alone, and one whose decode servers somebody has taken away, and
+    the files of `support` by their paths."""
 
     healthy: Ended
     screen: Ended

@@ -23,7 +23,7 @@ SLO = ("--slo", "qps=4", "--gpus", "3", "--max-num-seqs", "16")
 
 @dataclass(frozen=True)
 class Loop:
-    """What each command of the loop said, and the stack file before and after."""
+    """Answers of each command of the loop, and the stack file before and after."""
 
     plan: Ended
     run: Ended

@@ -1,5 +1,3 @@
-"""Nothing that is the router's to say reaches a server from a client: the real Envoys, and a server that records."""
-
 import json
 import os
 import subprocess

@@ -77,7 +77,6 @@ class Replay:
         return differences
 
     def _connect(self) -> None:
-        """The engine has a connection for every provider instance."""
         channel = grpc.insecure_channel(f"127.0.0.1:{self._port}", options=[("grpc.use_local_subchannel_pool", 1)])
         self._channels.append(channel)
         self._stub = provider_pb2_grpc.ResourceProviderStub(channel)

@@ -1,5 +1,3 @@
-"""What OKE's add-ons install into a rehearsed cluster."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +37,7 @@ def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[LocalAddOns
 
 
 def _delete_namespace(api: httpx2.Client, name: str) -> None:
-    """Deletes a namespace and waits for its end, 30 s at most."""
+    """Delete a namespace and wait for its end, 30 s at most."""
     path = f"/api/v1/namespaces/{name}"
     response = api.get(path)
     if response.status_code == httpx2.codes.NOT_FOUND:

@@ -1,5 +1,3 @@
-"""Waits that only a running control plane can show."""
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -18,7 +18,7 @@ def failed(cluster):
 
 
 class Listener(SilentProgress):
-    """Keeps steps."""
+    """A listener that keeps steps."""
 
     def __init__(self):
         self.steps = []

@@ -1,5 +1,3 @@
-"""What the boot scripts do: they run in a folder of their own, with commands that write down how they were called."""
-
 import base64
 import re
 import shutil

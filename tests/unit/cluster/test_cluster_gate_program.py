@@ -71,7 +71,7 @@ def test_every_device_that_servers_ask_for_is_counted():
 
 
 def states(*modes: tuple[str, str | None]) -> list[dict[str, Any]]:
-    """What the SR-IOV operator tells of nodes by name; an older one tells no mode."""
+    """Return what the SR-IOV operator tells of nodes by name; an older one tells no mode."""
     return [
         {"metadata": {"name": name}, "status": {"system": {"rdmaMode": mode}} if mode else {}} for name, mode in modes
     ]

@@ -1,5 +1,3 @@
-"""Nobody gets a cluster's kubeconfig before its tunnel is there."""
-
 import asyncio
 import base64
 import ssl

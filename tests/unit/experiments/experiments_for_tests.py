@@ -89,7 +89,7 @@ def row(deployment: str, stage: RecipeStage, **changes: object) -> Row:
 
 
 def fill(folder: RunFolder, deployment: str, stage: RecipeStage, **changes: object) -> None:
-    """Stores a measurement as `measuring` does."""
+    """Store a measurement as `measuring` does."""
     with folder.making(deployment, stage.name) as unfinished:
         (unfinished / "row.json").write_text(row(deployment, stage, **changes).model_dump_json(exclude_defaults=True))
         request = {"first_token_s": 0.1, "token_times_s": [0.1, 0.109, 0.12], "failure": None}

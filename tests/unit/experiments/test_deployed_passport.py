@@ -64,7 +64,7 @@ ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
 
 
 def running(image: str, *image_ids: str):
-    """What pods that were asked to run an image are said to run; an empty id is one that is still pulled."""
+    """Return what pods that were asked to run an image are said to run; an empty id is one that is still pulled."""
     return running_images([
         from_dict({
             "apiVersion": "v1",

@@ -1,5 +1,3 @@
-"""What is left of a measurement that is broken off, or of which not all could be sent."""
-
 import json
 import signal
 import subprocess

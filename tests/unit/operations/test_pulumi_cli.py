@@ -1,5 +1,3 @@
-"""How the Pulumi CLI is run."""
-
 import json
 import signal
 import subprocess

@@ -103,7 +103,7 @@ async def test_a_secret_kubeconfig_makes_no_secret_of_what_waits_for_definitions
 
 
 class NoResources(pulumi.runtime.Mocks):
-    """Nothing is registered and nothing is called."""
+    """Mocks that register and call nothing."""
 
     def new_resource(self, args: Any) -> tuple[str, dict[str, Any]]:
         raise NotImplementedError

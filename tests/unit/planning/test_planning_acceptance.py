@@ -1,5 +1,3 @@
-"""What nodes must show before they serve: whose, within which limits, and what is refused of a stack file."""
-
 import pytest
 from llmd_bench.evidence import EMULATION
 from llmd_oke import planning

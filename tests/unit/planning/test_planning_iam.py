@@ -1,5 +1,3 @@
-"""What a created cluster's parts are allowed to do, by the stack's choices."""
-
 import pytest
 from created_stacks import refusals, validated
 from llmd_base.errors import KitError

@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, b"")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Says nothing."""
+        """Log nothing."""
 
     def _list(self, query: Mapping[str, str]) -> None:
         names = sorted(name for name in self.server.files if name.startswith(query["prefix"]))

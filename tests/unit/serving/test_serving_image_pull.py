@@ -25,7 +25,7 @@ REFUSED: dict[str, Any] = {"waiting": {"reason": "ErrImagePull", "message": "man
 
 
 def wait(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], nodes: int = 2) -> tuple[int, str, float]:
-    """What the program says after these looks, the last of them for ever; and after how many seconds."""
+    """Return what the program says after these looks, the last of them for ever; and after how many seconds."""
     clock = [0.0]
     monkeypatch.setattr(image_pull_program.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(image_pull_program.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))

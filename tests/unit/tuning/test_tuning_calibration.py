@@ -256,7 +256,7 @@ def test_no_coefficient_is_negative_and_none_fits_better_alone(factors, matrix):
 
 
 def exact(size, concurrency):
-    """What a server of the latency model would measure."""
+    """Return what a server of the latency model would measure."""
     step_s = LATENCY.decode_step_s(concurrency, 130, size)
     return row(tensor_parallel_size=size, concurrency=concurrency, output_tokens_per_s=concurrency / step_s)
 

@@ -23,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Nothing."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):

@@ -14,7 +14,7 @@ from llmd_rehearsal.oci_plugin.region import RegionClock, WorkRequestFailed
 
 
 class Cluster:
-    """Remembers what is installed; `failure` is what Helm says to everything."""
+    """A cluster with the list of what was installed; `failure` is what Helm says to everything."""
 
     def __init__(self, failure: str = "") -> None:
         self.installed: dict[str, Mapping[str, str]] = {}
