@@ -92,7 +92,7 @@ def rehearsed(project: Project) -> Ended:
 
 @pytest.fixture(scope="module")
 def answers(project: Project, rehearsed: Ended) -> dict[str, Any]:
-    """Return Prometheus' answer to the query."""
+    """Return Prometheus' answers to the queries of panels and metrics."""
     assert rehearsed.status == 0
     queries = project.folder / "queries.json"
     queries.write_text(json.dumps([panels(), metrics()]))
