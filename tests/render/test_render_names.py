@@ -148,6 +148,8 @@ SERVERS = {"gpt-prefill": {"llmd-oke/version": "9a8f352e"}}
     ],
     ids=["same", "renamed", "moved", "gone", "new", "version"],
 )
-def test_it_is_said_what_changed_and_what_that_does(urns: set[Urn], labels: Any, message: str | None):
+def test_a_changed_name_is_told_with_what_it_does_to_a_running_deployment(
+    urns: set[Urn], labels: Any, message: str | None
+):
     earlier = Names(frozenset({(f"N${VCN}", "net-vcn")}), SERVERS)
     assert list(consequences(earlier, Names(frozenset(urns), labels))) == ([message] if message else [])

@@ -134,7 +134,7 @@ def test_nobody_may_taint_nodes_once_they_are_accepted(life: Life) -> None:
     assert life.accounts_with_rights == []
 
 
-def test_it_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
+def test_the_rehearsal_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
     simulated = " ".join(life.served.document["simulated"])
     assert "OCI" in simulated
     assert "weights" in simulated

@@ -49,7 +49,7 @@ def test_a_missed_threshold_fails_the_update_and_is_named(life: Life) -> None:
     assert "Traceback" not in life.missed.errors
 
 
-def test_its_tables_and_report_are_there_all_the_same(life: Life, project: Project) -> None:
+def test_tables_and_report_of_a_failed_job_are_there_all_the_same(life: Life, project: Project) -> None:
     assert "FAIL │ TTFT p95" in life.missed.errors
     assert list((project.folder / "reports" / STACK).glob("*/summary.json"))
 

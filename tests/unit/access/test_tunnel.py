@@ -220,7 +220,7 @@ def found(oci: OciClient) -> Callable[[], tuple[OciClient, TunnelTarget]]:
     return lambda: (oci, TunnelTarget("bastion", "10.0.0.6", 6443, 1800))
 
 
-def test_it_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int):
+def test_a_tunnel_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int):
     ssh()
     oci, progress, looks = Oci(), Told(), iter([NotYet("The compartment has no active cluster prod."), None])
 

@@ -158,7 +158,7 @@ async def test_an_evaluation_arrives_with_the_result_and_fails_the_job_in_words(
     assert "gpt failed its smoke benchmark: accuracy 0, at least 0.95 share (0 of 80 questions" in words["message"]
 
 
-async def test_it_measures_on_the_clock_that_a_rehearsal_names(deployment):
+async def test_the_job_measures_on_the_clock_that_a_rehearsal_names(deployment):
     how = RunContext(0.5, Basis.CALIBRATED, ("vLLM",), {})
     _, result = await run(deployment, **{VARIABLE: how.to_text()})
     assert (result.plan.time_scale, result.plan.basis, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))

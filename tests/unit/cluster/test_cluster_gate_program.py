@@ -104,13 +104,13 @@ def test_a_cluster_without_the_operator_shares_nothing_and_missing_rights_are_to
     assert (problems == []) == known
 
 
-def test_it_waits_until_the_pool_is_whole(capsys: pytest.CaptureFixture[str]):
+def test_the_gate_waits_until_the_pool_is_whole(capsys: pytest.CaptureFixture[str]):
     seen: Iterator[list[dict[str, Any]]] = iter([[], [node("a")], [node("a")], [node("a"), node("b")]])
     assert wait(wanted(), lambda: next(seen)) == []
     assert capsys.readouterr().out.splitlines() == ["0 of 2 nodes have joined", "1 of 2 nodes have joined"]
 
 
-def test_it_ends_when_the_time_is_up():
+def test_the_gate_ends_when_its_time_is_up():
     assert wait(wanted(timeout_s=-1.0), lambda: [node("a")]) == ["1 of 2 nodes have joined"]
 
 

@@ -47,7 +47,7 @@ async def wait(cluster, limit_s=10.0):
     await crds._wait(["ippools.nv-ipam.nvidia.com"], limit_s, cast("Any", cluster))
 
 
-async def test_it_is_looked_for_until_it_is_established():
+async def test_a_definition_is_looked_for_until_it_is_established():
     cluster = Cluster(404, 503, "False", "True")
     await wait(cluster)
 

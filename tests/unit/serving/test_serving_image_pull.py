@@ -59,7 +59,7 @@ def test_nothing_waits_for_the_daemon_set_itself():
     assert daemon_set(OLD)["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
 
 
-def test_it_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pytest.MonkeyPatch):
+def test_pulling_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pytest.MonkeyPatch):
     pulling = [pod("a", RUNNING), pod("b", PULLING)]
     node_count, text, seconds = wait(monkeypatch, pulling, pulling, [pod("a", RUNNING), pod("b", RUNNING)])
     assert (node_count, text, seconds) == (2, "2 of 2 nodes have the image", 4.0)

@@ -30,7 +30,7 @@ def create(stub: Any, *, preview: bool, kind: str = "core/v1:ConfigMap") -> Any:
     )
 
 
-def test_it_says_which_version_it_stands_in_for(stub: Any):
+def test_the_stand_in_says_which_version_of_the_plug_in_it_is_for(stub: Any):
     assert stub.GetPluginInfo(Empty()).version == "4.30.0"
 
 
