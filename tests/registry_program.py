@@ -106,12 +106,12 @@ class RegistryProgram:
         return self.tokens.private
 
     def push(self, repository: str, tag: str, *layers: int, media_type: str = MANIFEST) -> str:
-        """Pushes an image of layers with these sizes; gives the manifest's digest."""
+        """Push an image of layers with these sizes; return the manifest's digest."""
         contents = [bytes([i % 256]) * size for i, size in enumerate(layers)]
         return self.push_artifact(repository, tag, (CONFIG, b"{}"), [(LAYER, item) for item in contents], media_type)
 
     def push_index(self, repository: str, tag: str, *platforms: Mapping[str, str], bytes_each: int = 1000) -> str:
-        """Pushes an index with an image for each platform; gives the index's digest."""
+        """Push an index with an image for each platform; return the index's digest."""
         entries: list[dict[str, Any]] = []
         for i, platform in enumerate(platforms):
             config = json.dumps(dict(platform)).encode()
@@ -122,7 +122,7 @@ class RegistryProgram:
         return self.put(repository, tag, index, INDEX)
 
     def push_chart(self, repository: str, version: str, archive: bytes) -> str:
-        """Pushes a chart's archive as `helm push` does; gives the manifest's digest."""
+        """Push a chart's archive as `helm push` does; return the manifest's digest."""
         name = repository.rpartition("/")[2]
         config = json.dumps({"name": name, "version": version, "apiVersion": "v2"}).encode()
         return self.push_artifact(repository, version, (HELM_CONFIG, config), [(HELM_CHART, archive)])
@@ -136,7 +136,7 @@ class RegistryProgram:
         media_type: str = MANIFEST,
         annotations: Sequence[Mapping[str, str]] = (),
     ) -> str:
-        """Pushes anything that is a manifest with a config and layers; `annotations` are the layers'."""
+        """Push anything that is a manifest with a config and layers; `annotations` are the layers'."""
         manifest = self._manifest(repository, config, layers, media_type, annotations)
         return self.put(repository, tag, manifest, media_type)
 

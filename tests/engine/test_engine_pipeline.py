@@ -64,7 +64,7 @@ class Pipeline:
         return self.runner.job(workflow, name, expected)
 
     def deploy(self) -> None:
-        """Runs deploy.yml, each job with the outputs of those before it."""
+        """Run deploy.yml, each job with the outputs of those before it."""
         needs = self.runner.contexts["needs"] = {}
         for name in ("choose", "limit", "deploy"):
             needs[name] = {"outputs": self.job("deploy", name)}

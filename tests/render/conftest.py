@@ -25,7 +25,7 @@ def _without_places() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def rendered() -> Render:
-    """Renders a stack, by name or by its config; equal ones only once."""
+    """Render a stack, by name or by its config; equal ones only once."""
     known: dict[str, Rendered] = {}
 
     def get(config: Mapping[str, Any] | str, **secrets: str) -> Rendered:

@@ -24,7 +24,7 @@ def find_program(name: str) -> str | None:
 
 
 def need_definitions(release_name: str) -> None:
-    """Skips where the definitions of a release are not on the machine."""
+    """Skip where the definitions of a release are not on the machine."""
     release = catalogue.release(release_name)
     if release is None:
         return

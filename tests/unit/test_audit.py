@@ -48,7 +48,7 @@ ENDLESS = {"id": "GO-1", "summary": "Old", "affected": [{"package": {"ecosystem"
 
 
 class Osv:
-    """Answers questions by package and version; pages have one advisory."""
+    """A database that answers questions by package and version; pages have one advisory."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str, str], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Applies a folder of rendered YAML as Argo CD does: wave by wave, each once the Deployments and Jobs of the one before
+"""Apply a folder of rendered YAML as Argo CD does: wave by wave, each once the Deployments and Jobs of the one before
 are ready. Run inside a rehearsal: gitops_sync.py FOLDER LIMIT_S.
 """
 

@@ -58,7 +58,7 @@ def loop(project: Project) -> Loop:
 
 
 def _watched(project: Project, load: Callable[[], Ended]) -> tuple[Ended, Ended]:
-    """Watches while something loads the model, and presses Ctrl-C then; a shell's background jobs would ignore it."""
+    """Watch while something loads the model, and press Ctrl-C then; a shell's background jobs would ignore it."""
     words = ["tune", "watch", "--stack", STACK, "--rehearse", "--every", "2s", "--json"]
     with subprocess.Popen(
         ["env", "--default-signal=INT", sys.executable, "-m", "llmd_oke", *words],

@@ -23,7 +23,7 @@ CHUNK = b"5\r\ntoken\r\n"
 
 
 class Unit:
-    """Answers like a router: at once, as a stream of tokens, broken, or not at all."""
+    """A unit that answers like a router: at once, as a stream of tokens, broken, or not at all."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -14,7 +14,7 @@ ESTABLISHED_S = 30
 
 
 def need_definitions(release_name: str) -> None:
-    """Skips where the definitions of a release are not on the machine."""
+    """Skip where the definitions of a release are not on the machine."""
     release = catalogue.release(release_name)
     if release and not (module_folder(release.crds.module, release.crds.version) / release.crds.folder).is_dir():
         pytest.skip(f"the definitions of {release_name} are not on this machine")

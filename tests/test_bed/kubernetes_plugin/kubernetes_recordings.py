@@ -1,4 +1,4 @@
-"""Replays recorded calls of the real plug-in against the stand-in, and tells where the answers differ.
+"""Replay recorded calls of the real plug-in against the stand-in, and tell where the answers differ.
 
 Placeholders of the recordings (`<uid-3>`, `<rand-1>`, ...) stand for what the stand-in answers where the real plug-in
 answered them; later requests carry the same.

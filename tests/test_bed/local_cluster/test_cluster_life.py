@@ -28,7 +28,7 @@ class Listener(SilentProgress):
 
 
 class Impatient(Listener):
-    """Presses Ctrl-C at the first news of a start."""
+    """Press Ctrl-C at the first news of a start."""
 
     def detail(self, text):
         raise KeyboardInterrupt

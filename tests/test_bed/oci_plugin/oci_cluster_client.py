@@ -1,4 +1,4 @@
-"""Runs inside of a local cluster: has OCI's stand-in make, scale and delete a pool, and prints its nodes."""
+"""Have OCI's stand-in make, scale and delete a pool from inside a local cluster, and print its nodes."""
 
 import json
 import sys

@@ -126,7 +126,7 @@ class Kit:
         return foreseen, list(done.lines())
 
     def replace_nodes(self, monkeypatch: pytest.MonkeyPatch, *names: str, **inputs: Any) -> list[str]:
-        """Launches nodes anew as `nodes replace` does; the answer is what it said."""
+        """Launch nodes anew as `nodes replace` does; return what it said."""
         self._as_the_engine(monkeypatch)
         stack, listener = self._stack(**inputs), Listener()
         cli = cli_of(stack, Path(str(self.options.work_dir)), lambda _: None)

@@ -33,7 +33,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class FakeClient:
-    """Knows a few objects; ConfigMaps by name."""
+    """A cluster of a few objects; ConfigMaps by name."""
 
     def __init__(self, jobs=(), pods=(), config_maps=()):
         self.lists = {Job: list(jobs), Pod: list(pods)}

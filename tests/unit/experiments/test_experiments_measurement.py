@@ -60,7 +60,7 @@ def assignment(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Dep
 
 
 class Interrupting(SilentProgress):
-    """Presses Ctrl-C once the second stage runs."""
+    """Press Ctrl-C once the second stage runs."""
 
     pressed = False
 

@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         return f"<Contents><Key>{escape(name)}</Key>{about}<Size>{len(content)}</Size></Contents>"
 
     def _signed(self, body: bytes) -> bool:
-        """Signs again what arrived, and compares."""
+        """Sign again what arrived, and compare."""
         if self.server.status != 200:
             self._answer(self.server.status, b"<Error><Code>SlowDown</Code></Error>")
             return False

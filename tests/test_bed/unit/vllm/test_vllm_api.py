@@ -25,7 +25,7 @@ def network_fixture():
 
 @pytest.fixture(name="start")
 async def start_fixture(network):
-    """Starts servers; gives a client of each."""
+    """Start servers; return a client of each."""
     clients, nodes, chosen = [], shape("BM.GPU.MI300X.8"), model("gpt-oss-120b")
     clock = WallClock(asyncio.get_running_loop(), 0.01)
 

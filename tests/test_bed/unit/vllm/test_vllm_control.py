@@ -42,7 +42,7 @@ async def control_fixture(startup_scale, startup_s):
 
 @pytest.fixture(name="run")
 def run_fixture(control, port):
-    """Posts a server and waits until it isn't starting any more."""
+    """Post a server and wait until it isn't starting any more."""
 
     async def run(*flags, id_="one", argv=None, image="vllm:v0.27.1", env=None):
         command = argv or ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port), *flags]
