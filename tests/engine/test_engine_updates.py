@@ -22,7 +22,7 @@ DEPLOYMENT = "kubernetes:apps/v1:Deployment"
 
 
 class RecordingPlugin(provider_pb2_grpc.ResourceProviderServicer):
-    """A plug-in that accepts every object; differences are field by field, and nothing is ever replaced on its own account."""
+    """A plug-in that accepts every object; differences are field by field, and nothing is replaced by itself."""
 
     remembered = DEPLOYMENT
 

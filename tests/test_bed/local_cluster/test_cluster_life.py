@@ -28,7 +28,7 @@ class Listener(SilentProgress):
 
 
 class Impatient(Listener):
-    """Press Ctrl-C at the first news of a start."""
+    """A user who presses Ctrl-C at the first news of a start."""
 
     def detail(self, text):
         raise KeyboardInterrupt

@@ -39,7 +39,7 @@ def own() -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def api_server(folder: Path, pair: tuple[bytes, bytes], port: int = 0) -> AsyncGenerator[int]:
-    """Answer TLS at a port of this machine."""
+    """Serve TLS at a port of this machine."""
     (folder / "both.pem").write_bytes(b"".join(pair))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "both.pem")

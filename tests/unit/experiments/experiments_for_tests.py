@@ -100,7 +100,7 @@ Measure = Callable[[str, RunFolder], int]
 
 
 class FakeDeployer:
-    """A deployer that notes what it is asked for; `broken` deployments can't come up, `measure` does what the measurement would."""
+    """A deployer that notes its calls; `broken` deployments can't come up, `measure` stands for the measurement."""
 
     def __init__(self, folder: RunFolder, measure: Measure, broken: Sequence[str] = ()) -> None:
         self.calls: list[str] = []

@@ -60,7 +60,7 @@ def assignment(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Dep
 
 
 class Interrupting(SilentProgress):
-    """Press Ctrl-C once the second stage runs."""
+    """A user who presses Ctrl-C once the second stage runs."""
 
     pressed = False
 
