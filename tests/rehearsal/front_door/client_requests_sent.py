@@ -34,7 +34,7 @@ from request_attacks import MODEL, Attack, attacks, chunked, forbidden, post, re
 
 HERE, SERVER, PORT = "127.0.0.1", "127.0.1.1", 9080
 LIMIT_S = 30
-EXAMPLES = int(os.environ.get("LLMD_OKE_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("LLMD_OKE_EXAMPLES", "120"))
 
 
 class Server:
