@@ -36,9 +36,8 @@ LONGEST = (
     *SHARED,
     f"{END_TO_END}/test_watched_stack.py",
     f"{END_TO_END}/test_tuning_loop.py",
-    f"{END_TO_END}/test_smoke_job.py",
+    f"{END_TO_END}/test_judged_stack.py",
     f"{END_TO_END}/test_engine_kills.py",
-    f"{END_TO_END}/test_acceptance.py",
     f"{END_TO_END}/test_real_plugin.py",
 )
 """What takes longest. Side by side it begins first, so that none of it is left for the end."""
