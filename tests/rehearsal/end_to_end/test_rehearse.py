@@ -40,13 +40,12 @@ client.patch(Deployment.Scale, decode.metadata.name, {"spec": {"replicas": 3}}, 
 @dataclass(frozen=True)
 class Life:
     """Operations of a disaggregated stack, in order: previewed and made as continuous integration does it, left
-    alone and previewed again, scaled by hand, changed; and the machine's network links before."""
+    alone, scaled by hand, changed; and the machine's network links before."""
 
     links: list[str]
     before: Ended
     made: Ended
     left_alone: Ended
-    after: Ended
     scaled: Ended
     changed: Ended
 
@@ -56,25 +55,23 @@ def life(project: Project) -> Life:
     links = _links()
     project.write(DISAGGREGATED)
     own = ("--stack", DISAGGREGATED)
-    rehearse, preview = ("rehearse", *own, "--json"), ("pipeline", "preview", *own, "--rehearse")
-    before = project.command(*preview)
+    rehearse = ("rehearse", *own, "--json")
+    before = project.command("pipeline", "preview", *own, "--rehearse")
     created = project.command("pipeline", "deploy", *own, "--rehearse")
     left_alone = project.command(*rehearse)
-    after = project.command(*preview)
     by_hand = project.command("rehearse", "run", "--stack", DISAGGREGATED, "--", sys.executable, "-c", SCALE_BY_HAND)
     assert by_hand.status == 0, by_hand.errors
     scaled = project.command(*rehearse, "--no-benchmark")
     project.write(
         DISAGGREGATED, models=[model(topology="1p-tp1-2d-tp2", engine={"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})]
     )
-    return Life(links, before, created, left_alone, after, scaled, project.command(*rehearse))
+    return Life(links, before, created, left_alone, scaled, project.command(*rehearse))
 
 
-def test_a_pipeline_previews_deploys_and_has_nothing_left_to_do(life: Life) -> None:
-    assert [life.before.status, life.made.status, life.after.status] == [0, 0, 0], life.made.errors
+def test_a_pipeline_previews_and_deploys(life: Life) -> None:
+    assert [life.before.status, life.made.status] == [0, 0], life.made.errors
     assert PREFILL.search(life.before.output)
     assert "Remote prefill" in life.made.output
-    assert not PREFILL.search(life.after.output)
 
 
 def test_an_update_that_would_be_refused_ends_a_pipeline_with_1_and_says_why(project: Project) -> None:

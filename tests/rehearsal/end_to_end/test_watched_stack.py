@@ -223,9 +223,3 @@ def test_keda_stays_small(grown: dict[str, Any]) -> None:
     sizes = grown["loaded"]["memory_mb"]
     assert sizes.keys() == {"/keda", "/keda-adapter"}
     assert max(sizes.values()) * 1e6 < MAX_MEMORY_BYTES
-
-
-def test_another_update_changes_nothing(project: Project, shrunk: dict[str, Any]) -> None:
-    assert shrunk
-    again = project.command("rehearse", *HOW)
-    assert again.document["update"]["changes"].keys() <= {"same", "read"}
