@@ -63,7 +63,6 @@ def _replay(case: str, plane: ControlPlane, port: int, api: httpx2.Client, recor
 @pytest.mark.parametrize("case", CASES)
 def test_answers_as_recorded(case: str, differences: dict[str, Future[list[str]]]) -> None:
     deviations = differences[case].result()
-
     assert not deviations, "\n".join(deviations)
 
 

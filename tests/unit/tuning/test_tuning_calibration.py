@@ -246,7 +246,6 @@ def test_a_file_that_has_no_figures_is_refused_by_field(tmp_path):
 )
 @settings(max_examples=50)
 def test_no_coefficient_is_negative_and_none_fits_better_alone(factors, matrix):
-
     columns = np.array(matrix)
     values = columns @ (np.array(factors) - 3)
     result = nonnegative_least_squares(columns, values)

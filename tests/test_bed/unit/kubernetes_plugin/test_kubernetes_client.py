@@ -73,5 +73,4 @@ def test_calls_at_the_same_time_never_lose_each_others_connections(cluster: Clus
 
     with ThreadPoolExecutor(CALLERS) as callers:
         answered = [item.result() for item in [callers.submit(call) for _ in range(CALLERS)]]
-
     assert answered == [CALLS] * CALLERS
