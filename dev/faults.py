@@ -154,6 +154,8 @@ class FaultSettings:
     kills: int = 30
     restarts: int = 6
     seed: int = 1
+    usual_s: float | None = None
+    """What every operation is taken to last where nothing fails; measured if left out."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +165,13 @@ class Bench:
     stack: RehearsedStack
     chance: random.Random
     progress: Progress
+    expected_s: float | None = None
 
     @cached_property
     def usual_s(self) -> Mapping[Operation, float]:
-        """Wall seconds that operations take where nothing fails, one after the other."""
+        """Wall seconds that operations take where nothing fails: as expected, or measured one after the other."""
+        if self.expected_s is not None:
+            return dict.fromkeys(CYCLE, self.expected_s)
         return {operation: _undisturbed(self.stack, operation, self.progress) for operation in CYCLE}
 
     def engine_kills(self, number: int) -> Iterator[FaultOutcome]:
@@ -373,7 +378,7 @@ def measure(source: Path, stack: str, choice: FaultSettings, progress: Progress)
     chance = random.Random(choice.seed)  # noqa: S311  # moments, no secrets
     if set(choice.families) - {"oci", "disk"}:
         with _rehearsed(source, stack, _without_smoke, progress) as rehearsed:
-            yield from _outcomes(Bench(rehearsed, chance, progress), choice)
+            yield from _outcomes(Bench(rehearsed, chance, progress, choice.usual_s), choice)
     if "oci" in choice.families:
         with _rehearsed(source, stack, _created, progress) as created:
             yield from Bench(created, chance, progress).oci_faults()
@@ -477,6 +482,9 @@ def main() -> None:
         "--restarts", type=int, default=usual.restarts, help=f"processes of the control plane killed ({usual.restarts})"
     )
     parser.add_argument("--seed", type=int, default=usual.seed, help=f"of moments and victims ({usual.seed})")
+    parser.add_argument(
+        "--usual", type=float, help="seconds that operations take where nothing fails (measured if left out)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
@@ -486,7 +494,7 @@ def main() -> None:
     )
     if not options.only and "disk" not in families:
         progress.step("no disk is filled: only root can mount a small one")
-    choice = FaultSettings(families, options.kills, options.restarts, options.seed)
+    choice = FaultSettings(families, options.kills, options.restarts, options.seed, options.usual)
     try:
         for outcome in measure(options.project, options.stack, choice, progress):
             outcomes.append(outcome)

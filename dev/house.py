@@ -260,11 +260,10 @@ def kind_of_finding(docstring: str) -> str | None:
 
 
 def docstring_findings(modules: Iterable[Module]) -> list[CountedPlace]:
-    """All findings outside tests, in the order of files and lines."""
+    """All findings, in the order of files and lines."""
     return [
         CountedPlace(module.file, line, kind, text.split("\n")[0])
         for module in modules
-        if module.package != TESTS
         for line, text in sorted(docstrings(module))
         if (kind := kind_of_finding(text))
     ]

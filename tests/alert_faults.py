@@ -1,4 +1,4 @@
-"""How each alert is made to fire and to clear: by a fault of a rehearsal, or by promtool alone.
+"""Faults that make each alert fire and clear: those of a rehearsal, or those that promtool alone has.
 
 Run inside a rehearsal (`alert_faults.py STACK FOLDER`), it plants the faults and prints which alerts fired and cleared.
 """
@@ -84,7 +84,7 @@ class Plant:
 
 
 def post(url: str, body: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None) -> None:
-    """Sends a request; what becomes of it doesn't matter."""
+    """Send a request; what becomes of it doesn't matter."""
     own = {"content-type": "application/json", **(headers or {})}
     request = urllib.request.Request(url, json.dumps(body or {}).encode(), own)  # noqa: S310
     with suppress(OSError):
@@ -213,7 +213,7 @@ def firing() -> set[str]:
 
 
 def wait(done: Callable[[set[str]], bool]) -> bool:
-    """Until what fires is as it should be; false where it isn't in time."""
+    """Wait until what fires is as it should be; return false where it isn't in time."""
     limit_s = time.monotonic() + CHANGE_LIMIT_S
     while not done(firing()):
         if time.monotonic() > limit_s:

@@ -1,4 +1,4 @@
-"""What all tests share: programs from the user's cache or PATH, in one folder that tests look in."""
+"""Settings of all tests, and programs from the user's cache or PATH in one folder that tests look in."""
 
 import gc
 import os
@@ -36,16 +36,15 @@ LONGEST = (
     *SHARED,
     f"{END_TO_END}/test_watched_stack.py",
     f"{END_TO_END}/test_tuning_loop.py",
-    f"{END_TO_END}/test_smoke_job.py",
+    f"{END_TO_END}/test_judged_stack.py",
     f"{END_TO_END}/test_engine_kills.py",
-    f"{END_TO_END}/test_acceptance.py",
     f"{END_TO_END}/test_real_plugin.py",
 )
 """What takes longest. Side by side it begins first, so that none of it is left for the end."""
 
 
 def _unit(nodeid: str) -> str:
-    """What runs in one process: a test's file, or the folder that shares a control plane."""
+    """Return what runs in one process: a test's file, or the folder that shares a control plane."""
     file = nodeid.partition("::")[0]
     return next((folder for folder in SHARED if file.startswith(f"{folder}/")), file)
 
@@ -56,12 +55,12 @@ class _Scheduling(LoadFileScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Hands out units with `--dist loadfile`."""
+    """Hand out units with `--dist loadfile`."""
     return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with what takes longest."""
+    """Begin with what takes longest."""
     places = {unit: place for place, unit in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(_unit(item.nodeid), len(places)))
 
@@ -74,7 +73,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Links what is there; what isn't makes the tests that need it skip. `scripts/test` builds everything first."""
+    """Link the programs that are there; tests that need others skip. `scripts/test` builds everything first."""
     gc.disable()  # until tests are collected
     for name, value in SELDOM_COLLECTED.items():  # of engines and control planes that tests start
         os.environ.setdefault(name, value)
@@ -97,7 +96,7 @@ def _own_consoles() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_open_project() -> Iterator[None]:
-    """What a test's project has in its own `values/` is gone with it."""
+    """Close a test's own project, whose `values/` no later test may see."""
     yield
     open_project(None)
 

@@ -37,7 +37,7 @@ class Issuers:
     _key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
 
     def variables(self, environment: str) -> dict[str, str]:
-        """What GitHub gives a job in an environment."""
+        """Return what GitHub gives a job in an environment."""
         self.environment = environment
         request = f"{self.url}/github/token?api-version=2.0"
         return {"ACTIONS_ID_TOKEN_REQUEST_URL": request, "ACTIONS_ID_TOKEN_REQUEST_TOKEN": REQUEST_TOKEN}
@@ -49,7 +49,7 @@ class Issuers:
         return f"{text}.{_part(self._key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
 
     def read(self, token: str) -> dict[str, Any]:
-        """What a token says, where it is one of these.
+        """Return what a token says, where it is one of these.
 
         Raises:
             InvalidSignature: it is not.
@@ -114,7 +114,7 @@ def issuers() -> Generator[Issuers]:
         do_GET = do_POST = _answer  # noqa: N815 - the library's names
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     there.url = f"http://127.0.0.1:{server.server_port}"

@@ -2,7 +2,7 @@
 
 
 class Listener:
-    """Keeps the news."""
+    """A listener that keeps the news."""
 
     def __init__(self) -> None:
         self.news: list[str] = []

@@ -43,7 +43,7 @@ class FakeOci:
 
 
 class EmptyOci(FakeOci):
-    """Has nothing of what no answer is given for."""
+    """A tenancy that has nothing of what no answer is given for."""
 
     def _answer(self, key: str) -> Any:
         if key in self.answers:
@@ -53,4 +53,4 @@ class EmptyOci(FakeOci):
 
 
 class Sequence(list[Any]):
-    """Answers one after the other."""
+    """Answers that are given one after the other."""

@@ -55,7 +55,7 @@ NOTHING_BY_HAND = CommandResult(0, "")
 
 
 class Cli:
-    """Answers like the Pulumi CLI and remembers what it was asked."""
+    """A CLI that answers like Pulumi's and remembers what it was asked."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ def model_entry(name: str, /, **changes: object) -> dict[str, Any]:
 
 
 def write_entry(project: Path, path: str, content: object) -> Path:
-    """Writes a file below the project's `values/`, by its path without `.yaml`; the project is open then."""
+    """Write a file below the project's `values/`, by its path without `.yaml`; the project is open then."""
     file = project / "values" / f"{path}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))

@@ -29,6 +29,6 @@ def new_stack(program: PulumiFn, options: automation.LocalWorkspaceOptions, name
 
 
 def count_changes(operate: Callable[..., Result]) -> tuple[Result, dict[str, int]]:
-    """Does an operation of a stack: its result, and to how many resources it did what."""
+    """Run an operation of a stack; return its result, and to how many resources it did what."""
     steps = StepRecorder(lambda _: None)
     return operate(on_event=steps.hear), steps.changes

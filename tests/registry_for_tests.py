@@ -34,12 +34,12 @@ class Registry:
     requests: list[str] = field(default_factory=list)
 
     def push(self, repository: str, tag: str, *layers: int, media_type: str = MANIFEST) -> str:
-        """Stores an image of layers with these sizes under a tag; gives its digest."""
+        """Store an image of layers with these sizes under a tag; return its digest."""
         sizes = [{"mediaType": "layer", "digest": f"sha256:{i:064x}", "size": size} for i, size in enumerate(layers)]
         return self._store(repository, tag, {"schemaVersion": 2, "mediaType": media_type, "layers": sizes}, media_type)
 
     def push_index(self, repository: str, tag: str, *platforms: Mapping[str, str], bytes_each: int = 1000) -> str:
-        """Stores an index with an image for each platform; gives the index's digest."""
+        """Store an index with an image for each platform; return the index's digest."""
         entries: list[dict[str, Any]] = []
         for i, platform in enumerate(platforms):
             digest = self.push(repository, f"platform-{i}", bytes_each + i)
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Says nothing."""
+        """Log nothing."""
 
     def _answer(self) -> None:
         url = urlsplit(self.path)

@@ -36,7 +36,7 @@ STARTS_IN_S = 20.0
 
 
 class TokenService:
-    """Gives anybody who asks a token to pull, but for `private` repositories; a user and a password may push too."""
+    """A service that gives anybody a token to pull, but for `private` repositories; a user with a password may push."""
 
     def __init__(self) -> None:
         self.key = private_key()
@@ -56,7 +56,7 @@ class TokenService:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                """Says nothing."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.realm = f"http://127.0.0.1:{self.server.server_port}/token"
@@ -88,7 +88,7 @@ def _base64(content: bytes) -> str:
 
 
 def digest_of(content: bytes) -> str:
-    """How registries name content."""
+    """Return how registries name content."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -106,12 +106,12 @@ class RegistryProgram:
         return self.tokens.private
 
     def push(self, repository: str, tag: str, *layers: int, media_type: str = MANIFEST) -> str:
-        """Pushes an image of layers with these sizes; gives the manifest's digest."""
+        """Push an image of layers with these sizes; return the manifest's digest."""
         contents = [bytes([i % 256]) * size for i, size in enumerate(layers)]
         return self.push_artifact(repository, tag, (CONFIG, b"{}"), [(LAYER, item) for item in contents], media_type)
 
     def push_index(self, repository: str, tag: str, *platforms: Mapping[str, str], bytes_each: int = 1000) -> str:
-        """Pushes an index with an image for each platform; gives the index's digest."""
+        """Push an index with an image for each platform; return the index's digest."""
         entries: list[dict[str, Any]] = []
         for i, platform in enumerate(platforms):
             config = json.dumps(dict(platform)).encode()
@@ -122,7 +122,7 @@ class RegistryProgram:
         return self.put(repository, tag, index, INDEX)
 
     def push_chart(self, repository: str, version: str, archive: bytes) -> str:
-        """Pushes a chart's archive as `helm push` does; gives the manifest's digest."""
+        """Push a chart's archive as `helm push` does; return the manifest's digest."""
         name = repository.rpartition("/")[2]
         config = json.dumps({"name": name, "version": version, "apiVersion": "v2"}).encode()
         return self.push_artifact(repository, version, (HELM_CONFIG, config), [(HELM_CHART, archive)])
@@ -136,24 +136,24 @@ class RegistryProgram:
         media_type: str = MANIFEST,
         annotations: Sequence[Mapping[str, str]] = (),
     ) -> str:
-        """Pushes anything that is a manifest with a config and layers; `annotations` are the layers'."""
+        """Push anything that is a manifest with a config and layers; `annotations` are the layers'."""
         manifest = self._manifest(repository, config, layers, media_type, annotations)
         return self.put(repository, tag, manifest, media_type)
 
     def put(self, repository: str, tag: str, manifest: bytes, media_type: str) -> str:
-        """Puts a manifest under a tag or its digest; gives the digest."""
+        """Put a manifest under a tag or its digest; return the digest."""
         url = f"/v2/{repository}/manifests/{tag}"
         answer = self._http.put(url, content=manifest, headers={"Content-Type": media_type, **self._may(repository)})
         answer.raise_for_status()
         return answer.headers["docker-content-digest"]
 
     def delete(self, repository: str, digest: str) -> None:
-        """Deletes a manifest."""
+        """Delete a manifest."""
         url = f"/v2/{repository}/manifests/{digest}"
         self._http.delete(url, headers=self._may(repository)).raise_for_status()
 
     def manifest(self, repository: str, name: str) -> bytes:
-        """What lies under a tag or digest."""
+        """Return what lies under a tag or digest."""
         accepted = {"Accept": f"{MANIFEST}, {INDEX}", **self._may(repository)}
         answer = self._http.get(f"/v2/{repository}/manifests/{name}", headers=accepted)
         return answer.raise_for_status().content

@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def put_ssh(folder: Path, *runs: str) -> None:
-    """Puts it into a folder. Its runs go as planned (`refuse`, `leave` after a connection), and then stay.
+    """Put an `ssh` into a folder. Its runs go as planned (`refuse`, `leave` after a connection), and then stay.
 
     `starts` has the last word of each run.
     """

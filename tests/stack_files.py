@@ -88,7 +88,7 @@ def document(stack: Mapping[str, object], settings: Mapping[str, object] | None 
 def write(
     project: Path, name: str, stack: Mapping[str, object], settings: Mapping[str, object] | None = None, **keys: object
 ) -> Path:
-    """Writes `document` as a stack file of a project."""
+    """Write `document` as a stack file of a project."""
     file = project / "stacks" / f"Pulumi.{name}.yaml"
     file.parent.mkdir(exist_ok=True)
     file.write_text(yaml.safe_dump(document(stack, settings, **keys), sort_keys=False))
@@ -106,7 +106,7 @@ def plan(*models: StackObject, nodes: int = 9, **changes: object) -> planning.Pl
 
 
 def problems(*models: StackObject, nodes: int = 9, **changes: object) -> list[Problem]:
-    """What is wrong with `stack`."""
+    """Return what is wrong with `stack`."""
     try:
         plan(*models, nodes=nodes, **changes)
     except InvalidStack as refused:

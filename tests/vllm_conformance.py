@@ -1,4 +1,4 @@
-"""What vLLM answers, and where two simulated servers differ from it (`values/rehearsal/conformance.yaml`)."""
+"""Answers of vLLM, and where two simulated servers differ from it (`values/rehearsal/conformance.yaml`)."""
 
 from functools import cache
 from typing import Any, Literal
@@ -39,7 +39,7 @@ class Case(Entry):
     why: str | None = None
 
     def expected(self, server: Server) -> dict[str, Any]:
-        """What that server answers."""
+        """Return what that server answers."""
         own = self.ours if server == "ours" else self.other
         return self.vllm if own is None else own
 

@@ -37,7 +37,7 @@ class Runner:
     shown: str = ""
 
     def job(self, workflow: str, name: str, expected: int = 0) -> dict[str, str]:
-        """Runs a job; gives its outputs. Its first step that fails ends with the expected status, or none does."""
+        """Run a job; return its outputs. Its first step that fails ends with the expected status, or none does."""
         job: dict[str, Any] = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][name]
         failed, steps = 0, dict[str, Any]()
         for step in job["steps"]:
@@ -56,7 +56,7 @@ class Runner:
         return {key: self.text(value) for key, value in outputs.items()}
 
     def step(self, workflow: str, job: str, name: str) -> None:
-        """Runs one step of a job, by its name."""
+        """Run one step of a job, by its name."""
         steps: list[dict[str, Any]] = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][job]["steps"]
         (step,) = [step for step in steps if step.get("name") == name]
         status, _ = self._run(step)
@@ -99,7 +99,7 @@ class Runner:
         return ended.returncode, dict(line.split("=", 1) for line in lines)
 
     def _use(self, step: dict[str, Any]) -> None:
-        """What actions do that matters here: artifacts are kept, where there is something to keep."""
+        """Do what matters here of an action: keep artifacts, where there is something to keep."""
         action = step["uses"].partition("@")[0]
         assert action in {"actions/checkout", "actions/setup-python", "pulumi/actions", "actions/upload-artifact"}
         if action != "actions/upload-artifact":
@@ -136,5 +136,5 @@ def checkout_of(root: Path, folder: Path, own: Mapping[str, str]) -> Path:
 
 
 def has_programs() -> bool:
-    """Whether this machine has what the steps call."""
+    """Tell whether this machine has what the steps call."""
     return all(map(shutil.which, ("bash", "jq", "bwrap", "ip", "unshare")))

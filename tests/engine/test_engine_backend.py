@@ -1,5 +1,3 @@
-"""What the real Pulumi CLI says where a sign-in, a stack or a passphrase is missing, and what the kit makes of it."""
-
 import os
 from pathlib import Path
 

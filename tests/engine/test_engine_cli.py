@@ -1,5 +1,3 @@
-"""What the kit takes from the real Pulumi CLI: stack files as it reads them, a stack's history and outputs."""
-
 import json
 import os
 import subprocess
@@ -46,7 +44,6 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiCli:
 def test_a_stack_file_is_read_as_pulumi_reads_it(cli: PulumiCli) -> None:
     subprocess.run([cli.program, "stack", "init", "test"], cwd=cli.project, check=True, capture_output=True)
     file = cli.project / "Pulumi.test.yaml"
-
     file.write_text("".join(["config:\n  llmd-oke:stack:\n    values:\n", *(f"      - {text}\n" for text in SCALARS)]))
     asked = [cli.program, "config", "--json", "--stack", "test"]
     told = subprocess.run(asked, cwd=cli.project, check=True, capture_output=True).stdout

@@ -1,5 +1,3 @@
-"""What the real engine makes of a gate whose pool changes."""
-
 from typing import Any
 
 import pulumi
@@ -40,7 +38,7 @@ class ReplacingPlugin(RecordingPlugin):
 
 @pytest.fixture
 def bring(tmp_path, monkeypatch):
-    """Brings the stack to a gate; the answer is what happened to its Job."""
+    """Bring the stack to a gate; return what happened to its Job."""
     wanted: dict[str, Any] = {}
 
     def program():

@@ -57,20 +57,20 @@ class Pipeline:
     network: dict[str, Any]
 
     def job(self, workflow: str, name: str, expected: int = 0) -> dict[str, str]:
-        """Runs a job in the environment that its workflow names."""
+        """Run a job in the environment that its workflow names."""
         job = yaml.safe_load((ROOT / ".github" / "workflows" / f"{workflow}.yml").read_text())["jobs"][name]
         own = self.there.variables(self.runner.text(job["environment"])) if "environment" in job else {}
         self.runner.environment.update(own)
         return self.runner.job(workflow, name, expected)
 
     def deploy(self) -> None:
-        """Runs deploy.yml, each job with the outputs of those before it."""
+        """Run deploy.yml, each job with the outputs of those before it."""
         needs = self.runner.contexts["needs"] = {}
         for name in ("choose", "limit", "deploy"):
             needs[name] = {"outputs": self.job("deploy", name)}
 
     def pulumi(self, *words: str) -> str:
-        """What somebody does by hand, with the backend and the passphrase that the jobs have."""
+        """Run a command as somebody does by hand, with the backend and the passphrase that the jobs have."""
         contexts, environment = self.runner.contexts, self.runner.environment
         own = {"PULUMI_BACKEND_URL": contexts["vars"]["PULUMI_BACKEND_URL"], "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE}
         import subprocess  # noqa: PLC0415

@@ -1,5 +1,3 @@
-"""What the real engine makes of an update that is held to the preview that was judged."""
-
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -76,7 +74,7 @@ class Stack:
         return status, [step for step, _ in self.plugin.calls], progress.news
 
     def _run(self, argv: Sequence[str], _capture: bool) -> CommandResult:
-        """With the program where the CLI would start one; between preview and update somebody changes it."""
+        """Update with the program where the CLI would start one, while somebody changes it after the preview."""
         if not {"preview", "up"} & set(argv):
             return run(argv, True)
         if "up" in argv:

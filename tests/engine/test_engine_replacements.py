@@ -1,5 +1,3 @@
-"""What the real engine makes of a state into which a successor was taken that a killed engine had begun to create."""
-
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ NONE = {"mode": "none"}
 
 
 class ReadingPlugin(RecordingPlugin):
-    """Has all that it is asked to read, and remembers what it deletes by its id."""
+    """A plug-in that has all that it is asked to read, and the ids of what it deleted."""
 
     def Read(self, request, context):  # noqa: N802
         return provider_pb2.ReadResponse(id=request.id, properties=request.properties, inputs=request.inputs)
@@ -93,7 +91,7 @@ def ids(deployment: State | None) -> list[str]:
 
 
 class ServicePlugin(RecordingPlugin):
-    """Remembers what becomes of Services."""
+    """A plug-in with the history of its Services."""
 
     remembered = "kubernetes:core/v1:Service"
 

@@ -48,7 +48,7 @@ def is_debugging(event: automation.EngineEvent) -> bool:
 
 
 def by_the_kit(project: Path) -> list[str]:
-    """What the kit reads of the stack with the CLI, the words that it calls it with, and its errors."""
+    """Return what the kit reads of the stack with the CLI, the words that it calls it with, and its errors."""
     calls: list[str] = []
 
     def recorded(argv: Sequence[str], capture: bool) -> CommandResult:

@@ -1,5 +1,3 @@
-"""What the real engine makes of an update of model servers, with a plug-in that takes everything and remembers it."""
-
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +22,7 @@ DEPLOYMENT = "kubernetes:apps/v1:Deployment"
 
 
 class RecordingPlugin(provider_pb2_grpc.ResourceProviderServicer):
-    """Accepts every object; differences are field by field, and nothing is ever replaced on its own account."""
+    """A plug-in that accepts every object; differences are field by field, and nothing is replaced by itself."""
 
     remembered = DEPLOYMENT
 
@@ -126,7 +124,7 @@ def engine_options(
 
 @pytest.fixture
 def update(tmp_path, monkeypatch):
-    """Brings the stack to a number and size of servers; the answer is what happened to their Deployment."""
+    """Bring the stack to a number and size of servers; return what happened to their Deployment."""
     plugin, wanted = RecordingPlugin(), {}
 
     def program():
@@ -157,7 +155,6 @@ def unit(replicas, size):
 
 
 def test_servers_of_another_size_come_after_the_old_ones_are_gone_and_others_roll(update):
-    """On full nodes anything else would wait for GPUs that the old servers hold."""
     assert update(4, 1) == ["create"]
     assert update(6, 1) == ["update"]
     assert update(2, 4) == ["delete", "create"]

@@ -1,5 +1,3 @@
-"""Without its extras the kit imports, checks stack files and renders them."""
-
 import subprocess
 import sys
 from pathlib import Path

@@ -86,7 +86,7 @@ def command_pages(command: TyperCommand | TyperGroup, context: typer.Context) ->
 
 
 def command_section(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
-    """What a command does, and its options."""
+    """Return what a command does, and its options."""
     usage = command.get_usage(context).removeprefix("Usage: ")
     yield from [
         "",

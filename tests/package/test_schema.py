@@ -17,7 +17,7 @@ COMMITTED = COMPONENTS / "schema.json"
 
 @pytest.fixture(scope="module")
 def schema():
-    """What the plug-in answers, started as the engine starts it; the first line that it writes is its port."""
+    """Return what the plug-in answers, started as the engine starts it; the first line that it writes is its port."""
     process = subprocess.Popen([sys.executable, str(COMPONENTS), "127.0.0.1:1"], stdout=subprocess.PIPE)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{int(process.stdout.readline())}") as channel:
@@ -37,7 +37,7 @@ def inputs_and_outputs(schema):
 
 
 def test_interface_is_the_committed_one(schema):
-    """If a change is meant, run with `LLMD_OKE_UPDATE_GOLDEN=1` and review the diff of `components/schema.json`."""
+    """Compare with `components/schema.json`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
     text = json.dumps(schema, indent=2, sort_keys=True) + "\n"
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         COMMITTED.write_text(text)

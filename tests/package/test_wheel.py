@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(site: Path, *words: str) -> dict[str, Any]:
-    """What a command of the installed wheel prints as JSON, away from the checkout."""
+    """Return what a command of the installed wheel prints as JSON, away from the checkout."""
     command = [sys.executable, "-c", INSTALLED, str(site), str(ROOT), *words, "--json"]
     done = subprocess.run(command, cwd=site, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

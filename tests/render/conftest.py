@@ -17,7 +17,7 @@ Render = Callable[..., Rendered]
 
 @pytest.fixture(scope="session", autouse=True)
 def _without_places() -> Iterator[None]:
-    """Where the program declares each resource is a sixth of Pulumi's work, and nothing that mocks look at."""
+    """Leave out where the program declares each resource: a sixth of Pulumi's work, which mocks don't look at."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
         yield
@@ -25,7 +25,7 @@ def _without_places() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def rendered() -> Render:
-    """Renders a stack, by name or by its config; equal ones only once."""
+    """Render a stack, by name or by its config; equal ones only once."""
     known: dict[str, Rendered] = {}
 
     def get(config: Mapping[str, Any] | str, **secrets: str) -> Rendered:

@@ -81,7 +81,7 @@ def _schema() -> dict[str, Any]:
 
 
 def contract_breaches(resource: Declared) -> list[str]:
-    """What the schema of 4.20 would refuse: unknown and missing inputs, values of other types, at any depth."""
+    """Return what the schema of 4.20 would refuse: unknown and missing inputs, values of other types, at any depth."""
     schema = need_schema()
     entry = schema["resources"][resource.type]
     required: list[str] = entry["requiredInputs"] or []

@@ -1,4 +1,4 @@
-"""What render tests look at, and where they find things."""
+"""Rendered stacks of tests, their objects and recorded files."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def find_program(name: str) -> str | None:
 
 
 def need_definitions(release_name: str) -> None:
-    """Skips where the definitions of a release are not on the machine."""
+    """Skip where the definitions of a release are not on the machine."""
     release = catalogue.release(release_name)
     if release is None:
         return
@@ -50,12 +50,12 @@ def env(container: Mapping[str, Any]) -> dict[str, str]:
 
 
 def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Whether a selector matches labels."""
+    """Tell whether a selector matches labels."""
     return selector.items() <= labels.items()
 
 
 def recorded(path: Path, text: str, variable: str) -> str:
-    """What a recorded file has; the text, from now on, where the environment variable is set."""
+    """Return what a recorded file has; the text, from now on, where the environment variable is set."""
     if os.environ.get(variable):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)

@@ -42,7 +42,7 @@ Objects = Mapping[str, Mapping[str, Any]]
 
 
 def upstream(release: str) -> Objects:
-    """What the chart renders, by kind and name; skips where the recording is absent."""
+    """Return what the chart renders, by kind and name; skip where the recording is absent."""
     if not CHARTS[release].is_file():
         pytest.skip(f"{CHARTS[release]} is absent")
     return _by_name(yaml.safe_load_all(CHARTS[release].read_text()))
@@ -78,7 +78,7 @@ def ours(release: str) -> Objects:
 
 
 def differences(release: str) -> dict[str, tuple[str, str]]:
-    """What differs, by its path: upstream's value and ours, empty where there is none."""
+    """Return what differs, by its path: upstream's value and ours, empty where there is none."""
     theirs, own = upstream(release), ours(release)
     renamed = {row["upstream"]: row["ours"] for row in table()["renamed"]}
     theirs = {renamed.get(name, name): manifest for name, manifest in theirs.items()}
@@ -110,7 +110,7 @@ def rows(release: str) -> list[tuple[str, str]]:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a path is one of the pattern, or lies in it; `*` stands for any text."""
+    """Tell whether a path is one of the pattern, or lies in it; `*` stands for any text."""
     return re.match(re.escape(pattern).replace(r"\*", ".*") + r"($|[.\[ /])", path) is not None
 
 
@@ -145,7 +145,7 @@ def _chart_name(release: str) -> str:
 
 
 def page_file() -> Path:
-    """Where the page lies."""
+    """Return where the page lies."""
     return PROJECT / "docs" / "router-deviations.md"
 
 

@@ -1,5 +1,3 @@
-"""What holds for all components: what they take, and what they answer with."""
-
 import re
 from collections.abc import Callable
 from typing import Any, get_args

@@ -417,7 +417,7 @@ def test_a_shared_file_system_is_made_where_models_are_kept_on_one(rendered: Any
 
 
 def mounting(stack: Rendered) -> dict[str, Any]:
-    """Who may mount File Storage, and how."""
+    """Return who may mount File Storage, and how."""
     (export,) = stack.of_type("oci:FileStorage/export:Export")
     (option,) = export.inputs["exportOptions"]
     return option
@@ -505,7 +505,7 @@ def test_a_cluster_that_gets_another_name_is_the_same_to_the_engine(rendered: An
 
 
 def test_a_cluster_gets_another_name_in_place_as_do_network_and_pools(rendered: Any):
-    """By the rules of the plug-in, which replaces what can't be renamed: policies and the bastion."""
+    """The plug-in replaces what can't be renamed: policies and the bastion."""
 
     def resources(name: str) -> dict[tuple[str, str], Declared]:
         network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}

@@ -1,5 +1,3 @@
-"""What a front door declares for keys, tokens and certificates, and where its load balancer is."""
-
 import hashlib
 import json
 import re
@@ -91,7 +89,7 @@ def test_the_secret_of_cache_salts_is_in_a_secret_alone_and_routers_take_salts(r
 
 
 def router_program(rendered: Rendered) -> str:
-    """What a router's Envoy holds bodies to."""
+    """Return what a router's Envoy holds bodies to."""
     config = json.loads(rendered.kubernetes("ConfigMap", "gpt-oss-120b-envoy")["data"]["envoy.yaml"])
     (listener,) = [item for item in config["static_resources"]["listeners"] if item["name"] == "vllm"]
     filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]

@@ -160,7 +160,7 @@ POLICY_KINDS = {"EnvoyExtensionPolicy", "BackendTrafficPolicy", "EnvoyFilter"}
 
 
 def policies(rendered_stack: Rendered) -> dict[str, Any]:
-    """What holds requests to what clients may ask, by kind."""
+    """Return what holds requests to what clients may ask, by kind."""
     return {m["kind"]: m for m in rendered_stack.manifests() if m["kind"] in POLICY_KINDS}
 
 

@@ -1,5 +1,3 @@
-"""What `llmd-oke render` writes, beside what the program declares."""
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,7 +29,7 @@ Render = Callable[..., Rendering]
 
 @pytest.fixture
 def render(tmp_path: Path) -> Render:
-    """Renders a stack from a file of its own."""
+    """Render a stack from a file of its own."""
     need_definitions("llm-d-0.9.0")
 
     def render_(

@@ -1,4 +1,4 @@
-"""What each kind of unit, and each part beside units, renders to, against what it was when it was last looked at.
+"""Golden files of each kind of unit and each part beside units.
 
 `golden/<component>.yaml` has the objects of one component. `golden/<choice>.diff` has what one choice of the stack file
 changes in the rehearsal's stack: the lines that it takes away and adds, object by object. Hashes of content are left
@@ -106,21 +106,20 @@ CHOICES: dict[str, tuple[tuple[str, ...], Choice]] = {
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_renders_what_it_did(varied: Callable[..., Rendered], component: str):
-    """Compares with `golden/<component>.yaml`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
+    """Compare with `golden/<component>.yaml`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
     text = "---\n".join(objects(varied(**COMPONENTS[component]), component).values())
     assert recorded(GOLDEN / f"{component}.yaml", text, UPDATE) == text, ACCEPT
 
 
 @pytest.mark.parametrize("component", CREATED)
 def test_a_component_of_a_created_cluster_renders_what_it_did(rendered: Callable[..., Rendered], component: str):
-    """Compares with `golden/<component>.yaml`, as the others."""
     text = "---\n".join(objects(rendered(CREATED[component]), component).values())
     assert recorded(GOLDEN / f"{component}.yaml", text, UPDATE) == text, ACCEPT
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_changes_what_it_did(varied: Callable[..., Rendered], choice: str):
-    """Compares with `golden/<choice>.diff`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
+    """Compare with `golden/<choice>.diff`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
     components, changed = CHOICES[choice]
     text = difference(objects(varied(), *components), objects(varied(**changed), *components))
     assert recorded(GOLDEN / f"{choice}.diff", text, UPDATE) == text, ACCEPT
@@ -198,7 +197,7 @@ def compact(value: Any) -> str:
 
 
 def lay_out(node: yaml.Node) -> int:
-    """Puts each mapping and list that fits into one line; the answer is about how wide the node is there."""
+    """Put each mapping and list that fits into one line; return about how wide the node is there."""
     if not isinstance(node, yaml.CollectionNode):
         return LINE + 1 if "\n" in node.value else len(node.value)
     items: list[Any] = node.value
@@ -209,7 +208,7 @@ def lay_out(node: yaml.Node) -> int:
 
 
 class Readable(yaml.SafeDumper):
-    """Without aliases, and with texts of several lines as blocks."""
+    """YAML without aliases, and with texts of several lines as blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -141,7 +141,7 @@ KEPT, OFF = "--no-disable-hybrid-kv-cache-manager", "--disable-hybrid-kv-cache-m
 
 
 def test_what_has_windowed_layers_hand_over_their_windows_alone_is_stated(varied, rehearsal, baseline):
-    """Where the release makes it certain, for models that have such layers, and for nobody who says otherwise."""
+    """vLLM is told where the release makes it certain, for models with such layers, unless the user says otherwise."""
     assert all(KEPT in vllm(rehearsal, name)["args"] for name in (PREFILL, DECODE))
     older = varied(stack={"release": "llm-d-0.7.0"}, topology="2p-tp1-2d-tp1")
     asked = varied(engine={"extraArgs": [OFF]})

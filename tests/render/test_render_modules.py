@@ -1,5 +1,3 @@
-"""What a program loads while the engine starts."""
-
 import subprocess
 import sys
 

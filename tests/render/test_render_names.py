@@ -48,14 +48,14 @@ Urn = tuple[str, str]
 
 @dataclass(frozen=True)
 class Names:
-    """What a stack registers: its resources, and of Deployments the labels whose change replaces them."""
+    """Names that a stack registers: its resources, and the labels of Deployments whose change replaces them."""
 
     urns: frozenset[Urn]
     labels: Mapping[str, Mapping[str, str]]
 
     @classmethod
     def of(cls, rendered: Rendered) -> "Names":
-        """Those of a rendered stack."""
+        """Return the names of a rendered stack."""
         labels: dict[str, dict[str, str]] = {}
         for (_, name), resource in by_urn(rendered).items():
             if keys := re.findall(r'metadata\.labels\["(.+?)"\]', " ".join(resource.replace_on_changes)):
@@ -64,7 +64,7 @@ class Names:
 
     @classmethod
     def read(cls, text: str) -> "Names":
-        """Those of a file."""
+        """Read the names of a file."""
         document = yaml.safe_load(text)
         return cls(
             frozenset((types, name) for types, names in document["urns"].items() for name in names), document["labels"]
@@ -86,7 +86,7 @@ def test_resources_of_a_running_deployment_keep_their_names(rendered: Callable[.
 
 
 def consequences(earlier: Names, names: Names) -> Iterator[str]:
-    """What changed, and what that does to a running deployment, one line for each."""
+    """Return what changed, and what that does to a running deployment, one line for each."""
     gone, new = sorted(earlier.urns - names.urns), sorted(names.urns - earlier.urns)
     for types, name in gone:
         own = types.rsplit("$", 1)[-1]
@@ -148,6 +148,8 @@ SERVERS = {"gpt-prefill": {"llmd-oke/version": "9a8f352e"}}
     ],
     ids=["same", "renamed", "moved", "gone", "new", "version"],
 )
-def test_it_is_said_what_changed_and_what_that_does(urns: set[Urn], labels: Any, message: str | None):
+def test_a_changed_name_is_told_with_what_it_does_to_a_running_deployment(
+    urns: set[Urn], labels: Any, message: str | None
+):
     earlier = Names(frozenset({(f"N${VCN}", "net-vcn")}), SERVERS)
     assert list(consequences(earlier, Names(frozenset(urns), labels))) == ([message] if message else [])

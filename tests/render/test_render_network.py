@@ -41,7 +41,7 @@ VARIANTS = [PRIVATE, PUBLIC, EVERYTHING, {**EVERYTHING, **FLANNEL}, ELSEWHERE]
 
 
 def network(**changes):
-    """What is declared, and the functions that were called; equal networks are declared only once."""
+    """Return what is declared, and the functions that were called; equal networks are declared only once."""
     key = json.dumps(changes, sort_keys=True)
     if key not in KNOWN:
         mocks = OciMocks()

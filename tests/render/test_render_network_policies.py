@@ -43,7 +43,7 @@ def test_every_policy_says_who_comes_in_and_whom_its_pods_reach(stack: Rendered)
 
 
 def require_closed_metadata(stack: Rendered) -> None:
-    """Fails where a policy opens the metadata of nodes."""
+    """Fail where a policy opens the metadata of nodes."""
     for peer in destinations(stack):
         block = peer.get("ipBlock", {"cidr": "192.0.2.0/32"})
         reached = METADATA.subnet_of(IPv4Network(block["cidr"]))

@@ -1,5 +1,3 @@
-"""What has OKE repair GPU nodes that somebody labels."""
-
 from typing import Any
 
 import pytest

@@ -16,7 +16,7 @@ SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
 
 @pytest.fixture
 def scaled(rendered: Any) -> Rendered:
-    """Both kinds of pools with and without an autoscaler."""
+    """Stacks with both kinds of pools, with and without an autoscaler."""
     more = {"name": "more", "size": 2, "scaling": SCALED}
     return rendered(created(pool={"scaling": SCALED}, cpuPools=[more, {"name": "fixed", "size": 1}]))
 

@@ -1,5 +1,3 @@
-"""What operators' components declare: releases, custom resources, their order and their limits."""
-
 import pulumi
 import pytest
 from llmd_base.errors import KitError
@@ -60,7 +58,6 @@ def test_each_operator_is_a_pinned_release_in_its_own_namespace(
     helm_operator, name, chart, version, repository, namespace
 ):
     release = helm_operator.resource(RELEASE, f"{name}-release").inputs
-
     assert (release["chart"], release["version"], release["namespace"]) == (chart, version, namespace)
     assert release.get("repositoryOpts", {}).get("repo") == repository
 
@@ -68,7 +65,6 @@ def test_each_operator_is_a_pinned_release_in_its_own_namespace(
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
 def test_helm_has_as_much_time_as_pulumi(helm_operator, name):
     release = helm_operator.resource(RELEASE, f"{name}-release")
-
     assert release.timeouts["create"] == release.timeouts["update"] == f"{release.inputs['timeout']}s"
     assert release.timeouts["delete"] == "900s"
 
@@ -81,7 +77,6 @@ def test_operators_namespaces_let_their_pods_reach_the_node(helm_operator):
 
 def test_the_workers_tolerate_the_nodes_taint_beside_the_charts_own(helm_operator):
     values = helm_operator.resource(RELEASE, "node-feature-discovery-release").inputs["values"]
-
     keys = [toleration["key"] for toleration in values["worker"]["tolerations"]]
     assert keys == ["amd-dcm", "amd-gpu-unhealthy", "amd.com/gpu"]
 
@@ -89,7 +84,6 @@ def test_the_workers_tolerate_the_nodes_taint_beside_the_charts_own(helm_operato
 def test_the_device_config_comes_after_the_operator_and_goes_before_it(helm_operator):
     config = helm_operator.kubernetes_resource("DeviceConfig", "gpus")
     release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")
-
     assert release.urn in config.depends_on
     assert config.inputs["metadata"]["namespace"] == release.inputs["namespace"] == "kube-amd-gpu"
     assert config.inputs["spec"]["selector"] == {"feature.node.kubernetes.io/amd-gpu": "true"}
@@ -99,7 +93,6 @@ def test_the_gpu_operator_comes_after_what_it_needs(helm_operator):
     component = helm_operator.resource("llmd-oke:index:AmdGpuOperator", "amd-gpu-operator")
     release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")
     needed = {helm_operator.resource(RELEASE, f"{name}-release").urn for name in ("cert-manager", DISCOVERY)}
-
     assert release.parent == component.urn
     assert needed <= set(component.depends_on)
 
@@ -111,7 +104,6 @@ def test_outputs_are_the_namespace_and_the_device_config(helm_operator):
 def test_nodes_may_be_selected_by_their_shape():
     selector = {"node.kubernetes.io/instance-type": SHAPE}
     matches = rendered(lambda: AmdGpuOperator("gpu", {"node_selector": selector}))
-
     assert matches.kubernetes("DeviceConfig", "gpus")["spec"]["selector"] == selector
 
 
@@ -125,7 +117,6 @@ def test_nodes_may_be_selected_by_their_shape():
 )
 def test_the_discovery_rule_is_made_only_where_nodes_are_selected_by_its_labels(selector, there):
     release = rendered(lambda: AmdGpuOperator("gpu", selector)).resource(RELEASE, "gpu-release")
-
     assert release.inputs["values"]["installdefaultNFDRule"] is there
 
 
@@ -142,7 +133,6 @@ def rdma() -> Rendered:
 
 def test_the_rdma_network_is_complete(rdma):
     kinds = sorted(manifest["kind"] for manifest in rdma.manifests())
-
     assert kinds == ["IPPool", "SriovNetwork", "SriovNetworkNodePolicy", "SriovNetworkPoolConfig"]
     namespaces = {manifest["metadata"]["namespace"] for manifest in rdma.manifests()}
     assert namespaces == {"nvidia-network-operator"}
@@ -150,7 +140,6 @@ def test_the_rdma_network_is_complete(rdma):
 
 def test_policies_come_after_how_many_nodes_may_be_drained(rdma):
     policy = rdma.kubernetes_resource("SriovNetworkNodePolicy", "bm-gpu-mi300x-8")
-
     assert rdma.kubernetes_resource("SriovNetworkPoolConfig", "rdma-vf").urn in policy.depends_on
     assert rdma.kubernetes_resource("IPPool", "sriov-pool").urn in policy.depends_on
 

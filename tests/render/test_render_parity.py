@@ -30,7 +30,7 @@ def words(arguments: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def container_items(container: Mapping[str, Any], volumes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What a model server's container says; the model comes first and has no name."""
+    """Return what a model server's container says; the model comes first and has no name."""
     yield from ((f"argument {name}", value) for name, value in words(container["args"][1:]))
     for entry in container["env"]:
         yield f"variable {entry['name']}", entry.get("value") or f"from {next(iter(entry['valueFrom']))}"
@@ -56,7 +56,7 @@ def probe(asked: Mapping[str, Any]) -> str:
 
 
 def sidecar_items(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the routing sidecar says."""
+    """Return what the routing sidecar says."""
     yield from ((f"sidecar argument {name}", value) for name, value in words(container["args"]))
     yield "sidecar port", container["ports"][0]["containerPort"]
     for kind in ("startup", "readiness"):

@@ -1,5 +1,3 @@
-"""What every container of the kit may do; `docs/pod-security.md` has all of them, and why they need it."""
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,7 +41,7 @@ class Contained:
         return self.container["name"]
 
     def security(self, key: str) -> Any:
-        """What the container says, or else its pod."""
+        """Return what the container says, or else its pod."""
         of_pod = self.pod.get("securityContext", {}).get(key)
         return self.container.get("securityContext", {}).get(key, of_pod)
 
@@ -53,7 +51,7 @@ class Contained:
 
     @property
     def has_token(self) -> bool:
-        """Whether the API server's token is in the container: of the whole pod, or of a volume that it mounts."""
+        """Tell whether the API server's token is in the container: of the whole pod, or of a volume that it mounts."""
         mounted = any(mount["mountPath"] == ACCOUNT_FOLDER for mount in self.container.get("volumeMounts", ()))
         return mounted or self.pod.get("automountServiceAccountToken") is not False
 
@@ -69,7 +67,7 @@ class Contained:
         return [item["hostPath"]["path"] for item in volumes if "hostPath" in item]
 
     def needs(self) -> Iterator[str]:
-        """What it may beyond the `restricted` standard, a root folder that it can't write to, and no token."""
+        """Return a container's rights beyond the `restricted` standard, a read-only root folder, and no token."""
         if self.security("runAsNonRoot") is not True:
             yield "root user"
         if self.security("readOnlyRootFilesystem") is not True:
@@ -123,7 +121,7 @@ def every(rendered: Any) -> list[Contained]:
 
 
 def needs(every: list[Contained]) -> dict[str, set[str]]:
-    """What containers of a name need in any stack."""
+    """Return what containers of a name need in any stack."""
     matches: dict[str, set[str]] = {}
     for contained in every:
         matches.setdefault(contained.name, set()).update(contained.needs())

@@ -86,7 +86,7 @@ KNOWN: dict[str, Rendered] = {}
 
 
 def pool(**changes: Any) -> Rendered:
-    """What is declared; equal pools are declared only once."""
+    """Return what is declared; equal pools are declared only once."""
     key = json.dumps(changes, sort_keys=True)
     if key not in KNOWN:
         KNOWN[key] = declared(lambda: GpuPool("mi300x", {**BASE, **changes}), cluster=OciMocks())

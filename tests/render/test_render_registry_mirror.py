@@ -68,7 +68,7 @@ def mirrored(request: pytest.FixtureRequest, rendered: Callable[..., Rendered]) 
 
 
 def declared_objects(rendered: Rendered) -> Iterator[Declared]:
-    """What reaches a cluster: objects and Helm releases."""
+    """Return what reaches a cluster: objects and Helm releases."""
     return (resource for resource in rendered.resources if resource.type.startswith("kubernetes:"))
 
 
@@ -212,7 +212,7 @@ SUB_CHARTS = {
 
 
 def image_places(values: object, path: str = "") -> Iterator[str]:
-    """Where a chart's values have an image: a map with a repository, or a text."""
+    """Return where a chart's values have an image: a map with a repository, or a text."""
     if not isinstance(values, Mapping):
         return
     if "repository" in values:

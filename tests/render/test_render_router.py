@@ -295,7 +295,7 @@ def test_a_release_whose_standby_knows_no_servers_has_one_picker(older):
 
 
 def sources(policy, port):
-    """What may reach a port, as the policy's rules name it; None where everybody may."""
+    """Return what may reach a port, as the policy's rules name it; None where everybody may."""
     rules = policy["spec"]["ingress"]
     taking = [rule for rule in rules if port in [item["port"] for item in rule.get("ports", [{"port": port}])]]
     matches = [rule.get("from") for rule in taking]

@@ -57,7 +57,7 @@ def test_each_threshold_is_a_trigger_of_its_own(scaled):
 
 
 def test_each_role_follows_the_load_of_the_other_in_the_proportion_of_the_topology(scaled):
-    """Of 8p-tp1-4d-tp2 there are two prefill servers for each decode server that its load asks for."""
+    """8p-tp1-4d-tp2 has two prefill servers for each decode server that its load asks for."""
     other = triggers(scaled, PREFILL)["decode-requests"]["metadata"]
     assert other["threshold"] == "20"
     assert other["query"] == triggers(scaled, DECODE)["requests"]["metadata"]["query"]

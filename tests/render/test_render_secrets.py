@@ -29,7 +29,7 @@ def whole(rendered: Any, source: str = "object-storage") -> Rendered:
 
 
 def places(value: Any, text: str, path: str = "") -> list[str]:
-    """Where a text stands in inputs, by path."""
+    """Return where a text stands in inputs, by path."""
     if isinstance(value, dict):
         return [
             matches for key, part in value.items() for matches in places(part, text, f"{path}.{key}".removeprefix("."))

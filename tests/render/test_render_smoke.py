@@ -12,7 +12,7 @@ def template(rendered):
     return rendered.kubernetes("Job", JOB)["spec"]["template"]
 
 
-def test_it_comes_after_everything_that_serves_a_model(stack):
+def test_the_smoke_job_comes_after_everything_that_serves_a_model(stack):
     serving = {
         resource.urn
         for resource in stack.resources
@@ -29,13 +29,13 @@ def test_nothing_comes_after_it(rehearsal):
     assert not [resource.name for resource in others if own & set(resource.depends_on)]
 
 
-def test_it_runs_with_the_image_of_the_servers(rehearsal):
+def test_the_smoke_job_runs_with_the_image_of_the_servers(rehearsal):
     (container,) = template(rehearsal)["spec"]["containers"]
     servers = json.loads(program(rehearsal)["request.json"])["topology"]["servers"]
     assert container["image"].partition("@")[0] == servers[0]["image"]
 
 
-def test_it_says_of_servers_what_their_containers_have(rehearsal, guide, baseline):
+def test_the_smoke_job_says_of_servers_what_their_containers_have(rehearsal, guide, baseline):
     for stack in (rehearsal, guide, baseline):
         for servers in json.loads(program(stack)["request.json"])["topology"]["servers"]:
             container = vllm(stack, f"gpt-oss-120b-{servers['role']}")
@@ -44,7 +44,7 @@ def test_it_says_of_servers_what_their_containers_have(rehearsal, guide, baselin
 
 
 @pytest.mark.parametrize("where", ["client", "none"])
-def test_it_is_no_part_of_a_stack_that_has_it_elsewhere(varied, where):
+def test_the_smoke_job_is_no_part_of_a_stack_that_measures_elsewhere(varied, where):
     assert not varied(stack={"smoke": {"where": where}}).of_type("llmd-oke:index:SmokeBenchmark")
 
 
@@ -63,7 +63,6 @@ def test_a_changed_deployment_or_question_is_measured(varied, changes):
 
 
 def test_an_evaluation_of_one_override_stands_for_no_other(varied):
-    """The Job is another one, so that what an earlier one found counts no longer."""
     plain, *overridden = (
         varied(topology="2p-tp2-2d-tp2", stack={"override": {"quickReduce": level}})
         for level in ("NONE", "INT4", "INT6")

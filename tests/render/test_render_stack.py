@@ -90,7 +90,7 @@ def test_every_wait_has_a_limit_of_its_own(stack):
 
 
 def test_waits_for_servers_are_longer_than_their_start_up_budget(stack):
-    """Where none is given the plug-in and Kubernetes wait ten minutes each."""
+    """The plug-in and Kubernetes wait ten minutes each where no time is given."""
     for resource in stack.of_type("kubernetes:apps/v1:Deployment"):
         container = resource.inputs["spec"]["template"]["spec"]["containers"][0]
         if startup := container.get("startupProbe"):

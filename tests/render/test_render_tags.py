@@ -29,7 +29,7 @@ TAGGABLE: dict[str, list[str]] = read_yaml(Path(__file__).parents[1] / "data" / 
 
 
 def untagged(resource: Declared) -> list[str]:
-    """Where a resource could have tags and has not those of the stack."""
+    """Return where a resource could have tags and has not those of the stack."""
     return [
         path or "the resource"
         for path in TAGGABLE[resource.type]
@@ -39,7 +39,7 @@ def untagged(resource: Declared) -> list[str]:
 
 
 def at(value: Any, keys: Sequence[str]) -> Iterator[Any]:
-    """What is at a path, whose lists end in `[]`; nothing where the path isn't there."""
+    """Return what is at a path, whose lists end in `[]`; nothing where the path isn't there."""
     if not keys:
         yield value
         return
@@ -52,7 +52,7 @@ def at(value: Any, keys: Sequence[str]) -> Iterator[Any]:
 
 
 def has_tags(value: Any) -> bool:
-    """Whether the stack's tags are there, of both kinds."""
+    """Tell whether the stack's tags are there, of both kinds."""
     return (value.get("freeformTags") or {}).items() >= FREEFORM.items() and value.get("definedTags") == DEFINED
 
 
@@ -76,7 +76,7 @@ def test_what_can_have_tags_is_what_the_schema_of_the_plug_in_says():
 
 
 def tagged(rendered: Any, launch: Launch) -> list[Declared]:
-    """What a stack with tags creates in OCI, with a bit of everything."""
+    """Return what a stack with tags creates in OCI, with a bit of everything."""
     kind = "lustre" if launch is Launch.CLUSTER_NETWORK else "file-storage"
     changes: dict[str, Any] = {
         "rdma": "none" if launch is Launch.PLAIN else "sriov-vf",

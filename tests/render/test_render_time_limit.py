@@ -1,5 +1,3 @@
-"""How long a job may take that updates a stack: as long as what the program declares may take, wait after wait."""
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,7 +62,7 @@ def test_an_upgrade_of_kubernetes_takes_clusters_and_pools_one_after_the_other()
 
 
 def limit(*words: str) -> tuple[int, str]:
-    """What `pipeline limit` prints, and what it says."""
+    """Return what `pipeline limit` prints, and what it says."""
     ended = CliRunner().invoke(app, ["pipeline", "limit", "--project", str(PROJECT), *words])
     assert ended.exit_code == 0, ended.exception
     return int(ended.stdout), ended.stderr

@@ -1,5 +1,3 @@
-"""Who sends traces, and where to."""
-
 from collections.abc import Callable
 
 import pytest

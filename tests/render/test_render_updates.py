@@ -1,5 +1,3 @@
-"""What an update changes, and what it must not."""
-
 import pytest
 from llmd_oke.program import declare
 from llmd_oke.testing import Rendered, without_hash
@@ -85,7 +83,7 @@ COPIES = {"stack": TIGHT, "copies": 2, "topology": "4p-tp1-2d-tp2"}
 
 
 def waited_for(rendered: Rendered, kind: str) -> list[bool]:
-    """Of each unit, whether that part of it waits for servers of another unit."""
+    """Tell of each unit whether that part of it waits for servers of another unit."""
     parts = rendered.of_type(f"llmd-oke:index:{kind}")
     return [any("Unit$kubernetes:apps/v1:Deployment" in urn for urn in part.depends_on) for part in parts]
 

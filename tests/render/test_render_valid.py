@@ -24,7 +24,7 @@ MODULES = {
 
 
 def misfits(value: Any, type_: Any, path: str) -> Iterator[str]:
-    """Where a value is not what a Kubernetes type (as in `lightkube.models`) has: unknown fields and wrong scalars."""
+    """Return unknown fields and wrong scalars of a value, by a Kubernetes type as in `lightkube.models`."""
     options = [option for option in typing.get_args(type_) or (type_,) if option is not type(None)]
     origin = typing.get_origin(type_)
     if origin is list:

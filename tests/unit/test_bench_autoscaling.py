@@ -1,5 +1,3 @@
-"""What autoscaling is measured by: profiles, the oracle, GPU-hours, turns and targets, with answers that are known."""
-
 import sys
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What a preview is measured with: programs of a size, a plain one, and figures of several runs."""
-
 import json
 import sys
 from pathlib import Path

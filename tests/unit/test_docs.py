@@ -21,7 +21,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of headings, as GitHub makes them."""
+    """Return the anchors of headings, as GitHub makes them."""
     headings: list[str] = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,5 +1,3 @@
-"""How problems of a stack file are told."""
-
 from datetime import date
 
 import pytest

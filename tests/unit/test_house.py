@@ -114,12 +114,15 @@ def test_docstrings_open_with_an_imperative_verb_or_a_noun_phrase(docstring, kin
     assert kind_of_finding(docstring) == kind
 
 
-def test_findings_name_file_and_line_and_leave_tests_out(tmp_path):
+def test_findings_name_file_and_line_in_tests_too(tmp_path):
     tree(tmp_path, one='"""A module."""\n\ndef f():\n    """Gives a number.\n\n    More."""\n')
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text('"""What it does."""\n')
     found = docstring_findings(read_tree(tmp_path))
-    assert found == [CountedPlace("components/llmd_oke/one.py", 4, "verb", "Gives a number.")]
+    assert found == [
+        CountedPlace("components/llmd_oke/one.py", 4, "verb", "Gives a number."),
+        CountedPlace("tests/test_one.py", 1, "question", "What it does."),
+    ]
 
 
 def test_a_walk_enters_the_modules_whose_functions_are_called(tmp_path):

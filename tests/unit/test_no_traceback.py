@@ -1,4 +1,4 @@
-"""Whatever stands in a file or on the command line, the answer is the kit's own words: never a traceback, always soon.
+"""Answers in the kit's own words to any file or command line: never a traceback, always soon.
 
 The budget is small, so that it runs each time; `LLMD_OKE_EXAMPLES=5000 pytest` on this file looks longer.
 """
@@ -52,7 +52,7 @@ def torn(draw: st.DrawFn, texts: list[str]) -> bytes:
 
 
 def words(*argv: str) -> None:
-    """Runs a command; anything but the kit's own refusals and the parser's is a failure of this test."""
+    """Run a command; anything but the kit's own refusals and the parser's is a failure of this test."""
     ended = CliRunner().invoke(app, list(argv))
     if ended.exception is not None and not isinstance(ended.exception, (KitError, SystemExit, OSError)):
         raise ended.exception

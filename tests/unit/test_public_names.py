@@ -1,5 +1,3 @@
-"""That packages have what they say to have."""
-
 import ast
 from importlib import import_module
 from pathlib import Path

@@ -103,7 +103,7 @@ def test_actionlint_does_find_faults(tmp_path: Path):
 
 
 def lint(program: Path, *files: str) -> str:
-    """What actionlint says of these files by itself, without other linters, which it runs where a machine has them."""
+    """Return actionlint's words about these files, without other linters, which it runs where a machine has them."""
     argv = [program, "-no-color", "-shellcheck=", "-pyflakes=", *files]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode in {0, 1}, done.stderr

@@ -1,4 +1,4 @@
-"""What whole rehearsals need: time, also where others use the machine, and room: clusters end with their module."""
+"""Limits of whole rehearsals: time, also where others use the machine, and room, as clusters end with their module."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +14,9 @@ LIMIT_S = 1800
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives tests of this folder their limit."""
+    """Give tests of this folder their limit."""
     for item in items:
-        if HERE in item.path.parents:
+        if item.path.parent == HERE:
             item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 

@@ -1,4 +1,4 @@
-"""Sends requests as they stand to a Gateway, and prints of each the status and the field that its error names.
+"""Send requests as they stand to a Gateway, and print of each the status and the field that its error names.
 
 Run in a rehearsed cluster: `gateway_attacks.py FILE HOST`; FILE has requests by their names, in hexadecimal.
 """

@@ -1,4 +1,4 @@
-"""Applies a folder of rendered YAML as Argo CD does: wave by wave, each once the Deployments and Jobs of the one before
+"""Apply a folder of rendered YAML as Argo CD does: wave by wave, each once the Deployments and Jobs of the one before
 are ready. Run inside a rehearsal: gitops_sync.py FOLDER LIMIT_S.
 """
 
@@ -21,7 +21,7 @@ from lightkube.resources.core_v1 import Pod
 
 
 def register(client: Client) -> None:
-    """Has objects of all definitions of the cluster read as such."""
+    """Have objects of all definitions of the cluster read as such."""
     for definition in client.list(CustomResourceDefinition):
         spec = definition.spec
         make = create_namespaced_resource if spec.scope == "Namespaced" else create_global_resource

@@ -16,7 +16,7 @@ LIMIT_S = 120
 
 
 def servers(client: Client) -> dict[str, int]:
-    """How many are asked for, by role."""
+    """Return how many are asked for, by role."""
     deployments = [
         item for item in client.list(Deployment, namespace=NAMESPACE) if ROLE in (item.metadata.labels or {})
     ]

@@ -33,7 +33,7 @@ class Connections:
         self.idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, number: int) -> int:
-        """Streams an answer and counts its tokens; OSError with what was wrong."""
+        """Stream an answer and count its tokens; raise OSError with what was wrong."""
         self.idle = [connection for connection in self.idle if not connection[0].at_eof()]
         while self.idle:
             with suppress(ConnectionResetError, ClosedUnanswered):

@@ -86,7 +86,7 @@ class Cluster:
         return {item["type"]: item["status"] for item in status["conditions"]}
 
     def follows(self) -> bool:
-        """Whether both who scale have read what there is to follow."""
+        """Tell whether both who scale have read what there is to follow."""
         return self.hpa().get("ScalingActive") == "True" and self.scaled_object().get("Ready") == "True"
 
     def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
@@ -100,7 +100,7 @@ class Cluster:
 
 
 def memory_mb() -> dict[str, float]:
-    """Of KEDA's programs."""
+    """Return the memory of KEDA's programs, in MB."""
     sizes: dict[str, float] = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:

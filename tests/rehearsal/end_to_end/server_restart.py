@@ -1,4 +1,4 @@
-"""Kills the prefill servers of a rehearsed model, one after the other; each time as many are ready as before.
+"""Kill the prefill servers of a rehearsed model, one after the other; each time as many are ready as before.
 
 Run inside a rehearsal: server_restart.py container|pod SIMULATOR. Prints how often containers restarted, by role.
 """
@@ -20,7 +20,7 @@ def servers(client: Client, role: str | None = None) -> list[Pod]:
 
 
 def introduce(client: Client) -> None:
-    """Has each decode server fetch KV cache from each prefill server."""
+    """Have each decode server fetch KV cache from each prefill server."""
     for decode in servers(client, "decode"):
         for prefill in servers(client, "prefill"):
             headers = {"content-type": "application/json", "x-prefiller-host-port": f"{prefill.status.podIP}:8000"}
@@ -34,7 +34,7 @@ def is_ready(pod: Pod) -> bool:
 
 
 def restarts(pods: list[Pod]) -> Counter[str]:
-    """By role."""
+    """Return the number of restarts of containers by role."""
     counted: Counter[str] = Counter()
     for pod in pods:
         counted[pod.metadata.labels[ROLE]] += sum(item.restartCount for item in pod.status.containerStatuses)
@@ -51,7 +51,7 @@ def kill(client: Client, pod: Pod, how: str, simulator: str) -> None:
 
 
 def wait(client: Client, killed: Pod, names: set[str], version: str) -> None:
-    """Until a server is gone and as many are ready as have these names."""
+    """Wait until a server is gone and as many are ready as have these names."""
     ready, removed = set(names), False
     for event, pod in client.watch(Pod, namespace=NAMESPACE, labels={ROLE: None}, resource_version=version):
         if event != "DELETED" and pod.metadata.deletionTimestamp is None and is_ready(pod):

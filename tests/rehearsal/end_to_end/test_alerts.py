@@ -25,7 +25,7 @@ ENGINE = {
 
 @pytest.fixture(scope="module")
 def outcome(project: Project) -> dict[str, Any]:
-    """Which alerts fired before any fault, and when each fired and cleared by its own."""
+    """Return which alerts fired before any fault, and when each fired and cleared by its own."""
     if any(locate(name) is None for name in WATCHING):
         pytest.skip("no prometheus: `llmd-oke rehearse programs --tests` builds it")
     project.write(

@@ -54,7 +54,7 @@ the stand-in for OCI.
 
 @dataclass(frozen=True)
 class Life:
-    """What a stack with a cluster of its own went through, in order."""
+    """Operations of a stack with a cluster of its own, in order."""
 
     failed: dict[str, Ended]
     served: Ended
@@ -100,7 +100,7 @@ def _accounts_with_rights(project: Project) -> list[str]:
 
 
 def is_told(ended: Ended, cause: str) -> None:
-    """That a fault ended the rehearsal with its cause and a remedy."""
+    """Tell whether a fault ended the rehearsal with its cause and a remedy."""
     assert (ended.status, ended.document.keys()) == (1, {"error", "remedy"})
     assert cause in " ".join(ended.errors.split())
     assert "run it again" in " ".join(ended.errors.split()).lower()
@@ -134,7 +134,7 @@ def test_nobody_may_taint_nodes_once_they_are_accepted(life: Life) -> None:
     assert life.accounts_with_rights == []
 
 
-def test_it_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
+def test_the_rehearsal_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
     simulated = " ".join(life.served.document["simulated"])
     assert "OCI" in simulated
     assert "weights" in simulated
@@ -167,7 +167,6 @@ def test_a_destroyed_stack_can_be_made_again(life: Life) -> None:
 
 
 def test_kubernetes_goes_up_in_order_and_an_upgrade_that_failed_half_way_goes_on(life: Life, project: Project) -> None:
-    """On the cluster that was made again."""
     assert life.again.status == 0
     project.write(STACK, **{**LAYER, "cluster": {**CLUSTER, "kubernetesVersion": "v1.35.2"}})
     failed = _rehearse(project, "--no-benchmark", "--fault", "NodePool/mi300x*:internal-error")
@@ -210,12 +209,12 @@ def _versions(project: Project) -> dict[str, str]:
 
 
 def _updates(project: Project) -> list[dict[str, Any]]:
-    """What has the new version, in the order in which it was accepted."""
+    """Return what has the new version, in the order in which it was accepted."""
     return [state for state in _journal(project) if state["kubernetesVersion"] == "v1.35.2"]
 
 
 def _pools_under_way(project: Project) -> int:
-    """How many pools were ever updated at the same time."""
+    """Return how many pools were ever updated at the same time."""
     most, updating = 0, set[str]()
     for state in _updates(project):
         (updating.add if state.get("state") == "UPDATING" else updating.discard)(state["name"])

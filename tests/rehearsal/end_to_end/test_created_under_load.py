@@ -34,7 +34,7 @@ def write(project: Project, stack: str, launch: str, version: str = "v1.34.2", *
 
 
 def deploy(project: Project, stack: str) -> None:
-    """Until it answers."""
+    """Deploy the stack, and wait until it answers."""
     created = rehearse(project, stack, STARTUP_S)
     assert created.status == 0, created.errors
 

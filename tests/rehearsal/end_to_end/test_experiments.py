@@ -68,7 +68,7 @@ def life(project: Project) -> Life:
 
 
 def _interrupt(project: Project, words: list[str], ready: Any) -> Ended:
-    """Runs a command, and presses Ctrl-C once something is there; a shell's background jobs would ignore it."""
+    """Run a command, and press Ctrl-C once something is there; a shell's background jobs would ignore it."""
     with subprocess.Popen(
         ["env", "--default-signal=INT", sys.executable, "-m", "llmd_oke", *words],
         env={**os.environ, "LLMD_OKE_PROJECT": str(project.folder)},

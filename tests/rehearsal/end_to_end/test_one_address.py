@@ -47,7 +47,7 @@ def write(project: Project, first: int, second: int) -> None:
 
 @dataclass(frozen=True)
 class Door:
-    """What a client knows: the certificate to trust, and its key."""
+    """A client's knowledge of the front door: the certificate to trust, and its key."""
 
     project: Project
     folder: Path
@@ -70,7 +70,7 @@ class Door:
         return int(status), json.loads(text)
 
     def complete(self, served_name: str, key: str, url: str, *options: str) -> str:
-        """What curl prints of completions at a URL, which may stand for several: each document and its status."""
+        """Return curl's output of completions at a URL, which may stand for several: each document and its status."""
         body = json.dumps({"model": served_name, "prompt": "hello", "max_tokens": 4})
         headers = ("-H", "content-type: application/json", "-H", f"authorization: Bearer {key}")
         trust = ("--cacert", str(self.folder / "chain.pem"), "-w", "\n%{http_code}")
@@ -163,7 +163,6 @@ def test_a_copy_is_drained_by_weight_without_a_failed_request(drain: Drain):
 
 
 def test_requests_move_to_the_unit_that_has_the_weight(drain: Drain, door: Door):
-    """As the access logs of both Envoys say."""
     assert set(units(drain.project)) == {"gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"}
     end_s = time.monotonic() + RELOADED_S
     while True:  # until both Envoys have read the file
@@ -175,7 +174,7 @@ def test_requests_move_to_the_unit_that_has_the_weight(drain: Drain, door: Door)
 
 
 def units(project: Project) -> list[str]:
-    """Which units answered the model with two copies, in order."""
+    """Return which units answered the model with two copies, in order."""
     logs = project.folder / ".rehearsal" / STACK / "logs" / "pods" / "llm-d"
     lines = [line for log in logs.glob("front-door-*/envoy.log") for line in log.read_text().splitlines()]
     entries: list[dict[str, Any]] = [json.loads(line) for line in lines if line.startswith("{")]

@@ -25,7 +25,7 @@ VERSION = plugin_version("pulumi_kubernetes")
 
 @dataclass(frozen=True)
 class Life:
-    """What the stack went through: made, left alone, refreshed."""
+    """Operations of the stack: made, left alone, refreshed."""
 
     path: Path
     made: Ended

@@ -62,7 +62,7 @@ while not settled():
 
 @dataclass
 class Load:
-    """What became of the requests during a change."""
+    """Outcomes of the requests during a change."""
 
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
@@ -106,13 +106,13 @@ def rehearse(project: Project, stack: str, startup_s: int = STARTUP_S) -> Ended:
 
 
 def pairings(project: Project, stack: str) -> list[dict[str, Any]]:
-    """Which servers paired, with how many pulls."""
+    """Return which servers paired, with how many pulls."""
     request = project.command("rehearse", "run", "--stack", stack, "--", "curl", "-s", f"{SIMULATOR_URL}/pairings")
     return json.loads(request.output)
 
 
 def restart(project: Project, stack: str, how: str) -> dict[str, int]:
-    """Kills prefill servers, each in turn; answers how often containers restarted, by role."""
+    """Kill prefill servers, each in turn; return how often containers restarted, by role."""
     own = ("rehearse", "run", "--stack", stack, "--", sys.executable, str(RESTART), how, SIMULATOR_URL)
     done = project.command(*own)
     assert done.status == 0, done.errors
@@ -137,7 +137,7 @@ def assert_unnoticed(load: Load) -> None:
 
 
 def assert_own_pairs(project: Project, versions: int) -> None:
-    """Only servers of one version ever paired."""
+    """Assert that only servers of one version ever paired."""
     paired = pairings(project, "rollouts")
     assert len(paired) == versions
     assert all(pair["prefill"] == pair["decode"] for pair in paired)
@@ -176,7 +176,7 @@ def test_no_request_fails_while_another_image_takes_the_place_of_the_old_one(pro
 
 
 def resize(project: Project, servers: int) -> None:
-    """As many prefill as decode servers."""
+    """Give the model as many prefill as decode servers."""
     own = (sys.executable, "-c", RESIZE, str(servers))
     resized = project.command("rehearse", "run", "--stack", "rollouts", "--", *own)
     assert resized.status == 0, resized.errors
@@ -205,7 +205,6 @@ def test_no_request_fails_while_blocks_and_then_the_topology_change(project: Pro
 @pytest.mark.nightly
 @pytest.mark.usefixtures("rollouts")
 def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(project: Project, tmp_path: Path):
-    """Whatever it had done by then."""
     with loaded(project, "rollouts", tmp_path) as load:
         project.write("rollouts", gpuPools=POOLS, release="llm-d-0.9.0", models=[model(engine={"blockSize": 32})])
         own = (*REHEARSE, "--startup-seconds", str(STARTUP_S), "--stack", "rollouts")
@@ -254,7 +253,7 @@ PICKER = newest_release().endpoint_picker.program.version
 
 @pytest.mark.nightly
 def test_by_gitops_old_servers_answer_until_new_ones_take_their_place(project: Project, tmp_path: Path):
-    """On a full node: what the engine deployed, and then another version as YAML, wave by wave under load."""
+    """A full node that the engine deployed, and then another version as YAML, wave by wave under load."""
     if locate("epp", PICKER) is None or locate("pd-sidecar", PICKER) is None:
         pytest.skip(f"no endpoint picker and sidecar {PICKER}: a rehearsal would run others, whose flags YAML has not")
     startup_s, full, smoke = 16, {"topology": "2p-tp2-2d-tp2"}, {"where": "none"}

@@ -23,7 +23,7 @@ SLO = ("--slo", "qps=4", "--gpus", "3", "--max-num-seqs", "16")
 
 @dataclass(frozen=True)
 class Loop:
-    """What each command of the loop said, and the stack file before and after."""
+    """Answers of each command of the loop, and the stack file before and after."""
 
     plan: Ended
     run: Ended
@@ -58,7 +58,7 @@ def loop(project: Project) -> Loop:
 
 
 def _watched(project: Project, load: Callable[[], Ended]) -> tuple[Ended, Ended]:
-    """Watches while something loads the model, and presses Ctrl-C then; a shell's background jobs would ignore it."""
+    """Watch while something loads the model, and press Ctrl-C then; a shell's background jobs would ignore it."""
     words = ["tune", "watch", "--stack", STACK, "--rehearse", "--every", "2s", "--json"]
     with subprocess.Popen(
         ["env", "--default-signal=INT", sys.executable, "-m", "llmd_oke", *words],

@@ -92,7 +92,7 @@ def rehearsed(project: Project) -> Ended:
 
 @pytest.fixture(scope="module")
 def answers(project: Project, rehearsed: Ended) -> dict[str, Any]:
-    """What Prometheus says of it."""
+    """Return Prometheus' answers to the queries of panels and metrics."""
     assert rehearsed.status == 0
     queries = project.folder / "queries.json"
     queries.write_text(json.dumps([panels(), metrics()]))
@@ -113,21 +113,21 @@ def prometheus_pid(project: Project) -> str:
 
 @pytest.fixture(scope="module")
 def grown(project: Project, answers: dict[str, Any]) -> dict[str, Any]:
-    """Before the load, under it, and after it with a Prometheus that hangs."""
+    """Three looks: before the load, under it, and after it with a Prometheus that hangs."""
     assert answers
     return inside(project, str(LOAD), "grow", ADDRESS, prometheus_pid(project))
 
 
 @pytest.fixture(scope="module")
 def status(project: Project, grown: dict[str, Any]) -> Ended:
-    """What the status says meanwhile."""
+    """Return what the status says meanwhile."""
     assert grown
     return project.command("status", "--rehearse", "--stack", STACK, "--json")
 
 
 @pytest.fixture(scope="module")
 def shrunk(project: Project, status: Ended) -> dict[str, Any]:
-    """With a Prometheus that answers again, and without load."""
+    """A look without load, with a Prometheus that answers again."""
     assert status
     return inside(project, str(LOAD), "shrink", prometheus_pid(project))
 
@@ -223,9 +223,3 @@ def test_keda_stays_small(grown: dict[str, Any]) -> None:
     sizes = grown["loaded"]["memory_mb"]
     assert sizes.keys() == {"/keda", "/keda-adapter"}
     assert max(sizes.values()) * 1e6 < MAX_MEMORY_BYTES
-
-
-def test_another_update_changes_nothing(project: Project, shrunk: dict[str, Any]) -> None:
-    assert shrunk
-    again = project.command("rehearse", *HOW)
-    assert again.document["update"]["changes"].keys() <= {"same", "read"}

@@ -41,7 +41,7 @@ class Ended:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Its output, read as JSON."""
+        """The command's output, read as JSON."""
         return json.loads(self.output)
 
 
@@ -52,7 +52,7 @@ class Project:
     folder: Path
 
     def write(self, stack: str, **changes: Any) -> None:
-        """Writes a stack file: one node, one small unit, and what is changed; None leaves a key out."""
+        """Write a stack file: one node, one small unit, and what is changed; None leaves a key out."""
         config = {
             "cluster": {"mode": "existing", "identifier": stack},
             "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
@@ -72,7 +72,7 @@ class Project:
         return {**os.environ, **({} if saves_steps else SAVING_LAST), **own}
 
     def command(self, *arguments: str) -> Ended:
-        """Runs `llmd-oke` in the project."""
+        """Run `llmd-oke` in the project."""
         done = subprocess.run(
             [sys.executable, "-m", "llmd_oke", *arguments],
             env=self.environment(),
@@ -84,7 +84,7 @@ class Project:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def rehearse(self, stack: str) -> Ended:
-        """Rehearses a stack and wants JSON."""
+        """Rehearse a stack, with JSON as output."""
         return self.command("rehearse", "--stack", stack, "--json", "--time-scale", TIME_SCALE)
 
 

@@ -34,11 +34,11 @@ from request_attacks import MODEL, Attack, attacks, chunked, forbidden, post, re
 
 HERE, SERVER, PORT = "127.0.0.1", "127.0.1.1", 9080
 LIMIT_S = 30
-EXAMPLES = int(os.environ.get("LLMD_OKE_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("LLMD_OKE_EXAMPLES", "120"))
 
 
 class Server:
-    """Records what it is asked, and answers."""
+    """A server that records what it is asked, and answers."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -226,7 +226,7 @@ def _spelled(draw: st.DrawFn, name: str) -> str:
 
 
 def passes(body: bytes) -> bool:
-    """Whether a body is plain and has nothing in it that is the router's."""
+    """Tell whether a body is plain and has nothing in it that is the router's."""
     try:
         document = read(body)
     except ValueError:
@@ -263,7 +263,7 @@ class Door:
         return answers
 
     def fuzzed(self) -> dict[str, Any]:
-        """What reached the server of random bodies that should not, plain ones that didn't, and how many passed."""
+        """Return the random bodies that reached the server, the plain ones that didn't, and how many passed."""
         counts = {"passed": 0, "refused": 0}
         found: list[str] = []
 

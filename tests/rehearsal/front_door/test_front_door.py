@@ -1,5 +1,3 @@
-"""What a front door's bootstrap makes of requests: the real Envoy, four units, and clients."""
-
 import json
 import os
 import subprocess

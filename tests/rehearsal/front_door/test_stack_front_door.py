@@ -1,5 +1,3 @@
-"""What the front door of a stack makes of requests: the real Envoy, three models on four units, and clients."""
-
 import hashlib
 import json
 import os

@@ -60,7 +60,7 @@ def _case(name: str, series: dict[str, str], expression: str, at: str, value: in
 
 
 def _fires(alert: str, series: dict[str, str], *, fires: bool) -> dict[str, Any]:
-    """How many alerts of that name fire late in the hour."""
+    """Return how many alerts of that name fire late in the hour."""
     expression = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
     return _case(f"{alert} {'fires' if fires else 'clears'}", series, expression, LATE, int(fires))
 

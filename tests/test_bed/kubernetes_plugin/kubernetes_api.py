@@ -14,7 +14,7 @@ ESTABLISHED_S = 30
 
 
 def need_definitions(release_name: str) -> None:
-    """Skips where the definitions of a release are not on the machine."""
+    """Skip where the definitions of a release are not on the machine."""
     release = catalogue.release(release_name)
     if release and not (module_folder(release.crds.module, release.crds.version) / release.crds.folder).is_dir():
         pytest.skip(f"the definitions of {release_name} are not on this machine")
@@ -29,7 +29,7 @@ class ApiServer:
     namespaces: set[str] = field(default_factory=set)
 
     def resource(self, api_version: str, kind: str) -> dict[str, Any] | None:
-        """How the server serves a kind; None where it doesn't."""
+        """Return how the server serves a kind; None where it doesn't."""
         if api_version not in self.served:
             answer = self.client.get(f"{_root(api_version)}")
             names: list[dict[str, Any]] = answer.json()["resources"] if answer.is_success else []
@@ -45,7 +45,7 @@ class ApiServer:
         return name
 
     def define(self, definition: dict[str, Any]) -> None:
-        """Makes a custom resource definition, and waits until it is served."""
+        """Make a custom resource definition, and wait until it is served."""
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
         answer = self._apply(path, definition, {"force": "true"})
         assert answer.is_success, answer.text
@@ -61,19 +61,19 @@ class ApiServer:
         return [condition["type"] for condition in conditions if condition["status"] == "True"]
 
     def apply(self, manifest: dict[str, Any]) -> None:
-        """Has the server apply an object, as `kubectl apply --server-side` does."""
+        """Have the server apply an object, as `kubectl apply --server-side` does."""
         answer = self._apply(self.path(manifest), manifest, {"fieldValidation": "Strict"})
         assert answer.is_success, f"{manifest['kind']} {manifest['metadata']['name']}: {answer.text}"
         if manifest["kind"] == "CustomResourceDefinition":
             self._wait_established(self.path(manifest))
 
     def get(self, manifest: dict[str, Any]) -> dict[str, Any] | None:
-        """What the server has of an object."""
+        """Return what the server has of an object."""
         answer = self.client.get(self.path(manifest))
         return answer.json() if answer.is_success else None
 
     def path(self, manifest: dict[str, Any]) -> str:
-        """Where an object is."""
+        """Return where an object is."""
         resource = self.resource(manifest["apiVersion"], manifest["kind"])
         assert resource is not None, f"{manifest['apiVersion']} {manifest['kind']} is not served"
         metadata = manifest["metadata"]
@@ -81,7 +81,7 @@ class ApiServer:
         return f"{_root(manifest['apiVersion'])}{place}/{resource['name']}/{metadata['name']}"
 
     def refusal(self, manifest: dict[str, Any]) -> str | None:
-        """Why the server would not take an object."""
+        """Return why the server would not take an object."""
         if (namespace := manifest["metadata"].get("namespace")) is not None:
             self.namespace(namespace)
         answer = self._apply(

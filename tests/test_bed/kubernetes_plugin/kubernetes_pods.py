@@ -1,4 +1,4 @@
-"""Plays the pods of one node: the label `sim` says how one fares (see the recordings' README)."""
+"""Player of the pods of one node: the label `sim` says how one fares (see the recordings' README)."""
 
 import contextlib
 import itertools

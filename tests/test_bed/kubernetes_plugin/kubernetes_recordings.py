@@ -1,4 +1,4 @@
-"""Replays recorded calls of the real plug-in against the stand-in, and tells where the answers differ.
+"""Replay recorded calls of the real plug-in against the stand-in, and tell where the answers differ.
 
 Placeholders of the recordings (`<uid-3>`, `<rand-1>`, ...) stand for what the stand-in answers where the real plug-in
 answered them; later requests carry the same.
@@ -77,7 +77,6 @@ class Replay:
         return differences
 
     def _connect(self) -> None:
-        """The engine has a connection for every provider instance."""
         channel = grpc.insecure_channel(f"127.0.0.1:{self._port}", options=[("grpc.use_local_subchannel_pool", 1)])
         self._channels.append(channel)
         self._stub = provider_pb2_grpc.ResourceProviderStub(channel)

@@ -1,5 +1,3 @@
-"""What OKE's add-ons install into a rehearsed cluster."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +37,7 @@ def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[LocalAddOns
 
 
 def _delete_namespace(api: httpx2.Client, name: str) -> None:
-    """Deletes a namespace and waits for its end, 30 s at most."""
+    """Delete a namespace and wait for its end, 30 s at most."""
     path = f"/api/v1/namespaces/{name}"
     response = api.get(path)
     if response.status_code == httpx2.codes.NOT_FOUND:
@@ -69,7 +67,6 @@ async def test_the_network_operator_brings_the_definitions_that_the_rdma_network
 
     add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(TOLERATIONS)
     add_ons.install(add_on.name, add_on.configurations)
-
     await _wait(operators.rdma().definitions, 30, _client(control_plane.kubeconfig_text(), None))
     with control_plane.client() as api:
         pod = daemon_sets(api, "nvidia-network-operator")["sriov-device-plugin"]
@@ -84,7 +81,6 @@ def test_discovery_takes_the_tolerations_of_its_configuration(
     add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[0].tolerating(TOLERATIONS)
     add_ons.install(add_on.name, add_on.configurations)
     add_ons.install(add_on.name, add_on.configurations)
-
     with control_plane.client() as api:
         [worker] = [pod for name, pod in daemon_sets(api, "node-feature-discovery").items() if "worker" in name]
         assert worker["tolerations"] == TOLERATIONS
@@ -93,7 +89,6 @@ def test_discovery_takes_the_tolerations_of_its_configuration(
 
 def test_okes_plug_in_stays_away_from_nodes_that_say_so(control_plane: ControlPlane, add_ons: LocalAddOns) -> None:
     add_ons.install("AmdGpuPlugin", {})
-
     with control_plane.client() as api:
         pod = daemon_sets(api, "kube-system")["amdgpu-device-plugin-daemonset"]
     rules = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -106,7 +101,6 @@ def test_okes_plug_in_stays_away_from_nodes_that_say_so(control_plane: ControlPl
 def test_every_add_on_of_a_gpu_stack_has_something_to_install() -> None:
     rows = operators.gpu_stacks()
     names = {add_on.name for row in (*rows.gpu_stacks.values(), *rows.rdma.values()) for add_on in row.add_ons}
-
     assert names <= contents().keys()
 
 

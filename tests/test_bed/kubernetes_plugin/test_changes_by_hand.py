@@ -1,5 +1,3 @@
-"""What is changed by hand in a stack's objects: told in words, and taken back by the next update."""
-
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -78,7 +76,7 @@ class Stack:
 def make(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Stack]]:
-    """Makes a stack whose provider forces, or not."""
+    """Make a stack whose provider forces, or not."""
     if not program("pulumi").is_file():
         pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
     server = start()
@@ -132,7 +130,7 @@ def client(control_plane: ControlPlane) -> Iterator[httpx2.Client]:
 
 
 def test_without_force_an_update_after_a_scale_by_hand_is_a_conflict(make: Callable[..., Stack], client: httpx2.Client):
-    """As the real plug-in has it (recordings 19 and 20)."""
+    """The real plug-in does the same (recordings 19 and 20)."""
     stack, cluster = make("conflict", force=False), Cluster(client, "conflict")
     stack.up()
     cluster.scale(3)

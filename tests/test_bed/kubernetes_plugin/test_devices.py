@@ -53,7 +53,7 @@ class Pods:
 
 
 def play_ready(api: httpx2.Client, node: str) -> None:
-    """Has the kubelet's say: pods of the node are Ready."""
+    """Set the pods of the node Ready, as the kubelet does."""
     for pod in api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}).json()["items"]:
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
         patch = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
@@ -89,7 +89,7 @@ async def test_a_nodes_functions_come_with_the_rdma_network_and_go_with_it(
         provider = DeviceProvider(client, fleet, Pods(api))
 
         async def shown(looks: int = 20) -> str:
-            """What the node shows after two looks; the API server needs a moment for new kinds."""
+            """Return what the node shows after two looks; the API server needs a moment for new kinds."""
             for _ in range(looks):
                 with suppress(ApiError):
                     await provider.look()

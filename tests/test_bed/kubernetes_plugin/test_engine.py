@@ -25,7 +25,7 @@ Run = Callable[[str, Program], tuple[Any, dict[str, int]]]
 
 @pytest.fixture
 def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Does `preview`, `up` or `destroy` of a program, which gets resource options: its result, and changes."""
+    """Run `preview`, `up` or `destroy` of a program, which gets resource options; return its result, and changes."""
     if not program("pulumi").is_file():
         pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
     monkeypatch.setenv("PATH", f"{program('pulumi').parent}:{os.environ['PATH']}")

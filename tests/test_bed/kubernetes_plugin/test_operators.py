@@ -35,7 +35,7 @@ def gpu_stack(options: pulumi.ResourceOptions) -> None:
 
 @pytest.fixture
 def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Does `preview`, `up` or `destroy`: its result, and changes."""
+    """Run `preview`, `up` or `destroy`; return its result, and changes."""
     for name in ("pulumi", "helm"):
         if not program(name).is_file():
             pytest.skip(f"no {name} (looked in LLMD_OKE_PROGRAMS)")

@@ -1,5 +1,3 @@
-"""What identities of continuous integration may do in a cluster, asked of the real API server as one of their group."""
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +18,7 @@ PODS, ROLES = "/api/v1/pods", "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
 @pytest.fixture
 def ask(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Ask]:
-    """Asks as a member of the group of an identity, whose objects were applied; gives the status of the answer."""
+    """Ask as a member of the group of an identity, whose objects were applied; return the status of the answer."""
     identity = str(request.param)
     group = f"ocid1.group.oc1..{identity}"
     words = ["--stack", "reference", "--project", str(PROJECT), "--group", "ci", "--group-id", group]

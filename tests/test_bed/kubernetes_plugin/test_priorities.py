@@ -59,7 +59,7 @@ class OneNode:
         return {name: rendered.kubernetes("Deployment", f"{name}-aggregated") for name in ("small", "large")}
 
     def fill(self, servers: dict[str, Any]) -> None:
-        """Fills the node with eight servers of one GPU."""
+        """Fill the node with eight servers of one GPU."""
         self.server.apply(servers)
         self.wait(lambda seen: sum(pod["spec"].get("nodeName") == self.name for pod in seen) == 8)
 
@@ -88,7 +88,7 @@ def _make_node(client: httpx2.Client, name: str) -> None:
 
 
 def unscheduled(pod: dict[str, Any]) -> str | None:
-    """What the scheduler says of a pod that it finds no place for."""
+    """Return what the scheduler says of a pod that it finds no place for."""
     conditions = pod.get("status", {}).get("conditions") or []
     verdicts = [item for item in conditions if item["type"] == "PodScheduled" and item["status"] == "False"]
     return verdicts[0].get("message") if verdicts else None
@@ -107,7 +107,6 @@ def test_a_larger_server_that_finds_no_room_waits_and_ends_no_running_one(cluste
 
 
 def test_a_class_that_preempts_would_end_running_servers(cluster: OneNode):
-    """What the test above would show if the classes weren't what they are."""
     models = cluster.models()
     cluster.fill(models["small"])
     preempting = {

@@ -41,7 +41,7 @@ def api(control_plane: ControlPlane) -> Iterator[httpx2.Client]:
 def differences(
     request: pytest.FixtureRequest, control_plane: ControlPlane, port: int, api: httpx2.Client, recordings: Path
 ) -> Iterator[dict[str, Future[list[str]]]]:
-    """What each of the chosen cases came to. Most of a case is waiting, so they are replayed at the same time."""
+    """Return results of the chosen cases, which are replayed at the same time as they mostly wait."""
     chosen = [item.callspec.params["case"] for item in request.session.items if _replays(item)]
     with pytest.MonkeyPatch.context() as monkeypatch, ThreadPoolExecutor(6) as pool:
         monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
@@ -63,7 +63,6 @@ def _replay(case: str, plane: ControlPlane, port: int, api: httpx2.Client, recor
 @pytest.mark.parametrize("case", CASES)
 def test_answers_as_recorded(case: str, differences: dict[str, Future[list[str]]]) -> None:
     deviations = differences[case].result()
-
     assert not deviations, "\n".join(deviations)
 
 
@@ -114,7 +113,7 @@ def _until(condition: Any, limit_s: float = 20) -> None:
 
 
 def _actions(api: httpx2.Client) -> dict[str, Action]:
-    """What was done outside of Pulumi, by the words of the recordings."""
+    """Return what was done outside of Pulumi, by the words of the recordings."""
 
     def config_maps(namespace: str) -> str:
         return f"/api/v1/namespaces/{namespace}/configmaps"

@@ -73,9 +73,7 @@ def test_a_release_answers_as_recorded(
     actions = {"a chart with one ConfigMap and one Deployment": lambda _: None}
     [recording] = recordings.glob("30-*.jsonl")
     texts = {"<kubeconfig>": control_plane.kubeconfig_text()}
-
     deviations = Replay(server.port, texts, actions, lambda _: None).run(recording)
-
     server.stop()
     assert not deviations, "\n".join(deviations)
 
@@ -92,7 +90,6 @@ def test_operators_charts_take_their_values_and_render(name: str, helm: Path) ->
         version = ["--kube-version", "v1.34.2"]
         command = [helm, "template", facts.release, folder, "--namespace", facts.namespace, "--values", "-", *version]
         done = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
-
     assert done.returncode == 0, done.stderr
     kinds = {document["kind"] for document in yaml.safe_load_all(done.stdout) if document}
     assert "Deployment" in kinds

@@ -1,5 +1,3 @@
-"""What `llmd-oke render` writes and what the real engine deploys: the same, object by object, on a real API server."""
-
 import json
 import os
 import re
@@ -60,7 +58,7 @@ def deployed(
     rendered: rendering.Rendering,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Objects:
-    """What the cluster has after an update by the engine, which is then undone."""
+    """Return what the cluster has after an update by the engine, which is then undone."""
     if not program("pulumi").is_file():
         pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
     folder = tmp_path_factory.mktemp("engine")
@@ -89,7 +87,7 @@ def deployed(
 
 
 def _live(api_server: ApiServer, rendered: rendering.Rendering) -> Iterator[tuple[tuple[str, str, str], Any]]:
-    """What the server has of each rendered object; of a Job the one that has the name without a digest."""
+    """Return what the server has of each rendered object; of a Job the one that has the name without a digest."""
     for item in rendered.objects:
         manifest = dict(item.manifest)
         live = api_server.get(manifest) or (_job(api_server, manifest) if item.kind == "Job" else None)
@@ -127,7 +125,7 @@ def normal(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def applied(api_server: ApiServer, rendered: rendering.Rendering, deployed: Objects) -> Iterator[Objects]:
-    """What the cluster has after the rendered files were applied one after the other."""
+    """Return what the cluster has after the rendered files were applied one after the other."""
     assert deployed
     documents = list(yaml.safe_load_all(stream(rendered)))
     for document in documents:

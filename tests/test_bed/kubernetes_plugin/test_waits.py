@@ -1,5 +1,3 @@
-"""Waits that only a running control plane can show."""
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +46,5 @@ def test_cancel_ends_the_waits_that_are_under_way(stub: Any, control_plane: Cont
                 if len(seen) == 20:
                     break
     stub.Cancel(Empty())
-
     messages = [str(call.exception(timeout=10).details()) for call in calls]
-
     assert all("Resource operation was cancelled" in message for message in messages)

@@ -38,7 +38,7 @@ def inhabitants(cluster: LocalCluster) -> list[namespaces.ProcessIdentity]:
 
 
 def machine() -> dict[str, list[str]]:
-    """What a local cluster could leave behind."""
+    """Return what a local cluster could leave behind."""
     links = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, timeout=10, check=True).stdout
     netns = Path("/run/netns")
     return {
@@ -50,7 +50,7 @@ def machine() -> dict[str, list[str]]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Callable[..., ProcessSpec]:
-    """Makes processes that say in `events` when they start and when they are told to stop, and else do nothing."""
+    """Make processes that say in `events` when they start and when they are told to stop, and else do nothing."""
     program = tmp_path / "process.sh"
     program.write_text(
         "trap 'echo stop $1 >> events; kill $!; exit 0' TERM\n"

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.rehearsal
 
 @pytest.fixture
 def inside(cluster):
-    """Runs a shell command in a local cluster that has no processes of its own; gives its output."""
+    """Run a shell command in a local cluster that has no processes of its own; return its output."""
     cluster.start(ClusterSpec(processes=()))
 
     def run(command: str, **settings) -> str:

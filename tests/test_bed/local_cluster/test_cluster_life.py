@@ -18,7 +18,7 @@ def failed(cluster):
 
 
 class Listener(SilentProgress):
-    """Keeps steps."""
+    """A listener that keeps steps."""
 
     def __init__(self):
         self.steps = []
@@ -28,7 +28,7 @@ class Listener(SilentProgress):
 
 
 class Impatient(Listener):
-    """Presses Ctrl-C at the first news of a start."""
+    """A user who presses Ctrl-C at the first news of a start."""
 
     def detail(self, text):
         raise KeyboardInterrupt

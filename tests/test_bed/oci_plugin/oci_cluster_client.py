@@ -1,4 +1,4 @@
-"""Runs inside of a local cluster: has OCI's stand-in make, scale and delete a pool, and prints its nodes."""
+"""Have OCI's stand-in make, scale and delete a pool from inside a local cluster, and print its nodes."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ POOL = "oci:ContainerEngine/nodePool:NodePool"
 
 
 def create(stub: Any, type_: str, inputs: dict[str, Any]) -> str:
-    """Makes a resource and gives its id."""
+    """Make a resource and give its id."""
     urn = f"urn:pulumi:dev::cluster::{type_}::it"
     return stub.Create(provider.CreateRequest(urn=urn, type=type_, name="it", properties=encode(inputs))).id
 
@@ -80,7 +80,7 @@ def kubeconfig_server(stub: Any) -> str:
 
 
 def main() -> None:
-    """Prints the nodes after the pool was made, grown, shrunk and deleted."""
+    """Print the nodes after the pool was made, grown, shrunk and deleted."""
     port, kubeconfig = sys.argv[1:]
     client = Client(config=KubeConfig.from_file(kubeconfig).get(), trust_env=False)
     answers: dict[str, Any] = {}

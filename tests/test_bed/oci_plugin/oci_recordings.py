@@ -1,4 +1,4 @@
-"""What the real plug-in was recorded to answer, and its values as messages of the protocol and back."""
+"""Recorded answers of the real plug-in, and its values as messages of the protocol and back."""
 
 import json
 from pathlib import Path

@@ -46,7 +46,7 @@ KUBECONFIG = 'clusters: [{name: c, cluster: {server: "https://10.244.0.1:6443"}}
 
 @dataclass
 class Nodes:
-    """Takes the place of the node agent."""
+    """A stand-in for the node agent."""
 
     there: set[str] = field(default_factory=set[str])
 
@@ -86,13 +86,13 @@ class Kit:
         return getattr(self._stack(**inputs), operation)(on_event=self.steps.hear, **how)
 
     def change_behind_the_engine(self, **inputs: Any) -> None:
-        """Changes what OCI has, and lets the engine forget that it was it."""
+        """Change what OCI has, and let the engine forget that it did it."""
         before = self._stack().export_stack()
         self.run("up", **inputs)
         self._stack().import_stack(before)
 
     def kill_engine_during(self, type_: str, count: int = 1, **inputs: Any) -> None:
-        """Kills the engine of an update once OCI creates so many resources of a type, which it gets done without it."""
+        """Kill the engine of an update once OCI creates so many resources of a type, which it gets done without it."""
 
         errors: list[automation.CommandError] = []
 
@@ -116,7 +116,7 @@ class Kit:
         _wait_for(lambda: {"gpu-0", "gpu-1"} <= self.nodes.there)
 
     def recover(self, monkeypatch: pytest.MonkeyPatch, **inputs: Any) -> tuple[list[str], list[str]]:
-        """What recovery would do, and what it did then."""
+        """Return what recovery would do, and what it did then."""
         self._as_the_engine(monkeypatch)
         cli = cli_of(self._stack(**inputs), Path(str(self.options.work_dir)), lambda _: None)
         find = recovery.in_oci(lambda: oci_client(self.rest_url))
@@ -126,7 +126,7 @@ class Kit:
         return foreseen, list(done.lines())
 
     def replace_nodes(self, monkeypatch: pytest.MonkeyPatch, *names: str, **inputs: Any) -> list[str]:
-        """Launches nodes anew as `nodes replace` does; the answer is what it said."""
+        """Launch nodes anew as `nodes replace` does; return what it said."""
         self._as_the_engine(monkeypatch)
         stack, listener = self._stack(**inputs), Listener()
         cli = cli_of(stack, Path(str(self.options.work_dir)), lambda _: None)
@@ -148,7 +148,7 @@ class Kit:
         return {machine["id"] for network in self.journal("ClusterNetwork") for machine in network["machines"]}
 
     def journal(self, type_: str) -> list[dict[str, Any]]:
-        """What OCI's journal says of resources of a type, one after the other."""
+        """Return what OCI's journal says of resources of a type, one after the other."""
         journal = Path(str(self.options.work_dir)) / "journal.jsonl"
         return [line for line in read_journal(journal) if line.get("token", "").endswith(f":{type_}")]
 
@@ -157,13 +157,13 @@ class Kit:
             monkeypatch.setenv(name, value)
 
     def drift(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """What the CLI sees of such changes, in words."""
+        """Return what the CLI sees of such changes, in words."""
         self._as_the_engine(monkeypatch)
         cli = PulumiCli(Path(str(self.options.work_dir)), "dev", "pulumi")
         return [str(item) for item in drift.everywhere(cli, SilentProgress())]
 
     def resources(self) -> list[dict[str, Any]]:
-        """What the engine wrote down."""
+        """Return what the engine wrote down."""
         return (self._stack().export_stack().deployment or {})["resources"]
 
     def export(self) -> Any:
@@ -171,7 +171,7 @@ class Kit:
         return self._stack().export_stack()
 
     def import_state(self, state: Any) -> None:
-        """Takes another state for its own."""
+        """Take another state for its own."""
         self._stack().import_stack(state)
 
     def _stack(self, **inputs: Any) -> automation.Stack:
@@ -200,7 +200,7 @@ class Kit:
         return self.outputs_of(type_)["id"]
 
     def changes(self, operation: str, **inputs: Any) -> dict[str, int]:
-        """How many resources an operation did what to."""
+        """Return how many resources an operation did what to."""
         self.run(operation, **inputs)
         return self.steps.changes
 

@@ -1,4 +1,4 @@
-"""Lets the tests reach the API server of a local cluster, whose network is its own: a Unix socket in its folder."""
+"""A Unix socket in a local cluster's folder by which tests reach its API server, whose network is its own."""
 
 import asyncio
 import sys

@@ -36,7 +36,7 @@ def programs() -> dict[str, Path]:
 
 
 def program_of(name: str, version: str | None = None) -> Path | None:
-    """Where a program is that pods run, or None; one that says no version is named with it in LLMD_OKE_PROGRAMS."""
+    """Return the path of a program that pods run, or None; LLMD_OKE_PROGRAMS names the version of one that has none."""
     named = Path(os.environ.get("LLMD_OKE_PROGRAMS", "/nowhere")) / f"{name}-{version}"
     if named.is_file():
         return named

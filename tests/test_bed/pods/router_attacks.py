@@ -1,4 +1,4 @@
-"""Sends requests as they stand, and says of each what was answered and what of it reached a server.
+"""Send requests as they stand, and say of each what was answered and what of it reached a server.
 
 Run in the local cluster: `router_attacks.py FILE HOST:PORT SERVER…`; FILE has requests by their names, in hexadecimal.
 """

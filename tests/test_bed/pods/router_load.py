@@ -19,7 +19,7 @@ BODY = json.dumps({"model": "m", "prompt": "short", "stream": True})
 
 
 class Request(TypedDict, total=False):
-    """What became of a request, with moments of the monotonic clock."""
+    """Outcome of a request, with moments of the monotonic clock."""
 
     begun_s: float
     ended_s: float
@@ -46,7 +46,7 @@ def ask(address: str, request: Request) -> None:
 
 
 def kill_picker(pod: str) -> float:
-    """Ends the picker of a pod without a warning."""
+    """End the picker of a pod without a warning."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")

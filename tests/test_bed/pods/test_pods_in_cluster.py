@@ -269,7 +269,7 @@ def test_services_are_reached_by_name_from_inside_pods(pod_cluster: PodCluster) 
 
 
 def test_pods_that_talk_take_no_room_in_the_kernels_table_of_neighbours(pod_cluster: PodCluster) -> None:
-    """It holds 1,024 of all namespaces, but for permanent ones."""
+    """Room for 1,024 neighbours of all namespaces, not counting permanent ones, is all that the table has."""
     core = pod_cluster.namespace("near")
     pod_cluster.create(f"{core}/pods", SERVER.replace("namespace: web", "namespace: near"))
     address = pod_cluster.wait(f"{core}/pods", "web", is_ready)["status"]["podIP"]

@@ -130,7 +130,7 @@ class Policed:
         return self.server["status"]["podIP"]
 
     def reached_by(self, app: str) -> tuple[bool, bool]:
-        """Whether a pod with this label reaches the server directly, and by its Service."""
+        """Tell whether a pod with this label reaches the server directly, and by its Service."""
         self._clients += 1
         name = f"{app}-{self._clients}"
         self._cluster.create(f"{self.core}/pods", CLIENT.format(name=name, app=app, address=self.address))
@@ -139,8 +139,8 @@ class Policed:
         return directly == "True", by_service == "True"
 
     def comes_to(self, app: str, *, reached: bool) -> bool:
-        """Whether a pod with this label reaches the server by both ways, or by none, before long: enforcement follows a
-        policy as fast as the machine is free."""
+        """Tell whether a pod with this label reaches the server by both ways, or by none, before long: enforcement
+        follows a policy as fast as the machine is free."""
         until_s = time.monotonic() + LIMIT_S
         while self.reached_by(app) != (reached, reached):
             if time.monotonic() > until_s:

@@ -1,5 +1,3 @@
-"""What clients say to servers past a router: attacks on the real Envoy, endpoint picker and routing sidecar."""
-
 import json
 import sys
 from pathlib import Path

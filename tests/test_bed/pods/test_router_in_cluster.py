@@ -56,7 +56,7 @@ class RouterCluster:
     """Whether short prompts too are prefilled remotely."""
 
     def ask(self, prompt: str, headers: dict[str, str]) -> tuple[int, Object]:
-        """What a client gets for a prompt."""
+        """Return what a client gets for a prompt."""
         words = [word for name, value in headers.items() for word in ("-H", f"{name}: {value}")]
         body = json.dumps({"model": "m", "prompt": prompt})
         text = self.cluster.inside(
@@ -203,7 +203,7 @@ def test_every_pod_of_the_router_is_ready_whether_its_picker_leads_or_not(routed
 def test_only_requests_that_were_on_their_way_are_lost_when_the_picker_is_killed(
     routed: RouterCluster, record_property: Any, tmp_path: Path
 ) -> None:
-    """Those that come later are sent on by the other picker. Where there is none, they wait for the next one, and are
+    """Later requests are sent on by the other picker. Where there is none, they wait for the next one, and are
     refused by the Service once the pod counts as unready: how many is the machine's to say."""
     program = tmp_path / "load.py"
     program.write_text((HERE / "router_load.py").read_text())

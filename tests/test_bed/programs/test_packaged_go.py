@@ -1,5 +1,3 @@
-"""What a machine without Go builds with, from an empty home."""
-
 import subprocess
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What the kit asks of a real registry that wants tokens, what it writes into the lock, and charts by Helm."""
-
 import hashlib
 import io
 import json

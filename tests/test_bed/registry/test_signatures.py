@@ -49,14 +49,14 @@ def signer() -> Signer:
 
 
 def payload(digest: str) -> bytes:
-    """What cosign signs (SIGNATURE_SPEC.md)."""
+    """Return what cosign signs (SIGNATURE_SPEC.md)."""
     image, identity = {"docker-manifest-digest": digest}, {"docker-reference": "quay.io/jetstack/controller"}
     critical = {"identity": identity, "image": image, "type": "cosign container image signature"}
     return json.dumps({"critical": critical, "optional": None}).encode()
 
 
 def attach(registry: RegistryProgram, digest: str, *signed: tuple[bytes, bytes]) -> None:
-    """Puts payloads and their signatures beside an image, as cosign does."""
+    """Put payloads and their signatures beside an image, as cosign does."""
     tag = f"{digest.replace(':', '-')}.sig"
     layers = [(PAYLOAD, content) for content, _ in signed]
     notes = [{SIGNATURE: base64.b64encode(signature).decode()} for _, signature in signed]
@@ -65,7 +65,7 @@ def attach(registry: RegistryProgram, digest: str, *signed: tuple[bytes, bytes])
 
 @pytest.fixture
 def look(registry: RegistryProgram, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finding]:
-    """What is found of an image of that registry, whose publisher signs with a key."""
+    """Return what is found of an image of that registry, whose publisher signs with a key."""
 
     def finding(tag: str, digest: str | None, key: str = signer.pem, algorithm: str = "sha512") -> Finding:
         publisher = Publisher(images=(f"{registry.address}/*",), source="a page", key=key, hash=algorithm)

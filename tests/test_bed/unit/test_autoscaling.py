@@ -1,5 +1,3 @@
-"""What a rehearsed stack with scaling has, and how fast its times pass."""
-
 from typing import Any, cast
 
 import pulumi

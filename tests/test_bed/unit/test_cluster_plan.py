@@ -1,5 +1,3 @@
-"""What a local cluster is made of, by its plan."""
-
 import json
 from pathlib import Path
 from typing import Any, cast

@@ -23,7 +23,7 @@ MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if
 
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
-    """Where the stand-in answers, without TLS."""
+    """Return where the stand-in answers, without TLS."""
     runner = web.AppRunner(ModelSources(source_hosts(), lambda: [MODEL]).application())
     await runner.setup()
     with socket.create_server(("127.0.0.1", 0)) as own:

@@ -1,5 +1,3 @@
-"""Who may connect to which pods, by NetworkPolicies."""
-
 from ipaddress import IPv4Network
 from typing import Any, cast
 
@@ -38,7 +36,7 @@ ROUTERS = {"podSelector": {"matchLabels": {"app": "router"}}}
 
 
 def reached(*policies: NetworkPolicy, port: int = 8000) -> dict[str, bool]:
-    """By address of the source, whether it reaches the server."""
+    """Tell by address of the source whether it reaches the server."""
     admitted = openings(PODS, policies, NAMESPACES).get("10.0.0.1", PodOpenings()).incoming
     sources = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")
     return {source: admitted is None or any(opening.allows(source, port) for opening in admitted) for source in sources}
@@ -110,7 +108,7 @@ def test_a_pod_is_known_by_its_address_before_its_status_has_it() -> None:
 
 
 def goes(*policies: NetworkPolicy, port: int = 8000) -> dict[str, bool]:
-    """By address of the destination, whether the server reaches it."""
+    """Tell by address of the destination whether the server reaches it."""
     admitted = openings(PODS, policies, NAMESPACES).get("10.0.0.1", PodOpenings()).outgoing
     destinations = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")
     return {

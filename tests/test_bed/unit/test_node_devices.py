@@ -77,33 +77,28 @@ def test_without_any_part_of_the_operator_there_are_no_gpus(missing: str) -> Non
     deployments = [] if missing == "operator" else [OPERATOR]
     rest = {"rule": ["DeviceConfig"], "config": ["NodeFeatureRule"]}.get(missing, list(GPU_STACK))
     objects = {kind: GPU_STACK[kind] for kind in rest}
-
     assert shown(pods, deployments, **objects).devices[GPU] == "0"
 
 
 def test_a_worker_that_is_not_ready_or_elsewhere_finds_nothing() -> None:
     labels = WORKER["metadata"]["labels"]
-
     assert shown([pod(labels, ready="False"), pod(labels, node="gpu-1")], [OPERATOR], **GPU_STACK).labels == {}
 
 
 def test_a_device_config_that_does_not_tolerate_the_nodes_taint_gives_nothing() -> None:
     config = helm_operators.device_config("kube-amd-gpu", None, [])
-
     assert shown([WORKER], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]}).devices[GPU] == "0"
 
 
 def test_a_device_config_with_the_plug_in_off_gives_nothing() -> None:
     config = copy.deepcopy(CONFIG)
     config["spec"]["devicePlugin"]["enableDevicePlugin"] = False
-
     assert shown([WORKER], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]}).devices[GPU] == "0"
 
 
 def test_a_device_config_may_select_by_shape_without_discovery() -> None:
     selector = {"node.kubernetes.io/instance-type": SHAPE.name}
     config = helm_operators.device_config("kube-amd-gpu", selector, tolerations(SHAPE.node.taints))
-
     assert shown([], [OPERATOR], DeviceConfig=[config]).devices[GPU] == "8"
 
 
@@ -118,14 +113,12 @@ def test_the_rdma_network_gives_functions() -> None:
 @pytest.mark.parametrize("missing", ["pod", *RDMA])
 def test_without_any_part_of_the_rdma_network_there_are_no_functions(missing: str) -> None:
     objects = {kind: result for kind, result in RDMA.items() if kind != missing}
-
     assert shown([] if missing == "pod" else [PLUGIN], **objects).devices[FUNCTION] == "0"
 
 
 def test_a_policy_of_another_name_gives_another_resource() -> None:
     other = copy.deepcopy(rdma_network.policy(SHAPE))
     other["spec"]["resourceName"] = "other"
-
     assert shown([PLUGIN], **{**RDMA, "SriovNetworkNodePolicy": [other]}).devices[FUNCTION] == "0"
 
 
@@ -187,7 +180,6 @@ async def test_a_node_is_told_only_of_changes() -> None:
     await looking.look()
     client.objects["Pod"] = [pod({"k8s-app": "amdgpu-device-plugin"})]
     await looking.look()
-
     assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
 
@@ -197,7 +189,6 @@ async def test_another_node_that_comes_under_the_same_name_is_told_too() -> None
     await looking.look()
     nodes.config = nodes.config.model_copy(update={"provider_id": "ocid1.instance.another"})
     await looking.look()
-
     assert nodes.shown == [{GPU: "8"}] * 2
 
 
@@ -207,7 +198,6 @@ async def test_labels_come_and_go_with_discovery() -> None:
     await looking.look()
     client.objects["Pod"] = []
     await looking.look()
-
     labels = [patch["metadata"]["labels"] for patch in client.patches]
     assert labels == [FOUND, dict.fromkeys(FOUND)]
 
@@ -215,7 +205,6 @@ async def test_labels_come_and_go_with_discovery() -> None:
 async def test_nodes_without_such_devices_are_left_alone() -> None:
     nodes = Nodes()
     await provider(Client(), nodes).look()
-
     assert nodes.shown == []
 
 
@@ -226,7 +215,6 @@ async def test_a_network_gets_its_attachment_and_loses_it_with_itself() -> None:
     [created] = client.objects["NetworkAttachmentDefinition"]
     assert (created["metadata"]["namespace"], created["metadata"]["name"]) == ("default", "sriov-rdma-vf")
     assert created["metadata"]["annotations"] == {"k8s.v1.cni.cncf.io/resourceName": FUNCTION}
-
     client.objects["SriovNetwork"] = []
     await looking.look()
     assert client.objects["NetworkAttachmentDefinition"] == []
@@ -235,5 +223,4 @@ async def test_a_network_gets_its_attachment_and_loses_it_with_itself() -> None:
 async def test_somebody_elses_attachment_is_left_alone() -> None:
     client = Client(NetworkAttachmentDefinition=[ATTACHMENT])
     await provider(client, Nodes(**{FUNCTION: "8"})).look()
-
     assert client.objects["NetworkAttachmentDefinition"] == [ATTACHMENT]

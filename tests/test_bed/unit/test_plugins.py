@@ -1,5 +1,3 @@
-"""Which Kubernetes plug-in a rehearsal uses, by what is installed and asked for."""
-
 import os
 import sys
 from pathlib import Path

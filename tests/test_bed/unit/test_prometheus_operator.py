@@ -1,5 +1,3 @@
-"""What the simulated operator makes of monitors and rules, and what the simulated exporters say."""
-
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ def of_kind(kind: str) -> list[Manifest]:
 
 
 def test_each_endpoint_of_a_monitor_is_a_job_in_its_namespaces() -> None:
-    """Those of the models, and for exporters of GPUs all."""
     jobs = scrape_configs(of_kind("PodMonitor"), of_kind("ServiceMonitor"), KUBECONFIG)
     names = [job["job_name"] for job in jobs]
     assert names == [

@@ -108,7 +108,7 @@ def test_images_without_a_program_are_counted_by_their_pods():
     assert count_images(pods) == {"one:1": 2, "two:2": 1}
 
 
-def test_they_are_told_beside_what_is_always_simulated():
+def test_images_without_a_program_are_told_beside_what_is_always_simulated():
     plan = planning.plan_stack_file(PROJECT, "rehearsal")
     output = simulated(plan, KubernetesPlugin("4.30.0"), {"one:1": 2, "two:2": 1})
     assert output[: len(SIMULATED)] == SIMULATED

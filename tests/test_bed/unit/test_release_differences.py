@@ -1,5 +1,3 @@
-"""What a rehearsal says of a router that isn't the one of the stack's release."""
-
 import pytest
 from llmd_oke import config, planning
 from llmd_oke.planning import Plan

@@ -257,7 +257,7 @@ def test_what_is_no_query_gets_no_answer() -> None:
 
 
 async def test_what_is_watched_after_a_listener_closed_keeps_being_watched() -> None:
-    """The next descriptor has the number of the listener's socket."""
+    """A closed listener's number goes to the next descriptor that is opened."""
     listener = ServiceListener(SocketAddress("127.0.0.1", 0), [], lambda _source, _target: True)
     await asyncio.sleep(0)
     listener.close()

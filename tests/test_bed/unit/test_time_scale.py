@@ -1,5 +1,3 @@
-"""How much slower than in real time a rehearsal's servers work."""
-
 import os
 from pathlib import Path
 
@@ -89,7 +87,7 @@ def test_the_processors_are_those_that_the_control_group_allows(tmp_path: Path, 
 
 @pytest.fixture
 def reference(monkeypatch: pytest.MonkeyPatch):
-    """What `rehearsal` makes of the stack `reference` on two processors, with a rehearsal of it that runs or none."""
+    """Return the rehearsal of the stack `reference` on two processors, with a rehearsal of it that runs or none."""
     monkeypatch.setattr(time_scale, "processors", lambda: 2.0)
 
     def scale(option: float | None, running: float | None):

@@ -1,5 +1,3 @@
-"""What a watch keeps of the API server's objects."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -31,7 +29,7 @@ class Listing:
 
 
 class ScriptedClient:
-    """Gives each list in turn, and after each the events of one watch, which then ends as 410 Gone."""
+    """A client that gives each list in turn, and after each the events of one watch, which then ends as 410 Gone."""
 
     def __init__(self, *rounds: tuple[list[ConfigMap], list[tuple[str, ConfigMap]]]) -> None:
         self._rounds = list(rounds)

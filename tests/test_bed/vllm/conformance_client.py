@@ -1,4 +1,4 @@
-"""What a server answers, brought into the form in which the list of conformance has it."""
+"""Answers of a server, in the form in which the list of conformance has them."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
 
 
 def seen(case: Case, client: httpx2.Client, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """What the case looks at; counters may become what is `expected` shortly after the answer."""
+    """Return what the case looks at; counters may become what is `expected` shortly after the answer."""
     if case.see == "metric":
         return _metric(case, client)
     if case.request is None:
@@ -39,7 +39,7 @@ def seen(case: Case, client: httpx2.Client, expected: Mapping[str, Any]) -> dict
 
 
 def _counts(case: Case, request: Request, client: httpx2.Client, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request adds. The simulator of llm-d counts beside its answers: that of the last one is awaited."""
+    """Return what a request adds. The simulator of llm-d counts beside its answers: that of the last one is awaited."""
 
     def counters() -> dict[str, float | None]:
         samples = _samples(client)

@@ -71,7 +71,7 @@ def variables(container: Container) -> dict[str, str]:
 
 
 def prewarm(plan: PodPlan, network: str, authority: Path) -> list[dict[str, object]]:
-    """Runs the containers that fill the cache, in a namespace, one after the other; their exit codes and last lines."""
+    """Run the containers that fill the cache in a namespace, in turn; return their exit codes and last lines."""
     return [run_to_end(container, plan, network, authority) for container in plan["prewarm"]]
 
 
@@ -106,7 +106,7 @@ def call(url: str, body: Mapping[str, object] | None = None) -> Any:
 
 
 def sent() -> dict[str, int]:
-    """What this namespace has asked of others so far: connections begun, datagrams, packets without a way."""
+    """Return what this namespace has asked of others so far: connections begun, datagrams, packets without a way."""
     lines = [line.split() for line in Path("/proc/self/net/snmp").read_text().splitlines()]
     counters = {
         f"{names[0]}{name}": int(value)

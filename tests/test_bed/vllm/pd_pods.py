@@ -89,7 +89,7 @@ def timed(prefiller: str | None, path: str, body: Mapping[str, object]) -> dict[
 
 
 def observe() -> dict[str, Any]:
-    """What a client sees, request by request, with the servers' metrics after each."""
+    """Return what a client sees, request by request, with the servers' metrics after each."""
     prefiller = f"{PREFILL}:8200"
     streamed = {"prompt": PROMPT, "max_tokens": 20, "stream": True, "stream_options": {"include_usage": True}}
     chat = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 5}
@@ -109,7 +109,7 @@ def observe() -> dict[str, Any]:
 
 
 def count() -> dict[str, object]:
-    """What clients and counters say of prompts of which some are prefilled and others can't be."""
+    """Return what clients and counters say of prompts of which some are prefilled and others can't be."""
     before = counters()
     prefillers = [f"{PREFILL}:8200", f"{FAILING}:8200", f"{PREFILL}:8299", None]
     bodies = [{"prompt": f"{number} {PROMPT}", "max_tokens": 3} for number in range(3 * len(prefillers))]

@@ -129,7 +129,7 @@ def test_a_server_answers_as_vllm_does_or_as_the_list_says(
 
 
 def test_an_idle_connection_is_closed_as_uvicorn_does(ours: dict[str, str]) -> None:
-    """After five seconds, where VLLM_HTTP_TIMEOUT_KEEP_ALIVE says nothing else (vllm/envs.py#L108)."""
+    """Uvicorn waits five seconds unless VLLM_HTTP_TIMEOUT_KEEP_ALIVE says otherwise (vllm/envs.py#L108)."""
     port = int(ours["plain"].rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: m\r\n\r\n")

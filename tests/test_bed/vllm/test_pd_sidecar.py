@@ -84,7 +84,6 @@ def test_the_prompt_is_computed_on_the_prefill_server_only(seen):
 
 
 def test_the_prefill_server_holds_nothing_after_the_transfer(seen):
-    """Its blocks were released when they had been pulled."""
     assert seen["streamed"]["prefill"]["vllm:kv_cache_usage_perc"] == 0.0
 
 
@@ -128,7 +127,7 @@ def test_what_is_not_prefilled_is_computed_by_decode_or_is_the_clients_error(see
 
 
 def test_every_prefill_that_failed_is_counted_whatever_the_sidecar_makes_of_it(seen):
-    """Of twelve requests a picker would have had nine prefilled remotely, of which six could not be."""
+    """Twelve requests, of which a picker would have nine prefilled remotely; six of these could not be."""
 
     def snapshot(counted, decisions):
         picker = f'decisions{{decision_type="prefill-decode"}} {decisions}\n'

@@ -113,12 +113,12 @@ def test_the_server_loads_what_the_job_wrote_and_answers_a_chat(seen: dict[str, 
     assert seen["chat"]["usage"]["completion_tokens"] == 5
 
 
-def test_it_asks_nobody(seen: dict[str, Any]):
+def test_a_pre_warmed_server_asks_nobody(seen: dict[str, Any]):
     """Neither a connection nor a datagram, such as to a resolver, nor one that found no way."""
     assert seen["sent"] == {"Tcp:ActiveOpens": 0, "Udp:OutDatagrams": 0, "Ip:OutNoRoutes": 0}
 
 
 @pytest.mark.parametrize(("path", "words"), MISSING.items())
-def test_it_does_not_start_where_a_file_is_missing(seen: dict[str, Any], path: str, words: str):
+def test_a_server_does_not_start_where_a_pre_warmed_file_is_missing(seen: dict[str, Any], path: str, words: str):
     assert (seen[path]["state"], seen[path]["exit_code"]) == ("exited", 1)
     assert words in seen[path]["log"]

@@ -1,5 +1,3 @@
-"""Where an API server's address leads to."""
-
 import pytest
 from llmd_base.errors import KitError
 from llmd_oke.access.addresses import host_and_port

@@ -1,5 +1,3 @@
-"""Signatures are checked with the public key, as OCI does."""
-
 import base64
 import hashlib
 import json
@@ -24,7 +22,7 @@ URL = "https://iaas.us-ashburn-1.oraclecloud.com/20160918/instances?limit=1&comp
 
 
 def verify(public_key: RSAPublicKey, authorization: str, values: dict[str, str]) -> None:
-    """Raises InvalidSignature where the signature isn't that of these values."""
+    """Raise InvalidSignature where the signature isn't that of these values."""
     parts = dict(re.findall(r'(\w+)="([^"]*)"', authorization))
     text = "\n".join(f"{name}: {values[name]}" for name in parts["headers"].split())
     signature = base64.b64decode(parts["signature"])

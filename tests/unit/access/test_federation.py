@@ -42,7 +42,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def ignore(_: str) -> None:
-    """Hears nothing."""
+    """Hear nothing."""
 
 
 def test_a_job_signs_in_as_the_user_that_the_domain_takes_it_for(there: Issuers):

@@ -1,5 +1,3 @@
-"""What is read of Hugging Face or a mirror, and how it ends where it can't be."""
-
 from collections.abc import Callable
 
 import httpx2

@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200, base64.b64encode(answer) if pod else answer)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Says nothing."""
+        """Log nothing."""
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

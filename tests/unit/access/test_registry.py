@@ -1,4 +1,4 @@
-"""What registries do that no real one does when it is asked to: they are busy, fail, lie or have no end. What they do
+"""Registries that are busy, fail, lie or have no end, as no real one does when it is asked to. What they do
 otherwise is tested with a real one (`test_bed/registry`)."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""Clusters are signed in to as the stack's `oci:` config signs in to OCI."""
-
 import pytest
 from llmd_base.errors import KitError
 from llmd_oke.access.sign_in import Auth, SignIn, auth_of_environment, of_provider

@@ -160,7 +160,7 @@ QUICK = TunnelIntervals(seek_s=0.01, look_s=0.01, listen_s=LIMIT_S, steady_s=LIM
 
 
 class Oci:
-    """Gives session after session, each active at once, and keeps what was sent."""
+    """OCI with session after session, each active at once, and what was sent."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -177,7 +177,7 @@ class Oci:
 
 
 class Told:
-    """Keeps what is told, and hands it out as it comes."""
+    """A stream that keeps what is told, and hands it out as it comes."""
 
     def __init__(self) -> None:
         self.steps: queue.Queue[str] = queue.Queue()
@@ -201,7 +201,7 @@ def port() -> int:
 
 @pytest.fixture
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[], list[str]]]:
-    """Puts an `ssh` on PATH whose runs go as planned, and then stay; the answer says for which sessions it ran."""
+    """Put an `ssh` on PATH whose runs go as planned, and then stay; return for which sessions it ran."""
 
     def planned(*runs: str) -> Callable[[], list[str]]:
         put_ssh(tmp_path, *runs)
@@ -220,7 +220,7 @@ def found(oci: OciClient) -> Callable[[], tuple[OciClient, TunnelTarget]]:
     return lambda: (oci, TunnelTarget("bastion", "10.0.0.6", 6443, 1800))
 
 
-def test_it_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int):
+def test_a_tunnel_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int):
     ssh()
     oci, progress, looks = Oci(), Told(), iter([NotYet("The compartment has no active cluster prod."), None])
 

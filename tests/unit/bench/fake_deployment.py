@@ -26,7 +26,7 @@ JsonObject: TypeAlias = dict[str, Any]
 
 @dataclass
 class Answer:
-    """How one request is answered: `events` of `tokens_per_event` tokens each, then usage and end mark unless `cut`."""
+    """An answer to one request: `events` of `tokens_per_event` tokens each, then usage and end mark unless `cut`."""
 
     status: int = 200
     events: int | None = None

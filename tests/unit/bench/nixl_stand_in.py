@@ -17,7 +17,7 @@ Region: TypeAlias = tuple[int, int, int, str]
 
 
 class nixlError(Exception):  # noqa: N801 - as NIXL names them
-    """What the exceptions of the bindings have in common: no base but Exception."""
+    """Base of the bindings' exceptions, which has no other base than Exception."""
 
 
 class nixlNotFoundError(nixlError):  # noqa: N801 - NIXL's name
@@ -118,9 +118,8 @@ class Transfer:
 
 
 class nixl_agent:  # noqa: N801 - NIXL's name
-    """An agent; `states` are what its transfers report, or raise, one after the other, `moves` whether they move
-    anything, `most_bytes` what it registers.
-    """
+    """Stand-in for an agent; `states` are what its transfers report, or raise, one after the other, `moves` whether
+    they move anything, `most_bytes` what it registers."""
 
     memory: Memory
     plugins: tuple[str, ...] = ("UCX", "POSIX")

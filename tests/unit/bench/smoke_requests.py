@@ -1,4 +1,4 @@
-"""What tests ask of a smoke benchmark: the deployment of `fake_deployment`, as pods of a cluster."""
+"""Requests of a smoke benchmark to the deployment of `fake_deployment`, as pods of a cluster."""
 
 from fake_deployment import DECISIONS, MODEL, TOPOLOGY
 from llmd_bench.evidence import EvidenceSettings, OtherApi

@@ -1,5 +1,3 @@
-"""What a GPU node must show: what tools and the kernel say, who meets whom, and verdicts."""
-
 import json
 from dataclasses import replace
 
@@ -50,7 +48,7 @@ GID = "0000:0000:0000:0000:0000:ffff:0ae0:0539"
 
 
 def list_json(count=8):
-    """As ROCm/amdsmi documents `amd-smi list --json`: one entry for each GPU."""
+    """Output of `amd-smi list --json` as ROCm/amdsmi documents it: one entry for each GPU."""
     return json.dumps(
         [
             {
@@ -67,7 +65,7 @@ def list_json(count=8):
 
 
 def ecc_items(count=8, **uncorrectable):
-    """As `amd-smi metric --ecc --json` gives it (ROCm/amdsmi, CHANGELOG: counts of ECC errors)."""
+    """Output of `amd-smi metric --ecc --json` (ROCm/amdsmi, CHANGELOG: counts of ECC errors)."""
     return [
         {
             "gpu": i,

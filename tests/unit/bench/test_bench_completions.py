@@ -66,7 +66,7 @@ def test_the_role_event_of_a_chat_is_no_output():
 
 
 @given(st.lists(st.integers(0, 400), max_size=8))
-def test_it_does_not_matter_where_the_bytes_are_cut(cuts):
+def test_events_are_read_wherever_their_bytes_are_cut(cuts):
     whole = completion("a") + completion('say "text"') + USAGE + DONE
     edges = sorted({0, len(whole), *(min(cut, len(whole)) for cut in cuts)})
     stream = read(*(whole[start:end] for start, end in itertools.pairwise(edges)))

@@ -34,7 +34,7 @@ def test_a_packet_for_each_chunk_is_read():
 
 
 @given(st.lists(st.integers(0, 300), max_size=10))
-def test_it_does_not_matter_where_the_bytes_are_cut(cuts):
+def test_answers_are_read_wherever_their_bytes_are_cut(cuts):
     whole = HEAD + chunk(TOKEN) + chunk(TOKEN * 3) + chunk(DONE) + b"0\r\nserver-timing: x\r\n\r\n"
     edges = sorted({0, len(whole), *(min(cut, len(whole)) for cut in cuts)})
     reader, body = read(*(whole[start:end] for start, end in itertools.pairwise(edges)))

@@ -57,7 +57,7 @@ ITEMS = tuple(Item(f"sum-{n}", f"What is {n} + 1?", str(n + 1)) for n in range(6
 
 @pytest.fixture(name="ask")
 async def ask_fixture():
-    """Gives a function that asks all of `ITEMS`; `behave` says what becomes of each prompt."""
+    """Give a function that asks all of `ITEMS`; `behave` says what becomes of each prompt."""
     servers = []
 
     async def ask(behave, limit_s=5.0):

@@ -39,7 +39,7 @@ def prove(epp: str | None, prefill_text: str | None, decode_text: str | None, se
 
 
 def started() -> Snapshot:
-    """Before anything was counted."""
+    """Counters before anything was counted."""
     return Snapshot(tuple(read(role, "other 1\n") for role in ("router", "prefill", "decode")))
 
 

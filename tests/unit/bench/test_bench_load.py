@@ -145,7 +145,7 @@ async def test_a_completion_of_one_token_ends_the_wait(deployment):
     assert [body["max_tokens"] for body in deployment.requests] == [1]
 
 
-async def test_it_asks_until_there_is_an_answer(deployment):
+async def test_a_load_first_asks_until_there_is_an_answer(deployment):
     deployment.script = lambda number: Answer(status=503 if number < 3 else 200)
     await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
     assert len(deployment.requests) == 4

@@ -33,7 +33,7 @@ def test_answers_of_lm_eval_are_those_of_the_flexible_filter_by_number(tmp_path)
 
 @pytest.fixture(name="job")
 def job_fixture(tmp_path, monkeypatch):
-    """Runs the Job's program with a package that is there already; gives its exit code and its report."""
+    """Run the Job's program with a package that is there already; return its exit code and its report."""
 
     def run(program, reader="lm-eval"):
         log = tmp_path / "termination-log"

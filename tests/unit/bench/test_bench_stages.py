@@ -156,7 +156,7 @@ async def test_cancelling_keeps_what_was_measured(deployment):
 
 
 def killing(index, times):
-    """Ends the only process once request `index` has ended, so many times."""
+    """End the only process once request `index` has ended, so many times."""
     left = iter(range(times))
 
     def on_records(_, records):
@@ -185,7 +185,7 @@ async def test_a_stage_whose_process_dies_twice_is_spoiled_and_keeps_its_other_r
 
 
 class Gate:
-    """What processes of the generator meet, across forks: `wait` holds the first so many, until it is opened."""
+    """A gate that processes of the generator meet, across forks: `wait` holds the first so many, until it is opened."""
 
     def __init__(self, holds=1000):
         context = multiprocessing.get_context("fork")
@@ -242,7 +242,7 @@ async def test_a_generator_whose_processes_end_at_once_says_so(deployment, monke
 
 @pytest.mark.parametrize(("ends", "least"), [({"requests": 7}, 7), ({"duration_s": 0.3}, 2)])
 async def test_more_processes_than_users_still_send_all(deployment, ends, least):
-    """How many requests a time has room for is the machine's matter."""
+    """The machine decides how many requests a time has room for."""
     (result,) = await run(deployment, LoadStage(ClosedLoop(2), **ends), processes=3)
     assert result.shortfall is None
     assert [record.index for record in result.records][:least] == list(range(least))

@@ -1,4 +1,4 @@
-"""What clients may ask, held to the request models of vLLM 0.26.0 and to the headers of llm-d-router 0.10.0.
+"""Fields that clients may ask for, held to the request models of vLLM 0.26.0 and the headers of llm-d-router 0.10.0.
 
 The names stand here a second time, so that a row that is lost from the catalogue is missed.
 """

@@ -147,7 +147,6 @@ def test_every_gpu_comes_in_nodes(gpu: catalogue.Gpu):
 
 @by_gpu
 def test_nodes_of_a_gpu_are_told_once(gpu: catalogue.Gpu):
-    """By its shape, or beside the GPU where the catalogue has no shape with it."""
     shapes = [result for name in catalogue.shape_names() if (result := catalogue.shape(name)) and result.gpu == gpu]
     assert bool(shapes) != (gpu.node is not None)
 

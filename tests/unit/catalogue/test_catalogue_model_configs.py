@@ -1,5 +1,3 @@
-"""What is computed of a model's config.json, held to public models and to the kit's own entries."""
-
 from contextlib import suppress
 
 import pytest

@@ -144,7 +144,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def left_open(release: catalogue.Release) -> list[str]:
-    """What the file of a release must decide, as later versions of its parts are known to differ."""
+    """Return what the file of a release must decide, as later versions of its parts are known to differ."""
     vllm, picker = release.vllm, release.endpoint_picker
     found: list[str] = []
     built = numbers(vllm.image.tag) if vllm.image.repository == "vllm/vllm-openai-rocm" else ()

@@ -36,7 +36,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Runs `llmd-oke` where the engine's refresh has these events and status; gives exit code, output and errors."""
+    """Run `llmd-oke` where the engine's refresh has these events and status; return exit code, output and errors."""
     write(tmp_path, "prod", stack())
     (tmp_path / "pulumi").write_text(CLI)
     (tmp_path / "pulumi").chmod(0o755)

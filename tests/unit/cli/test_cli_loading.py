@@ -1,5 +1,3 @@
-"""What starting the command costs: each of its commands is loaded when it is used."""
-
 import subprocess
 import sys
 from importlib import metadata

@@ -1,5 +1,3 @@
-"""How the command ends after Ctrl-C, SIGTERM, and what the system refuses."""
-
 import errno
 import json
 import signal
@@ -14,7 +12,7 @@ from llmd_rehearsal import rehearsal
 
 @pytest.fixture(name="ended")
 def ended_fixture(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs the command line with these words; gives its exit code and what it said on standard error."""
+    """Run the command line with these words; return its exit code and what it said on standard error."""
 
     def run(*words: str) -> tuple[Any, str]:
         monkeypatch.setattr(sys, "argv", ["llmd-oke", *words])

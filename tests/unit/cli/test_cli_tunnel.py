@@ -48,7 +48,7 @@ Command = Callable[..., tuple[int, list[str], str]]
 
 
 class Tenancy(FakeOci):
-    """Keeps who signed in, too."""
+    """A tenancy that keeps who signed in, too."""
 
     def __init__(self) -> None:
         super().__init__(ANSWERS)
@@ -75,7 +75,7 @@ def oci(monkeypatch: pytest.MonkeyPatch) -> Tenancy:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], port: int) -> Command:
-    """Runs `llmd-oke` on a stack whose file has these keys too; gives exit code, the engine's log, standard error."""
+    """Run `llmd-oke` on a stack whose file has these keys too; return exit code, the engine's log, standard error."""
     (tmp_path / "pulumi").write_text(CLI)
     (tmp_path / "pulumi").chmod(0o755)
     (tmp_path / "port").write_text(str(port))

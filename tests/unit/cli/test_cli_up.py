@@ -39,7 +39,7 @@ Command = Callable[..., tuple[int, Any, str]]
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Runs `llmd-oke`, with a Pulumi CLI whose operations end with `status`; gives exit code, JSON, standard error."""
+    """Run `llmd-oke`, with a Pulumi CLI whose operations end with `status`; return exit code, JSON, standard error."""
     write(tmp_path, "prod", STACK)
     (tmp_path / "history").write_text("[]")
     (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": []}}))
@@ -60,7 +60,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets what the client's smoke benchmark says: the checks that are not passed, or an error."""
+    """Set what the client's smoke benchmark says: the checks that are not passed, or an error."""
 
     def say(*failed: str, error: KitError | None = None) -> None:
         def measured(*_: object) -> list[SmokeOutcome]:

@@ -1,5 +1,3 @@
-"""What the boot scripts do: they run in a folder of their own, with commands that write down how they were called."""
-
 import base64
 import re
 import shutil
@@ -149,7 +147,7 @@ class TestRdmaNamespaces:
         steps = dict(STEP.findall(user_data(Boot("gpu", "v1.34.2"))))
         assert "rdma-namespaces" not in steps
 
-    def test_it_comes_before_anything_that_makes_namespaces(self):
+    def test_rdma_namespaces_are_set_before_anything_makes_namespaces(self):
         names = list(cloud_init().scripts["gpu"])
         assert names.index("rdma-namespaces") < min(names.index(name) for name in ("nvme-raid", "packages", "join"))
 
@@ -293,7 +291,7 @@ class TestPackages:
         assert {call.partition("[install]")[2] for call in machine.calls("apt-get") if "[install]" in call} == {NAME}
         assert not (machine.root / SOURCES).exists()
 
-    def test_it_is_trusted_no_more_where_nothing_could_be_installed(self, machine: Machine):
+    def test_the_repository_is_trusted_no_more_where_nothing_could_be_installed(self, machine: Machine):
         machine.command("apt-get", "exit 100")
         assert machine.run(out_of_time(step("packages"))).returncode == 1
         assert not (machine.root / SOURCES).exists()
@@ -315,7 +313,7 @@ class TestPackages:
         assert machine.run(step("packages")).returncode == 0
         assert machine.calls("sleep") == [f"[{cloud_init().packages.pause_s}]"]
 
-    def test_it_ends_with_words_when_its_time_is_up(self, machine: Machine):
+    def test_installing_ends_with_words_when_its_time_is_up(self, machine: Machine):
         machine.command("apt-get", "exit 100")
         ended = machine.run(out_of_time(step("packages")))
         assert (ended.returncode, machine.calls("sleep")) == (1, [])

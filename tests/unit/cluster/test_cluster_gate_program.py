@@ -71,7 +71,7 @@ def test_every_device_that_servers_ask_for_is_counted():
 
 
 def states(*modes: tuple[str, str | None]) -> list[dict[str, Any]]:
-    """What the SR-IOV operator tells of nodes by name; an older one tells no mode."""
+    """Return what the SR-IOV operator tells of nodes by name; an older one tells no mode."""
     return [
         {"metadata": {"name": name}, "status": {"system": {"rdmaMode": mode}} if mode else {}} for name, mode in modes
     ]
@@ -104,13 +104,13 @@ def test_a_cluster_without_the_operator_shares_nothing_and_missing_rights_are_to
     assert (problems == []) == known
 
 
-def test_it_waits_until_the_pool_is_whole(capsys: pytest.CaptureFixture[str]):
+def test_the_gate_waits_until_the_pool_is_whole(capsys: pytest.CaptureFixture[str]):
     seen: Iterator[list[dict[str, Any]]] = iter([[], [node("a")], [node("a")], [node("a"), node("b")]])
     assert wait(wanted(), lambda: next(seen)) == []
     assert capsys.readouterr().out.splitlines() == ["0 of 2 nodes have joined", "1 of 2 nodes have joined"]
 
 
-def test_it_ends_when_the_time_is_up():
+def test_the_gate_ends_when_its_time_is_up():
     assert wait(wanted(timeout_s=-1.0), lambda: [node("a")]) == ["1 of 2 nodes have joined"]
 
 

@@ -1,5 +1,3 @@
-"""What nodes are told when they boot."""
-
 import base64
 import hashlib
 import re

@@ -1,5 +1,3 @@
-"""Nobody gets a cluster's kubeconfig before its tunnel is there."""
-
 import asyncio
 import base64
 import ssl
@@ -41,7 +39,7 @@ def own() -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def api_server(folder: Path, pair: tuple[bytes, bytes], port: int = 0) -> AsyncGenerator[int]:
-    """Answers TLS at a port of this machine."""
+    """Serve TLS at a port of this machine."""
     (folder / "both.pem").write_bytes(b"".join(pair))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "both.pem")

@@ -1,5 +1,3 @@
-"""What of a front door's keys has another shape than it must have, told with its path."""
-
 from typing import Any
 
 import pytest

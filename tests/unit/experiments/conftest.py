@@ -1,1 +1,1 @@
-"""What the tests of all rooms of experiments share lies beside this file, in `experiments_for_tests`."""
+"""Path by which tests of experiments import `experiments_for_tests`, which lies beside this file."""

@@ -89,7 +89,7 @@ def row(deployment: str, stage: RecipeStage, **changes: object) -> Row:
 
 
 def fill(folder: RunFolder, deployment: str, stage: RecipeStage, **changes: object) -> None:
-    """Stores a measurement as `measuring` does."""
+    """Store a measurement as `measuring` does."""
     with folder.making(deployment, stage.name) as unfinished:
         (unfinished / "row.json").write_text(row(deployment, stage, **changes).model_dump_json(exclude_defaults=True))
         request = {"first_token_s": 0.1, "token_times_s": [0.1, 0.109, 0.12], "failure": None}
@@ -100,7 +100,7 @@ Measure = Callable[[str, RunFolder], int]
 
 
 class FakeDeployer:
-    """Notes what it is asked for; `broken` deployments can't come up, `measure` does what the measurement would."""
+    """A deployer that notes its calls; `broken` deployments can't come up, `measure` stands for the measurement."""
 
     def __init__(self, folder: RunFolder, measure: Measure, broken: Sequence[str] = ()) -> None:
         self.calls: list[str] = []

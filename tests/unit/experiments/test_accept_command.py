@@ -77,7 +77,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs the command on a stack with one pool."""
+    """Run the command on a stack with one pool."""
     write(tmp_path, "s", stack())
     (tmp_path / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\n")
     return lambda *words: CliRunner().invoke(app, ["accept", "-s", "s", "--project", str(tmp_path), *words])

@@ -1,5 +1,3 @@
-"""How this machine signs in to a cluster's API server."""
-
 import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -22,7 +20,7 @@ SigningIn = Callable[..., SingleConfig]
 
 @pytest.fixture(name="signing_in")
 def signing_in_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Makes a kubeconfig whose user signs in by this script."""
+    """Make a kubeconfig whose user signs in by this script."""
 
     def make(script: str = RUNS.format(runs=tmp_path / "runs")) -> SingleConfig:
         program = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "sh", "args": ["-c", script]}

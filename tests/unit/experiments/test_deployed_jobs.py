@@ -21,7 +21,7 @@ def job(condition):
 
 
 class Cluster:
-    """Answers one after the other; an exception is raised."""
+    """A cluster whose answers come one after the other; an exception is raised."""
 
     def __init__(self, *answers):
         self.answers = list(answers)

@@ -91,7 +91,7 @@ class Pods(LoadJobs):
     """Jobs whose pods run already."""
 
     def await_pods(self, *_: object) -> None:
-        """They run."""
+        """Tell that the pods run."""
 
 
 class Jobs(Pods):

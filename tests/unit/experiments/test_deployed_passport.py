@@ -25,7 +25,7 @@ def at(*moments: str) -> list[datetime]:
     return [datetime.fromisoformat(f"2026-03-01T{moment}+00:00") for moment in moments]
 
 
-def test_it_counts_from_the_first_server_to_all_ready_and_to_the_first_answer():
+def test_a_cold_start_is_timed_from_the_first_server_to_all_ready_and_to_an_answer():
     pods = [pod(SECOND, "2026-03-01T00:01:00Z"), pod(FIRST, "2026-03-01T00:01:30Z")]
     result = cold_start(pods, at("00:02:00"))
     assert (result.ready_s, result.first_token_s) == (90.0, 120.0)
@@ -64,7 +64,7 @@ ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
 
 
 def running(image: str, *image_ids: str):
-    """What pods that were asked to run an image are said to run; an empty id is one that is still pulled."""
+    """Return what pods that were asked to run an image are said to run; an empty id is one that is still pulled."""
     return running_images([
         from_dict({
             "apiVersion": "v1",

@@ -33,7 +33,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class FakeClient:
-    """Knows a few objects; ConfigMaps by name."""
+    """A cluster of a few objects; ConfigMaps by name."""
 
     def __init__(self, jobs=(), pods=(), config_maps=()):
         self.lists = {Job: list(jobs), Pod: list(pods)}
@@ -90,7 +90,7 @@ def test_a_result_is_stored_as_a_report(monkeypatch, plan, result, tmp_path):
     assert len((outcome.report.parent / "requests.jsonl").read_text().splitlines()) == 4
 
 
-def test_its_evaluation_is_kept_for_the_configuration_that_was_measured_alone(plan, tmp_path):
+def test_a_jobs_evaluation_is_kept_for_the_configuration_that_was_measured_alone(plan, tmp_path):
     asked = replace(smoke_request(plan, plan.models[0]), facts=facts("mine", plan, plan.models[0]))
     performance = summarize((), planned=4, gpus=16, concurrency=2)
     examined = BuiltinResult("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",))

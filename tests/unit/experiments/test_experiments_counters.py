@@ -1,5 +1,3 @@
-"""What scrapes of a deployment tell of it."""
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +86,7 @@ def watched(
     pace: ReadingIntervals = PACE,
     evidence: EvidenceSettings | None = EVIDENCE,
 ) -> list[CountedObservation]:
-    """What was seen in all after each reading, on a clock that only sleeping moves."""
+    """Return what was seen in all after each reading, on a clock that only sleeping moves."""
     read = snapshots if callable(snapshots) else answering(*snapshots)
     return list(watching_on(read, pace, evidence))
 

@@ -1,5 +1,3 @@
-"""Which points are measured, and that what is said about them is so."""
-
 import pytest
 import yaml
 from llmd_base.errors import KitError

@@ -1,5 +1,3 @@
-"""What is left of a measurement that is broken off, or of which not all could be sent."""
-
 import json
 import signal
 import subprocess
@@ -62,7 +60,7 @@ def assignment(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Dep
 
 
 class Interrupting(SilentProgress):
-    """Presses Ctrl-C once the second stage runs."""
+    """A user who presses Ctrl-C once the second stage runs."""
 
     pressed = False
 

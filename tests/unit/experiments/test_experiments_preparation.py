@@ -1,5 +1,3 @@
-"""From a recipe and a stack to an experiment: GPUs, derived stack, duration and cost."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""What an applied forecast is held against, and what can't be verified."""
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

@@ -19,7 +19,7 @@ def tune(command: str, folder: Path, *options: str) -> Result:
 
 
 def keep_published(folder: Path) -> Path:
-    """As if `tune run` had found what was published."""
+    """Keep what was published as what `tune run` had found."""
     published = published_points("gpt-oss-120b", "MI300X")
     assert published is not None
     file = records.rows_file(folder, "s")

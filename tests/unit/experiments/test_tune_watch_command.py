@@ -40,7 +40,7 @@ AS_FORECAST = CountedObservation(
 
 @pytest.fixture(name="watch")
 def watch_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs the command on a deployment that is seen so; `end` comes after the first reading."""
+    """Run the command on a deployment that is seen so; `end` comes after the first reading."""
     keep_applied(applied_file(project(tmp_path), "s"), "gpt-oss-120b", forecast(), "qps=2.5")
 
     def run(*options: str, end: BaseException | None = None, **changes: Any) -> Result:

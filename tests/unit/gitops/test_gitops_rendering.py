@@ -1,5 +1,3 @@
-"""What of declared resources goes into a cluster, in which order."""
-
 from typing import Any
 
 import pytest

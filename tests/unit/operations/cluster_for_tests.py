@@ -52,7 +52,7 @@ def pod(name: str, on: str, owner: str = "ReplicaSet", phase: str = "Running", *
 
 @dataclass
 class ClusterForTests:
-    """`kept` are pods that a budget keeps, until a time if it is given."""
+    """A cluster with pods; `kept` are those that a budget keeps, until a time if it is given."""
 
     nodes: list[dict[str, Any]]
     pods: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])

@@ -1,5 +1,3 @@
-"""What is told of certificates that a stack takes from Secrets of its cluster."""
-
 import base64
 from datetime import UTC, datetime, timedelta
 from functools import cache

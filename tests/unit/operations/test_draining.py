@@ -1,5 +1,3 @@
-"""Nodes are drained before their instances end."""
-
 import pytest
 from cluster_for_tests import ClusterForTests, node, pod
 from llmd_base.errors import KitError

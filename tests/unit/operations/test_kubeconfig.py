@@ -1,5 +1,3 @@
-"""What this machine asks of a stack's cluster goes to the cluster that the stack created."""
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -29,7 +29,7 @@ def replaced(cli: Cli, *names: str, at_once: int = 1) -> int:
 
 
 def anew(*indices: int) -> list[str]:
-    """What the CLI is asked for nodes that are launched anew together."""
+    """Return what the CLI is asked for nodes that are launched anew together."""
     instances = [urn("oci:Core/instance:Instance", f"mi300x-instance-{index}") for index in indices]
     stashes = [urn("pulumi:index:Stash", f"mi300x-instance-{index}-launch") for index in indices]
     chosen = [f"--replace {item}" for both in zip(stashes, instances, strict=True) for item in both]

@@ -1,5 +1,3 @@
-"""What a look at a tenancy finds, with OCI as a table of answers."""
-
 from typing import Any
 
 import pytest

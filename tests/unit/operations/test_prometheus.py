@@ -1,5 +1,3 @@
-"""What a Prometheus answers, and what is said where it doesn't."""
-
 import json
 import socket
 import threading

@@ -1,5 +1,3 @@
-"""What is told of a Prometheus that a stack counts on."""
-
 import socket
 
 import pytest

@@ -1,5 +1,3 @@
-"""How the Pulumi CLI is run."""
-
 import json
 import signal
 import subprocess
@@ -23,7 +21,7 @@ def test_programs_of_the_engine_find_the_kits_own_command_first():
 
 
 class Counting:
-    """Answers with a state that has one resource more each time that it is read."""
+    """A CLI that answers with a state that has one resource more each time that it is read."""
 
     def __init__(self) -> None:
         self.read = 0

@@ -1,5 +1,3 @@
-"""What becomes of what an engine had begun when it was killed."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -363,7 +361,7 @@ REFUSED = "500-InternalError, Out of host capacity."
 
 
 def failed(resource: dict[str, Any], message: str) -> list[dict[str, Any]]:
-    """What an engine says of a resource that it could not create."""
+    """Return what an engine says of a resource that it could not create."""
     metadata = {"op": "create", "urn": resource["urn"], "old": None, "new": resource}
     told = {"urn": resource["urn"], "message": message, "severity": "error"}
     return [{"resOpFailedEvent": {"metadata": metadata}}, {"diagnosticEvent": told}]

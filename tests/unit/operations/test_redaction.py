@@ -1,5 +1,3 @@
-"""What is left of a stack's state and file where its secrets may not be read."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""What a look at registries finds for a stack's images, with a registry on the loopback interface."""
-
 import hashlib
 from collections.abc import Iterator
 from datetime import date

@@ -29,6 +29,8 @@ STACKS = {
 }
 """All kinds of parts that a stack may have."""
 
+SCHEMA = JsonStrictValidator(SchemaVersion.V1_6)
+
 
 @cache
 def planned(name: str) -> planning.Plan:
@@ -46,12 +48,12 @@ def components(of: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", STACKS)
 def test_a_bill_satisfies_the_schema_of_its_specification(name: str):
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill(name))) is None
+    assert SCHEMA.validate_str(json.dumps(bill(name))) is None
 
 
 def test_a_bill_with_an_unknown_field_would_be_noticed():
     wrong = json.dumps({**bill("rehearsal"), "typo": 1})
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(wrong) is not None
+    assert SCHEMA.validate_str(wrong) is not None
 
 
 @pytest.mark.parametrize("name", STACKS)

@@ -47,10 +47,9 @@ async def wait(cluster, limit_s=10.0):
     await crds._wait(["ippools.nv-ipam.nvidia.com"], limit_s, cast("Any", cluster))
 
 
-async def test_it_is_looked_for_until_it_is_established():
+async def test_a_definition_is_looked_for_until_it_is_established():
     cluster = Cluster(404, 503, "False", "True")
     await wait(cluster)
-
     assert cluster.asked == 4
 
 
@@ -98,12 +97,11 @@ async def test_credentials_that_can_not_be_had_are_told_at_once(error: Exception
 async def test_a_secret_kubeconfig_makes_no_secret_of_what_waits_for_definitions():
     pulumi.runtime.set_mocks(NoResources())
     served = crds.when_established(["g"], 1, pulumi.Output.secret("kubeconfig"))
-
     assert await served.is_secret() is False
 
 
 class NoResources(pulumi.runtime.Mocks):
-    """Nothing is registered and nothing is called."""
+    """Mocks that register and call nothing."""
 
     def new_resource(self, args: Any) -> tuple[str, dict[str, Any]]:
         raise NotImplementedError

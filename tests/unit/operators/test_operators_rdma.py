@@ -17,7 +17,6 @@ assert MI300X is not None
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_node_has_a_function_for_each_gpu(shape):
     spec = rdma_network.policy(shape)["spec"]
-
     assert len(spec["nicSelector"]["rootDevices"]) * spec["numVfs"] == shape.rdma.virtual_functions == shape.gpus
     assert len(shape.rdma.adapters) == shape.gpus
     assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": shape.name}
@@ -26,7 +25,6 @@ def test_a_node_has_a_function_for_each_gpu(shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_policy_network_and_pods_speak_of_the_same_resource(shape):
     policy, network = rdma_network.policy(shape), rdma_network.network(shape)
-
     assert f"nvidia.com/{policy['spec']['resourceName']}" == shape.rdma.resource
     assert network["spec"]["resourceName"] == policy["spec"]["resourceName"]
     assert network["metadata"]["name"] == shape.rdma.network_attachment.name
@@ -35,7 +33,6 @@ def test_policy_network_and_pods_speak_of_the_same_resource(shape):
 
 def test_mi300x_ports_are_those_of_the_shape():
     spec = rdma_network.policy(MI300X)["spec"]
-
     buses = [address.split(":")[1] for address in spec["nicSelector"]["rootDevices"]]
     assert buses == ["0c", "2a", "41", "58", "86", "a5", "bd", "d5"]
     assert (spec["mtu"], spec["isRdma"], spec["deviceType"], spec["externallyManaged"]) == (
@@ -48,7 +45,6 @@ def test_mi300x_ports_are_those_of_the_shape():
 
 def test_the_network_takes_addresses_from_the_pool_and_moves_the_rdma_device():
     spec = rdma_network.network(MI300X)["spec"]
-
     assert json.loads(spec["ipam"]) == {"type": "nv-ipam", "poolName": rdma_network.ip_pool()["metadata"]["name"]}
     plugins = json.loads(f"[{spec['metaPlugins']}]")
     assert [plugin["type"] for plugin in plugins] == ["tuning", "rdma", "sbr"]
@@ -57,7 +53,6 @@ def test_the_network_takes_addresses_from_the_pool_and_moves_the_rdma_device():
 
 def test_each_nodes_block_of_addresses_is_enough_and_inside_the_pool():
     pool = rdma_network.ip_pool()["spec"]
-
     subnet = ipaddress.ip_network(pool["subnet"])
     assert ipaddress.ip_address(pool["gateway"]) in subnet
     assert pool["perNodeBlockSize"] >= MI300X.rdma.virtual_functions
@@ -66,14 +61,12 @@ def test_each_nodes_block_of_addresses_is_enough_and_inside_the_pool():
 
 def test_ucx_and_rccl_agree_on_gid_and_traffic_class():
     rdma = MI300X.rdma
-
     assert rdma.environment["UCX_IB_GID_INDEX"] == rdma.rccl["NCCL_IB_GID_INDEX"]
     assert rdma.environment["UCX_IB_TRAFFIC_CLASS"] == rdma.rccl["NCCL_IB_TC"]
 
 
 def test_clusters_of_oci_hpc_oke_have_names_of_their_own():
     theirs = operators.with_function_names(MI300X, "oci-hpc-oke").rdma
-
     assert (theirs.resource, theirs.network_attachment.name) == ("nvidia.com/rdma-vf", "rdma-vf")
     assert theirs.environment == MI300X.rdma.environment
     assert operators.with_function_names(MI300X, None) is MI300X

@@ -67,7 +67,6 @@ def has(tree: Any, path: str) -> bool:
 def test_every_value_is_one_of_the_charts_own(name):
     known = published_values(name)
     given = chart_values(operators.operator(name), WANTED)
-
     assert [path for path in paths(given) if not has(known, path) and path not in FREE_FORM[name]] == []
 
 
@@ -78,20 +77,17 @@ def test_a_misspelt_value_would_be_noticed():
 def test_the_workers_keep_the_tolerations_that_the_gpu_operators_chart_gives_them():
     defaults = published_values("amd-gpu-operator")["node-feature-discovery"]["worker"]["tolerations"]
     given = chart_values(operators.operator("node-feature-discovery"), WANTED)
-
     assert given["worker"]["tolerations"] == [*defaults, *WANTED]
 
 
 def test_tolerations_are_added_to_a_copy():
     facts = operators.operator("node-feature-discovery")
     chart_values(facts, WANTED)
-
     assert chart_values(facts, [])["worker"] == facts.values["worker"]
 
 
 def test_the_gpu_operator_installs_no_driver_no_discovery_no_second_device_config():
     given = operators.operator("amd-gpu-operator").values
-
     assert given["kmm"] == {"enabled": False, "watch": False}
     assert given["node-feature-discovery"] == {"enabled": False}
     assert given["crds"]["defaultCR"] == {"install": False, "upgrade": False}
@@ -101,7 +97,6 @@ def test_the_gpu_operator_installs_no_driver_no_discovery_no_second_device_confi
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
 def test_charts_are_pinned(name):
     chart = operators.operator(name).chart
-
     assert chart.version.lstrip("v")[0].isdigit()
     assert chart.repository is not None or chart.artifact in kit_images()
 
@@ -142,14 +137,12 @@ def test_a_chart_that_nothing_holds_to_its_content_needs_a_reason(fields: dict[s
 def test_every_image_of_the_device_config_is_pinned():
     parts = device_config("ns", None, WANTED)["spec"].values()
     images = [value for part in parts for key, value in part.items() if key.lower().endswith("image")]
-
     assert len(images) == 4
     assert [image for image in images if ":" not in image or "latest" in image] == []
 
 
 def test_everything_on_gpu_nodes_tolerates_their_taints():
     spec = device_config("ns", None, WANTED)["spec"]
-
     assert spec["devicePlugin"]["devicePluginTolerations"] == WANTED
     assert spec["devicePlugin"]["nodeLabellerTolerations"] == WANTED
     assert spec["metricsExporter"]["tolerations"] == WANTED
@@ -188,7 +181,6 @@ def test_custom_resources_satisfy_their_definitions(definition, manifest):
     definition = yaml.safe_load(path.read_text())
     group, _, version = manifest["apiVersion"].partition("/")
     (served,) = [item for item in definition["spec"]["versions"] if item["name"] == version]
-
     assert (definition["spec"]["group"], definition["spec"]["names"]["kind"]) == (group, manifest["kind"])
     jsonschema.validate(manifest, {**closed(served["schema"]["openAPIV3Schema"]), "additionalProperties": True})
 

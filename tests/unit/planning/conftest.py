@@ -6,7 +6,7 @@ from llmd_oke import catalogue
 
 @pytest.fixture
 def shape_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Makes the catalogue's shapes have that many virtual functions."""
+    """Make the catalogue's shapes have that many virtual functions."""
     real = catalogue.shape
 
     def change(virtual_functions: int) -> None:

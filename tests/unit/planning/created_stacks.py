@@ -21,6 +21,6 @@ def validated(
 def refusals(
     *pools: StackObject, stack_changes: Mapping[str, object] | None = None, **changes: object
 ) -> dict[str, str]:
-    """What is wrong with a stack, why by path."""
+    """Return what is wrong with a stack, why by path."""
     result = created(*pools, stack_changes=stack_changes, **changes)
     return {problem.path: str(problem) for problem in problems(*result.pop("models"), **result)}

@@ -1,5 +1,3 @@
-"""What nodes must show before they serve: whose, within which limits, and what is refused of a stack file."""
-
 import pytest
 from llmd_bench.evidence import EMULATION
 from llmd_oke import planning
@@ -63,13 +61,13 @@ def test_a_shape_without_a_published_all_reduce_is_not_held_to_one():
     assert "all-reduce" not in accepted.checks
 
 
-def test_its_cost_is_a_bound_of_the_limit():
+def test_the_cost_of_an_acceptance_is_bounded_by_its_time_limit():
     (accepted,) = planned(acceptance={"limitMinutes": 30}).acceptance
     assert accepted.price_usd == pytest.approx(9 * 48 / 2)
     assert accepted.cost_sentence.endswith("within 30 minutes, at most 216 US dollars of nodes (list price, bound)")
 
 
-def test_it_is_a_leg_between_devices_and_servers():
+def test_a_bring_up_has_acceptance_between_devices_and_servers():
     legs = {leg.name: leg for leg in bring_up(planned()).legs}
     assert legs["acceptance of GPU nodes"].after == ("vLLM image",)
     assert "vLLM image" in legs["server start"].after

@@ -1,5 +1,3 @@
-"""What can be deployed but may not pay."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Which layer needs what."""
-
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ CREATED = created()
 
 
 def refused_paths(value: dict[str, Any], **changes: Any) -> dict[str, str]:
-    """What is wrong with a stack with some keys changed; None takes one away."""
+    """Return what is wrong with a stack with some keys changed; None takes one away."""
     changed = {key: part for key, part in {**value, **changes}.items() if part is not None}
     try:
         planning.plan(config.validate(changed))

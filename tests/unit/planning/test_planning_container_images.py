@@ -1,5 +1,3 @@
-"""Which container images a stack's pods run."""
-
 from typing import Any
 
 import pytest

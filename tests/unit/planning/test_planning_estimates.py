@@ -1,5 +1,3 @@
-"""What a stack costs at list price."""
-
 from typing import Any
 
 import pytest

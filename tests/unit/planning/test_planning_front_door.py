@@ -1,5 +1,3 @@
-"""What a stack's front door leads to, and what is refused about it."""
-
 from typing import Any
 
 import pytest

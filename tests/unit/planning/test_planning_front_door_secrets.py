@@ -1,5 +1,3 @@
-"""Which secrets of a front door are refused, and that none of them is told."""
-
 import json
 import secrets
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Which Gateway models are behind, and what is refused about it and about their routes."""
-
 from typing import Any
 
 import pytest

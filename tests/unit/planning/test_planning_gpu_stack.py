@@ -26,7 +26,6 @@ def test_a_created_cluster_gets_the_operator_and_an_existing_one_is_left_alone()
 
 def test_without_rdma_the_operator_brings_its_own_discovery():
     plan = gpu_stack(stack(rdma="none"))
-
     assert plan.components == ("cert-manager", "node-feature-discovery", "amd-gpu-operator")
     assert plan.add_ons == ()
     assert dict(plan.gpu_selector) == {"feature.node.kubernetes.io/amd-gpu": "true"}
@@ -34,7 +33,6 @@ def test_without_rdma_the_operator_brings_its_own_discovery():
 
 def test_with_rdma_discovery_is_okes_add_on_and_nodes_are_selected_by_shape():
     plan = gpu_stack(stack())
-
     assert [add_on.name for add_on in plan.add_ons] == ["NodeFeatureDiscovery", "NvidiaNetworkOperator"]
     assert plan.components == ("cert-manager", "amd-gpu-operator", "rdma-network")
     assert dict(plan.gpu_selector) == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
@@ -43,7 +41,6 @@ def test_with_rdma_discovery_is_okes_add_on_and_nodes_are_selected_by_shape():
 def test_nodes_of_several_shapes_are_selected_by_what_all_of_them_have():
     pools = [existing_pool(name=name.lower(), shape=f"BM.GPU.{name}.8") for name in ("MI300X", "MI355X-v1")]
     plan = gpu_stack(stack(gpuPools=pools))
-
     assert dict(plan.gpu_selector) == {"amd.com/gpu": "true"}
 
 
@@ -54,14 +51,12 @@ def test_okes_own_plug_in_is_kept_from_nodes_of_the_operator():
 
 def test_okes_plug_in_is_an_add_on_and_nothing_else():
     plan = gpu_stack(stack(gpuStack="oke-plugin", rdma="none"))
-
     assert [add_on.name for add_on in plan.add_ons] == ["AmdGpuPlugin"]
     assert plan.components == ()
 
 
 def test_okes_operator_comes_after_its_add_ons():
     plan = gpu_stack(stack(gpuStack="oke-operator-addon"))
-
     names = [add_on.name for add_on in plan.add_ons]
     assert names == ["CertManager", "NodeFeatureDiscovery", "AmdGpuOperator", "NvidiaNetworkOperator"]
     assert plan.components == ("rdma-network",)
@@ -71,7 +66,6 @@ def test_okes_operator_comes_after_its_add_ons():
 @pytest.mark.parametrize("rdma", ["sriov-vf", "none"])
 def test_there_is_one_owner_of_gpus(kind, rdma):
     plan = gpu_stack(stack(gpuStack=kind, rdma=rdma))
-
     owners = [name for name in plan.components if name == "amd-gpu-operator"]
     owners += [add_on.name for add_on in plan.add_ons if add_on.name in {"AmdGpuPlugin", "AmdGpuOperator"}]
     assert len(owners) == 1
@@ -80,7 +74,6 @@ def test_there_is_one_owner_of_gpus(kind, rdma):
 def test_what_add_ons_run_on_gpu_nodes_tolerates_their_taints():
     taint = {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
     discovery, network = gpu_stack(stack()).add_ons
-
     assert json.loads(discovery.configurations["worker.tolerations"]) == [taint]
     assert json.loads(network.configurations["nicClusterPolicy.tolerations"]) == [taint]
     assert network.configurations["sriovNetworkOperator.enabled"] == "true"
@@ -88,14 +81,12 @@ def test_what_add_ons_run_on_gpu_nodes_tolerates_their_taints():
 
 def test_a_created_cluster_needs_an_owner_of_gpus():
     (problem,) = gpu_stack_problems(stack(gpuStack="present"))
-
     assert (problem.path, problem.value) == ("gpuStack", "present")
     assert "helm-operator" in problem.accepted
 
 
 def test_an_existing_cluster_is_not_changed():
     (problem,) = gpu_stack_problems(stack(created=False, gpuStack="helm-operator"))
-
     assert (problem.path, problem.value) == ("gpuStack", "helm-operator")
     assert problem.accepted.startswith("present")
 
@@ -108,14 +99,12 @@ def test_every_kind_is_fine_for_a_created_cluster(kind):
 def test_functions_of_another_maker_have_its_names_in_the_plan():
     cluster = existing_cluster(virtualFunctions="oci-hpc-oke")
     (pool,) = plan(validate(stack_files.stack(cluster=cluster))).pools
-
     assert pool.shape.rdma.resource == "nvidia.com/rdma-vf"
 
 
 def test_names_of_functions_need_functions():
     cluster = existing_cluster(virtualFunctions="oci-hpc-oke")
     (problem,) = gpu_stack_problems(validate(stack_files.stack(cluster=cluster, rdma="none")))
-
     assert (problem.path, problem.value) == ("cluster.virtualFunctions", "oci-hpc-oke")
 
 
@@ -128,7 +117,6 @@ def test_a_created_cluster_has_the_kits_own_names():
 def test_adapters_that_pods_get_no_functions_of_are_refused(created):
     pools = [existing_pool(shape="BM.GPU.MI355X.8")]
     (problem,) = gpu_stack_problems(stack(created=created, gpuPools=pools))
-
     assert (problem.path, problem.value) == ("rdma", "sriov-vf")
     assert list(gpu_stack_problems(stack(created=created, gpuPools=pools, rdma="none"))) == []
 
@@ -140,9 +128,7 @@ def test_mi355x_with_adapters_of_mellanox_has_a_function_for_each_gpu():
 
 def test_a_cluster_that_the_operators_chart_refuses_is_told_before_it_is_made():
     config = stack(cluster=created_cluster(kubernetesVersion="v1.28.2"))
-
     (result,) = gpu_stack_problems(config)
-
     assert (result.path, result.accepted) == ("cluster.kubernetesVersion", "v1.29 or newer")
 
 
@@ -200,9 +186,7 @@ def test_other_add_ons_are_accepted(name: str, stack: str):
 
 def test_a_pinned_add_on_keeps_the_settings_that_the_gpu_stack_needs():
     before = add_ons_with()["NvidiaNetworkOperator"]
-
     pinned = add_ons_with({"name": "NvidiaNetworkOperator", "version": "v26.1.0", "configurations": {"more": "1"}})
-
     result = pinned["NvidiaNetworkOperator"]
     assert (result.version, result.configurations) == ("v26.1.0", {**before.configurations, "more": "1"})
     assert list(pinned) == ["NodeFeatureDiscovery", "NvidiaNetworkOperator"]
@@ -256,9 +240,7 @@ def test_a_key_may_have_each_effect_once():
 
 def test_operators_tolerate_the_taints_of_all_gpu_pools():
     config = validated(created_pool(taints=[TEAM]), created_pool(name="other"))
-
     taints = [(taint.key, taint.value) for taint in gpu_stack(config).tolerations]
-
     assert taints == [("amd.com/gpu", "present"), ("example.com/team", "a")]
 
 

@@ -1,5 +1,3 @@
-"""What a created cluster's parts are allowed to do, by the stack's choices."""
-
 import pytest
 from created_stacks import refusals, validated
 from llmd_base.errors import KitError
@@ -156,7 +154,7 @@ def test_dynamic_groups_are_those_that_statements_speak_of(needs, groups):
     assert groups_of(needs) == groups
 
 
-def test_who_is_in_a_dynamic_group():
+def test_a_dynamic_group_has_the_instances_or_clusters_of_a_compartment():
     assert matching_rule("nodes", "C") == "ALL {instance.compartment.id = 'C'}"
     tagged = "ALL {instance.compartment.id = 'C', tag.Operations.Cluster.value = 'prod'}"
     assert matching_rule("nodes", "C", ("Operations.Cluster", "prod")) == tagged

@@ -1,5 +1,3 @@
-"""What is refused, and how it is told."""
-
 from collections.abc import Callable
 from typing import Any
 

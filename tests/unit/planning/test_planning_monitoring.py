@@ -1,5 +1,3 @@
-"""How a stack is watched, and what of that is refused."""
-
 import pytest
 from llmd_base.errors import InvalidStack
 from llmd_oke.catalogue.operators import operator
@@ -13,7 +11,7 @@ POD_ADDRESSES = {"cluster": {"mode": "existing", "identifier": "here", "controlP
 
 
 def paths(**changes: object) -> list[str]:
-    """Where the problems of a stack are."""
+    """Return where the problems of a stack are."""
     with pytest.raises(InvalidStack) as refused:
         plan_object(stack(**changes))
     return [problem.path for problem in refused.value.problems]

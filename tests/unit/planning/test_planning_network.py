@@ -1,5 +1,3 @@
-"""What the network of a created cluster is refused for."""
-
 from collections import Counter
 from dataclasses import fields
 from ipaddress import IPv4Network

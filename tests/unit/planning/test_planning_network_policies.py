@@ -1,5 +1,3 @@
-"""What enforces network policies, and what of it is refused."""
-
 from typing import Any
 
 import pytest

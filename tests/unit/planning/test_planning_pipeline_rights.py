@@ -1,5 +1,3 @@
-"""What identities of continuous integration may do in OCI, by what a stack uses."""
-
 from collections.abc import Mapping
 from typing import Any, get_args
 

@@ -1,5 +1,3 @@
-"""From a stack file to a plan: all problems at once, whatever is written there."""
-
 import copy
 import re
 import timeit
@@ -201,7 +199,7 @@ def outcome(value: Any) -> planning.Plan | tuple[Problem, ...]:
 
 
 def exists(path: str, value: Any) -> bool:
-    """Whether a path leads to something that the user wrote."""
+    """Tell whether a path leads to something that the user wrote."""
     for step in path.replace("[", ".[").split("."):
         key = int(step[1:-1]) if step.startswith("[") else step
         try:

@@ -1,5 +1,3 @@
-"""What is refused of pools that a stack creates."""
-
 from math import isfinite
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Whether the weights of a stack's models fit its cache, and which caches a stack may have."""
-
 from typing import Any
 
 import pytest

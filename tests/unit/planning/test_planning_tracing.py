@@ -1,5 +1,3 @@
-"""Where traces go, and what is refused about it."""
-
 import pytest
 from llmd_oke import planning
 from llmd_oke.planning.plan import TracingPlan

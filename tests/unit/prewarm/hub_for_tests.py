@@ -24,7 +24,7 @@ VOCABULARY = b"IQ== 0\nIg== 1\n"
 
 
 class Hub:
-    """Serves files; `broken[path]` is how many bytes an answer has before the connection ends, once."""
+    """A server of files; `broken[path]` is how many bytes an answer has before the connection ends, once."""
 
     def __init__(self) -> None:
         self.files = dict(FILES)
@@ -113,7 +113,7 @@ class Hub:
         self._json(handler, {"objects": objects})
 
     def _listed_md5(self, path: str, content: bytes) -> str | None:
-        """As Object Storage lists it: of the content, or of the MD5s of the parts that it was uploaded in."""
+        """Return the MD5 that Object Storage lists: of the content, or of the MD5s of the parts it was uploaded in."""
         if path in self.unlisted:
             return None
         size = self.part_bytes.get(path)
@@ -139,7 +139,7 @@ class Hub:
 
 
 def md5_of_parts(content: bytes, size: int) -> str:
-    """By Oracle's description of `opc-multipart-md5`."""
+    """Return `opc-multipart-md5` of the parts, by Oracle's description of it."""
     parts = [_md5(content[start : start + size]) for start in range(0, len(content), size)]
     return f"{base64.b64encode(_md5(b''.join(parts))).decode()}-{len(parts)}"
 

@@ -307,7 +307,7 @@ def test_another_revision_is_another_snapshot(hub: Hub, tmp_path: Path):
 
 
 def test_the_files_of_the_config_map_run_by_themselves(hub: Hub, tmp_path: Path):
-    """As in a pod: the files in a folder `prewarm`, nothing of the kit importable."""
+    """Run as in a pod: the files in a folder `prewarm`, and nothing of the kit importable."""
     folder = tmp_path / "prewarm"
     folder.mkdir()
     for name, text in model_cache.program().items():

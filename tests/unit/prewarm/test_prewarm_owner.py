@@ -1,5 +1,3 @@
-"""Whom a cache belongs to: the folder is given away with one capability, and filled and read with none."""
-
 import os
 import shutil
 import subprocess

@@ -70,7 +70,7 @@ def variables(cache: Path) -> dict[str, str]:
 
 
 def load(environment: dict[str, str], temporary: Path) -> subprocess.CompletedProcess[str]:
-    """Loads the encoding of gpt-oss without any network and with an empty folder for downloads."""
+    """Load the encoding of gpt-oss without any network and with an empty folder for downloads."""
     own = {"PATH": os.environ["PATH"], "TMPDIR": str(temporary), **environment}
     return subprocess.run(
         [*ALONE, sys.executable, "-c", LOAD], env=own, capture_output=True, text=True, check=False, timeout=60

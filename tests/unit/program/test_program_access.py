@@ -1,5 +1,3 @@
-"""Whether pods of a serving stack tolerate the nodes of another stack."""
-
 import pytest
 from llmd_base.errors import Problem
 from llmd_oke.config import validate

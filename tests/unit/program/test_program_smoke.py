@@ -1,5 +1,3 @@
-"""What rows say of a deployment is what its servers are started with."""
-
 import pytest
 from llmd_oke import planning
 from llmd_oke.program.smoke import conditions, smoke_request

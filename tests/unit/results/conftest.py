@@ -1,1 +1,1 @@
-"""Lets the tests in folders below import `results_rows`: pytest puts the folder of a conftest on the path."""
+"""Path by which tests in folders below import `results_rows`: pytest adds a conftest's folder to it."""

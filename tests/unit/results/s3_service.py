@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, b"")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Says nothing."""
+        """Log nothing."""
 
     def _list(self, query: Mapping[str, str]) -> None:
         names = sorted(name for name in self.server.files if name.startswith(query["prefix"]))
@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         return f"<Contents><Key>{escape(name)}</Key>{about}<Size>{len(content)}</Size></Contents>"
 
     def _signed(self, body: bytes) -> bool:
-        """Signs again what arrived, and compares."""
+        """Sign again what arrived, and compare."""
         if self.server.status != 200:
             self._answer(self.server.status, b"<Error><Code>SlowDown</Code></Error>")
             return False

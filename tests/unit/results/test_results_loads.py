@@ -13,14 +13,14 @@ def best(points):
 
 
 @given(st.lists(PLACES, max_size=30))
-def test_exactly_the_points_that_none_dominates_are_on_it(points):
+def test_a_frontier_has_exactly_the_points_that_no_other_dominates(points):
     def dominated(point):
         return any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
 
     assert sorted(best(points)) == sorted(point for point in points if not dominated(point))
 
 
-def test_it_runs_from_the_largest_x_down():
+def test_a_frontier_runs_from_the_largest_x_down():
     assert best([(1, 3), (3, 1), (2, 2), (1, 1)]) == [(3, 1), (2, 2), (1, 3)]
 
 
@@ -28,7 +28,7 @@ def test_items_without_a_place_are_left_out():
     assert best([(None, 3), (1, None), (1, 1)]) == [(1, 1)]
 
 
-def test_it_is_quick_for_many_points():
+def test_a_frontier_of_many_points_is_found_quickly():
     began = time.process_time()
     best([(index * 7919 % 100_003, index * 104_729 % 100_003) for index in range(100_000)])
     assert time.process_time() - began < 5

@@ -1,5 +1,3 @@
-"""Who reaches the pods of an acceptance."""
-
 from typing import Any
 
 from llmd_oke.planning import plan_object
@@ -23,7 +21,7 @@ def of_leader() -> dict[str, str]:
 
 
 def sources(labels: dict[str, str]) -> list[dict[str, Any]]:
-    """From where pods with these labels are reached, and no rule names a port."""
+    """Return from where pods with these labels are reached; no rule names a port."""
     rules = [
         rule
         for spec in POLICIES

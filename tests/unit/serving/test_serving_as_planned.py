@@ -1,5 +1,3 @@
-"""What a plan says of servers is what their pods say: over the kit's stacks, and over releases, models and roles."""
-
 import itertools
 import json
 from collections.abc import Iterator
@@ -54,7 +52,7 @@ def container(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def arguments(manifest: dict[str, Any]) -> dict[str, str]:
-    """Those with a value, by flag."""
+    """Return the arguments with a value, by flag."""
     parts = (argument.partition("=") for argument in container(manifest)["args"])
     return {flag: value for flag, mark, value in parts if mark}
 

@@ -25,7 +25,7 @@ REFUSED: dict[str, Any] = {"waiting": {"reason": "ErrImagePull", "message": "man
 
 
 def wait(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], nodes: int = 2) -> tuple[int, str, float]:
-    """What the program says after these looks, the last of them for ever; and after how many seconds."""
+    """Return what the program says after these looks, the last of them for ever; and after how many seconds."""
     clock = [0.0]
     monkeypatch.setattr(image_pull_program.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(image_pull_program.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
@@ -59,7 +59,7 @@ def test_nothing_waits_for_the_daemon_set_itself():
     assert daemon_set(OLD)["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
 
 
-def test_it_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pytest.MonkeyPatch):
+def test_pulling_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pytest.MonkeyPatch):
     pulling = [pod("a", RUNNING), pod("b", PULLING)]
     node_count, text, seconds = wait(monkeypatch, pulling, pulling, [pod("a", RUNNING), pod("b", RUNNING)])
     assert (node_count, text, seconds) == (2, "2 of 2 nodes have the image", 4.0)

@@ -1,5 +1,3 @@
-"""Who may reach the pods of a unit."""
-
 import pytest
 from llmd_oke.serving import labels, network_policies
 

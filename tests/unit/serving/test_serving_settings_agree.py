@@ -1,4 +1,4 @@
-"""A setting is the same in plan, pods, reports and forecasts, whatever a stack file asks for.
+"""Settings that are the same in plan, pods, reports and forecasts, whatever a stack file asks for.
 
 Pods are read by the simulated vLLM, which parses a command and its environment as vLLM does and knows nothing of plans.
 """

@@ -1,5 +1,3 @@
-"""What servers must have in common to hand KV cache over, and what they need not."""
-
 from dataclasses import replace
 
 import pytest

@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(cluster: StackCluster, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Runs a command on the stack in a terminal of 80 columns."""
+    """Run a command on the stack in a terminal of 80 columns."""
     with served(cluster, project) as kubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         monkeypatch.setenv("COLUMNS", "80")

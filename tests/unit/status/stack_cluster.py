@@ -76,7 +76,7 @@ def deployment(name: str, own: Mapping[str, str], replicas: int) -> Object:
 
 @dataclass
 class StackCluster:
-    """What an API server says of a stack; `answers` are those to other paths, or in place of a list."""
+    """An API server's answers about a stack; `answers` are those to other paths, or in place of a list."""
 
     plan: Plan
     nodes: list[Object] = field(default_factory=list[Object])
@@ -96,7 +96,7 @@ class StackCluster:
         return next(item for item in self.deployments if part in item["metadata"]["name"])
 
     def counters(self, text: str | Mapping[str, str]) -> None:
-        """Has all pods show these counters, or each by a part of its name."""
+        """Have all pods show these counters, or each by a part of its name."""
         for item in self.pods:
             name = item["metadata"]["name"]
             shown = text if isinstance(text, str) else next((told for part, told in text.items() if part in name), "")
@@ -104,7 +104,7 @@ class StackCluster:
                 self.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:{port}/proxy/metrics"] = 200, shown
 
     def answer(self, path: str) -> tuple[int, str]:
-        """What is said to a path."""
+        """Return what is said to a path."""
         self.asked.append(path)
         place = urlsplit(path).path
         own = self.answers.get(place)
@@ -156,7 +156,7 @@ def _groups(plan: Plan) -> Iterable[tuple[str, dict[str, str], int, dict[str, st
 
 @contextmanager
 def served(cluster: StackCluster, folder: Path) -> Generator[Path]:
-    """Serves a cluster; gives a kubeconfig for it."""
+    """Serve a cluster; return a kubeconfig for it."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -84,7 +84,7 @@ def waiting(reason: str, message: str = "", **status: object) -> dict[str, objec
 
 
 def troubled(cluster: StackCluster, part: str, **changes: object) -> None:
-    """Has one server not be ready, with a container that is in this state."""
+    """Have one server not be ready, with a container that is in this state."""
     pod, group = cluster.pod(part), cluster.deployment(part.rstrip("-"))
     pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}, {"type": "PodScheduled", "status": "True"}]
     pod["status"]["containerStatuses"][0] |= changes

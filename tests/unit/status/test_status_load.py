@@ -1,5 +1,3 @@
-"""What a status says of load and alerts: by the servers' own counters, and by a Prometheus."""
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -43,7 +41,7 @@ def text(counts: Counts) -> str:
 
 
 def serve(cluster: StackCluster, decode: Callable[[float], Counts], prefill: float = 1.0) -> None:
-    """Has each decode server have answered 60 more requests at each reading, and prefill servers that share of them."""
+    """Have decode servers answer 60 more requests each at each reading, and prefill servers that share of them."""
     answers = {"-decode-": decode, "-router-": lambda n: {DECISIONS: n / 2}, "-prefill-": lambda n: server(n / 2)}
     for pod in cluster.pods:
         name = pod["metadata"]["name"]
@@ -133,9 +131,8 @@ def alerts(cluster: StackCluster, *firing: Mapping[str, str]) -> None:
 
 
 def history(cluster: StackCluster, series: Callable[[float, str], Counts], known_s: float = RANGES_S[0]) -> None:
-    """Has the Prometheus of the cluster know counters of now and of `known_s` before at most; they grow by two requests
-    in a second.
-    """
+    """Have the cluster's Prometheus know counters of now and of `known_s` before at most; they grow by two requests a
+    second."""
 
     def answer() -> tuple[int, str]:
         (query,) = parse_qs(urlsplit(cluster.asked[-1]).query)["query"]

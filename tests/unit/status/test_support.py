@@ -109,7 +109,7 @@ def test_no_secret_of_stack_file_objects_or_logs_is_in_it(run: Run, cluster: Sta
     assert [path for path, text in files.items() if "abcdef0123456789" in text or TOKEN in text] == []
 
 
-def test_it_never_asks_for_secrets_or_config_maps(run: Run, cluster: StackCluster, project: Path):
+def test_support_never_asks_for_secrets_or_config_maps(run: Run, cluster: StackCluster, project: Path):
     packed(run, project)
     assert [path for path in cluster.asked if "secrets" in path or "configmaps" in path] == []
 

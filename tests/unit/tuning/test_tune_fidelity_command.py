@@ -23,7 +23,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module", autouse=True)
 def _curves_once():
-    """What statements are held against is the same in each run of a model."""
+    """Compute once what statements are held against, as it is the same in each run of a model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(published_claims, "_curve", cache(published_claims._curve))
         yield

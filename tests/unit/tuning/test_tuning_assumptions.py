@@ -1,5 +1,3 @@
-"""What forecasts assume."""
-
 from bisect import bisect_left
 from dataclasses import replace
 from math import inf, sqrt
@@ -65,7 +63,7 @@ def judged(**changes: Any) -> tuple[AssumptionJudgement, ...]:
 
 
 def verdicts(result: tuple[AssumptionJudgement, ...]) -> dict[str, str]:
-    """What does not hold, by figure and kind."""
+    """Return what does not hold, by figure and kind."""
     return {
         f"{item.assumption.figure.name} {item.assumption.kind}": item.verdict.value
         for item in result

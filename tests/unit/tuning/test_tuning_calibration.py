@@ -246,7 +246,6 @@ def test_a_file_that_has_no_figures_is_refused_by_field(tmp_path):
 )
 @settings(max_examples=50)
 def test_no_coefficient_is_negative_and_none_fits_better_alone(factors, matrix):
-
     columns = np.array(matrix)
     values = columns @ (np.array(factors) - 3)
     result = nonnegative_least_squares(columns, values)
@@ -256,7 +255,7 @@ def test_no_coefficient_is_negative_and_none_fits_better_alone(factors, matrix):
 
 
 def exact(size, concurrency):
-    """What a server of the latency model would measure."""
+    """Return what a server of the latency model would measure."""
     step_s = LATENCY.decode_step_s(concurrency, 130, size)
     return row(tensor_parallel_size=size, concurrency=concurrency, output_tokens_per_s=concurrency / step_s)
 

@@ -1,5 +1,3 @@
-"""What servers are started with, and how they are told to differ from those that were measured."""
-
 import itertools
 
 import pytest

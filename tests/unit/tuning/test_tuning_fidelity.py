@@ -1,5 +1,3 @@
-"""What is held against what, and what is left out with its reason."""
-
 from pathlib import Path
 
 import pytest

@@ -68,7 +68,6 @@ def test_the_kits_figures_that_read_faster_than_memory_can_say_so(gpu):
 
 
 def test_no_role_without_a_fit_is_judged():
-    """Bounds have zeros by definition, and are said to be bounds."""
     assert unphysical(known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)) == ()
 
 

@@ -125,7 +125,7 @@ def test_no_quantization_is_faster_than_what_it_sends(quantization):
 
 
 def test_quantized_all_reduce_leaves_decode_steps_alone(llama):
-    """Their messages are below its least size."""
+    """Decode messages are below the least size of quantized all-reduce."""
     quick = latency_of("llama-3.3-70b-instruct-fp8-dynamic", conditions=Conditions(quick_reduce="INT4"))
     assert quick.decode_step_s(64, 4096, 8) == llama.decode_step_s(64, 4096, 8)
 

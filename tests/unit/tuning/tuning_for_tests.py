@@ -18,7 +18,7 @@ LATENCY = latency_model_of(FIGURES, MODEL, SHAPE)
 
 
 def unloaded_prefill_s(latency: LatencyModel, tokens: int, size: int = 1) -> float:
-    """From the arrival of a prompt at an idle server to its first token, in seconds."""
+    """Return the time from the arrival of a prompt at an idle server to its first token, in seconds."""
     return latency.factors.prefill_overhead_s + latency.prefill_s(tokens, 0, size)
 
 

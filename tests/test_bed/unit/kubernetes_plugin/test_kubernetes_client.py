@@ -23,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Nothing."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):
@@ -73,5 +73,4 @@ def test_calls_at_the_same_time_never_lose_each_others_connections(cluster: Clus
 
     with ThreadPoolExecutor(CALLERS) as callers:
         answered = [item.result() for item in [callers.submit(call) for _ in range(CALLERS)]]
-
     assert answered == [CALLS] * CALLERS

@@ -18,19 +18,16 @@ AUTO = {"metadata": {"name": "cm-1234", "annotations": {AUTONAMED: "true"}}}
 
 def test_string_data_of_a_secret_becomes_data():
     secret = {"apiVersion": "v1", "kind": "Secret", "stringData": {"k": "v"}, "data": {"k": "eA==", "l": "eQ=="}}
-
     assert normalized(secret, None) == {"apiVersion": "v1", "kind": "Secret", "data": {"k": "dg==", "l": "eQ=="}}
 
 
 def test_inputs_lose_what_only_a_server_sets():
     obj = {"apiVersion": "x.example/v1", "kind": "X", "metadata": {"name": "n", "creationTimestamp": None, "uid": "u"}}
-
     assert normalized(obj, None)["metadata"] == {"name": "n"}
 
 
 def test_a_nameless_object_gets_a_name_that_the_seed_decides():
     one, other = (give_name({}, Naming("cm", b"seed")) for _ in range(2))
-
     assert one == other
     assert one["metadata"]["name"].startswith("cm-")
     assert one["metadata"]["annotations"] == {AUTONAMED: "true"}
@@ -39,7 +36,6 @@ def test_a_nameless_object_gets_a_name_that_the_seed_decides():
 @pytest.mark.parametrize("name", ["own", UNKNOWN])
 def test_a_name_of_the_programs_own_stays(name):
     obj = {"metadata": {"name": name}}
-
     assert give_name(obj, Naming("cm", b"")) == obj
     assert adopt_name(obj, AUTO) == obj
 

@@ -6,7 +6,6 @@ from llmd_rehearsal.plugin_values import UNKNOWN, OperationRefusal, Secret, has_
 
 def test_a_listed_kind_is_known_by_its_type_token():
     kind = kind_of("kubernetes:rbac.authorization.k8s.io/v1:ClusterRole")
-
     assert (kind.id, kind.plural, kind.namespaced) == (
         "rbac.authorization.k8s.io/v1/ClusterRole",
         "clusterroles",
@@ -49,14 +48,12 @@ def test_a_tree_survives_the_engines_encoding():
 
 def test_secrets_and_unknowns_are_encoded_by_the_protocols_constants():
     encoded = encode({"s": Secret("v"), "u": UNKNOWN})
-
     assert encoded["s"] == {SIGNATURE_KEY: SECRET_SIGNATURE, "value": "v"}
     assert encoded["u"] == UNKNOWN_TEXT
 
 
 def test_whole_numbers_become_ints_so_that_kubernetes_takes_them():
     decoded = decode(encode({"a": 2, "b": 2.5}))
-
     assert {key: type(value) for key, value in decoded.items()} == {"a": int, "b": float}
 
 
@@ -68,7 +65,6 @@ def test_unknowns_are_found_inside_of_secrets():
 def test_outputs_are_secret_where_inputs_are():
     inputs = {"data": {"a": Secret("x"), "b": "y"}, "list": [{"p": Secret("x")}, {"q": 1}]}
     outputs = {"data": {"a": "x", "b": "y", "c": "z"}, "list": [{"p": "x"}], "status": {}}
-
     assert mark_secrets(outputs, inputs) == {
         "data": {"a": Secret("x"), "b": "y", "c": "z"},
         "list": Secret([{"p": "x"}]),
@@ -83,11 +79,9 @@ def test_data_of_a_secret_is_secret_whatever_the_inputs_say():
 def test_pruning_keeps_live_values_of_what_the_program_had():
     live = {"spec": {"replicas": 3, "paused": True, "containers": [{"name": "c", "image": "i", "tty": True}]}}
     shape = {"spec": {"replicas": 2, "containers": [{"name": "c", "image": "old"}]}}
-
     assert prune(live, shape) == {"spec": {"replicas": 3, "containers": [{"name": "c", "image": "i"}]}}
 
 
 def test_pruning_takes_zeros_that_no_server_answers_for_there():
     shape = {"hostNetwork": False, "value": "", "count": 0, "gone": "x"}
-
     assert prune({}, shape) == {"hostNetwork": False, "value": "", "count": 0}

@@ -27,7 +27,6 @@ def test_a_new_map_is_one_difference_at_its_own_path():
 def test_lists_are_compared_by_position():
     old = {"env": [{"name": "A"}, {"name": "B"}, {"name": "C"}]}
     new = {"env": [{"name": "B"}, {"name": "B", "value": "1"}]}
-
     assert changes(old, new) == {
         "env[0].name": ("UPDATE", False),
         "env[1].value": ("ADD", False),
@@ -53,7 +52,6 @@ def test_a_change_below_a_replacing_field_replaces():
 
 def test_a_new_part_replaces_when_it_brings_a_replacing_field():
     pattern = "spec.containers[*].image"
-
     assert changes({"spec": {"containers": []}}, {"spec": {"containers": [{"image": "i"}]}}, pattern) == {
         "spec.containers[0]": ("ADD", True)
     }
@@ -68,7 +66,6 @@ def test_name_and_namespace_always_replace():
 
 def test_ignored_paths_hide_what_lies_below_and_nothing_beside():
     changes = differences({"a": {"b": 1}, "ab": 1}, {"a": {"b": 2}, "ab": 2}, ())
-
     assert [d.name for d in without_ignored(changes, ["a"])] == ["ab"]
     assert [d.change for d in changes] == [PropertyChangeKind.UPDATE, PropertyChangeKind.UPDATE]
 
@@ -76,7 +73,6 @@ def test_ignored_paths_hide_what_lies_below_and_nothing_beside():
 def test_a_provider_option_makes_data_mutable_but_not_of_immutable_objects():
     kind = kind_of("kubernetes:core/v1:ConfigMap")
     flags = frozenset({"enableConfigMapMutable"})
-
     assert "data" in replacing_fields(kind, {}, frozenset())
     assert "data" not in replacing_fields(kind, {}, flags)
     assert "data" in replacing_fields(kind, {"immutable": True}, flags)
@@ -93,26 +89,22 @@ def live(*entries, **fields):
 def test_the_first_update_takes_the_creates_fields_over():
     created = entry("pulumi-kubernetes", **{"f:data": {"f:k": {}}})
     other = entry("someone", **{"f:status": {}})
-
     assert take_over_fields(live(created, other), "m") == [other, entry("m", "Apply", **{"f:data": {"f:k": {}}})]
 
 
 def test_taken_fields_are_joined_with_those_that_the_manager_has():
     own = entry("m", "Apply", **{"f:data": {"f:k": {}}})
     edited = entry("kubectl-edit", **{"f:data": {"f:l": {}}})
-
     assert take_over_fields(live(own, edited), "m") == [entry("m", "Apply", **{"f:data": {"f:k": {}, "f:l": {}}})]
 
 
 def test_fields_of_others_and_of_subresources_are_not_taken():
     scaled = {**entry("kubectl", **{"f:spec": {"f:replicas": {}}}), "subresource": "scale"}
-
     assert take_over_fields(live(scaled, entry("someone")), "m") is None
 
 
 def test_a_preview_overrules_others_as_long_as_nothing_was_taken_over():
     created = live(entry("pulumi-kubernetes"), entry("other"))
-
     assert must_force(created, preview=True)
     assert not must_force(created, preview=False)
     assert not must_force(live(entry("m", "Apply")), preview=True)
@@ -122,6 +114,5 @@ def test_an_ignored_field_stays_with_the_manager_that_owns_it():
     obj = {"spec": {"replicas": 1, "x": 1}}
     scaler = entry("hpa", **{"f:spec": {"f:replicas": {}}})
     own = entry("m", "Apply", **{"f:spec": {"f:replicas": {}}})
-
     assert without_foreign_fields(obj, live(scaler, spec={"replicas": 5}), "m", ["spec.replicas"]) == {"spec": {"x": 1}}
     assert without_foreign_fields(obj, live(own, spec={"replicas": 5}), "m", ["spec.replicas"])["spec"]["replicas"] == 5

@@ -81,9 +81,7 @@ def test_an_unbound_claim_of_its_volumes_holds_a_deployment_up():
     live["spec"]["template"] = {"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}}
     pending = {"metadata": {"name": "c"}, "status": {"phase": "Pending"}}
     related = {"replicasets": [replica_set()], "persistentvolumeclaims": [pending]}
-
     verdict = readiness.deployment(ReadinessEvidence(live, related=related))
-
     assert not verdict.ready
     assert verdict.reasons == ('Failed to bind PersistentVolumeClaim(s): "c"',)
 
@@ -106,21 +104,17 @@ def test_a_service_without_endpoints_of_its_own_is_ready_at_once(live):
 
 def test_a_service_with_a_selector_settles():
     live, related = service(selector={"a": "b"}), endpoints(addresses=[{"ip": "1"}])
-
     early = readiness.service(ReadinessEvidence(live, related=related, quiet_s=4, settle_s=10))
     late = readiness.service(ReadinessEvidence(live, related=related, quiet_s=10, settle_s=10))
-
     assert (early.ready, early.look_again_s) == (False, 6)
     assert late.ready
 
 
 def test_a_service_with_unready_pods_is_not_ready_however_long():
     related = endpoints(notReadyAddresses=[{"ip": "1"}])
-
     verdict = readiness.service(
         ReadinessEvidence(service(selector={"a": "b"}), related=related, quiet_s=99, settle_s=10)
     )
-
     assert not verdict.ready
     assert not verdict.passes_at_limit
     assert "does not target any Pods" in verdict.reasons[0]
@@ -130,7 +124,6 @@ def test_a_load_balancer_waits_for_an_address():
     live = service(selector={"a": "b"}, type="LoadBalancer")
     related = endpoints(addresses=[{"ip": "1"}])
     placed = {**live, "status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}}
-
     assert not readiness.service(ReadinessEvidence(live, related=related, quiet_s=99)).ready
     assert readiness.service(ReadinessEvidence(placed, related=related, quiet_s=99)).ready
 
@@ -142,7 +135,6 @@ def job(*entries):
 def test_a_job_is_ready_when_complete_and_failed_when_it_gave_up():
     complete = {"type": "Complete", "status": "True"}
     gave_up = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "m"}
-
     assert readiness.job(ReadinessEvidence(job(complete))).ready
     assert not readiness.job(ReadinessEvidence(job())).ready
     assert readiness.job(ReadinessEvidence(job(gave_up))).failed
@@ -164,13 +156,11 @@ def claim(phase):
 )
 def test_a_new_claim_is_ready_in_the_phase_that_its_class_allows(mode, phase, ready):
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": mode}]}
-
     assert readiness.claim(ReadinessEvidence(claim(phase), related=related)).ready is ready
 
 
 def test_an_updated_claim_may_be_bound():
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": "WaitForFirstConsumer"}]}
-
     assert readiness.claim(ReadinessEvidence(claim("Bound"), previous=claim("Bound"), related=related)).ready
 
 
@@ -181,7 +171,6 @@ def test_a_stateful_set_is_ready_when_all_replicas_are_of_the_newest_revision():
     }  # fmt: skip
     live = {"metadata": {"generation": 1, "uid": "s"}, "spec": {"replicas": 2}, "status": status}
     rolling = {**live, "status": {**status, "updateRevision": "b"}}
-
     assert readiness.stateful_set(ReadinessEvidence(live)).ready
     assert readiness.stateful_set(ReadinessEvidence(rolling)).reasons[-1] == (
         'StatefulSet controller failed to advance from revision "a" to revision "b"'

@@ -30,14 +30,13 @@ def create(stub: Any, *, preview: bool, kind: str = "core/v1:ConfigMap") -> Any:
     )
 
 
-def test_it_says_which_version_it_stands_in_for(stub: Any):
+def test_the_stand_in_says_which_version_of_the_plug_in_it_is_for(stub: Any):
     assert stub.GetPluginInfo(Empty()).version == "4.30.0"
 
 
 def test_a_handshake_is_unimplemented_as_in_the_real_plugin(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         stub.Handshake(provider.ProviderHandshakeRequest())
-
     assert failure.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert failure.value.details() == "method Handshake not implemented"
 
@@ -48,14 +47,12 @@ def test_the_engine_may_attach(stub: Any):
 
 def test_a_preview_without_a_cluster_answers_the_bare_inputs(stub: Any):
     answer = create(configured(stub), preview=True)
-
     assert (answer.id, decode(answer.properties)) == ("", INPUTS)
 
 
 def test_an_update_without_a_cluster_fails_and_says_so(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         create(configured(stub), preview=False)
-
     assert failure.value.code() == grpc.StatusCode.UNKNOWN
     assert failure.value.details().startswith(
         "configured Kubernetes cluster is unreachable: failed to parse kubeconfig"
@@ -65,23 +62,19 @@ def test_an_update_without_a_cluster_fails_and_says_so(stub: Any):
 def test_a_kind_that_is_not_on_the_list_is_refused(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         create(configured(stub), preview=True, kind="core/v1:PodTemplate")
-
     assert "kubernetes:core/v1:PodTemplate is not in this rehearsal" in failure.value.details()
 
 
 def test_a_call_before_its_configuration_is_refused(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
         create(stub, preview=True)
-
     assert failure.value.details() == "the Kubernetes provider was not configured"
 
 
 def test_yaml_is_decoded_and_lists_are_taken_apart(stub: Any):
     text = "kind: List\nitems: [{kind: A}, {kind: B, metadata: {namespace: own}}]\n---\nkind: C\n"
     arguments = encode({"text": text, "defaultNamespace": "n"})
-
     answer = stub.Invoke(provider.InvokeRequest(tok="kubernetes:yaml:decode", args=arguments))
-
     assert decode(getattr(answer, "return")) == {
         "result": [
             {"kind": "A", "metadata": {"namespace": "n"}},

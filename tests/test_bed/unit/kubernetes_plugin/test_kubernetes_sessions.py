@@ -37,7 +37,6 @@ def config(server="https://a:1", user="u", namespace="ns"):
 )
 def test_another_server_replaces_the_provider_unless_the_identifier_stays(olds, news, changed, replaces):
     change = compare(olds, news)
-
     assert (change.changed, change.replaces) == (changed, replaces)
 
 
@@ -45,13 +44,11 @@ def test_booleans_arrive_as_texts():
     settings = ProviderSettings.parse(
         {"kubeconfig": config(), "upsertExistingObjects": "true", "enablePatchForce": "false"}
     )
-
     assert settings.flags == {"upsertExistingObjects"}
 
 
 def test_the_environment_names_the_kubeconfig_where_the_program_names_none(monkeypatch):
     monkeypatch.setenv("KUBECONFIG", "/some/where")
-
     assert ProviderSettings.parse({}).kubeconfig == "/some/where"
 
 
@@ -64,9 +61,7 @@ def test_options_that_no_rehearsal_can_honour_are_refused(option):
 def test_a_kubeconfig_may_be_a_path(tmp_path):
     path = tmp_path / "config"
     path.write_text(config())
-
     access = find_access(load(str(path)))
-
     assert access is not None
     assert (access.server, access.namespace, access.headers()) == ("https://a:1", "ns", {"Authorization": "Bearer t"})
 

@@ -22,7 +22,7 @@ RDMA_SHAPE = "BM.GPU.MI300X.8"
 
 @dataclass
 class Nodes:
-    """Takes the place of the node agent."""
+    """A stand-in for the node agent."""
 
     there: dict[str, NodeConfig] = field(default_factory=dict[str, NodeConfig])
 
@@ -35,7 +35,7 @@ class Nodes:
 
 @dataclass
 class Store:
-    """Takes the place of the cluster's etcd; records the calls."""
+    """A stand-in for the cluster's etcd, with the calls that it got."""
 
     calls: list[str] = field(default_factory=list[str])
 
@@ -47,7 +47,7 @@ class Store:
 
 
 class Region:
-    """Makes, changes and deletes resources as the engine would, in no time."""
+    """A region where resources are made, changed and deleted as the engine would, in no time."""
 
     def __init__(self, journal: Path | None = None, faults: Path | None = None) -> None:
         self.nodes = Nodes()

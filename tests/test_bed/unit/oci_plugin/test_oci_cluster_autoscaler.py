@@ -30,7 +30,7 @@ def pod(name: str, gpus: int = 8, node: str = "", **changes: Any) -> PodRequest:
 
 @dataclass
 class View:
-    """Takes the place of the API server."""
+    """A stand-in for the API server."""
 
     region: Region
     bound: list[PodRequest] = field(default_factory=list[PodRequest])

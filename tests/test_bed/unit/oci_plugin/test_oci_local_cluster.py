@@ -14,7 +14,7 @@ from llmd_rehearsal.oci_plugin.region import RegionClock, WorkRequestFailed
 
 
 class Cluster:
-    """Remembers what is installed; `failure` is what Helm says to everything."""
+    """A cluster with the list of what was installed; `failure` is what Helm says to everything."""
 
     def __init__(self, failure: str = "") -> None:
         self.installed: dict[str, Mapping[str, str]] = {}
@@ -58,7 +58,6 @@ def test_an_add_on_is_installed_after_its_delay():
     control(cluster, clock).install("CertManager", {"a": "b"})
     assert cluster.installed == {}
     clock.opened.set()
-
     assert cluster.changed.wait(10)
     assert cluster.installed == {"CertManager": {"a": "b"}}
 
@@ -72,7 +71,6 @@ def test_an_add_on_that_was_removed_meanwhile_does_not_come():
     for thread in threading.enumerate():
         if thread.name == "add-on CertManager":
             thread.join(10)
-
     assert cluster.installed == {}
 
 
@@ -83,7 +81,6 @@ def test_a_removal_that_helm_refuses_fails():
 
 def test_a_configuration_is_read_by_key():
     state = {"configurations": [{"key": "worker.tolerations", "value": "[]"}]}
-
     assert configurations_of(state) == {"worker.tolerations": "[]"}
     assert configurations_of({}) == {}
 

@@ -102,8 +102,6 @@ def test_a_cancelled_wait_ends():
 
 
 class TestFaults:
-    """What becomes of a request that a fault hits, and of the next one."""
-
     @pytest.fixture
     def faults(self, tmp_path: Path) -> Path:
         return tmp_path / "oci-faults.yaml"

@@ -1,5 +1,3 @@
-"""What OCI refuses of networks, clusters, pools, rights and storage."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a pod's worker does while its pod gets ready."""
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ LIMIT_S = 10
 
 
 class Witness:
-    """Stands for the API server, the networks and the recorder of warnings, and remembers what came."""
+    """A stand-in for the API server, the networks and the recorder of warnings, with what came."""
 
     def __init__(self) -> None:
         self.warned = asyncio.Event()

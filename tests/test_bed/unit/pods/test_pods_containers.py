@@ -1,5 +1,3 @@
-"""What runs for a container, and what it says at its end."""
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -145,7 +143,7 @@ def test_a_sandbox_mounts_outer_folders_before_inner_ones_and_keeps_few_capabili
 
 
 class ScriptedContainer:
-    """Ends with the given code when told to, or when stopped."""
+    """A container that ends with the given code when told to, or when stopped."""
 
     probed = True
     own_program = True

@@ -27,7 +27,6 @@ def test_load_alone_turns_no_verdict_sooner_than_it_would_for_real() -> None:
     times = schedule(Probe(periodSeconds=10, timeoutSeconds=3), 0.1)
     tally = Tally(Probe(failureThreshold=2), verdict=True)
     assert (times.timeout_s, times.period_of(tally)) == (3.0, 1.0)
-
     tally.record(passed=False)
     assert times.period_of(tally) == 10.0
     tally.record(passed=False)

@@ -1,5 +1,3 @@
-"""When a pod's status is written."""
-
 import asyncio
 from typing import Any, cast
 
@@ -33,7 +31,7 @@ class Pod:
         self.writes.set()
 
     async def written_after(self, **changes: object) -> list[tuple[bool, str]]:
-        """What was written until the next write after these changes."""
+        """Return what was written until the next write after these changes."""
         self.__dict__.update(changes)
         self.writer.changed()
         async with asyncio.timeout(LIMIT_S):

@@ -1,5 +1,3 @@
-"""What volumes hold, and how it's put on disk."""
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -24,7 +24,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def script(path: Path) -> Callable[[str, str], Path]:
-    """Puts a shell script on PATH."""
+    """Put a shell script on PATH."""
 
     def put(name: str, body: str) -> Path:
         file = path / name
@@ -37,7 +37,7 @@ def script(path: Path) -> Callable[[str, str], Path]:
 
 @pytest.fixture
 def go_program(path: Path) -> Callable[..., Path]:
-    """Puts a program on PATH with a list of Go modules in it, as `go build` writes it, after a false start."""
+    """Put a program on PATH with a list of Go modules in it, as `go build` writes it, after a false start."""
 
     def put(modules: str, name: str = "program") -> Path:
         text = b"s" * 16 + modules.encode() + b"e" * 16

@@ -82,7 +82,7 @@ def test_definitions_and_image_of_a_rehearsed_prometheus_operator_are_the_deploy
 
 
 def told(changes: dict[str, Any], **versions: str) -> list[str]:
-    """What a rehearsal of a stack says of its versions, with those programs in other versions than deployed."""
+    """Return what a rehearsal of a stack says of its versions, with those programs in other versions than deployed."""
     plan = stack_files.plan(stack_files.model(), **changes)
     older = catalogue.release("llm-d-0.6.0")
     assert older is not None

@@ -62,7 +62,7 @@ def test_which_other_versions_serve(accepts, version, serves):
 
 @pytest.fixture
 def packaged_go(tmp_path):
-    """Puts a shell script where the Python package has its Go."""
+    """Put a shell script where the Python package has its Go."""
 
     def put(body):
         file = tmp_path / "packaged-go"

@@ -70,7 +70,7 @@ class Server:
         return Request(sequence, times)
 
     def remote_blocks(self, request: Request) -> RemoteBlocks:
-        """What a decode server is told about a finished prefill here."""
+        """Return what a decode server is told about a finished prefill here."""
         transfer = self.transfer
         assert transfer is not None
         return RemoteBlocks(
@@ -90,7 +90,7 @@ def network_fixture() -> TransferNetwork:
 
 @pytest.fixture(name="serve")
 def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[..., Server]:
-    """Makes servers of gpt-oss-120b from flags, all on one clock and one network."""
+    """Make servers of gpt-oss-120b from flags, all on one clock and one network."""
 
     def serve(
         *flags: str,

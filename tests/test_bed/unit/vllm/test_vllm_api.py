@@ -25,7 +25,7 @@ def network_fixture():
 
 @pytest.fixture(name="start")
 async def start_fixture(network):
-    """Starts servers; gives a client of each."""
+    """Start servers; return a client of each."""
     clients, nodes, chosen = [], shape("BM.GPU.MI300X.8"), model("gpt-oss-120b")
     clock = WallClock(asyncio.get_running_loop(), 0.01)
 
@@ -248,7 +248,6 @@ async def test_the_other_routes(server):
 
 
 async def test_metrics_are_prometheus_text(server):
-    """After a request they show it."""
     await post(server, "/v1/completions", {"prompt": "hello", "max_tokens": 3})
     response = await server.get("/metrics")
     assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -269,7 +268,7 @@ async def test_a_client_that_goes_away_ends_its_request(server):
 
 
 async def test_kv_transfer_params_lead_a_decode_request_to_its_prefill(start):
-    """As the routing sidecar passes them on, verbatim."""
+    """The routing sidecar passes the parameters on verbatim."""
     prefill = await start("--kv-transfer-config", NIXL)
     decode = await start("--kv-transfer-config", NIXL, port=5601)
     remote_decode = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None}
@@ -299,7 +298,6 @@ async def test_a_lost_prefill_is_an_internal_error_or_an_error_event(start):
 
 
 async def test_without_the_connector_transfer_parameters_mean_nothing(server):
-    """The prompt is computed here and nothing is held."""
     body = {"prompt": "hello", "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
     status, answer = await post(server, "/v1/completions", body)
     assert (status, answer["kv_transfer_params"]) == (200, None)
@@ -316,7 +314,6 @@ async def test_a_question_that_it_can_read_is_answered_and_ends_by_itself(server
 
 
 async def test_a_server_whose_engine_is_dead_lists_its_models_and_is_not_healthy(server):
-    """What a readiness probe of `/v1/models` doesn't see."""
     assert (await server.get("/health")).status == 200
     server.engine.dead = True
     statuses = [(await server.get(path)).status for path in ("/health", "/ping", "/v1/models")]

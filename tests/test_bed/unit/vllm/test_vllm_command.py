@@ -1,5 +1,3 @@
-"""What the simulated vLLM accepts on its command line, and how it refuses the rest."""
-
 import json
 
 import pytest
@@ -23,7 +21,6 @@ def refusal(*flags, environment=None, argv=None):
 
 
 def test_vllms_defaults_hold_where_no_flag_says_otherwise():
-    """Those that the simulation reads."""
     options = serve()
     assert (options.port, options.tensor_parallel_size, options.block_size) == (8000, 1, 16)
     assert (options.max_num_seqs, options.max_num_batched_tokens, options.gpu_memory_utilization) == (256, 8192, 0.9)
@@ -58,14 +55,12 @@ def test_the_api_server_module_takes_the_model_as_a_flag():
 
 
 def test_a_boolean_flag_has_a_negative_form():
-    """Both are accepted; the last wins."""
     assert not serve("--no-enable-prefix-caching").enable_prefix_caching
     assert serve("--no-enable-prefix-caching", "--enable-prefix-caching").enable_prefix_caching
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("32000", 32000), ("32k", 32000), ("32K", 32768), ("0.5M", 524_288)])
 def test_lengths_may_have_a_suffix(text, tokens):
-    """As vLLM reads them."""
     assert serve("--max-model-len", text).max_model_len == tokens
 
 
@@ -77,7 +72,6 @@ def test_a_json_flag_may_come_key_by_key():
 
 
 def test_the_side_channel_comes_from_the_environment():
-    """Its host is the pod's address in a right manifest."""
     environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "10.244.0.7", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"}
     transfer = serve("--kv-transfer-config", NIXL, environment=environment).transfer
     assert transfer is not None
@@ -170,7 +164,7 @@ def test_what_the_simulation_lacks_is_refused_and_not_ignored():
 
 
 def test_the_useless_name_of_the_quick_reduce_variable_has_no_effect():
-    """Only the name without _VALS is read."""
+    """vLLM reads the name without _VALS alone."""
     assert serve(environment={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}).quick_reduce == "INT4"
     assert serve(environment={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION_VALS": "INT4"}).quick_reduce == "NONE"
 
@@ -181,5 +175,4 @@ def test_a_backend_that_is_said_twice_is_refused():
 
 
 def test_an_attention_config_that_is_no_object_is_refused():
-    """As other flags that take JSON."""
     assert "--attention-config: not an object" in refusal("--attention-config", "[1]").text

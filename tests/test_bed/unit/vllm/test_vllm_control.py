@@ -30,7 +30,7 @@ def startup_scale_fixture():
 
 @pytest.fixture(name="startup_s")
 def startup_s_fixture():
-    """Nobody asked for a time."""
+    """Start-up time of a server of which nobody asked for a time."""
     return
 
 
@@ -45,7 +45,7 @@ async def control_fixture(startup_scale, startup_s):
 
 @pytest.fixture(name="run")
 def run_fixture(control, port):
-    """Posts a server and waits until it isn't starting any more."""
+    """Post a server and wait until it isn't starting any more."""
 
     async def run(*flags, id_="one", argv=None, image="vllm:v0.27.1", env=None):
         command = argv or ["vllm", "serve", "openai/gpt-oss-120b", "--host", HOST, "--port", str(port), *flags]
@@ -104,7 +104,6 @@ async def test_a_server_does_not_listen_while_it_loads(control, client, port):
     ],
 )
 async def test_a_server_with_bad_flags_exits_with_vllms_code_and_words(control, run, flags, code, words):
-    """It is created all the same."""
     assert await run(*flags) == {"state": "exited", "exit_code": code}
     assert words in await log(control)
 
@@ -186,7 +185,6 @@ async def stream_to_the_end(client, started):
 
 @pytest.mark.parametrize(("flags", "reason"), [([], "abort"), (["--shutdown-timeout", "60"], "length")])
 async def test_running_requests_end_by_the_shutdown_timeout(control, run, client, flags, reason):
-    """Without it they are aborted at once, with it they may finish."""
     await run(*flags)
     started = asyncio.Event()
     streaming = asyncio.create_task(stream_to_the_end(client, started))

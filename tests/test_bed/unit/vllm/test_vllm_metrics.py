@@ -61,7 +61,6 @@ def test_values_carry_vllms_labels(metrics):
 
 
 def test_the_endpoint_picker_finds_the_block_size(metrics):
-    """In the labels of cache_config_info."""
     name = "vllm:cache_config_info"
     assert value(metrics, name, name, block_size="16", num_gpu_blocks="100", engine="0") == 1
 
@@ -79,7 +78,6 @@ def test_a_histogram_counts_into_cumulative_buckets(metrics):
 
 
 def test_without_a_connector_there_are_no_transfer_metrics():
-    """As in vLLM."""
     plain = ServerMetrics("gpt", {}, connector=False, lag=Lag())
     assert not [name for name in families(plain) if "nixl" in name]
     assert "vllm:external_prefix_cache_hits" in families(plain)

@@ -156,7 +156,7 @@ def test_an_abort_that_the_holder_of_its_blocks_is_not_told_of_is_counted(pair, 
 
 
 def test_blocks_that_a_decode_server_fails_to_pull_are_freed_when_the_lease_ends(serve, clock):
-    """Their block sizes differ, so that the handshake fails."""
+    """The handshake fails, as block sizes differ."""
     prefill = serve("--kv-transfer-config", NIXL)
     decode = serve("--kv-transfer-config", NIXL, "--block-size", "64", host="10.244.0.3")
     request, _ = hand_over(clock, prefill, decode)

@@ -105,7 +105,6 @@ def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_starts_again
 
 
 def test_a_prompt_waits_until_there_are_blocks_for_it(serve, clock):
-    """It is admitted after the running sequence has given its blocks back."""
     server = serve("--num-gpu-blocks-override", "8", "--max-model-len", "100", "--no-enable-prefix-caching")
     first = server.request(90, 5)
     second = server.request(90, 5, start=500)
@@ -212,7 +211,6 @@ def test_a_shared_block_is_free_when_its_last_user_releases_it():
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 9)), max_size=60))
 def test_a_pool_never_loses_or_invents_a_block(actions):
-    """Whatever is allocated, shared, kept and released, the users add up and all blocks come back."""
     pool, users = BlockPool(10), []
     for count, release, content in actions:
         if release and users:
@@ -231,7 +229,7 @@ def test_a_pool_never_loses_or_invents_a_block(actions):
 
 
 def test_four_characters_are_a_token_and_ids_count_exactly():
-    """As the endpoint picker estimates."""
+    """The endpoint picker estimates in the same way."""
     assert [Prompt("x" * length).tokens for length in (1, 4, 5)] == [1, 1, 2]
     assert Prompt((1, 2, 3)).tokens == 3
 

@@ -1,5 +1,3 @@
-"""What a simulated server checks as it starts."""
-
 import json
 from pathlib import Path
 
@@ -167,14 +165,13 @@ NEW, OLD = (release(name).vllm.image.reference for name in ("llm-d-0.9.0", "llm-
     ],
 )
 def test_a_backend_that_cannot_hand_over_kv_is_refused_beside_a_kv_connector(flags):
-    """In each form of the flag; exit code 1 and vLLM's words."""
     with pytest.raises(StartRefusal, match=r"Reason: \['KV connector not supported'\]") as error:
         check_backend(serve("--kv-transfer-config", NIXL, *flags), NEW)
     assert error.value.exit_code == 1
 
 
 def test_kv_cache_in_host_memory_is_a_connector_in_the_place_of_any_other():
-    """As `_post_init_kv_transfer_config` has it: the hand-over is gone without a word."""
+    """`_post_init_kv_transfer_config` drops the hand-over without a word."""
     options = serve("--kv-transfer-config", NIXL, "--kv-offloading-size", "10", "--attention-backend", UNIFIED)
     assert options.transfer is None
     with pytest.raises(StartRefusal, match="KV connector not supported"):

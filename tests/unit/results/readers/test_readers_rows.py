@@ -1,5 +1,3 @@
-"""What readers share: names of GPUs as files have them."""
-
 import pytest
 from llmd_bench.readers.source import gpu_product
 from results_rows import NAMES

@@ -198,7 +198,8 @@ def arguments() -> str:
 
 
 class Echoing(BaseHTTPRequestHandler):
-    """Answers every other request with an error that repeats its headers, cut at any length, in a body or an event."""
+    """A server that answers every other request with an error that repeats its headers, cut at any length, in a body or
+    an event."""
 
     seen: list[str]
     requests = 0
@@ -224,7 +225,7 @@ class Echoing(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

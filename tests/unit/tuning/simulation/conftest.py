@@ -17,7 +17,7 @@ def latency_fixture() -> LatencyModel:
 
 @pytest.fixture(name="deploy", scope="session")
 def deploy_fixture() -> Callable[..., SimulatedDeployment]:
-    """Makes deployments of gpt-oss-120b from short forms; `limits` change those of every server."""
+    """Make deployments of gpt-oss-120b from short forms; `limits` change those of every server."""
 
     def deploy(topology: str, *, copies: int = 1, policy: Policy = "queue", **limits: int) -> SimulatedDeployment:
         made = deployment(MODEL, SHAPE, topology, copies=copies, policy=policy)

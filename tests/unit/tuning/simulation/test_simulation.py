@@ -1,5 +1,3 @@
-"""What the event simulation promises beside theory: repeatable, honest about its certainty, strict about its input."""
-
 import itertools
 from dataclasses import replace
 
@@ -142,7 +140,7 @@ def test_what_blocks_leave_empty_is_no_room_for_others(deploy, latency, block_si
 
 
 def test_larger_blocks_hand_over_sooner(deploy, latency):
-    """By the descriptors that they save, and no more: prompts come one by one."""
+    """Prompts come one by one, and hand over sooner by the descriptors that larger blocks save."""
     pairs = [deploy("1p-tp1-1d-tp2", block_size=size) for size in (16, 128)]
     ttft_ms = [simulate(pair, GUIDE, ConstantArrivals(0.5), latency, requests=5).row.ttft_ms.mean for pair in pairs]
     saved_s = latency.key_value_transfer_s(4096, 1, 16) - latency.key_value_transfer_s(4096, 1, 128)
@@ -174,7 +172,6 @@ def test_transfers_wait_for_the_port_of_a_prefill_server(deploy, latency):
 
 
 def test_all_that_is_wrong_is_refused_at_once(deploy, latency):
-    """Nothing is simulated; each problem says what would be accepted."""
     with pytest.raises(InvalidStack) as refused:
         simulate(
             deploy("agg-tp1-1r", key_value_tokens=100), [RequestClass(0, 5)], PoissonArrivals(0), latency, seeds=[]
@@ -192,7 +189,6 @@ def test_a_topology_without_decode_servers_is_refused(deploy, latency):
 
 
 def test_a_request_that_fits_no_server_is_refused(deploy, latency):
-    """It would wait for ever."""
     with pytest.raises(InvalidStack, match="doesn't fit its KV cache"):
         simulate(deploy("agg-tp1-1r", key_value_tokens=4000), GUIDE, PoissonArrivals(1), latency, duration_s=1)
 

@@ -129,7 +129,6 @@ def differences(ours, theirs):
 
 @pytest.mark.parametrize("rate", [0.5, 2, 6])
 def test_an_aggregated_server_serves_each_request_at_the_same_time(deploy, latency, rate):
-    """From light load to overload, with prompts above and below the token budget."""
     requests = list(load(150, rate))
     ours = simulated(deploy("agg-tp1-1r"), latency, requests)
     assert max(differences(ours, rehearsed_aggregated(requests, []))) < 1e-6

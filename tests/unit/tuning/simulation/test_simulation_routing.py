@@ -24,7 +24,7 @@ def server(waiting=0, running=0, assigned=0, tokens=0, cache_use=0.0, prefixes=(
 
 
 def picked(weights, servers, prefix=None):
-    """Which servers get requests, of many."""
+    """Return which servers get requests, of many."""
     pick = picker(weights, Random(0))  # noqa: S311 - load, not secrets
     return {servers.index(pick(servers, PROMPT, prefix)) for _ in range(50)}
 
@@ -66,7 +66,7 @@ def test_token_load_counts_what_a_server_would_have_to_compute():
 
 
 def affine(servers, prefix, shared=3600):
-    """Which servers get requests of the guide's profile for a prompt with this much of a shared prefix."""
+    """Return which servers get requests of the guide's profile for a prompt with this much of a shared prefix."""
     pick = picker(scorers("prefix-affinity", "prefill"), Random(0), filters("prefix-affinity", "prefill"))  # noqa: S311
     prompt = RequestClass(4000, 8, prefix_tokens=shared, prefixes=1)
     return {servers.index(pick(servers, prompt, prefix)) for _ in range(50)}

@@ -76,7 +76,7 @@ def test_even_arrivals_below_capacity_never_wait(deploy, latency):
 
 @pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp2-8r"])
 def test_littles_law_holds_in_the_steady_part_of_a_run(deploy, latency, topology):
-    """In flight, rate and time in the system are counted apart from each other."""
+    """Requests in flight, their rate and their time in the system are counted apart from each other."""
     row = simulate(deploy(topology), GUIDE, PoissonArrivals(30), latency, duration_s=250).row
     expected = little_in_flight(row.achieved_requests_per_s, row.e2e_ms.mean / 1000)
     assert row.concurrency == pytest.approx(expected, rel=0.02)
