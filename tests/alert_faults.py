@@ -49,6 +49,7 @@ REHEARSED: Mapping[str, str] = {
 BY_PROMTOOL: Mapping[str, str] = {
     "KvReleaseNotTold": "a notice gets lost between servers that both run: the simulated network loses none",
     "KvCacheStranded": "blocks that no lease frees: simulated servers have no such fault",
+    "NodeChecksStopped": "a node's checks stop: simulated nodes look at themselves when they are asked",
     "CertificateExpires": "the rehearsed stack has no certificate: Envoys tell of none",
     "PickerWithoutLeader": "pickers of the release that is rehearsed (v0.7.1) have no leader",
 }

@@ -126,7 +126,10 @@ def test_a_routers_heap_is_bounded_where_its_container_has_a_limit():
     releases = {name: catalogue.release(name) for name in ("llm-d-0.9.0", "llm-d-0.7.0")}
     limits = {name: facts.proxy.memory_limit_gib for name, facts in releases.items() if facts}
     assert limits == {"llm-d-0.9.0": ROUTER_MIB // 1024, "llm-d-0.7.0": None}
-    assert "overload_manager" not in json.loads(envoy.bootstrap(32))
+    unlimited = json.loads(envoy.bootstrap(32))
+    (monitor,) = unlimited["overload_manager"]["resource_monitors"]
+    assert monitor["typed_config"]["max_active_downstream_connections"] == bounds().connections
+    assert "overload.premature_reset_total_stream_count" in str(unlimited["layered_runtime"])
 
 
 def test_the_memory_of_a_front_door_follows_from_what_clients_may_take():

@@ -514,16 +514,23 @@ def _available(tenancy: StackTenancy, service: str, name: str, domain: str) -> f
 
 
 def _capacity(tenancy: StackTenancy) -> Iterator[Finding]:
-    """Capacity for the nodes that don't run yet."""
+    """Find capacity for the nodes that don't run yet; pools of one reservation share what is free in it."""
+    reserved: list[GpuPoolConfig] = []
     for i, pool in tenancy.created_pools:
         if pool.capacity_reservation_id:
-            yield _reservation(tenancy, pool, f"gpuPools[{i}].capacityReservationId", pool.capacity_reservation_id)
+            path = f"gpuPools[{i}].capacityReservationId"
+            yield _reservation(tenancy, pool, path, pool.capacity_reservation_id, reserved)
+            reserved.append(pool)
         elif pool.availability_domain:
             yield _capacity_report(tenancy, pool, f"gpuPools[{i}].size", pool.availability_domain)
 
 
-def _reservation(tenancy: StackTenancy, pool: GpuPoolConfig, path: str, ocid: str) -> Finding:
-    """Whether a reservation has instances of the pool's shape, where the pool may be, beside those that it uses."""
+def _reservation(
+    tenancy: StackTenancy, pool: GpuPoolConfig, path: str, ocid: str, before: Sequence[GpuPoolConfig]
+) -> Finding:
+    """Judge whether a reservation has instances of the pool's shape, where the pool may be, beside those that it uses
+    and those that pools `before` it will use.
+    """
     answer = tenancy.client.get("compute", f"/computeCapacityReservations/{ocid}")
     rows: list[dict[str, Any]] = [
         row
@@ -539,11 +546,22 @@ def _reservation(tenancy: StackTenancy, pool: GpuPoolConfig, path: str, ocid: st
     if domain not in {None, pool.availability_domain}:
         remedy = f"A reservation of {pool.availability_domain}, or gpuPools[].availabilityDomain: {domain}."
         return Finding("capacity", path, Verdict.PROBLEM, f"{value}, all in {domain}", remedy)
-    active, most = answer.get("lifecycleState") == "ACTIVE", pool.limits.most - running
+    sharing = [
+        other
+        for other in before
+        if (other.capacity_reservation_id, other.shape) == (ocid, pool.shape)
+        and (not pool.fault_domains or not other.fault_domains or {*pool.fault_domains} & {*other.fault_domains})
+    ]
+    runs = {other.name: tenancy.runs.of_pool(other.name, ocid) for other in sharing}
+    if sharing:
+        value += f", for the pools {', '.join([*runs, pool.name])} together"
+    active = answer.get("lifecycleState") == "ACTIVE"
+    most = pool.limits.most - running + sum(max(0, other.limits.most - runs[other.name]) for other in sharing)
+    least = pool.size - running + sum(max(0, other.size - runs[other.name]) for other in sharing)
     if active and free >= most:
         return Finding("capacity", path, Verdict.FINE, value)
     remedy = f"Let the reservation have {most} free instances of {pool.shape}{where}, or leave it out."
-    if active and free >= pool.size - running:
+    if active and free >= least:
         return Finding("capacity", path, Verdict.UNKNOWN, f"{value}: {_ENOUGH_AT_FIRST}", remedy)
     return Finding("capacity", path, Verdict.PROBLEM, value, remedy)
 

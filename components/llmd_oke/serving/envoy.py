@@ -54,7 +54,7 @@ def bootstrap(
         memory_limit_mib: of its container; where it has none, memory is not bounded here either.
     """
     config = {
-        **(process_bounds(memory_limit_mib) if memory_limit_mib else {}),
+        **process_bounds(memory_limit_mib),
         "admin": {"address": socket_address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
         "static_resources": {
             "listeners": [

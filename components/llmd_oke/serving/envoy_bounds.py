@@ -148,40 +148,38 @@ def chain_bounds() -> Config:
     return {"transport_socket_connect_timeout": _seconds(bounds().handshake_timeout_s)}
 
 
-def process_bounds(memory_limit_mib: int) -> Config:
-    """What bounds all connections of an Envoy together, as settings of its bootstrap.
+def process_bounds(memory_limit_mib: int | None) -> Config:
+    """Settings of an Envoy's bootstrap that bound all its connections together.
 
     While memory is scarce, connections that wait for nothing end first, then those with the largest requests; requests
     and connections are refused last.
 
     Args:
-        memory_limit_mib: of its container.
+        memory_limit_mib: of its container; memory is not bounded where it is None.
     """
     most, pressure = bounds(), bounds().pressure
-    heap: Config = {"max_heap_size_bytes": memory_limit_mib * 1024 * 1024}
     connections: Config = {"max_active_downstream_connections": most.connections}
     shorter = [
         {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "1s"},
         {"timer": "TRANSPORT_SOCKET_CONNECT", "min_timeout": "1s"},
     ]
+    monitors = [_monitor(_CONNECTIONS, "downstream_connections.v3.DownstreamConnectionsConfig", connections)]
+    overload: Config = {"refresh_interval": "0.25s", "resource_monitors": monitors}
+    if memory_limit_mib is not None:
+        heap: Config = {"max_heap_size_bytes": memory_limit_mib * 1024 * 1024}
+        monitors.insert(0, _monitor(_HEAP, "fixed_heap.v3.FixedHeapConfig", heap))
+        overload["buffer_factory_config"] = {"minimum_account_to_track_power_of_two": 20}
+        overload["actions"] = [
+            _action("shrink_heap", pressure.shrink_heap),
+            _action("reduce_timeouts", pressure.shorter_timeouts)
+            | {"typed_config": _typed("overload.v3.ScaleTimersOverloadActionConfig", timer_scale_factors=shorter)},
+            _action("disable_http_keepalive", pressure.no_keepalive),
+            _action("reset_high_memory_stream", pressure.reset_streams),
+            _action("stop_accepting_requests", pressure.no_requests),
+            _action("reject_incoming_connections", pressure.no_connections),
+        ]
     return {
-        "overload_manager": {
-            "refresh_interval": "0.25s",
-            "resource_monitors": [
-                _monitor(_HEAP, "fixed_heap.v3.FixedHeapConfig", heap),
-                _monitor(_CONNECTIONS, "downstream_connections.v3.DownstreamConnectionsConfig", connections),
-            ],
-            "buffer_factory_config": {"minimum_account_to_track_power_of_two": 20},
-            "actions": [
-                _action("shrink_heap", pressure.shrink_heap),
-                _action("reduce_timeouts", pressure.shorter_timeouts)
-                | {"typed_config": _typed("overload.v3.ScaleTimersOverloadActionConfig", timer_scale_factors=shorter)},
-                _action("disable_http_keepalive", pressure.no_keepalive),
-                _action("reset_high_memory_stream", pressure.reset_streams),
-                _action("stop_accepting_requests", pressure.no_requests),
-                _action("reject_incoming_connections", pressure.no_connections),
-            ],
-        },
+        "overload_manager": overload,
         "layered_runtime": {
             "layers": [
                 {

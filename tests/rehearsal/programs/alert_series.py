@@ -113,5 +113,9 @@ SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'oke_npd_check_status_code{instance="node",check="gpu-count"}': "1x60"},
         {'oke_npd_check_status_code{instance="node",check="gpu-count"}': "0x60"},
     ),
+    "NodeChecksStopped": (
+        {'oke_npd_check_last_run_timestamp_seconds{instance="node",check="gpu-count"}': "-3601x60"},
+        {'oke_npd_check_last_run_timestamp_seconds{instance="node",check="gpu-count"}': "0+60x60"},
+    ),
 }
 """By alert: the series of a fault, and those without it. `0+60x60`: 0, 60, 120 …, a value a minute for an hour."""

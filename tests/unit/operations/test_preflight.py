@@ -317,6 +317,18 @@ def test_with_a_reservation_its_free_instances_count(used: int, verdict: Verdict
     assert (finding.path, finding.verdict) == ("gpuPools[0].capacityReservationId", verdict)
 
 
+@pytest.mark.parametrize(("free", "verdict"), [(13, Verdict.FINE), (12, Verdict.PROBLEM)])
+def test_pools_of_one_reservation_share_its_free_instances(free: int, verdict: Verdict):
+    ocid = "ocid1.capacityreservation.oc1.iad.r"
+    answers = {f"compute /computeCapacityReservations/{ocid}": reserved(free)}
+    pools = [created_pool(capacityReservationId=ocid), created_pool(name="second", size=4, capacityReservationId=ocid)]
+    config = validate(created_stack(*pools))
+    findings = preflight(FakeOci({**ANSWERS, **answers}), config, read_text=read_index)
+    first, second = [finding for finding in findings if finding.check == "capacity"]
+    assert (first.verdict, second.verdict) == (Verdict.FINE, verdict)
+    assert second.value.endswith("for the pools mi300x, second together")
+
+
 SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
 
 
