@@ -8,6 +8,7 @@ import pytest
 import yaml
 from llmd_oke.catalogue.serving import gateway_provider, gateway_provider_names
 from llmd_oke.gitops.rendering import rendering_of
+from llmd_oke.serving.envoy_bounds import bounds, listener_bounds, manager_bounds
 from llmd_oke.testing import Rendered, without_hash
 from render_support import SHARED_DATA, pod
 from stack_files import created_stack, model, stack
@@ -156,6 +157,38 @@ def test_an_existing_gateway_is_named_and_not_made(rendered: Any):
     assert both.kubernetes("HTTPRoute", "llama")["spec"]["hostnames"] == ["l.example.com"]
 
 
+def test_a_gateway_of_the_stacks_has_the_bounds_of_the_kits_own_envoys(rendered: Any):
+    most = bounds()
+    made = rendered(stack(behind(), gateway=created("envoy-gateway")))
+    (policy,) = [m["spec"] for m in made.manifests() if m["kind"] == "ClientTrafficPolicy"]
+    assert policy["tcpKeepalive"] == {
+        "idleTime": f"{most.keepalive_s}s",
+        "interval": f"{most.keepalive_answer_s}s",
+        "probes": 3,
+    }
+    assert policy["timeout"]["http"]["idleTimeout"] == f"{most.idle_connection_s}s"
+    assert policy["connection"] == {
+        "bufferLimit": f"{most.connection_kib}Ki",
+        "connectionLimit": {"value": most.connections},
+    }
+    assert policy["http2"] == {
+        "maxConcurrentStreams": most.streams,
+        "initialStreamWindowSize": f"{most.stream_window_kib}Ki",
+        "initialConnectionWindowSize": f"{most.connection_window_kib}Ki",
+    }
+
+
+def test_a_gateway_of_istios_has_the_bounds_of_the_kits_own_envoys(istio: Rendered):
+    (policy,) = policies(istio).values()
+    *_, listener, manager = [patch["patch"]["value"] for patch in policy["spec"]["configPatches"]]
+    own, expected = manager["typed_config"], manager_bounds()
+    kept = listener_bounds()
+    assert listener == {key: kept[key] for key in ("per_connection_buffer_limit_bytes", "tcp_keepalive")}
+    assert own["request_headers_timeout"] == expected["request_headers_timeout"]
+    for group in ("common_http_protocol_options", "http2_protocol_options"):
+        assert own[group].items() <= expected[group].items()
+
+
 POLICY_KINDS = {"EnvoyExtensionPolicy", "BackendTrafficPolicy", "EnvoyFilter"}
 
 
@@ -191,7 +224,7 @@ def test_a_gateway_of_istios_checks_requests_before_its_other_filters(istio: Ren
     assert policy["metadata"]["namespace"] == gateway["metadata"]["namespace"]
     assert [target["name"] for target in policy["spec"]["targetRefs"]] == [gateway["metadata"]["name"]]
     patches = [
-        (patch["patch"]["operation"], patch["patch"]["value"]["name"]) for patch in policy["spec"]["configPatches"]
+        (patch["patch"]["operation"], patch["patch"]["value"]["name"]) for patch in policy["spec"]["configPatches"][:2]
     ]
     assert patches == [("INSERT_FIRST", "client-requests"), ("INSERT_FIRST", "envoy.filters.http.buffer")]
     assert policy["spec"]["configPatches"][1]["patch"]["value"]["typed_config"]["max_request_bytes"] == 32 * 2**20

@@ -145,7 +145,8 @@ class GatewayProvider(Entry):
     `parameters` is the object that a Gateway names in `infrastructure`, and which says how its Service is; without one
     annotations do, `gateway_annotations` among them. `picker_policy` is how each endpoint picker is spoken to, where it
     has to be told. Requests are held to what clients may ask (`values/router/client-requests.yaml`) by the
-    `route_policies` of each model's routes, or by the `gateway_policies` of a Gateway that the stack makes.
+    `route_policies` of each model's routes, or by the `gateway_policies` of a Gateway that the stack makes, which bound
+    its connections too.
     """
 
     name: str

@@ -13,6 +13,10 @@ from llmd_oke.planning.plan import Advice, GatewayPlan, Plan
 CLIENTS, CLUSTER = "clients", "cluster"
 """Listeners of a Gateway that the stack creates."""
 
+LOAD_BALANCER_IDLE_S = 360
+"""After so many seconds OCI's network load balancer forgets a TCP connection that says nothing (Oracle, "Network Load
+Balancer: Listeners")."""
+
 _PATH = "gateway"
 
 
@@ -148,6 +152,20 @@ def _words(route: Route) -> str:
     return ", ".join([*hosts, *headers, f"path {route.path}"])
 
 
+def _silence_advice(plan: Plan, door: GatewayPlan) -> Iterator[Advice]:
+    """Tell which answers a load balancer may cut, where nothing of the kit's has a Gateway probe silent connections."""
+    if door.created is not None and door.provider.gateway_policies:
+        return
+    for i, model in enumerate(plan.models):
+        limit_s = model.router.route.timeout_s
+        if model.behind_gateway and (limit_s == 0 or limit_s > LOAD_BALANCER_IDLE_S):
+            text = (
+                f"OCI's network load balancer forgets a connection that says nothing for {LOAD_BALANCER_IDLE_S} s, and"
+                f" nothing of the kit's has {door.provider.name} probe it: answers that aren't streams are lost then"
+            )
+            yield Advice(f"models[{i}].router.route.timeoutS", text)
+
+
 def gateway_advice(plan: Plan) -> Iterator[Advice]:
     """What must be there beside the stack, and what a Gateway doesn't hold off."""
     door = plan.gateway
@@ -155,6 +173,7 @@ def gateway_advice(plan: Plan) -> Iterator[Advice]:
         return
     text = f"{door.provider.name} knows InferencePools with {door.provider.inference_pools} ({door.provider.source})"
     yield Advice(f"{_PATH}.provider", text)
+    yield from _silence_advice(plan, door)
     provider, on_gateway = door.provider.name, bool(door.provider.gateway_policies)
     if _checks(door.provider, created=door.created is not None):
         if door.provider.route_policies:

@@ -206,3 +206,14 @@ def test_more_copies_than_a_route_of_the_provider_may_have_are_refused():
         planning.plan(config, nodes_pull=True)
     assert "models[0].copies" in [problem.path for problem in refused_.value.problems]
     assert planning.plan(config).models[0].copies == 2
+
+
+@pytest.mark.parametrize(("provider", "timeout_s", "told"), [("istio", 300, False), ("agentgateway", 0, True)])
+def test_answers_that_a_load_balancer_may_cut_are_told(provider: str, timeout_s: int, told: bool):
+    gateways = ({**EXISTING, **ACCEPTED, "provider": provider}, {"mode": "create", "provider": "envoy-gateway"})
+    paths = [
+        {advice.path for advice in plan(behind(route={"timeoutS": timeout_s}), gateway=gateway).advice}
+        for gateway in gateways
+    ]
+    assert ("models[0].router.route.timeoutS" in paths[0]) is told
+    assert "models[0].router.route.timeoutS" not in paths[1]
