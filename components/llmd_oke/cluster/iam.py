@@ -137,7 +137,9 @@ class Iam(pulumi.ComponentResource):
     """The dynamic groups and policies that serve some needs, created in the tenancy's home region.
 
     OCI takes up to a minute to act on a policy. So a stack has one of these components before the cluster, for all that
-    does not name it, and another one before the pools, for what does.
+    does not name it, and another one before the pools, for what does. The kit's own program has what needs rights wait
+    for policies that the same update changes. A program with components of the package waits by itself, or is updated
+    again: a reservation, a compute cluster, an instance or a Lustre file system fails in between.
     """
 
     policy_ids: pulumi.Output[list[str]]
