@@ -34,28 +34,28 @@ class SourceHosts(Entry):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All of them."""
+        """Names of the three hosts, as clients ask for them."""
         return self.hugging_face, self.vocabularies, self.object_storage
 
     @property
     def bucket_url(self) -> str:
-        """What `modelSourceUrl` is in a rehearsal."""
+        """URL of the simulated bucket, for `modelSourceUrl`."""
         return f"https://{self.object_storage}{self.bucket}"
 
 
 @cache
 def source_hosts() -> SourceHosts:
-    """What a rehearsal answers for."""
+    """Return the hosts that a rehearsal answers for."""
     return required_entry("rehearsal", "outside", SourceHosts)
 
 
 def commit(repository: str, revision: str) -> str:
-    """The commit that a revision of a repository names; one that is a commit names itself."""
+    """Return the commit that a revision of a repository names; a revision that is a commit names itself."""
     return revision if _COMMIT.fullmatch(revision) else _git_digest(f"{repository}@{revision}".encode())
 
 
 def content(repository: str, path: str, size: int) -> bytes:
-    """The bytes of a file, the same at every commit, in the format of its name."""
+    """Return the bytes of a file, the same at every commit, in the format that its name stands for."""
     if path.endswith(_WEIGHTS):
         return _weights(f"{repository}/{path}", size)
     document: dict[str, object] = {"_name_or_path": repository}
@@ -70,7 +70,7 @@ def content(repository: str, path: str, size: int) -> bytes:
 
 
 def vocabulary(file: str, size: int) -> bytes:
-    """What stands for the vocabulary of that name, as large as it is."""
+    """Return a file of that size in place of the tokenizer's vocabulary."""
     return _lines(f"encodings/{file}", size)
 
 
@@ -84,7 +84,7 @@ def _tensor(name: str) -> str:
 
 
 def _weights(name: str, size: int) -> bytes:
-    """One tensor of bytes in the format of safetensors."""
+    """Return a file in the format of safetensors with one tensor of bytes."""
 
     def header(count: int) -> bytes:
         tensor = {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}

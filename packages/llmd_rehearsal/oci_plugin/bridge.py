@@ -32,7 +32,7 @@ _TIMEOUTS: Final = "e2bfb730-ecaa-11e6-8f88-34363bc7c4c0"
 """Under this key the bridge to Terraform keeps a resource's timeouts (terraform-plugin-sdk, `TimeoutKey`)."""
 _NANOSECONDS: Final = 1_000_000_000
 PROVIDER_VERSION: Final = "8.23.0"
-"""Of terraform-provider-oci inside pulumi-oci 4.20.0."""
+"""Version of terraform-provider-oci inside pulumi-oci 4.20.0."""
 _VERBS: Final = {"create": "POST", "update": "PUT", "delete": "DELETE"}
 _SUGGESTIONS: Final = {
     "LimitExceeded": "Request a service limit increase for this resource {service}",
@@ -56,10 +56,10 @@ class Checked:
 
 
 def check(resource: ResourceType, olds: JsonObject, news: JsonObject, naming: Naming) -> Checked:
-    """Brings inputs into their types and fills in what the plug-in fills in.
+    """Bring inputs into their types and add the plug-in's defaults.
 
     Raises:
-        Refusal: a value is of a type that no conversion helps.
+        OperationRefusal: a value can't be converted to its property's type.
     """
     inputs = {key: value for key, value in news.items() if key != DEFAULTS and value is not None}
     if resource.is_autonamed and "name" not in inputs:
@@ -189,7 +189,7 @@ class ResourcePropertyChange:
 
 @dataclass(frozen=True)
 class ResourceDiff:
-    """All that changes."""
+    """Differences between a state and new inputs; none where nothing changes."""
 
     differences: tuple[ResourcePropertyChange, ...] = ()
     delete_first: bool = False
@@ -206,7 +206,7 @@ class ResourceDiff:
 
 
 def compare(resource: ResourceType, state: JsonObject, news: JsonObject, ignored: frozenset[str]) -> ResourceDiff:
-    """Compares a state with new inputs. A computed part alone is no change, unless something else is.
+    """Compare a state with new inputs. A computed part counts as a change only where something else changes too.
 
     A resource whose name the program fixed is deleted before its replacement is made: the names would collide.
     """
@@ -230,7 +230,7 @@ def _is_in(path: str, locations: frozenset[str]) -> bool:
 
 
 def _is_empty(value: Any, schema: Property) -> bool:
-    """Whether the value is the same as none; terraform-provider-oci can't tell an empty value from none."""
+    """Tell whether a value counts as none; terraform-provider-oci can't tell an empty value from none."""
     return value is None or value in (schema.empty(), schema.planned)
 
 
@@ -275,7 +275,7 @@ def _between(path: str, schema: Property | None, old: Any, new: Any) -> Iterator
 
 
 def _covers(old: Any, new: Any) -> bool:
-    """Whether the state has all that the inputs say: what it has more is computed."""
+    """Tell whether the state has all that the inputs say; whatever else it has is computed."""
     if is_map(old) and is_map(new):
         return all(_covers(old.get(key), value) for key, value in new.items())
     if is_list(old) and is_list(new):
@@ -312,7 +312,7 @@ def _in_list(path: str, schema: Property | None, old: list[Any], new: list[Any])
 
 
 def meta(resource: ResourceType) -> str:
-    """What the bridge to Terraform keeps beside a resource's state."""
+    """Return the JSON that the bridge to Terraform keeps beside a resource's state: its timeouts."""
     limit = int(resource.timeout_s * _NANOSECONDS)
     timeouts = {"create": limit, "delete": limit, "update": limit}
     return json.dumps({"_new_extra_shim": {}, _TIMEOUTS: timeouts}, separators=(",", ":"))
@@ -330,7 +330,7 @@ def preview_state(resource: ResourceType, inputs: JsonObject, state: JsonObject 
 
 
 def _planned(schema: Property) -> Any:
-    """What a preview shows of a property that neither the program nor the state gives."""
+    """Return the preview's value of a property that neither the program nor the state gives."""
     if schema.planned is not None:
         return schema.planned
     return UNKNOWN if schema.computed else None
@@ -379,7 +379,7 @@ class FailedRequest:
 
     @property
     def service(self) -> str:
-        """For example `Core Vcn`, as the provider writes it."""
+        """Service and type as the provider writes them, such as `Core Vcn`."""
         return f"{_spaced(self.resource.service)} {_spaced(self.resource.name)}"
 
     @property
@@ -387,7 +387,7 @@ class FailedRequest:
         return f"{self.resource.service}.{self.resource.name}.{self.region}.oraclecloud.com".lower()
 
     def refusal(self, error: ServiceError) -> OperationRefusal:
-        """The service refused it."""
+        """Return the provider's words for an error of the service."""
         advice = _SUGGESTIONS.get(error.code, _OTHER_SUGGESTION).format(service=self.service)
         name = self.resource.name
         page = "_".join([self.resource.service, *_spaced(name).split()]).lower()
@@ -406,12 +406,12 @@ class FailedRequest:
         )
 
     def unanswered(self) -> OperationRefusal:
-        """No answer came (net/http, Client.Timeout)."""
+        """Return the provider's words for a request without an answer (net/http, Client.Timeout)."""
         verb = _VERBS[self.operation].title()
         return OperationRefusal(f'can not {self.operation} {self.service}: {verb} "https://{self._host}": {_LOST}')
 
     def failed_work(self, message: str) -> str:
-        """Its work failed after OCI had accepted it."""
+        """Return the provider's words for work that failed after OCI had accepted the request."""
         done = {"create": "CREATED", "update": "UPDATED", "delete": "DELETED"}[self.operation]
         entity = self.resource.name.lower()
         work = f"workId: ocid1.clustersworkrequest.oc1..{secrets.token_hex(16)}"

@@ -50,7 +50,7 @@ class AutoscalerDurations(Entry):
 
 @cache
 def figures() -> AutoscalerDurations:
-    """The kit's own."""
+    """Return the kit's own durations."""
     return required_entry("rehearsal", "cluster-autoscaler", AutoscalerDurations)
 
 
@@ -65,7 +65,7 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class AutoscalerSettings:
-    """What an add-on's configuration says; times in seconds."""
+    """Settings in an add-on's configuration; times in seconds."""
 
     groups: tuple[NodeGroup, ...]
     unneeded_s: float
@@ -73,7 +73,7 @@ class AutoscalerSettings:
 
 
 def read_settings(configurations: Mapping[str, str]) -> AutoscalerSettings:
-    """The settings of an add-on; those that it leaves out are the documented defaults."""
+    """Return the settings of an add-on; those that it leaves out are the documented defaults."""
     groups = [entry.strip().split(":", 2) for entry in configurations.get("nodes", "").split(",") if entry.strip()]
     return AutoscalerSettings(
         tuple(NodeGroup(pool_id, int(least), int(most)) for least, most, pool_id in groups),
@@ -106,7 +106,7 @@ Room = dict[str, Decimal]
 
 
 def pods_of(objects: Iterable[JsonObject]) -> Iterator[PodRequest]:
-    """The pods that hold room or wait for it."""
+    """Return the pods that hold room on a node or wait for it."""
     for pod in objects:
         if dig(pod, "status", "phase") in {"Succeeded", "Failed"}:
             continue
@@ -137,15 +137,17 @@ def _requests(containers: Iterable[JsonObject]) -> Room:
 
 
 def room_of(node: NodeConfig) -> Room:
-    """All that a node has, with the devices that it shows once the cluster has what gives them."""
+    """Return the amounts of a whole node, with the devices that it shows once their plug-in runs in the cluster."""
     return {resource: quantity(amount) for resource, amount in {**node.capacity, **node.devices}.items()}
 
 
 def without_room(
     pods: Iterable[PodRequest], node: NodeConfig, rooms: Sequence[Room], most: int
 ) -> tuple[int, list[PodRequest]]:
-    """How many nodes like that one have to come for pods that wait, at most so many, and for which of them: largest
-    first, each where it first fits. `rooms` are what nodes that are there or on their way have free.
+    """Return how many nodes like that one are to be added for waiting pods, at most `most`, and for which of the pods.
+
+    Pods are placed largest first, each on the first node with room; `rooms` are the free amounts of nodes that are
+    there or on their way.
     """
     free, new, served = [dict(room) for room in rooms], 0, list[PodRequest]()
     for pod in sorted(pods, key=lambda pod: max(pod.requests.values(), default=Decimal()), reverse=True):
@@ -163,7 +165,7 @@ def without_room(
 
 
 def waits_for(pods: Iterable[PodRequest], node: NodeConfig) -> bool:
-    """Whether any of the pods has found no room, and would find it on a node like that one."""
+    """Tell whether any of the pods waits for room and would find it on a node like that one."""
     taints, whole = [taint.model_dump() for taint in node.taints], room_of(node)
     return any(
         pod.unschedulable
@@ -184,32 +186,34 @@ def _take(room: Room, pod: PodRequest) -> None:
 
 
 class ClusterView(Protocol):
-    """What the autoscaler asks of the API server, and tells it."""
+    """The autoscaler's requests to the API server."""
 
     def pods(self) -> list[PodRequest]:
-        """All pods that hold room or wait for it."""
+        """Return all pods that hold room on a node or wait for it."""
         ...
 
     def nodes(self) -> set[str]:
-        """The names of all nodes."""
+        """Return the names of all nodes."""
         ...
 
     def taint(self, node: str, *, tainted: bool) -> None:
-        """Keeps new pods from a node, or lets them come again."""
+        """Keep new pods from a node, or admit them again."""
         ...
 
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
-        """Records an event of a pod."""
+        """Record an event of a pod."""
         ...
 
     def tell_status(self, text: str) -> None:
-        """Writes the ConfigMap that the status is in."""
+        """Write the ConfigMap `cluster-autoscaler-status`."""
         ...
 
 
 @dataclass
 class _Pool:
-    """What the autoscaler remembers of a pool: when nodes that were asked for are there, which are empty since when."""
+    """State of a pool: arrivals as (time, number of nodes), the time since when each empty node is empty, and the time
+    of the latest arrival.
+    """
 
     arrivals: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     empty_since: dict[str, float] = field(default_factory=dict[str, float])
@@ -230,7 +234,7 @@ class ClusterAutoscalerAddOn:
         self._ended = False
 
     def configure(self, configurations: Mapping[str, str]) -> None:
-        """Begins to act by an add-on's configuration, or goes on by another one."""
+        """Start to scale by an add-on's configuration, or continue by a changed one."""
         with self._lock:
             self._settings = read_settings(configurations)
             if self._thread is None and not self._ended:
@@ -238,12 +242,12 @@ class ClusterAutoscalerAddOn:
                 self._thread.start()
 
     def remove(self) -> None:
-        """Leaves all pools as they are from now on."""
+        """Stop scaling; all pools stay as they are."""
         with self._lock:
             self._settings = None
 
     def end(self) -> None:
-        """Ends for good."""
+        """End the thread; the add-on can't be configured again."""
         self._ended = True
         self._changed.set()
 
@@ -256,7 +260,7 @@ class ClusterAutoscalerAddOn:
                 _log.warning("cluster autoscaler: %s", error)
 
     def look(self, now_s: float) -> None:
-        """Adds and takes the nodes that the cluster wants at a moment of the autoscaler's own time, in seconds.
+        """Add and remove the nodes that the pods call for at a moment of the autoscaler's own time, in seconds.
 
         Raises:
             ApiError: the API server refused a request.
@@ -278,7 +282,7 @@ class ClusterAutoscalerAddOn:
         self._cluster.tell_status(self._status(settings, nodes))
 
     def _let_arrive(self, group: NodeGroup, now_s: float) -> None:
-        """Launches the machines whose time has come. The size that OCI tells is that of all that were asked for."""
+        """Launch the machines that are due. The pool's size at OCI counts also those that are still to come."""
         pool = self._pools.setdefault(group.pool_id, _Pool())
         arrived = sum(count for at_s, count in pool.arrivals if at_s <= now_s)
         record = self._records.get(group.pool_id)
@@ -293,7 +297,7 @@ class ClusterAutoscalerAddOn:
         self._records.put(with_size(launched, size))
 
     def _grow(self, group: NodeGroup, record: ResourceRecord, pods: Sequence[PodRequest], now_s: float) -> bool:
-        """Asks for nodes; the answer is whether pods wait that this pool's nodes are for, of which none may go then."""
+        """Request nodes for waiting pods; return whether any waits for nodes of this pool, so that none may be removed."""
         pool, spec = self._pools[group.pool_id], machine_spec(record, self._records)
         if spec is None:
             return False
@@ -332,7 +336,7 @@ class ClusterAutoscalerAddOn:
                 self._take_away(group, name, joined[name])
 
     def _take_away(self, group: NodeGroup, node: str, machine_id: str) -> None:
-        """Ends the machine of a node, unless a pod has come before the node was closed to others."""
+        """End the machine of a node, unless a pod was bound to the node before its taint kept others away."""
         self._cluster.taint(node, tainted=True)
         if any(pod.node == node and not pod.of_daemon_set for pod in self._cluster.pods()):
             self._cluster.taint(node, tainted=False)
@@ -346,7 +350,7 @@ class ClusterAutoscalerAddOn:
         _log.info("cluster autoscaler: %s is gone from %s", node, group.pool_id)
 
     def _status(self, settings: AutoscalerSettings, nodes: set[str]) -> str:
-        """The status in the words of Kubernetes' own autoscaler (clusterstate/api), as JSON, which YAML holds."""
+        """Return the status in the words of Kubernetes' own autoscaler (clusterstate/api), as JSON, which is YAML."""
         groups: list[JsonObject] = []
         for group in settings.groups:
             record, pool = self._records.get(group.pool_id), self._pools[group.pool_id]
@@ -367,18 +371,18 @@ class ClusterAutoscalerAddOn:
 
 
 def size_of(record: ResourceRecord) -> int:
-    """The number of nodes that a pool is to have, as OCI tells it."""
+    """Return the number of nodes that a pool is to have."""
     return int(dig(record.state, "nodeConfigDetails", "size") or 0)
 
 
 def with_size(record: ResourceRecord, size: int) -> ResourceRecord:
-    """The pool with another number of nodes to have."""
+    """Return the pool with another number of nodes to have."""
     details = {**dig_map(record.state, "nodeConfigDetails"), "size": size}
     return replace(record, state={**record.state, "nodeConfigDetails": details})
 
 
 class ApiClusterView:
-    """The cluster by its API server; `connect` gives a client, once there is a kubeconfig."""
+    """Requests to the cluster's API server; `connect` returns a client, once there is a kubeconfig."""
 
     def __init__(self, connect: Callable[[], Cluster]) -> None:
         self._connect = connect
@@ -391,15 +395,15 @@ class ApiClusterView:
         return self._client
 
     def pods(self) -> list[PodRequest]:
-        """All pods that hold room or wait for it."""
+        """Return all pods that hold room on a node or wait for it."""
         return list(pods_of(self._items("/api/v1/pods")))
 
     def nodes(self) -> set[str]:
-        """The names of all nodes."""
+        """Return the names of all nodes."""
         return {node["metadata"]["name"] for node in self._items("/api/v1/nodes")}
 
     def taint(self, node: str, *, tainted: bool) -> None:
-        """Keeps new pods from a node, or lets them come again."""
+        """Keep new pods from a node, or admit them again."""
         live: Any = self._cluster.get_path(f"/api/v1/nodes/{node}")
         others = [taint for taint in dig_list(live, "spec", "taints") if taint["key"] != _TAINT]
         own = [{"key": _TAINT, "value": str(int(time.time())), "effect": "NoSchedule"}] if tainted else []
@@ -407,7 +411,7 @@ class ApiClusterView:
         self._cluster.patch(kind, [{"op": "add", "path": "/spec/taints", "value": others + own}])
 
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
-        """Records an event of a pod."""
+        """Record an event of a pod."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         involved = {"kind": "Pod", "apiVersion": "v1", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         event = {
@@ -426,7 +430,7 @@ class ApiClusterView:
         self._cluster.create(event, dry_run=False)
 
     def tell_status(self, text: str) -> None:
-        """Writes the ConfigMap that the status is in."""
+        """Write the ConfigMap `cluster-autoscaler-status`."""
         metadata = {"namespace": STATUS_NAMESPACE, "name": STATUS_NAME}
         status = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"status": text}}
         self._cluster.apply(status, manager="cluster-autoscaler", force=True, dry_run=False)

@@ -17,7 +17,7 @@ from llmd_rehearsal.plugin_values import OperationRefusal
 
 DEFAULT_REGION: Final = "us-ashburn-1"
 DEFAULT_TIMEOUT_S: Final = 1200.0
-"""terraform-provider-oci waits so long for most resources (`tfresource.DefaultTimeout`)."""
+"""Limit of terraform-provider-oci's waits for most resources (`tfresource.DefaultTimeout`)."""
 _FLAGS: Final = frozenset({"required", "computed", "replaces"})
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 _DOMAINS: Final = 3
@@ -44,11 +44,11 @@ class Property:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it has no parts."""
+        """True for a property without parts: no list, map or object."""
         return self.kind in _SCALARS
 
     def empty(self) -> Any:
-        """What OCI answers where there is nothing to say."""
+        """Return the value with which OCI answers for a property that isn't set."""
         match self.kind:
             case "list":
                 return []
@@ -78,25 +78,25 @@ class ResourceType:
 
     @property
     def service(self) -> str:
-        """For example `Core`."""
+        """Service of the type, such as `Core`."""
         return self.token.split(":")[1].partition("/")[0]
 
     @property
     def name(self) -> str:
-        """For example `Vcn`."""
+        """Name of the type, such as `Vcn`."""
         return self.token.rpartition(":")[2]
 
     @property
     def is_autonamed(self) -> bool:
-        """Whether the plug-in makes up a name where the program gives none."""
+        """True where the plug-in generates a name that the program doesn't give."""
         return "name" in self.inputs
 
 
 def resource_of(token: str) -> ResourceType:
-    """The resource behind a type token such as `oci:Core/vcn:Vcn`.
+    """Return the type of resource with a token such as `oci:Core/vcn:Vcn`.
 
     Raises:
-        Refusal: it isn't on the list, which the message gives.
+        OperationRefusal: the rehearsal doesn't have the type; the message lists those that it has.
     """
     resource = resources().get(token)
     if resource is None:
@@ -107,7 +107,7 @@ def resource_of(token: str) -> ResourceType:
 
 @cache
 def resources() -> Mapping[str, ResourceType]:
-    """All resources by token."""
+    """Return all types of resources by token."""
     folder = values_folder() / "rehearsal" / "oci_plugin"
     ways = read_yaml(folder / "ways.yaml")
     all_: dict[str, ResourceType] = {}
@@ -125,7 +125,7 @@ def resources() -> Mapping[str, ResourceType]:
 
 
 def _property(path: str, row: str | dict[str, Any], ways: dict[str, Any]) -> Property:
-    """A property from its line, such as `list object required`; `ways` are the type's own in `ways.yaml`."""
+    """Return a property from its line, such as `list object required`; `ways` are the type's own in `ways.yaml`."""
     text: str = row if isinstance(row, str) else row["is"]
     fields: dict[str, Any] = {} if isinstance(row, str) else row["fields"]
     words = text.split()
@@ -146,12 +146,12 @@ def _property(path: str, row: str | dict[str, Any], ways: dict[str, Any]) -> Pro
 
 
 def snake(name: str) -> str:
-    """The property's name in terraform-provider-oci, which the plug-in's messages use."""
+    """Return a property's name in terraform-provider-oci, which the plug-in's messages use."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 class RegionTenancy(Entry):
-    """Whose region it is."""
+    """The tenancy that the region belongs to."""
 
     name: str
     home_region: str
@@ -190,7 +190,7 @@ class AddOnCheck(Entry):
 
 
 class OciRegion(Entry):
-    """All that is fixed in the region."""
+    """Fixed facts of the simulated region: tenancy, shapes, images, services, add-ons and limits."""
 
     tenancy: RegionTenancy
     region_keys: Mapping[str, str]
@@ -211,11 +211,11 @@ class OciRegion(Entry):
     limits: Mapping[str, Mapping[str, int]]
 
     def key(self, region: str) -> str:
-        """For example `IAD`."""
+        """Return the short key of a region, such as `IAD`."""
         return self.region_keys.get(region, region.partition("-")[2][:3].upper())
 
     def domains(self, region: str) -> list[str]:
-        """The names of a region's availability domains."""
+        """Return the names of a region's availability domains."""
         return [f"{self.availability_domain_prefix}{name}" for name in self._domain_names(region)]
 
     def has_domain(self, region: str, name: str) -> bool:
@@ -228,12 +228,12 @@ class OciRegion(Entry):
         return [f"{name}-AD-{number}" for number in range(1, count + 1)]
 
     def image_name(self, ocid: str | None, region: str) -> str:
-        """The name of a platform image, or an empty text for any other."""
+        """Return the name of a platform image, or an empty text for any other image."""
         key = self.key(region)
         return next((image.name for image in self.images if image_id(image.name, key) == ocid), "")
 
     def vendor(self, shape: str) -> str:
-        """The vendor of a shape's GPUs, or an empty text."""
+        """Return the vendor of a shape's GPUs, or an empty text for a shape without any."""
         record = catalogue.shape(shape)
         if record is not None:
             return record.gpu.vendor
@@ -242,16 +242,16 @@ class OciRegion(Entry):
 
 @cache
 def region_facts() -> OciRegion:
-    """The facts."""
+    """Return the facts of `values/rehearsal/oci_plugin/region.yaml`."""
     return required_entry("rehearsal/oci_plugin", "region", OciRegion)
 
 
 @cache
 def lifecycles() -> Any:
-    """How long things take, and what stands in the way of deleting them."""
+    """Return durations of operations, states, and the types that block a deletion, from `lifecycles.yaml`."""
     return read_yaml(values_folder() / "rehearsal" / "oci_plugin" / "lifecycles.yaml")
 
 
 def image_id(name: str, key: str) -> str:
-    """The OCID of a platform image."""
+    """Return the OCID of a platform image."""
     return f"ocid1.image.oc1.{key.lower()}.{re.sub('[^a-z0-9]', '', name.lower())}"

@@ -34,7 +34,7 @@ from llmd_rehearsal.plugin_values import OperationRefusal
 
 
 class Fault(enum.StrEnum):
-    """What happens to a request."""
+    """Faults of a request, or of a node."""
 
     TOO_MANY_REQUESTS = "too-many-requests"
     """429, again and again as often as `times` says; the plug-in tries again as the real one does."""
@@ -92,7 +92,7 @@ NODE_FAULTS = (
 
 
 class FaultRule(Entry):
-    """Which requests fail, and how."""
+    """A fault and the requests that it hits, by type and name of the resource and by operation."""
 
     resource: str = "*"
     name: str = "*"
@@ -104,7 +104,7 @@ class FaultRule(Entry):
     state: str | None = None
 
     def matches(self, resource: str, names: Sequence[str], operation: str) -> bool:
-        """Whether it is about that request."""
+        """Tell whether the rule hits a request; `names` are the resource's in the program and in OCI."""
         same_type = fnmatch.fnmatchcase(operation, self.operation) and fnmatch.fnmatchcase(resource, self.resource)
         return same_type and any(fnmatch.fnmatchcase(name, self.name) for name in names)
 
@@ -113,10 +113,10 @@ _RULE = re.compile(r"(?P<resource>[A-Za-z*?]+)(/(?P<name>[^:]+))?:(?P<fault>[a-z
 
 
 def parse_rule(text: str) -> FaultRule:
-    """A rule in short: `NodePool:out-of-host-capacity`, `Cluster/prod:internal-error:1` (once). It hits all operations.
+    """Return the rule that a text such as `Cluster/prod:internal-error:1` (once) says; it hits all operations.
 
     Raises:
-        KitError: that is no fault; says what is.
+        KitError: the text is no fault; the message says what is.
     """
     match = _RULE.fullmatch(text)
     known = sorted({NODE, *(resource.name for resource in resources().values())})
@@ -142,7 +142,7 @@ def parse_rule(text: str) -> FaultRule:
 
 
 def write_rules(path: Path, rules: Sequence[FaultRule]) -> None:
-    """Makes these the faults of a file."""
+    """Write rules to a file, in place of those that it has."""
     path.write_text(json.dumps({"faults": [rule.model_dump(mode="json") for rule in rules]}, indent=1) + "\n")
 
 
@@ -159,10 +159,10 @@ class Faults:
         self._counts: dict[FaultRule, int] = {}
 
     def take(self, resource: str, names: Sequence[str], operation: str) -> FaultRule | None:
-        """The fault that hits a request now, if any; that counts as one time.
+        """Return the fault that hits a request now, or None; a returned fault counts as one of its `times`.
 
         Raises:
-            Refusal: the file can't be read as faults.
+            OperationRefusal: the file can't be read as faults.
         """
         with self._lock:
             for rule in self._rules():

@@ -22,7 +22,7 @@ class FunctionCall:
 
     @property
     def facts(self) -> OciRegion:
-        """What is fixed in the region."""
+        """Fixed facts of the region."""
         return region_facts()
 
     @property
@@ -32,10 +32,10 @@ class FunctionCall:
 
 
 def invoke(token: str, call: FunctionCall) -> JsonObject:
-    """The answer to a function call, with the arguments in it as the real plug-in has them.
+    """Return the answer to a function call, which repeats the arguments as the real plug-in's does.
 
     Raises:
-        Refusal: the function isn't on the list, which the message gives.
+        OperationRefusal: the rehearsal doesn't have the function; the message lists those that it has.
     """
     name = token.rpartition(":")[2]
     function = _FUNCTIONS.get(name)

@@ -1,4 +1,4 @@
-"""What the simulated region does to the rehearsal's own cluster: its nodes, its add-ons and its objects."""
+"""The simulated region's effects on the rehearsal's own cluster: its nodes, its add-ons and its objects."""
 
 import base64
 import json
@@ -28,9 +28,9 @@ from llmd_rehearsal.plugin_values import JsonObject, OperationRefusal
 AGENT_LIMIT_S: Final = 60.0
 ETCD_LIMIT_S: Final = 30.0
 DELETE_S: Final = 60
-"""Given to Helm to remove an add-on."""
+"""Helm's limit to remove an add-on, in seconds."""
 RESTORE_ROUNDS: Final = 5
-"""How often what controllers made meanwhile is deleted too."""
+"""Rounds of deletion, because controllers may make objects meanwhile."""
 RESTORE_PAUSE_S: Final = 0.2
 _OBJECTS: Final = "/registry/"
 _AFTER_OBJECTS: Final = "/registry0"
@@ -39,14 +39,14 @@ _log = logging.getLogger(__name__)
 
 
 class LocalNodeControl(Protocol):
-    """Adds and removes nodes."""
+    """Control of the nodes that are registered in the cluster."""
 
     def add(self, nodes: Sequence[NodeConfig]) -> None:
-        """Registers nodes; those that are there already are left."""
+        """Register nodes; those that are there already stay as they are."""
         ...
 
     def remove(self, name: str) -> None:
-        """Removes a node; one that isn't there is no error."""
+        """Remove a node; a node that isn't there is no error."""
         ...
 
 
@@ -57,11 +57,11 @@ class AgentNodes:
         self._http = httpx2.Client(base_url=url, timeout=AGENT_LIMIT_S, trust_env=False)
 
     def add(self, nodes: Sequence[NodeConfig]) -> None:
-        """Registers nodes. Raises WorkRequestFailed where the agent doesn't take them."""
+        """Register nodes. Raises WorkRequestFailed where the agent refuses or doesn't answer."""
         self._request("POST", "/nodes", {"nodes": [node.model_dump(exclude_none=True) for node in nodes]})
 
     def remove(self, name: str) -> None:
-        """Removes a node."""
+        """Remove a node. Raises WorkRequestFailed where the agent refuses or doesn't answer."""
         self._request("DELETE", f"/nodes/{name}", None)
 
     def _request(self, method: str, path: str, body: object) -> None:
@@ -82,7 +82,7 @@ class AddOnChart(Entry):
 
 
 class AddOnContent(Entry):
-    """What an add-on installs. `delay_s` is how long after it counts as active it begins, in seconds."""
+    """Chart and values that an add-on installs, `delay_s` seconds after it counts as active."""
 
     chart: AddOnChart
     namespace: str
@@ -92,7 +92,7 @@ class AddOnContent(Entry):
 
 @cache
 def contents() -> dict[str, AddOnContent]:
-    """All add-ons that put something into the cluster."""
+    """Return the add-ons that install something into the cluster, by name."""
     rows: dict[str, Any] = read_yaml(values_folder() / "rehearsal" / "add_ons.yaml")["add_ons"]
     return {name: AddOnContent.model_validate(row) for name, row in rows.items()}
 
@@ -106,12 +106,12 @@ class LocalAddOns:
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def delay_s(self, name: str) -> float:
-        """How long after an add-on counts as active it begins to install, in seconds."""
+        """Return the seconds between an add-on's being active and the begin of its installation."""
         content = contents().get(name)
         return content.delay_s if content else 0
 
     def install(self, name: str, configurations: Mapping[str, str]) -> None:
-        """Installs an add-on, or brings it to another configuration; like OKE, doesn't wait for its pods.
+        """Install an add-on, or bring it to another configuration, without waiting for its pods, as OKE does.
 
         Raises:
             KitError: Helm refuses it.
@@ -131,7 +131,7 @@ class LocalAddOns:
             raise KitError(f"The add-on {name} can't be installed: {error}") from error
 
     def remove(self, name: str) -> None:
-        """Takes away what an add-on installed, but for its definitions; one that isn't there is no error.
+        """Uninstall an add-on, but for its CRDs; an add-on that isn't there is no error.
 
         Raises:
             KitError: Helm can't delete it.
@@ -156,7 +156,7 @@ def _release_name(name: str) -> str:
 
 
 def _nested(configurations: Mapping[str, str]) -> dict[str, Any]:
-    """Chart values from an add-on's configuration: `{"worker.tolerations": "[...]"}` is `{"worker": {...}}`."""
+    """Return chart values from an add-on's configuration: `{"worker.tolerations": "[...]"}` is `{"worker": {...}}`."""
     values: dict[str, Any] = {}
     for key, text in configurations.items():
         *path, last = key.split(".")
@@ -183,14 +183,14 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 class AddOnController(Protocol):
-    """An add-on that acts on OCI itself and puts nothing into the cluster."""
+    """An add-on that acts on OCI itself and installs nothing into the cluster."""
 
     def configure(self, configurations: Mapping[str, str]) -> None:
-        """Begins to act by a configuration, or goes on by another one."""
+        """Start to act by a configuration, or continue by a changed one."""
         ...
 
     def remove(self) -> None:
-        """Acts no longer."""
+        """Stop acting."""
         ...
 
 
@@ -213,7 +213,7 @@ class ClusterAddOns:
         self._desired: dict[str, Mapping[str, str]] = {}
 
     def install(self, name: str, configurations: Mapping[str, str]) -> None:
-        """Begins to install an add-on, or to bring it to another configuration; what goes wrong is logged."""
+        """Begin to install an add-on, or to bring it to another configuration; failures are logged."""
         if controller := self._controllers.get(name):
             controller.configure(configurations)
             return
@@ -222,7 +222,7 @@ class ClusterAddOns:
         threading.Thread(target=self._install, args=(name, configurations), name=f"add-on {name}", daemon=True).start()
 
     def remove(self, name: str) -> None:
-        """Removes an add-on; one that isn't there is no error. Raises WorkRequestFailed where Helm can't."""
+        """Remove an add-on; an absent one is no error. Raises WorkRequestFailed where Helm can't remove it."""
         if controller := self._controllers.get(name):
             controller.remove()
             return
@@ -234,7 +234,7 @@ class ClusterAddOns:
                 raise WorkRequestFailed(str(error)) from error
 
     def cancel_all(self) -> None:
-        """Waits for what is being installed and lets nothing else begin: the cluster goes, and its add-ons with it."""
+        """Wait for the installation that is under way and prevent others: the cluster is deleted with its add-ons."""
         for controller in self._controllers.values():
             controller.remove()
         with self._lock:
@@ -251,7 +251,7 @@ class ClusterAddOns:
 
 
 def require_add_on_dependencies(record: ResourceRecord, records: Records) -> None:
-    """Raises WorkRequestFailed for an add-on whose cluster lacks, or is still installing, what OKE checks for."""
+    """Raise WorkRequestFailed for an add-on that needs others which aren't active yet, as OKE checks it."""
     check = region_facts().add_on_checks.get(record.state.get("addonName", ""))
     if check is None or configurations_of(record.state).get(check.skipped_by) == "true":
         return
@@ -265,15 +265,15 @@ def require_add_on_dependencies(record: ResourceRecord, records: Records) -> Non
 
 
 def configurations_of(state: JsonObject) -> dict[str, str]:
-    """An add-on's configuration by key."""
+    """Return an add-on's configuration by key."""
     return {entry["key"]: entry["value"] for entry in state.get("configurations") or ()}
 
 
 class EtcdStore:
-    """The cluster's etcd, by its JSON gateway: its objects go when OCI deletes the cluster.
+    """The cluster's etcd, by its JSON gateway, from which all objects go when OCI deletes the cluster.
 
-    They are deleted from under the API server, whose watches see them go. Deleting them one by one would wait for
-    finalizers of controllers that went with the cluster.
+    Objects are deleted without the API server, whose watches still report it. Deleted through the API server they
+    would wait for finalizers of controllers that went with the cluster.
     """
 
     def __init__(self, http: httpx2.Client, pause_s: float = RESTORE_PAUSE_S) -> None:
@@ -283,13 +283,13 @@ class EtcdStore:
         self._own: frozenset[str] | None = None
 
     def snapshot(self) -> None:
-        """Remembers the objects that are there before the first cluster: the API server's own."""
+        """Record the objects that are there before the first cluster: the API server's own."""
         with self._lock:
             if self._own is None:
                 self._own = frozenset(self._keys())
 
     def restore(self) -> None:
-        """Deletes what was not there before the first cluster.
+        """Delete all objects that were not there before the first cluster.
 
         Raises:
             WorkRequestFailed: etcd doesn't answer.
@@ -319,7 +319,7 @@ class EtcdStore:
 
 
 def etcd_client(url: str) -> httpx2.Client:
-    """A client of an etcd of this machine."""
+    """Return a client of an etcd on this machine."""
     return httpx2.Client(base_url=url, timeout=ETCD_LIMIT_S, trust_env=False)
 
 

@@ -42,7 +42,9 @@ _CYCLED_FOR = (
     "nodeConfigDetails.nsgIds",
     "nodeConfigDetails.isPvEncryptionInTransitEnabled",
 )
-"""What OKE replaces nodes for, beside what new boot volumes bring (terraform-oci-oke, guide, Workers: Node Cycle)."""
+"""Properties for which OKE replaces nodes, besides those that new boot volumes bring (terraform-oci-oke, guide,
+Workers: Node Cycle).
+"""
 _JOINING: Final = re.compile(r"\boke bootstrap\b|\boke[-_]init\b|\boke-install\.sh\b")
 _SELF_MANAGED_JOINING: Final = (
     re.compile(r"\boke bootstrap\b.* --apiserver-host "),
@@ -50,7 +52,7 @@ _SELF_MANAGED_JOINING: Final = (
     re.compile(r"(>|path:)\s*/etc/oke/oke-apiserver\b"),
     re.compile(r"(>|path:)\s*/etc/kubernetes/ca\.crt\b"),
 )
-"""What a self-managed node's script has (OCI documentation, Running Ubuntu on Worker Nodes Using Custom Images)."""
+"""Parts of a self-managed node's script (OCI documentation, Running Ubuntu on Worker Nodes Using Custom Images)."""
 _ARGUMENT: Final = r"--{}[= ]+[\"']?([^\s\"']+)"
 _TAINT: Final = re.compile(r"(?P<key>[^=:]+)(=(?P<value>[^:]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{64,}")
@@ -68,7 +70,7 @@ class Machines:
         self._lock = threading.Lock()
 
     def converge(self, record: ResourceRecord, region: str, fault: FaultRule | None) -> ResourceRecord:
-        """Launches and ends machines until they are what a resource asks for, and stores the record with them.
+        """Launch and end machines until they are what a resource asks for, and store the record with them.
 
         Raises:
             WorkRequestFailed: machines are missing after it, because of a fault or a boot script that doesn't join.
@@ -101,11 +103,12 @@ class Machines:
         return stored
 
     def cycle(self, before: ResourceRecord, after: ResourceRecord, region: str) -> ResourceRecord:
-        """Replaces the machines of a node pool, or their boot volumes, where it cycles them for the change. Machines
-        with new boot volumes keep their names and OCIDs; those that are replaced are missing in the record.
+        """Replace the machines of a node pool, or their boot volumes, where its node cycling does so for the change.
+
+        Machines with new boot volumes keep their names and OCIDs; replaced machines are missing in the record.
 
         Raises:
-            WorkRequestFailed: new boot volumes don't bring the change.
+            WorkRequestFailed: new boot volumes aren't enough for the change.
         """
         cycling: Any = after.state.get("nodePoolCyclingDetails") or {}
         spec = machine_spec(after, self._records)
@@ -133,7 +136,7 @@ class Machines:
         return after
 
     def detach(self, record: ResourceRecord, machine_id: str) -> None:
-        """Ends one machine of a resource, which has one less until it converges again."""
+        """End one machine of a resource, which has one less until `converge` is called again."""
         self._remove([machine for machine in record.machines if machine["id"] == machine_id])
         with self._lock:
             now = self._records.get(record.id) or record
@@ -141,7 +144,7 @@ class Machines:
             self._records.put(replace(now, machines=others))
 
     def end(self, record: ResourceRecord) -> None:
-        """Ends all machines of a resource."""
+        """End all machines of a resource."""
         self._remove(record.machines)
 
     def _remove(self, machines: Sequence[JsonObject]) -> None:
@@ -152,7 +155,7 @@ class Machines:
     def _launch(
         self, record: ResourceRecord, spec: "MachineSpec", running: list[JsonObject], count: int
     ) -> list[JsonObject]:
-        """New machines, with the lowest indexes that are free; a suffix avoids the names of another resource's."""
+        """Return new machines with the lowest free indexes; a suffix avoids names of another resource's machines."""
         taken = {machine["name"] for other in self._records.with_machines(record.id) for machine in other.machines}
         first = spec.name if spec.alone else f"{spec.name}-0"
         base = spec.name if first not in taken else f"{spec.name}-{record.id[-5:]}"
@@ -172,7 +175,9 @@ class Machines:
 
 
 def _launched_from(record: ResourceRecord) -> JsonObject:
-    """What a machine keeps of what its pool has when it is launched."""
+    """Return the properties of its pool that a machine keeps from its launch: instance configuration, or version and
+    image.
+    """
     pools: list[JsonObject] = record.state.get("instancePools") or []
     if pools:
         return {"configuration": str(pools[0]["instanceConfigurationId"])}
@@ -182,7 +187,7 @@ def _launched_from(record: ResourceRecord) -> JsonObject:
 
 
 def _shares(spec: "MachineSpec", missing: int, fault: FaultRule | None) -> tuple[int, int]:
-    """How many of the missing machines are launched, and how many of these join."""
+    """Return how many of the missing machines are launched, and how many of these join the cluster."""
     hit = missing if fault is None or fault.nodes is None else min(fault.nodes, missing)
     kind = fault.fault if fault else None
     launched = missing - hit if kind is Fault.OUT_OF_HOST_CAPACITY else missing
@@ -192,7 +197,7 @@ def _shares(spec: "MachineSpec", missing: int, fault: FaultRule | None) -> tuple
 
 
 def _with_pool_nodes(record: ResourceRecord) -> ResourceRecord:
-    """The record with its machines among the outputs of a node pool."""
+    """Return the record with its machines among the outputs, where it is a node pool."""
     if record.resource.name != "NodePool":
         return record
     placements: list[JsonObject] = record.state["nodeConfigDetails"]["placementConfigs"]
@@ -214,14 +219,14 @@ def _with_pool_nodes(record: ResourceRecord) -> ResourceRecord:
 
 
 def _fault_domain(index: int) -> str:
-    """Machines are spread over the fault domains."""
+    """Return the fault domain of the machine with that index; machines take turns over all of them."""
     domains = region_facts().fault_domains
     return domains[index % len(domains)]
 
 
 @dataclass(frozen=True)
 class BootConfig:
-    """How a node registers. `joins` says whether its boot script does what makes it join at all."""
+    """Labels and taints with which a node registers; `joins` is False where its boot script doesn't make it join."""
 
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     taints: tuple[NodeTaint, ...] = ()
@@ -230,9 +235,9 @@ class BootConfig:
 
 @dataclass(frozen=True)
 class MachineSpec:
-    """What the machines of a resource are like, and how many of them there are to be.
+    """Properties and number of a resource's machines.
 
-    `alone` says that the resource is the machine itself, whose node has its name without a number.
+    `alone`: the resource is the machine itself, whose node has the resource's name without a number.
     """
 
     name: str
@@ -247,7 +252,7 @@ class MachineSpec:
     alone: bool = False
 
     def node(self, name: str, index: int, region: str, instance_id: str) -> NodeConfig:
-        """The node that the machine with that index becomes."""
+        """Return the node that the machine with that index becomes."""
         shape, facts = catalogue.shape(self.shape), region_facts().shapes.get(self.shape)
         domain = str(self.placements[index % len(self.placements)]["availabilityDomain"])
         labels = {
@@ -282,7 +287,7 @@ class MachineSpec:
 
 
 def machine_spec(record: ResourceRecord, records: Records) -> MachineSpec | None:
-    """The machines of a resource; None where it has none."""
+    """Return the machines that a resource asks for; None for a type without machines."""
     state = record.state
     match record.resource.name:
         case "NodePool":
@@ -317,7 +322,7 @@ def _of_pool(state: JsonObject) -> MachineSpec:
 
 
 def _self_managed(name: str, launch: JsonObject, placement: JsonObject, *, rdma: bool) -> MachineSpec | None:
-    """A machine that joins on its own account; one without user data is no node of a cluster."""
+    """Return a machine that joins by its own script; None without user data, which makes it no node of a cluster."""
     metadata: JsonObject = launch.get("metadata") or {}
     if not metadata.get("user_data"):
         return None
@@ -338,7 +343,7 @@ def _dns_label(name: str) -> str:
 
 
 def read_boot(metadata: Mapping[str, Any], *, self_managed: bool = False) -> BootConfig:
-    """What an instance's metadata make of it: user data, and kubelet's arguments in it.
+    """Return labels and taints from an instance's metadata: its user data, and kubelet's arguments there.
 
     A node of a pool knows from OKE where its cluster is, and runs OKE's own script if it has no user data. A
     self-managed node knows nothing but what its metadata and its script say.
@@ -375,7 +380,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _texts(user_data: str) -> Iterator[str]:
-    """All that is written in user data: the parts of a MIME archive, and files that a part carries encoded."""
+    """Return all texts in user data: the parts of a MIME archive, and files that a part carries in base64."""
     plain = _decoded(user_data)
     if plain is None:
         return

@@ -46,21 +46,21 @@ from llmd_rehearsal.oci_plugin.rules import ServiceRequest, check_request, requi
 from llmd_rehearsal.plugin_values import InitFailed, JsonObject
 
 RETRY_S: Final = 600.0
-"""terraform-provider-oci tries requests again for so long that were one too many (`retry_duration_seconds`)."""
+"""Limit of terraform-provider-oci's retries after `TooManyRequests` (`retry_duration_seconds`)."""
 RETRY_PAUSE_S: Final = 10.0
 NETWORK_RETRY_S: Final = 120.0
-"""As long it sends requests again that got no answer (terraform-provider-oci, internal/tfresource/retry.go)."""
+"""Limit of its retries of requests without an answer (terraform-provider-oci, internal/tfresource/retry.go)."""
 SLOW_FACTOR: Final = 5.0
-"""So many times as long as usual takes what is slow."""
+"""Factor on the duration of work that the fault `slow` hits."""
 OCI_TAGS: Final = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
 """The schema that an identity domain adds to each group (terraform-provider-oci,
 identity_domains_dynamic_resource_group_test.go ignores `schemas`).
 """
 ENHANCED_UPGRADES: Final = 2
-"""As many newer versions are named as upgrades."""
+"""Number of newer Kubernetes versions that a cluster names as upgrades."""
 _DELETED_AFTER_FAILURE: Final = frozenset({"Cluster", "NodePool", "Addon"})
-"""What the plug-in deletes again where OCI did not get it made (terraform-provider-oci, `Create` of these resources).
-The engine knows its id by then, so that updates fail until a refresh finds it gone.
+"""Types that the plug-in deletes where their creation fails (terraform-provider-oci, `Create` of these resources).
+The engine knows the id by then, so that updates fail until a refresh finds the resource gone.
 """
 _WITH_NODES: Final = frozenset({"NodePool", "ClusterNetwork", "Instance"})
 _DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
@@ -68,7 +68,7 @@ _DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """What the engine asks for. `timeout_s` 0 stands for the resource's own limit; `cancelled` ends its waits."""
+    """A request of the engine. `timeout_s` 0 stands for the resource's own limit; `cancelled` ends its waits."""
 
     resource: ResourceType
     name: str
@@ -80,21 +80,21 @@ class ResourceRequest:
 
     @property
     def limit_s(self) -> float:
-        """How long it may take, in OCI's time."""
+        """Limit of the operation in seconds of OCI's time."""
         return self.timeout_s or self.resource.timeout_s
 
     @property
     def plain_inputs(self) -> JsonObject:
-        """The inputs without the bridge's records in them."""
+        """Inputs without the bridge's records in them."""
         inputs: JsonObject = without_defaults(self.inputs)
         return inputs
 
 
 @dataclass(frozen=True)
 class Operations:
-    """What the plug-in does with resources. For use by many threads at once.
+    """The plug-in's operations on resources, for use by many threads at once.
 
-    `api_server` gives the rehearsal's API server as host:port, `add_ons` and `store` act on its cluster, where there
+    `api_server` returns the rehearsal's API server as host:port; `add_ons` and `store` act on its cluster, where there
     is one.
     """
 
@@ -108,11 +108,11 @@ class Operations:
     _admission: threading.Lock = field(default_factory=threading.Lock)
 
     def create(self, request: ResourceRequest) -> JsonObject:
-        """Makes a resource and waits until it is active; the state, in which `id` is its id.
+        """Create a resource and wait until it is active; return its state, in which `id` is its id.
 
         Raises:
-            Refusal: OCI refused; nothing was made.
-            InitFailed: OCI accepted and didn't get it done.
+            OperationRefusal: OCI refused; nothing was created.
+            InitFailed: OCI accepted the request, and its work failed.
         """
         resource = request.resource
         if request.preview:
@@ -160,11 +160,11 @@ class Operations:
         return record
 
     def update(self, id_: str, state: JsonObject, request: ResourceRequest) -> JsonObject:
-        """Changes a resource and waits until it is active; also one that failed before and is unchanged.
+        """Change a resource, wait until it is active and return its state; one that failed before may be unchanged.
 
         Raises:
-            Refusal: OCI refused; nothing was changed.
-            InitFailed: OCI accepted and didn't get it done.
+            OperationRefusal: OCI refused; nothing was changed.
+            InitFailed: OCI accepted the request, and its work failed.
         """
         if request.preview:
             return preview_state(request.resource, request.inputs, state)
@@ -193,8 +193,9 @@ class Operations:
         fault: FaultRule | None,
         before: tuple[ResourceRecord, JsonObject] | None = None,
     ) -> JsonObject:
-        """Does the work that follows a request, and records how it ended. `before` is what was there before an update,
-        and what the engine knew of it.
+        """Do the work that follows an accepted request, record its result and return the state for the engine.
+
+        `before` is, for an update, the resource's earlier record and the state that the engine knew.
         """
         known = before[1] if before else None
         kind = fault.fault if fault else None
@@ -222,9 +223,7 @@ class Operations:
     def _after_failure(
         self, record: ResourceRecord, failed: FailedRequest, error: WorkRequestFailed, seen: str | None
     ) -> ResourceRecord:
-        """What became of a resource whose work failed, as the plug-in saw it last; `seen` is what a fault says of that
-        state.
-        """
+        """Return a resource whose work failed, as the plug-in saw it last, in state `seen` if a fault says so."""
         now = self.records.get(record.id) or record
         by_plug_in, by_oci = record.resource.name in _DELETED_AFTER_FAILURE, seen in oci_resources().gone
         if failed.operation == "create" and (by_plug_in or by_oci) and not isinstance(error, WaitEnded):
@@ -247,11 +246,11 @@ class Operations:
             raise
 
     def delete(self, id_: str, request: ResourceRequest) -> None:
-        """Deletes a resource and waits until it is gone; one that is gone already is no error.
+        """Delete a resource and wait until it is gone; a resource that is gone already is no error.
 
         Raises:
-            Refusal: OCI refused, because something needs the resource still.
-            InitFailed: OCI accepted and didn't get it done.
+            OperationRefusal: OCI refused, because another resource still needs this one.
+            InitFailed: OCI accepted the request, and its work failed.
         """
         record = self.records.get(id_)
         if record is None:
@@ -276,7 +275,7 @@ class Operations:
             raise InitFailed(id_, _recorded(remnant), [failed.failed_work(str(error))]) from None
 
     def _remove(self, record: ResourceRecord) -> None:
-        """Removes a resource, and what can't be without it."""
+        """Remove a resource with all that can't exist without it."""
         name = record.resource.name
         if name in {"Cluster", "NetworkSecurityGroup"}:
             for other in self.records.referring_to(record.id):
@@ -296,7 +295,7 @@ class Operations:
         self.records.remove(record.id)
 
     def read(self, id_: str, inputs: JsonObject) -> tuple[JsonObject, JsonObject] | None:
-        """State and inputs of a resource as it is now; None where it is gone.
+        """Return state and inputs of a resource as it is now; None where it is gone.
 
         An identity domain answers a group's tags only to those who ask for them, which the plug-in does not
         (terraform-provider-oci, issue 2418).
@@ -309,7 +308,12 @@ class Operations:
         return _recorded(record), inputs or record.inputs
 
     def _fault_of(self, request: ResourceRequest, operation: str) -> FaultRule | None:
-        """The fault that the request meets on its way in; one too many requests are tried again."""
+        """Return the fault that hits the request's work, or None, once the request has come through.
+
+        Raises:
+            ServiceError: a fault refuses the request at once.
+            NoAnswerError: a fault loses the request on its way.
+        """
         type_, inputs = request.resource.name, request.plain_inputs
         names = [request.name, str(inputs.get("displayName") or inputs.get("name") or "")]
         waited_s = 0.0
@@ -334,19 +338,19 @@ class Operations:
 
 
 def _in_state(record: ResourceRecord, state: str) -> ResourceRecord:
-    """The record in another state of its life, where its type has one."""
+    """Return the record with another `state`, where its type has that property."""
     if "state" not in {**record.resource.outputs, **record.resource.inputs}:
         return record
     return replace(record, state={**record.state, "state": state})
 
 
 def _recorded(record: ResourceRecord) -> JsonObject:
-    """What the engine records."""
+    """Return a resource's state as the engine records it."""
     return {**record.state, META: meta(record.resource)}
 
 
 def active_state(resource: ResourceType) -> str:
-    """The state of a resource that is there and well, such as `ACTIVE` or `AVAILABLE`."""
+    """Return the state of a healthy resource of that type, such as `ACTIVE` or `AVAILABLE`."""
     type_ = resource.token.split("/")[1].partition(":")[0]
     words: Any = lifecycles()["states"]
     return next((word.upper() for word, types in words.items() if type_ in types), "ACTIVE")
@@ -354,7 +358,7 @@ def active_state(resource: ResourceType) -> str:
 
 @dataclass(frozen=True)
 class NewResource:
-    """A resource that comes to be. `state` is what the inputs say, `api_server` the rehearsal's, as host:port."""
+    """A resource being created. `state` is made of its inputs; `api_server` is the rehearsal's, as host:port."""
 
     resource: ResourceType
     id: str
@@ -364,17 +368,17 @@ class NewResource:
     api_server: str = ""
 
     def child_id(self, kind: str) -> str:
-        """The id of something that comes with it."""
+        """Return an id for a resource of that kind that OCI creates with this one."""
         return f"ocid1.{kind}.oc1.{region_facts().key(self.region).lower()}.aaaaaaaa{self.id[-52:]}"
 
     def state_of(self, key: str) -> JsonObject:
-        """The state of the resource that one of the inputs names; empty for one that was there before."""
+        """Return the state of the resource that an input names; empty for one from before the rehearsal."""
         record = self.records.get(self.state[key])
         return record.state if record else {}
 
 
 def first_state(new: NewResource, inputs: JsonObject) -> JsonObject:
-    """All outputs of a new resource."""
+    """Return all outputs of a new resource."""
     resource = new.resource
     properties = {**resource.outputs, **resource.inputs}
     filled = {name: with_computed(schema, inputs.get(name)) for name, schema in properties.items()}
@@ -395,7 +399,7 @@ def first_state(new: NewResource, inputs: JsonObject) -> JsonObject:
 
 
 def next_state(resource: ResourceType, before: JsonObject, inputs: JsonObject) -> JsonObject:
-    """The outputs of a resource that is changed."""
+    """Return the outputs of a resource after a change to those inputs."""
     properties = {**resource.outputs, **resource.inputs}
     filled = {name: with_computed(schema, inputs.get(name), before.get(name)) for name, schema in properties.items()}
     dropped = {name for name, schema in resource.inputs.items() if not schema.computed and name not in inputs}
@@ -409,7 +413,7 @@ def next_state(resource: ResourceType, before: JsonObject, inputs: JsonObject) -
 
 
 def _reworded(resource: ResourceType, state: JsonObject) -> JsonObject:
-    """What OCI answers in other words than those of the request."""
+    """Return the properties that OCI answers in another form than the request's."""
     if resource.name == "DomainsDynamicResourceGroup":
         return {"schemas": sorted({*state["schemas"], OCI_TAGS})}
     settings: JsonObject | None = state.get("nodeEvictionNodePoolSettings")
@@ -420,7 +424,7 @@ def _reworded(resource: ResourceType, state: JsonObject) -> JsonObject:
 
 
 def _duration(text: str) -> str:
-    """A time of hours, minutes and seconds in the largest units (Java, Duration.toString)."""
+    """Return an ISO 8601 duration in its largest units, as OCI answers it (Java, Duration.toString)."""
     parts = _DURATION.fullmatch(text)
     if parts is None:
         raise invalid(f"Invalid evictionGraceDuration: {text}")

@@ -15,7 +15,7 @@ from llmd_rehearsal.oci_plugin.facts import ResourceType, lifecycles, resource_o
 from llmd_rehearsal.plugin_values import JsonObject
 
 DEFAULT_TIME_SCALE: Final = 0.001
-"""A cluster that OCI makes in seven minutes is there in less than half a second."""
+"""Wall seconds for a second of OCI's: a cluster that takes seven minutes is there in less than half a second."""
 _OCID: Final = re.compile(r"ocid1\.[a-z0-9]+\.[A-Za-z0-9.\-_]+")
 
 
@@ -31,12 +31,12 @@ class ResourceRecord:
 
     @property
     def resource(self) -> ResourceType:
-        """Its type."""
+        """Type of the resource."""
         return resource_of(self.token)
 
     @property
     def display_name(self) -> str:
-        """What people know it by."""
+        """Name that people know the resource by; its id where it has none."""
         return self.state.get("displayName") or self.state.get("name") or self.id
 
 
@@ -56,43 +56,43 @@ class Records:
             self._journal = journal.open("a")
 
     def close(self) -> None:
-        """Ends the journal."""
+        """Close the journal."""
         if self._journal is not None:
             self._journal.close()
 
     def get(self, id_: str) -> ResourceRecord | None:
-        """The record, or None."""
+        """Return the record with that id, or None."""
         with self._lock:
             return self._records.get(id_)
 
     def is_deleted(self, id_: str) -> bool:
-        """Whether it was there once and was deleted."""
+        """Tell whether a resource with that id was deleted."""
         with self._lock:
             return id_ in self._deleted
 
     def all_of(self, name: str) -> list[ResourceRecord]:
-        """The records of a type, such as `Subnet`."""
+        """Return the records of a type, such as `Subnet`."""
         with self._lock:
             return list(self._by_type.get(name, {}).values())
 
     def referring_to(self, id_: str) -> list[ResourceRecord]:
-        """The records that name another."""
+        """Return the records whose state names that id."""
         with self._lock:
             return [self._records[user] for user in sorted(self._referring.get(id_, ())) if user != id_]
 
     def with_machines(self, but: str) -> list[ResourceRecord]:
-        """The records with machines, except one."""
+        """Return the records with machines, except the one with the id `but`."""
         with self._lock:
             return [record for record in self._records.values() if record.machines and record.id != but]
 
     def put(self, record: ResourceRecord) -> None:
-        """Adds a record or replaces it."""
+        """Add a record, or replace the one with its id."""
         with self._lock:
             self._set(record)
             self._write(asdict(record))
 
     def remove(self, id_: str) -> None:
-        """Removes a record; it stays known that there was one."""
+        """Remove a record; its id stays known as deleted."""
         with self._lock:
             self._unset(id_)
             self._deleted.add(id_)
@@ -133,9 +133,9 @@ class Records:
 
 
 def read_journal(journal: Path) -> list[JsonObject]:
-    """Its changes, oldest first: the rows that `Records` writes.
+    """Return a journal's changes, oldest first: the rows that `Records` writes.
 
-    A last line without its end is left out: it is being written, or its writer was killed.
+    A last line without a newline is left out: it is being written, or its writer was killed.
     """
     rows: list[JsonObject] = [json.loads(line) for line in journal.read_text().split("\n")[:-1]]
     return rows
@@ -146,12 +146,12 @@ def _references(record: ResourceRecord) -> set[str]:
 
 
 def new_id(resource: ResourceType, key: str) -> str:
-    """An OCID that no other resource has; `key` is the region's, such as `IAD`."""
+    """Return an OCID that no other resource has; `key` is the region's, such as `IAD`."""
     return f"ocid1.{resource.name.lower()}.oc1.{key.lower()}.aaaaaaaa{secrets.token_hex(26)}"
 
 
 def request_id() -> str:
-    """An id as OCI gives to every request."""
+    """Return an id as OCI gives it to every request."""
     return "/".join(secrets.token_hex(16).upper() for _ in range(3))
 
 
@@ -174,7 +174,7 @@ class WorkRequestFailed(Exception):
 
 
 class NodesNotJoined(WorkRequestFailed):
-    """Machines run and are no nodes of the cluster."""
+    """Machines that run without joining the cluster as nodes."""
 
 
 class WaitEnded(WorkRequestFailed):
@@ -182,18 +182,18 @@ class WaitEnded(WorkRequestFailed):
 
 
 def invalid(message: str) -> ServiceError:
-    """A parameter that OCI doesn't take."""
+    """Return the error of a parameter that OCI refuses."""
     return ServiceError(400, "InvalidParameter", message)
 
 
 def limit_exceeded(name: str) -> ServiceError:
-    """No more of it is allowed."""
+    """Return the error of a request beyond the service limit of that name."""
     advice = "Request a service limit increase from the service limits page in the console."
     return ServiceError(400, "LimitExceeded", f"The following service limits were exceeded: {name}. {advice}")
 
 
 def not_found(id_: str) -> ServiceError:
-    """No such thing, or none that one may see."""
+    """Return the error of an id that OCI doesn't know, or that the caller may not see."""
     return ServiceError(404, "NotAuthorizedOrNotFound", f"Authorization failed or requested resource not found: {id_}")
 
 
@@ -205,11 +205,11 @@ class RegionClock:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Ends all waits that nothing else can end."""
+        """End all waits that have no event of their own."""
         self._cancelled.set()
 
     def wait(self, seconds: float, cancelled: threading.Event | None = None) -> None:
-        """Waits so many of OCI's seconds. Raises WaitEnded when cancelled meanwhile."""
+        """Wait so many of OCI's seconds. Raises WaitEnded when cancelled meanwhile."""
         if (cancelled or self._cancelled).wait(seconds * self.scale):
             raise WaitEnded("the operation was cancelled")
 
@@ -221,10 +221,10 @@ class RegionClock:
         cancelled: threading.Event | None = None,
         factor: float = 1.0,
     ) -> None:
-        """Waits as long as an operation takes, or `factor` times as long.
+        """Wait as long as an operation takes, or `factor` times as long.
 
         Raises:
-            WaitEnded: the engine's limit is shorter; it has passed.
+            WaitEnded: the engine's limit is shorter, and has passed.
         """
         durations = lifecycles()["durations_s"]
         seconds = durations.get(resource.token, durations["default"])[operation] * factor
@@ -233,6 +233,6 @@ class RegionClock:
         self.wait(seconds, cancelled)
 
     def give_up(self, limit_s: float, cancelled: threading.Event | None = None) -> str:
-        """Waits until the limit is over, and gives the provider's words for that."""
+        """Wait until the limit is over, and return the provider's words for a timeout."""
         self.wait(limit_s, cancelled)
         return f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {limit_s / 60:.0f}m0s)"

@@ -36,7 +36,7 @@ _LIFECYCLE = "lifecycleState"
 
 
 class RestApi:
-    """Answers requests. What a cluster network misses after a detachment is launched after a while."""
+    """Answers to requests. Machines that a pool lacks after a detachment are launched later, in a thread."""
 
     def __init__(self, records: Records, machines: Machines, faults: Faults, clock: RegionClock) -> None:
         self._records = records
@@ -45,7 +45,7 @@ class RestApi:
         self._clock = clock
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: JsonObject) -> Any:
-        """The document at a path, such as `/20160918/instancePools/ocid1...`; lists have what the query is true of.
+        """Return the document at a path, such as `/20160918/instancePools/ocid1...`; lists have the matching items.
 
         Raises:
             ServiceError: OCI refuses.
@@ -132,7 +132,7 @@ class RestApi:
         return {**summary, _LIFECYCLE: "DETACHING"}
 
     def _launch(self, id_: str) -> None:
-        """As a pool does: again and again while no machine is free."""
+        """Launch missing machines as a pool does, trying again while no machine is free."""
         with suppress(ServiceError, WaitEnded):
             while True:
                 record = self._records.get(id_)
@@ -162,7 +162,7 @@ def _pool(record: ResourceRecord) -> JsonObject:
 
 
 def _instance(record: ResourceRecord, machine: JsonObject) -> JsonObject:
-    """An `InstanceSummary`."""
+    """Return an `InstanceSummary` of OCI's API."""
     return {
         "id": machine["id"],
         "displayName": machine["name"],
@@ -174,7 +174,7 @@ def _instance(record: ResourceRecord, machine: JsonObject) -> JsonObject:
 
 
 def serve_rest(api: RestApi, port: int) -> ThreadingHTTPServer:
-    """Serves on a port of 127.0.0.1, in threads of its own, until it is shut down."""
+    """Serve on a port of 127.0.0.1, in threads of its own, until the returned server is shut down."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -201,7 +201,7 @@ def serve_rest(api: RestApi, port: int) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-            """Nothing: the plug-in's log is of the engine's calls."""
+            """Log nothing: the plug-in's log is for the engine's calls."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,8 +1,8 @@
-"""What OCI's services refuse: requests to create, change or delete a resource that break a rule of theirs.
+"""Rules by which OCI's services refuse requests to create, change or delete a resource.
 
-Only rules that Oracle has written down, which each function names, and what follows from other resources: what they
-refer to, what stands in the way of their end, and names that only one may have. What no stack asks for isn't refused.
-One table at the end has the rule of each type; a type without one is never refused.
+The rules are those that Oracle has written down, which each function names, and those that follow from other
+resources: references, deletions that are blocked, and names that must be unique. Only the kit's requests are covered.
+One table at the end has the rule of each type; a type without a rule is never refused.
 """
 
 import re
@@ -49,25 +49,25 @@ class ServiceRequest:
 
     @property
     def facts(self) -> OciRegion:
-        """What is fixed in the region."""
+        """Fixed facts of the region."""
         return region_facts()
 
     @property
     def id(self) -> str:
-        """The id of the resource that is changed, or an empty text."""
+        """Id of the resource that is changed, or an empty text."""
         return self.before.id if self.before else ""
 
     def others(self, name: str | None = None) -> list[ResourceRecord]:
-        """The other resources of a type, by default of the same one."""
+        """Return the other resources of a type, by default of the request's own type."""
         return [record for record in self.records.all_of(name or self.resource.name) if record.id != self.id]
 
     def require(self, id_: Any, *names: str) -> ResourceRecord | None:
-        """The record that an input names, which must be of one of the types.
+        """Return the record that an input names, which must be of one of the types.
 
-        None for what was there before the rehearsal: it is taken to be right.
+        Return None for a resource from before the rehearsal, which is taken to be right.
 
         Raises:
-            ServiceError: it was deleted, isn't an OCID, or is something else.
+            ServiceError: the resource was deleted or has another type, or the input isn't an OCID.
         """
         if not id_:
             return None
@@ -82,26 +82,26 @@ class ServiceRequest:
         return record
 
     def require_domain(self, name: str | None) -> None:
-        """Raises ServiceError for an availability domain that the region hasn't."""
+        """Raise ServiceError for an availability domain that the region hasn't."""
         if name and not self.facts.has_domain(self.region, name):
             raise invalid(f"Invalid availabilityDomain {name}: {self.region} has {self.facts.domains(self.region)}")
 
     def require_groups(self, ids: Any, vcn_id: str | None) -> None:
-        """Raises ServiceError where network security groups aren't there or are another network's."""
+        """Raise ServiceError for network security groups that don't exist or belong to another VCN."""
         for id_ in ids or ():
             group = self.require(id_, "NetworkSecurityGroup")
             if group is not None and vcn_id and group.state["vcnId"] != vcn_id:
                 raise invalid(f"NetworkSecurityGroup {id_} is not in VCN {vcn_id}")
 
     def require_subnet(self, id_: str | None, vcn_id: str | None = None) -> ResourceRecord | None:
-        """The subnet, which must be in the VCN."""
+        """Return the subnet, which must be in the VCN; None for one from before the rehearsal."""
         subnet = self.require(id_, "Subnet")
         if subnet is not None and vcn_id and subnet.state["vcnId"] != vcn_id:
             raise invalid(f"Subnet {id_} is not in VCN {vcn_id}")
         return subnet
 
     def refuse_same_name(self, key: str, code: str = "Conflict") -> None:
-        """Raises ServiceError where another resource of the type and compartment has the same name."""
+        """Raise ServiceError where another resource of the type and compartment has the same name."""
         name, compartment = self.inputs.get(key), self.inputs.get("compartmentId")
         for other in self.others():
             if name and other.state.get(key) == name and other.state.get("compartmentId") == compartment:
@@ -109,14 +109,14 @@ class ServiceRequest:
 
 
 def check_request(request: ServiceRequest) -> None:
-    """Raises ServiceError where OCI would refuse the request."""
+    """Raise ServiceError where OCI would refuse the request."""
     rule = _RULES.get(request.resource.name)
     if rule is not None:
         rule(request)
 
 
 def require_unused(record: ResourceRecord, records: Records) -> None:
-    """Raises ServiceError, in the words of OCI's services, where something needs the resource still."""
+    """Raise ServiceError, in the words of OCI's services, where another resource still needs this one."""
     blockers: Any = lifecycles()["blockers"].get(record.token, ())
     kind = record.resource.name
     for other in records.referring_to(record.id):
@@ -135,7 +135,7 @@ def require_unused(record: ResourceRecord, records: Records) -> None:
 
 
 def _network(text: Any) -> IPv4Network:
-    """A range in CIDR notation."""
+    """Return a range from its CIDR notation."""
     try:
         return IPv4Network(text)
     except ValueError:
@@ -150,7 +150,7 @@ def _network_of_size(text: Any) -> IPv4Network:
 
 
 def _ranges_of(vcn: JsonObject) -> list[IPv4Network]:
-    """The ranges of a VCN."""
+    """Return the ranges of a VCN."""
     return [_network(text) for text in vcn.get("cidrBlocks") or filter(None, [vcn.get("cidrBlock")])]
 
 
@@ -172,7 +172,7 @@ def _in_subnet(request: ServiceRequest) -> None:
 
 
 def _vcn(request: ServiceRequest) -> None:
-    """Ranges of a VCN are apart and contain its subnets (OCI documentation, VCNs and Subnets)."""
+    """Require disjoint ranges that contain the VCN's subnets (OCI documentation, VCNs and Subnets)."""
     _check_dns_label(request)
     ranges = [
         _network_of_size(text)
@@ -190,7 +190,9 @@ def _vcn(request: ServiceRequest) -> None:
 
 
 def _subnet(request: ServiceRequest) -> None:
-    """Inside the VCN's ranges and apart from other subnets, DNS labels unique (OCI documentation, VCNs and Subnets)."""
+    """Require a range inside the VCN's and apart from other subnets, and a DNS label that is unique in the VCN (OCI
+    documentation, VCNs and Subnets).
+    """
     inputs, vcn = request.inputs, request.require(request.inputs["vcnId"], "Vcn")
     request.require_domain(inputs.get("availabilityDomain"))
     _check_dns_label(request)
@@ -226,7 +228,7 @@ def _require_same_vcn(request: ServiceRequest, id_: str | None, *names: str) -> 
 
 
 def _gateway(request: ServiceRequest) -> None:
-    """One of each kind for a VCN (OCI documentation, Service Limits, VCN)."""
+    """Refuse a second gateway of its kind in a VCN (OCI documentation, Service Limits, VCN)."""
     _in_vcn(request)
     if any(other.state["vcnId"] == request.inputs["vcnId"] for other in request.others()):
         names = {"InternetGateway": "internet-gateway-count", "NatGateway": "nat-gateway-count"}
@@ -242,8 +244,8 @@ def _route_table(request: ServiceRequest) -> None:
 
 
 def _security_rule(request: ServiceRequest) -> None:
-    """Rules of a group; those that name another group name one of the same VCN (OCI documentation, Network Security
-    Groups).
+    """Require that groups in a rule are of the same VCN, and limit the rules of a group (OCI documentation, Network
+    Security Groups).
     """
     inputs = request.inputs
     group = request.require(inputs["networkSecurityGroupId"], "NetworkSecurityGroup")
@@ -261,7 +263,7 @@ def _security_rule(request: ServiceRequest) -> None:
 
 
 def _export(request: ServiceRequest) -> None:
-    """A path is exported once in an export set (OCI API, CreateExportDetails)."""
+    """Refuse a path that the export set has already (OCI API, CreateExportDetails)."""
     inputs = request.inputs
     request.require(inputs["fileSystemId"], "FileSystem")
     for other in request.others():
@@ -277,7 +279,9 @@ def _bastion(request: ServiceRequest) -> None:
 
 
 def _policy(request: ServiceRequest) -> None:
-    """Names are unique (OCI API, CreatePolicyDetails), statements as OCI documentation, Policy Syntax, has them."""
+    """Require a unique name (OCI API, CreatePolicyDetails) and statements of the documented syntax (OCI documentation,
+    Policy Syntax).
+    """
     request.refuse_same_name("name", "PolicyAlreadyExists")
     for statement in request.inputs["statements"]:
         if not (_STATEMENT.fullmatch(statement.strip()) or _OTHER.fullmatch(statement.strip())):
@@ -285,7 +289,7 @@ def _policy(request: ServiceRequest) -> None:
 
 
 def _dynamic_group(request: ServiceRequest) -> None:
-    """Groups are the tenancy's, their names unique (OCI API, CreateDynamicGroupDetails)."""
+    """Require the tenancy as compartment, and a unique name (OCI API, CreateDynamicGroupDetails)."""
     request.refuse_same_name("name", "DynamicGroupAlreadyExists")
     if not request.inputs["compartmentId"].startswith(_TENANCY):
         raise invalid("Dynamic groups must be created in the root compartment of the tenancy")
@@ -293,7 +297,7 @@ def _dynamic_group(request: ServiceRequest) -> None:
 
 
 def _matching_rule(request: ServiceRequest) -> None:
-    """OCI documentation, Writing Matching Rules to Define Dynamic Groups."""
+    """Require the documented syntax (OCI documentation, Writing Matching Rules to Define Dynamic Groups)."""
     rule = request.inputs["matchingRule"]
     if not _MATCHING.fullmatch(rule):
         raise invalid(f"Failed to parse the matching rule: {rule}")
@@ -303,13 +307,13 @@ def _matching_rule(request: ServiceRequest) -> None:
 
 
 def _require_shape(request: ServiceRequest, shape: str) -> None:
-    """Raises ServiceError for a shape that there isn't."""
+    """Raise ServiceError for an unknown shape."""
     if shape not in request.facts.shapes and catalogue.shape(shape) is None:
         raise invalid(f"Invalid nodeShape: Node shape {shape} is not available in {request.region}")
 
 
 def _require_small_metadata(request: ServiceRequest, *metadata: JsonObject | None) -> None:
-    """Raises ServiceError for more metadata than an instance takes (OCI API, LaunchInstanceDetails)."""
+    """Raise ServiceError for more metadata than an instance takes (OCI API, LaunchInstanceDetails)."""
     size = sum(len(key) + len(str(value)) for part in metadata for key, value in (part or {}).items())
     if size > request.facts.metadata_limit_bytes:
         limit = request.facts.metadata_limit_bytes
@@ -332,7 +336,7 @@ def _instance(request: ServiceRequest) -> None:
 
 
 def _require_boot_metadata_unchanged(request: ServiceRequest) -> None:
-    """What an instance boots with stays as it was at launch (OCI API, UpdateInstanceDetails, `metadata`)."""
+    """Refuse changes of metadata that an instance boots with (OCI API, UpdateInstanceDetails, `metadata`)."""
     if request.before is None:
         return
     before: JsonObject = request.before.state.get("metadata") or {}
@@ -352,7 +356,7 @@ def _launch(request: ServiceRequest, launch: JsonObject, vnic: JsonObject | None
 
 
 def _cluster_network(request: ServiceRequest) -> None:
-    """Only shapes with an RDMA network (OCI documentation, Cluster Networks)."""
+    """Require a shape with an RDMA network (OCI documentation, Cluster Networks)."""
     inputs, placement = request.inputs, request.inputs["placementConfiguration"]
     request.require_domain(placement["availabilityDomain"])
     request.require_subnet(placement.get("primarySubnetId") or dig(placement, "primaryVnicSubnets", "subnetId"))
@@ -368,7 +372,7 @@ def _cluster_network(request: ServiceRequest) -> None:
 
 
 def _version_of(text: str) -> tuple[int, ...]:
-    """`v1.34.2` as numbers."""
+    """Return a version such as `v1.34.2` as numbers."""
     try:
         return tuple(int(part) for part in text.removeprefix("v").split("."))
     except ValueError:
@@ -390,7 +394,9 @@ def _cluster(request: ServiceRequest) -> None:
 
 
 def _version(request: ServiceRequest) -> None:
-    """One minor version up at a time (OCI documentation, Upgrading Clusters to Newer Kubernetes Versions)."""
+    """Require a known version, at most one minor version up (OCI documentation, Upgrading Clusters to Newer Kubernetes
+    Versions).
+    """
     version = request.inputs["kubernetesVersion"]
     known = request.facts.kubernetes_versions
     if version not in known:
@@ -404,7 +410,7 @@ def _version(request: ServiceRequest) -> None:
 
 
 def _ranges(inputs: JsonObject, vcn: list[IPv4Network]) -> None:
-    """Ranges of VCN, services and pods are apart (OCI documentation, CIDR Blocks and Kubernetes)."""
+    """Require disjoint ranges of VCN, services and pods (OCI documentation, CIDR Blocks and Kubernetes)."""
     options: JsonObject = dig(inputs, "options", "kubernetesNetworkConfig") or {}
     services = _network(options.get("servicesCidr") or SERVICES)
     if any(services.overlaps(cidr) for cidr in vcn):
@@ -441,7 +447,7 @@ def _node_pool(request: ServiceRequest) -> None:
 
 
 def _node_version(request: ServiceRequest, of_cluster: str | None) -> None:
-    """Nodes aren't ahead of their cluster, nor more than three versions behind (Kubernetes, Version Skew Policy)."""
+    """Require nodes that aren't ahead of their cluster or too far behind (Kubernetes, Version Skew Policy)."""
     version = request.inputs.get("kubernetesVersion")
     if not version or not of_cluster:
         return
@@ -454,7 +460,7 @@ def _node_version(request: ServiceRequest, of_cluster: str | None) -> None:
 
 
 def _image_version(request: ServiceRequest, of_cluster: str | None) -> None:
-    """OKE's own images carry the version that they are for (on creation: oracle-devrel/terraform-oci-arch-ci-cd-devops,
+    """Require the version that OKE's own image is for (on creation: oracle-devrel/terraform-oci-arch-ci-cd-devops,
     issue 14; taken to be the same for changes).
     """
     name = request.facts.image_name(dig(request.inputs, "nodeSourceDetails", "imageId"), request.region)
@@ -495,7 +501,9 @@ def _pool_compute_cluster(request: ServiceRequest, details: JsonObject, shape: s
 
 
 def _addon(request: ServiceRequest) -> None:
-    """Add-ons are those of OKE, for enhanced clusters (OCI documentation, Comparing Enhanced and Basic Clusters)."""
+    """Require an add-on of OKE, and an enhanced cluster that hasn't it yet (OCI documentation, Comparing Enhanced and
+    Basic Clusters).
+    """
     inputs, cluster = request.inputs, request.require(request.inputs["clusterId"], "Cluster")
     name: Any = inputs["addonName"]
     if name not in request.facts.add_ons:

@@ -47,14 +47,14 @@ from llmd_rehearsal.plugin_protocol import (
 from llmd_rehearsal.plugin_values import InitFailed, JsonObject, OperationRefusal, without_secrets
 
 VERSION: Final = "4.20.0"
-"""What it answers as."""
+"""Version with which the plug-in answers."""
 SESSIONS: Final = 64
-"""How many instances are kept; an engine seldom has more than a few, and each run has its own."""
+"""Provider instances that are kept; an engine seldom has more than a few, and each run has its own."""
 
 
 @dataclass(frozen=True)
 class PluginOptions:
-    """What the plug-in is started with. `kubeconfig` is of the one cluster behind all, `journal` keeps the records.
+    """Options of the plug-in. `kubeconfig` is of the one cluster behind all of OKE's, `journal` keeps the records.
 
     `helm` is the path of Helm, which installs add-ons; without it they are known to OCI only. `etcd` is the address of
     the cluster's etcd, whose objects go with an OKE cluster. On `rest_port` OCI's own API answers too.
@@ -72,14 +72,14 @@ class PluginOptions:
     autoscaler_time_scale: float = 1.0
 
     def cluster(self) -> Cluster:
-        """A client of the cluster. Raises Unreachable where the kubeconfig names none."""
+        """Return a client of the cluster. Raises Unreachable where the kubeconfig names none."""
         access = find_access(load(str(self.kubeconfig)))
         if access is None:
             raise Unreachable(str(self.kubeconfig), "it names no cluster")
         return Cluster(access)
 
     def api_server(self) -> str:
-        """The API server of the kubeconfig, as host:port."""
+        """Return the kubeconfig's API server as host:port, or an empty text without a kubeconfig."""
         if self.kubeconfig is None or not self.kubeconfig.exists():
             return ""
         config: Any = yaml.safe_load(self.kubeconfig.read_text())
@@ -88,7 +88,7 @@ class PluginOptions:
 
 
 def start(port: int = 0, options: PluginOptions | None = None) -> PluginServer:
-    """Serves on a port of 127.0.0.1, by default a free one."""
+    """Serve on a port of 127.0.0.1, by default a free one."""
     servicer = OciServicer(options or PluginOptions())
     return serve(servicer, port, servicer.end)
 
@@ -136,14 +136,14 @@ class OciServicer(PluginServicer):
 
     @property
     def engine_version(self) -> str:
-        """The library's, or else the engine warns."""
+        """Version of the Pulumi library for OCI; the engine warns where the plug-in answers another."""
         try:
             return metadata.version("pulumi-oci")
         except metadata.PackageNotFoundError:
             return VERSION
 
     def end(self) -> None:
-        """Ends what is under way."""
+        """End all operations that are under way, and stop serving OCI's own API."""
         if self._rest is not None:
             self._rest.shutdown()
             self._rest.server_close()
@@ -155,7 +155,7 @@ class OciServicer(PluginServicer):
         self._records.close()
 
     def _session(self, context: Message) -> OciSession:
-        """The provider instance behind a connection; the latest for a connection made anew."""
+        """Return the provider instance behind a connection; the latest one for a new connection."""
         with self._lock:
             latest = next(reversed(self._sessions.values()), OciSession())
             return self._sessions.get(context.peer(), latest)
@@ -253,8 +253,8 @@ class OciServicer(PluginServicer):
 
 @contextmanager
 def _failures_of(operation: str, urn: str) -> Generator[None]:
-    """Has the failure of a resource that is there, or was for a while, say what failed, as the bridge of Terraform's
-    providers does (pulumi-terraform-bridge, pkg/tfbridge/provider.go, `Create` and `Update`).
+    """Name operation and resource in each InitFailed that the block raises, as the bridge of Terraform's providers does
+    (pulumi-terraform-bridge, pkg/tfbridge/provider.go, `Create` and `Update`).
     """
     try:
         yield
