@@ -1,4 +1,4 @@
-"""From benchmarks of single servers to the best topology. Pure Python: no Pulumi, no cluster.
+"""Tuner of deployments: from benchmarks of single servers to the best topology. Pure Python: no Pulumi, no cluster.
 
 `waits` → `servers` (what one server does) → `measurements` (rows of servers) → `calibration` (figures fitted to them),
 `search` (all deployments in closed form) and `simulation` (a few, event by event) → `ranking` (the best, how sure
