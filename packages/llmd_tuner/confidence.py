@@ -34,7 +34,7 @@ class Confidence:
 
     @property
     def measured(self) -> bool:
-        """Whether prefill or decode was fitted to measurements."""
+        """True where prefill or decode was fitted to measurements."""
         return self.prefill_error is not None or self.decode_error is not None
 
     @property

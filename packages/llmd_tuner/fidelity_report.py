@@ -1,4 +1,4 @@
-"""The fidelity report: errors by group, subject and metric, as tables, Markdown, plain data, and a page with plots."""
+"""Fidelity report: errors by group, subject and metric, as tables, Markdown, plain data, and a page with plots."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -52,29 +52,29 @@ class Errors:
 
     @property
     def title(self) -> str:
-        """Of what it is, and the metric: `decode TPSG`."""
+        """Subject and metric: `decode TPSG`."""
         return f"{self.subject} {self.metric.title}"
 
     @property
     def mean_absolute(self) -> float:
-        """MAPE as a share."""
+        """Mean absolute error (MAPE) as a share."""
         return mean_absolute_error([entry.compared for entry in self.entries])
 
     @property
     def worst(self) -> CaseFigure:
-        """What is furthest off."""
+        """Figure that is furthest off."""
         return max(self.entries, key=lambda entry: abs(entry.compared.error))
 
     @property
     def rehearsed_mean_absolute(self) -> float | None:
-        """MAPE of the rehearsal, where there was one."""
+        """Mean absolute error of the rehearsal, where there was one."""
         figures = [entry.rehearsed for entry in self.entries if entry.rehearsed]
         return mean_absolute_error(figures) if figures else None
 
 
 @dataclass(frozen=True)
 class CaseGroup:
-    """The cases of one standing; of another image, those of one image."""
+    """Cases of one standing; of another image, those of one image."""
 
     standing: Standing
     cases: tuple[Case, ...]
@@ -82,17 +82,17 @@ class CaseGroup:
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """Title of the group."""
         return self.standing.title if self.image is None else f"{self.standing.title}: {self.image}"
 
     @cached_property
     def metrics(self) -> tuple[Errors, ...]:
-        """What can be compared, metric by metric."""
+        """Errors of each metric that can be compared."""
         return tuple(self._metrics())
 
     @property
     def circumstances(self) -> list[str]:
-        """On what, with what and by whom the references were measured, and what is to be known of them."""
+        """Circumstances of the references: GPU, image and tool of each measurement, and its notes."""
         rows = [case.reference for case in self.cases]
         seen = dict.fromkeys(f"{row.gpu}, {row.image or 'image not told'}, {row.origin.tool}" for row in rows)
         return [*seen, *dict.fromkeys(note for row in rows for note in row.notes)]
@@ -110,7 +110,7 @@ class CaseGroup:
 
 @dataclass(frozen=True)
 class Report:
-    """All of it. `figures` says which latency figures were judged, with the images behind them."""
+    """Everything that was compared. `figures` says which latency figures were judged, with the images behind them."""
 
     model: str
     gpu: str
@@ -121,7 +121,7 @@ class Report:
 
     @cached_property
     def groups(self) -> tuple[CaseGroup, ...]:
-        """The groups that have cases, what counts first."""
+        """Groups that have cases, counted ones first."""
         cases: dict[tuple[Standing, str | None], list[Case]] = {}
         for case in self.cases:
             image = case.reference.image if case.standing is Standing.OTHER_IMAGE else None
@@ -131,7 +131,7 @@ class Report:
         return tuple(CaseGroup(standing, tuple(cases[standing, image]), image) for standing, image in keys)
 
     def beyond(self, most_error: float) -> list[tuple[CaseGroup, Errors]]:
-        """The metrics of counted groups whose mean absolute error is larger."""
+        """Return the metrics of counted groups whose mean absolute error is larger."""
         return [
             (group, errors)
             for group in self.groups
@@ -142,12 +142,12 @@ class Report:
 
     @property
     def counted(self) -> bool:
-        """Whether there is anything whose errors count."""
+        """True where any group has errors that count."""
         return any(group.standing.counted and group.metrics for group in self.groups)
 
 
 def named(row: Row) -> str:
-    """A deployment and its load in a few words: `decode tp2 2/256 C 64`, `8p-tp1-2d-tp4 5151/281 45/s`."""
+    """Return a deployment and its load in a few words: `decode tp2 2/256 C 64`, `8p-tp1-2d-tp4 5151/281 45/s`."""
     role = "" if row.subject == "end-to-end" else f"{row.subject} "
     level = f"C {row.concurrency:g}" if row.arrival == "closed" else f"{row.offered_requests_per_s:g}/s"
     return f"{role}{deployment(row)} {row.input_tokens:.0f}/{row.output_tokens:.0f} {level}"
@@ -160,7 +160,7 @@ def _entries(case: Case) -> Iterator[CaseFigure]:
 
 
 def all_entries(groups: Sequence[CaseGroup]) -> Iterator[tuple[CaseGroup, Errors, CaseFigure]]:
-    """Every figure of every group."""
+    """Yield every figure of every group."""
     for group in groups:
         for errors in group.metrics:
             yield from ((group, errors, entry) for entry in errors.entries)
@@ -168,7 +168,7 @@ def all_entries(groups: Sequence[CaseGroup]) -> Iterator[tuple[CaseGroup, Errors
 
 @dataclass(frozen=True)
 class FidelityVerdict:
-    """The means of counted groups that are beyond `most_error`, a share; `counted`: whether there are any to judge."""
+    """Means of counted groups that are beyond `most_error`, a share; `counted` is False where there are none to judge."""
 
     most_error: float
     counted: bool
@@ -176,7 +176,7 @@ class FidelityVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether there was something to judge, and all of it is within the limit."""
+        """True where there was something to judge, and all of it is within the limit."""
         return self.counted and not self.beyond
 
     def __str__(self) -> str:
@@ -188,7 +188,7 @@ class FidelityVerdict:
         return "\n".join((f"Mean errors above {self.most_error:.1%}:", *lines))
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the verdict as plain data."""
         return {
             "passed": self.passed,
             "max_error": self.most_error,
@@ -206,12 +206,12 @@ class FidelityVerdict:
 
 
 def verdict_of(report: Report, most_error: float) -> FidelityVerdict:
-    """The report held against a mean absolute error, a share."""
+    """Hold the report against a mean absolute error, a share."""
     return FidelityVerdict(most_error, report.counted, tuple(report.beyond(most_error)))
 
 
 def about(report: Report) -> str:
-    """What is held against what."""
+    """Return a sentence on what is compared."""
     return (
         f"{report.model} on {report.gpu}: the event simulation with {report.figures}, under the loads of measurements. "
         f"{ERROR}"
@@ -219,18 +219,18 @@ def about(report: Report) -> str:
 
 
 def title(group: CaseGroup) -> str:
-    """What a section about the group is called: an image's name stays as it is."""
+    """Return the heading of a group's section: an image's name stays as it is."""
     return f"{group.title[0].upper()}{group.title[1:]}"
 
 
 def heading(group: CaseGroup) -> str:
-    """The group, and whether it counts."""
+    """Return what the group is, and whether it counts."""
     quiet = "" if group.standing.counted else f" {NOT_COUNTED}"
     return f"{group.standing.about[0].upper()}{group.standing.about[1:]}.{quiet}"
 
 
 def summary(group: CaseGroup) -> list[tuple[str, ...]]:
-    """A line for each metric."""
+    """Return a line for each metric."""
     return [
         (
             errors.subject,
@@ -246,7 +246,7 @@ def summary(group: CaseGroup) -> list[tuple[str, ...]]:
 
 
 def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
-    """The columns of a metric's table."""
+    """Return the columns of a metric's table."""
     bases = sorted({entry.case.simulated.basis.value for entry in errors.entries})
     seen = "rehearsed (calibrated)" if group.standing.name == "REHEARSED" else "measured"
     simulated = (f"simulated ({', '.join(bases)})", "error")
@@ -255,12 +255,12 @@ def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
 
 
 def points(errors: Errors) -> list[tuple[str, ...]]:
-    """A line for each load."""
+    """Return a line for each load."""
     return [_point(entry, _has_rehearsed(errors)) for entry in errors.entries]
 
 
 def statement_lines(report: Report) -> list[tuple[str, ...]]:
-    """A line for each published statement and point."""
+    """Return a line for each published statement and point."""
     return [
         (
             item.text,
@@ -274,24 +274,24 @@ def statement_lines(report: Report) -> list[tuple[str, ...]]:
 
 
 def outside(statement: ClaimSimulation) -> str:
-    """How far the simulation is from the published range."""
+    """Return the distance of the simulation from the published range."""
     if statement.error is None:
         return "-"
     return percent(statement.error) if statement.error else "within"
 
 
 def percent(share: float) -> str:
-    """An error as a percentage, with its sign."""
+    """Write an error as a percentage, with its sign."""
     return f"{share:+.1%}"
 
 
 def markdown(report: Report) -> str:
-    """The whole report as Markdown."""
+    """Return the whole report as Markdown."""
     return "\n".join(_markdown(report)) + "\n"
 
 
 def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str, Any]:
-    """The whole report as plain data, with the verdict where one was asked for."""
+    """Return the whole report as plain data, with the verdict where one was asked for."""
     return {
         "model": report.model,
         "gpu": report.gpu,
@@ -305,7 +305,7 @@ def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str,
 
 
 def json_lines(report: Report) -> str:
-    """One line for each figure of each load."""
+    """Return one line for each figure of each load."""
     return "".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in _entries_json(report))
 
 
@@ -415,7 +415,7 @@ def _statement_json(statement: ClaimSimulation) -> dict[str, Any]:
 
 
 def html(report: Report) -> str:
-    """The page.
+    """Return the report as a page.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -447,7 +447,9 @@ def _sections(report: Report) -> Iterator[PageSection]:
 
 
 def _charts(report: Report) -> Iterator[str]:
-    """One for each metric, with a series for each group, subject and basis; other accelerators stay in their tables."""
+    """Draw a chart for each metric, with a series for each group, subject and basis; other accelerators stay in their
+    tables.
+    """
     groups = [group for group in report.groups if group.standing is not Standing.OTHER_ACCELERATOR]
     rehearsed = any(group.standing is Standing.REHEARSED for group in groups)
     seen = "measured or rehearsed" if rehearsed else "measured"

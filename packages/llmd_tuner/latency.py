@@ -212,7 +212,7 @@ class ServerLatency:
 
     @cached_property
     def _start_s(self) -> float:
-        """What a step takes before any work: launches of its layers, and what was seen at this size beside them."""
+        """Seconds of a step before any work: launches of its layers, and what was seen at this size beside them."""
         fixed = dict(self.model.factors.decode_fixed_s)
         other = sum(fixed.values()) / len(fixed) if fixed else 0.0
         layers_s = self.model.factors.decode_layer_s * self.model.sizes.layers

@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def feasible(self) -> bool:
-        """Whether all targets are met."""
+        """True where all targets are met."""
         return self.ratio <= FINE
 
     @property
