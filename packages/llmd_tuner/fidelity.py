@@ -343,7 +343,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Omission:
-    """A row that is not compared, and why."""
+    """Row that is not compared, and why."""
 
     row: Row
     why: str
@@ -354,7 +354,7 @@ class Omission:
 
 @dataclass(frozen=True)
 class FidelityComparison:
-    """What is held against each other: all that is simulated, and what is not."""
+    """Cases that were simulated, and rows that were not."""
 
     cases: tuple[Case, ...]
     omitted: tuple[Omission, ...]

@@ -65,7 +65,7 @@ class ExperimentOptions:
     requests: options.Requests = None
 
     def asked(self, only: Sequence[str] = ()) -> RunOptions:
-        """The same, for these deployments alone where some are named."""
+        """Return the options of a run, of these deployments alone where some are named."""
         return RunOptions(self.gpus, self.rehearse, self.time_scale, self.requests, tuple(only))
 
 
@@ -107,7 +107,7 @@ def run(
 
 
 def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
-    """Runs an experiment, or what is left of it, and shows what came out; asks before it rents anything."""
+    """Run an experiment, or what is left of it, and show its results; ask before anything costs money."""
     what = experiment.project, experiment.name, experiment.recipe, experiment.settings
     folder = None if new else runs.unfinished_run(*what)
     names = unfinished(folder.state) if folder else _names(experiment)
@@ -121,7 +121,7 @@ def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
 
 
 def show_failures(folder: RunFolder) -> int:
-    """Shows the deployments of a run that could not be measured, and why; gives the exit code."""
+    """Show the deployments of a run that could not be measured, and why, and return the exit code."""
     failed = {name: state for name, state in folder.state.deployments.items() if state.phase == "failed"}
     for name, state in failed.items():
         console.show_error(KitError(f"{name}: {state.cause}", "Run the same command again to try it again."))
@@ -166,7 +166,6 @@ def _names(experiment: Experiment) -> list[str]:
 
 
 def _ask(experiment: Experiment, *, yes: bool) -> None:
-    """What costs money is asked for."""
     if yes or experiment.settings.rehearsed:
         return
     if not sys.stdin.isatty():
@@ -199,7 +198,10 @@ FILE_WIDTH = 140
 def show_plan(
     experiment: Experiment, names: Sequence[str], measured: Mapping[str, float], *, as_json: bool = False
 ) -> None:
-    """What is to be deployed and measured, for how long and at what price; `measured` are times that are known."""
+    """Show what is to be deployed and measured, for how long and at what price.
+
+    `measured` has the seconds of `deploy` and `teardown` that are known from the run so far.
+    """
     forecast = forecast_of(experiment, names, measured)
     if as_json:
         console.output().print_json(data=plan_document(experiment, forecast))
@@ -216,7 +218,7 @@ def show_plan(
 
 
 def plan_document(experiment: Experiment, forecast: Forecast) -> dict[str, Any]:
-    """The plan as plain data: seconds of wall time, US dollars at list price."""
+    """Return the plan as plain data: seconds of wall time, US dollars at list price."""
     return {
         "recipe": experiment.name,
         "settings": experiment.settings.model_dump(mode="json"),
@@ -260,7 +262,7 @@ def _time(seconds: float) -> str:
 
 
 def show_status(folder: RunFolder) -> None:
-    """How far a run is."""
+    """Show how far a run is."""
     state = folder.state
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("deployment", "state", "levels"):
@@ -277,7 +279,7 @@ def show_status(folder: RunFolder) -> None:
 
 
 def show_results(folder: RunFolder) -> None:
-    """The comparison, and where the rest lies."""
+    """Show the comparison, and where the run's files are."""
     output = console.output() if console.output().is_terminal else Console(width=FILE_WIDTH, highlight=False)
     for heading, table in comparison.tables(folder, folder.gather(), brief=True):
         shown = Table(title=escape(heading), title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -296,7 +298,7 @@ def _tone(text: str, tone: str) -> str:
 
 
 def show_interrupted(experiment: Experiment) -> None:
-    """What is left up, and what to do about it."""
+    """Show what is left up, and what to do about it."""
     settings = experiment.settings
     own = deployer.name_of(settings.stack)
     down = f"llmd-oke rehearse down --stack {own}" if settings.rehearsed else f"llmd-oke destroy --stack {own}"

@@ -76,7 +76,7 @@ class FidelityModelOptions(ModelOptions):
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Where else the report goes."""
+    """Files that the report is written to beside the terminal."""
 
     markdown: Annotated[Path | None, typer.Option(help="Write the report to this file.", dir_okay=False)] = None
     html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.", dir_okay=False)] = None
@@ -126,7 +126,7 @@ def _read(paths: list[Path] | None, hints: Hints) -> ReadResults:
 
 
 def _kept(where: ModelOptions) -> ReadResults:
-    """What the tuner has kept of a stack, of measurements and rehearsals."""
+    """Return the rows that the tuner has kept of a stack, of measurements and rehearsals."""
     file = rows_file(where.project, where.stack) if where.stack else None
     return ReadResults(tuple(read_rows(file))) if file and file.exists() else ReadResults()
 
@@ -210,7 +210,7 @@ def _write(report: Report, files: ReportFiles) -> None:
 
 
 def show_report(report: Report, *, points: bool) -> None:
-    """Prints errors by group, subject and metric; with `points`, every load too."""
+    """Print errors by group, subject and metric; with `points`, every load too."""
     output = console.output()
     output.print(escape(fidelity_report.about(report)))
     for group in report.groups:
@@ -232,7 +232,7 @@ def show_report(report: Report, *, points: bool) -> None:
 
 
 def _show_statements(report: Report) -> None:
-    """Each statement once, with its points below it."""
+    """Print each statement once, with its points below it."""
     for text, lines in groupby(fidelity_report.statement_lines(report), itemgetter(0)):
         console.output().print(escape(text))
         for _, at, published, simulated, outside in lines:

@@ -116,7 +116,7 @@ def _nothing(files: list[Path], output: Path) -> NoReturn:
 
 
 def subject_of(text: str | None) -> Scope | None:
-    """The subject that an option names."""
+    """Return the subject that an option names."""
     names: dict[str, Scope] = {"end-to-end": "end-to-end", "prefill": "prefill", "decode": "decode"}
     if text is not None and text not in names:
         raise typer.BadParameter(f"{text!r} is none of {', '.join(names)}", param_hint="--subject")
@@ -124,7 +124,7 @@ def subject_of(text: str | None) -> Scope | None:
 
 
 def _show_unknown(rows: tuple[Row, ...]) -> None:
-    """The GPUs whose limits the catalogue doesn't have."""
+    """Show the GPUs whose limits the catalogue doesn't have."""
     known = catalogue.gpu_names()
     for gpu in sorted({row.gpu for row in rows} - set(known)):
         text = f"not held against hardware bounds: {gpu} is no GPU of the catalogue ({', '.join(known)})"
@@ -171,7 +171,7 @@ def fit(
 
 
 def conditions_of_words(words: list[str]) -> dict[str, str]:
-    """The conditions of texts such as `block_size=128`.
+    """Read the conditions of texts such as `block_size=128`.
 
     Raises:
         KitError: a text names none.
@@ -187,7 +187,8 @@ def _told(row: Row) -> dict[str, str]:
 
 
 def rows_of(paths: list[Path] | None, model: str | None, published: str | None) -> list[Row]:
-    """The rows of files, and those that are published on a GPU where one is named, without points that are set aside.
+    """Return the rows of files, and those that are published on a GPU where one is named, without points that are set
+    aside.
 
     Raises:
         KitError: there are none, or files hold what is no row.
@@ -210,14 +211,14 @@ def rows_of(paths: list[Path] | None, model: str | None, published: str | None) 
 
 
 def _node_of(files: list[Path]) -> NodeHardware:
-    """The nodes of the one GPU that all rows are of; else the default ones."""
+    """Return the nodes of the one GPU that all rows are of, or else the default ones."""
     products = {row.gpu for path in files for row in read_rows(path)}
     known = node_of_gpu(products.pop()) if len(products) == 1 else None
     return known or search_inputs.known_shape(DEFAULT_SHAPE)
 
 
 def _kept_file(project: Path, stack: str) -> Path:
-    """The file of rows that `tune run` has kept for a stack.
+    """Return the file of rows that `tune run` has kept for a stack.
 
     Raises:
         KitError: there are none.
@@ -253,7 +254,7 @@ def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
 
 
 def _named(measured: Conditions) -> str:
-    """What the fitted servers were started with."""
+    """Return the conditions that the fitted servers were started under, in words."""
     texts = [f"{name.replace('_', ' ')} {value}" for name, value in measured if value is not None]
     return ", ".join([*texts, *([] if measured.started_told else ["conditions unknown"])])
 
@@ -276,7 +277,7 @@ def match(
     prefill_share: Share = 1.0,
     as_json: options.Json = False,
 ) -> None:
-    """For each decode measurement the fewest prefill GPUs that keep up with it, as the published method has it."""
+    """Find for each decode measurement the fewest prefill GPUs that keep up with it, by the published method."""
     product = search_inputs.known_gpu(gpu).gpu.product if published else None
     inspection = inspect_by_model(rows_of(rows, model, product))
     show_findings(inspection)

@@ -64,7 +64,7 @@ class ServerOptions:
 
 
 def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
-    """The measurements as an experiment that can be run.
+    """Return the measurements as an experiment that can be run.
 
     Raises:
         KitError: model, workload or sizes are not known, or no server fits.
@@ -103,7 +103,7 @@ def _handing_over(engine: config.Engine, base: config.StackConfig, model: catalo
 
 
 def _gpus(run: RunOptions, base: config.StackConfig, shape: catalogue.Shape) -> int:
-    """The GPUs of one server at most: a node's, as far as they are free."""
+    """Return the most GPUs of one server: a node's, as far as they are free."""
     if run.gpus:
         return min(run.gpus, shape.gpus)
     free = shape.gpus if run.rehearsed else preparation.free_gpus(base, shape)
@@ -111,12 +111,12 @@ def _gpus(run: RunOptions, base: config.StackConfig, shape: catalogue.Shape) -> 
 
 
 def points(recipe: Recipe) -> int:
-    """How many points of servers a recipe measures."""
+    """Return how many points of servers a recipe measures."""
     return sum(len(load.levels) for deployment in recipe.deployments for load in recipe.loads_of(deployment))
 
 
 def show_points(recipe: Recipe, grid: GridName) -> None:
-    """What is measured of which servers, and what a fit of it is worth."""
+    """Show what is measured of which servers, and what a fit of it is worth."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("  servers")
     for name in ("ISL", "OSL", "requests in flight"):
@@ -130,7 +130,7 @@ def show_points(recipe: Recipe, grid: GridName) -> None:
 
 
 def worth(recipe: Recipe, grid: GridName) -> str:
-    """What fits of such points were off by, where that is known."""
+    """Return a sentence on how far fits of such points were off, where that is known."""
     count = f"{points(recipe)} points, each with prompts of its own. "
     known = grids().adaptive
     if grid == "full":
@@ -170,7 +170,7 @@ def plan(
 
 
 def _document(planned: Experiment, grid: GridName) -> dict[str, Any]:
-    """The plan of the experiment, its recipe, and what fits of such points were off by on published ones."""
+    """Return the plan of the experiment, its recipe, and what fits of such points were off by on published ones."""
     names = [deployment.object_name for deployment in planned.deployments]
     known = grids().adaptive
     full = {"decode": known.full_decode_error, "prefill": known.full_prefill_error}

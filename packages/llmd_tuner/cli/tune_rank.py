@@ -87,7 +87,7 @@ def rank(
 
 
 def _rows(context: SearchContext, result: ranking.Ranking) -> list[Row]:
-    """Forecasts of those that have a steady state."""
+    """Return the forecasts of the deployments that have a steady state."""
     about = context.model.name, context.node.gpu.product, context.question, context.confidence, context.started
     return [forecast_row(*about, deployment) for deployment in result.first if math.isfinite(deployment.e2e_s)]
 
@@ -108,7 +108,7 @@ def _looks(context: SearchContext, result: ranking.Ranking, most: int) -> list[S
 def show_ranking(
     context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> None:
-    """Prints a ranking."""
+    """Print a ranking."""
     output = console.output()
     output.print(_headline(context, result), soft_wrap=True)
     what = "no forecasts" if context.confidence.basis is Basis.BOUND else "forecasts"
@@ -125,7 +125,7 @@ def show_ranking(
 def ranking_json(
     context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> dict[str, Any]:
-    """A ranking as plain data. Every figure of a deployment is a forecast of the basis that `confidence` names."""
+    """Return a ranking as plain data. Every figure of a deployment is a forecast of the basis that `confidence` names."""
     question, trust = context.question, context.confidence
     return {
         "model": context.model.name,
@@ -176,7 +176,10 @@ def _assumed(context: SearchContext) -> str:
 
 
 def _first(result: Ranking) -> Table:
-    """At the load that is asked for; `GPUs` are those in use and those of whole nodes, `most` is what targets allow."""
+    """Return the table of the first deployments at the load that is asked for.
+
+    `GPUs` are those in use and those of whole nodes, `most` is what targets allow.
+    """
     columns = ("deployment", "GPUs", "most qps", "TTFT ms", "ITL ms", "TPSU", "TPSG", "$/1M")
     table = _table(columns, "of limit")
     for deployment in result.first:
@@ -286,7 +289,7 @@ def _plain(deployment: Candidate) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
+    """Return the value, or None for a number that JSON lacks: infinity or NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -369,7 +372,7 @@ def apply(
 
 
 def _check_measured(context: SearchContext) -> None:
-    """Bounds tell what hardware can't exceed, and nothing of what servers do."""
+    """Refuse to go by bounds alone: they tell what hardware can't exceed, and nothing of what servers do."""
     if not context.confidence.measured:
         message = f"Nothing is measured of {context.model.name} on {context.node.gpu.product}: there are only bounds."
         raise KitError(message, "Measure (`llmd-oke tune run`), or give --figures of `llmd-oke tune fit`.")

@@ -82,27 +82,27 @@ class Verified:
 
     @property
     def forecast(self) -> Row:
-        """What was expected."""
+        """Row that was expected."""
         return self.subject.applied.forecast
 
     @cached_property
     def missed(self) -> list[ForecastError]:
-        """The figures that are further off than allowed."""
+        """Figures that are further off than allowed."""
         return beyond(self.compared, self.forecast, self.tolerance)
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """How what was measured differs from what the forecast was made for."""
+        """Differences of the measured conditions from those that the forecast was made for."""
         return tuple(changed_conditions(self.subject.applied, self.seen.conditions))
 
     @property
     def about(self) -> str | None:
-        """What the errors mean where nothing was measured."""
+        """Meaning of the errors where nothing was measured; None where something was."""
         return SAME_FAMILY if self.seen.basis is Basis.CALIBRATED else None
 
 
 def verification_json(verified: Verified) -> dict[str, Any]:
-    """All of it as plain data; errors are forecast over seen, less one."""
+    """Return the comparison as plain data; errors are forecast over seen, less one."""
     forecast, seen = verified.forecast, verified.seen
     return {
         "model": verified.subject.name,
@@ -130,7 +130,7 @@ def verification_json(verified: Verified) -> dict[str, Any]:
 
 
 def show_verification(verified: Verified) -> None:
-    """Prints it."""
+    """Print the comparison."""
     output = console.output()
     output.print(f"{_headline(verified)}\n", soft_wrap=True)
     output.print(FittingTable(_table(verified)), "", sep="\n")

@@ -76,14 +76,14 @@ class WatchOptions:
     tolerance: Tolerance = None
 
     def words(self) -> list[str]:
-        """These options, on the command line of another process."""
+        """Return these options as words on the command line of another process."""
         once = ["--once"] if self.once else []
         allowed = ["--tolerance", str(self.tolerance)] if self.tolerance is not None else []
         duration = ["--for", str(self.duration)] if self.duration else []
         return ["--every", str(self.every), *duration, *once, *allowed]
 
     def pace(self, time_scale: float) -> ReadingIntervals:
-        """The readings that they ask for.
+        """Return the readings that the options ask for.
 
         Raises:
             KitError: the whole is shorter than its parts, or given for two readings.
@@ -139,7 +139,7 @@ def watch(
 
 @dataclass(frozen=True)
 class _Watching:
-    """What was seen, and what ended it: the time, Ctrl-C, or that the cluster no longer answered."""
+    """Observation so far, and what ended it: the time, Ctrl-C, or that the cluster no longer answered."""
 
     seen: CountedObservation
     interrupted: bool = False
@@ -147,7 +147,7 @@ class _Watching:
 
 
 def _watch_until_end(plan: Plan, model: ModelPlan, pace: ReadingIntervals, how: RunContext) -> _Watching:
-    """What was seen until something ended it.
+    """Watch the model until something ends it, and return what was seen.
 
     Raises:
         KitError: the cluster does not answer, or nothing could be read.
@@ -179,7 +179,7 @@ def _until_the_end(readings: Iterator[tuple[CountedObservation, CountedObservati
 def _inside(
     project: Path, stack: str, name: str | None, how: WatchOptions, reports: Path | None, *, as_json: bool
 ) -> int:
-    """Watches from inside a rehearsal; gives the exit code."""
+    """Watch from inside a rehearsal, and return the exit code."""
     time_scale = rehearsal().running_time_scale(project, stack)
     words = ["tune", "watch", *how.words(), "--time-scale", str(time_scale)]
     words += [*(["--name", name] if name else []), *(["--json"] if as_json else [])]
@@ -202,17 +202,17 @@ class Watched:
 
     @cached_property
     def judged(self) -> tuple[AssumptionJudgement, ...]:
-        """All assumptions."""
+        """Judgements of all assumptions."""
         return judge(self.assumed.assumptions, self.seen)
 
     @cached_property
     def advice(self) -> tuple[NextStep, ...]:
-        """What to do about those that are off."""
+        """Next steps for the assumptions that are off."""
         return tuple(advice(self.judged, self.seen, self.place))
 
     @property
     def failure(self) -> KitError | None:
-        """Why watching tells too little."""
+        """Error that says why watching tells too little, or None."""
         least = tolerances().latency_requests
         if self.broken_off or self.off or self.seen.answered >= least:
             return self.broken_off
@@ -221,17 +221,17 @@ class Watched:
 
     @property
     def off(self) -> bool:
-        """Whether an assumption does not hold."""
+        """True where an assumption does not hold."""
         return any(judgement.off for judgement in self.judged)
 
     @property
     def holds(self) -> bool | None:
-        """Whether all assumptions hold; None where watching tells too little."""
+        """True where all assumptions hold, False where one does not; None where watching tells too little."""
         return None if self.failure and not self.off else not self.off
 
 
 def watch_json(watched: Watched) -> dict[str, Any]:
-    """All of it as plain data; tokens, milliseconds, shares and requests, of model time."""
+    """Return the result as plain data; tokens, milliseconds, shares and requests, of model time."""
     seen = watched.seen
     return {
         "model": watched.name,
@@ -255,7 +255,7 @@ def watch_json(watched: Watched) -> dict[str, Any]:
 
 
 def show_watch(watched: Watched) -> None:
-    """Prints it."""
+    """Print the result."""
     output, seen = console.output(), watched.seen
     rate = f", {seen.requests_per_s:.3g}/s" if seen.requests_per_s else ""
     summary = f"{seen.answered} requests in {seen.duration_s:.0f} s{rate}"
@@ -271,7 +271,7 @@ def show_watch(watched: Watched) -> None:
 
 
 def interval_text(seen: CountedObservation) -> str:
-    """What one interval showed, in a line."""
+    """Return a line on what one interval showed."""
     if not seen.duration_s:
         return f"left out: {seen.notes[0] if seen.notes else 'a server came, went or could not be read'}"
     figures = (("requests/s", seen.requests_per_s), ("ms TTFT", seen.ttft_ms), ("ms ITL", seen.itl_ms))
@@ -320,7 +320,7 @@ def _cells(judged: AssumptionJudgement) -> Iterator[str]:
 
 
 def _allowed(judged: AssumptionJudgement) -> str:
-    """How far off it may be, where it may."""
+    """Return how far off a figure may be, or nothing where that says nothing."""
     assumption = judged.assumption
     if not judged.allowed or judged.verdict not in _COLOURS:
         return ""
@@ -333,7 +333,7 @@ def _percentiles(percentiles: Mapping[str, Percentile]) -> str:
 
 
 def _percentiles_json(percentiles: Mapping[str, Percentile]) -> dict[str, dict[str, float | None]]:
-    """With the bounds between which each lies; no upper one beyond the last."""
+    """Return percentiles with the bounds between which each lies; no upper one beyond the last."""
     return {
         name: {
             "value": percentile.value,
