@@ -156,7 +156,7 @@ ROLES = (PREFILL, DECODE)
 
 
 def errors(role: CalibratedRole, model: LatencyModel, points: Sequence[StepTime]) -> list[float]:
-    """Predicted over measured, less one, for each point."""
+    """Return predicted over measured, less one, for each point."""
     return [role.predict(model, point) / point.seconds - 1 for point in points]
 
 
@@ -165,7 +165,7 @@ def _solve(
     columns: Callable[[StepTime], list[float]],
     given: Callable[[StepTime], float] = lambda _point: 0.0,
 ) -> list[float]:
-    """The factors of the columns, beside what is given, by relative error."""
+    """Return the factors of the columns that, beside what is given, predict all points with the least relative error."""
     matrix = np.array([[value / point.seconds for value in columns(point)] for point in points])
     values = np.array([1 - given(point) / point.seconds for point in points])
     return [float(factor) for factor in nonnegative_least_squares(matrix, values)]
@@ -230,12 +230,12 @@ class HeldOut:
 
 
 def by_load(point: StepTime) -> Hashable:
-    """Points of one load: a batch and a length."""
+    """Return the load of a point, its batch and length, to group points by."""
     return point.sequences, point.tokens
 
 
 def by_size(point: StepTime) -> Hashable:
-    """Points of one tensor parallel size."""
+    """Return the tensor parallel size of a point, to group points by."""
     return point.tensor_parallel_size
 
 

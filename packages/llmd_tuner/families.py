@@ -35,8 +35,9 @@ MAX_COPIES = 64
 
 @dataclass(frozen=True)
 class DeploymentCounts:
-    """Deployments by their counts: servers of each role in a unit, and units. Aggregated servers stand under `decode`,
-    with no `prefill`.
+    """Counts of deployments: servers of each role in a unit, and units.
+
+    Aggregated servers stand under `decode`, with no `prefill`.
     """
 
     prefill: Counts

@@ -330,12 +330,12 @@ class Case:
 
     @property
     def figures(self) -> list[ForecastError]:
-        """The event simulation against the reference."""
+        """Figures of the event simulation against the reference."""
         return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.simulated, self.reference))
 
     @property
     def rehearsed_figures(self) -> list[ForecastError]:
-        """The rehearsal against the measurement."""
+        """Figures of the rehearsal against the measurement."""
         if self.rehearsed is None:
             return []
         return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.rehearsed, self.reference))
@@ -362,8 +362,9 @@ class FidelityComparison:
 
 @dataclass(frozen=True)
 class FidelityContext:
-    """A model on nodes, and the latency figures that are to be judged. `started` is what servers are taken to have been
-    started with where a run doesn't tell.
+    """Model on nodes, and the latency figures that are to be judged.
+
+    `started` is what servers are taken to have been started with where a run doesn't tell.
     """
 
     model: CatalogueModel
@@ -448,7 +449,7 @@ def _left_out(subject: FidelityContext, cases: Sequence[Case]) -> Iterator[Case]
 
 @dataclass(frozen=True)
 class ClaimSimulation:
-    """A statement at one point: what is simulated there, and how far that is outside of the published range."""
+    """Published statement at one point: what is simulated there, and how far that is outside of the published range."""
 
     text: str
     source: str

@@ -168,7 +168,10 @@ def all_entries(groups: Sequence[CaseGroup]) -> Iterator[tuple[CaseGroup, Errors
 
 @dataclass(frozen=True)
 class FidelityVerdict:
-    """Means of counted groups that are beyond `most_error`, a share; `counted` is False where there are none to judge."""
+    """Means of counted groups that are beyond `most_error`, a share.
+
+    `counted` is False where there are no means to judge.
+    """
 
     most_error: float
     counted: bool

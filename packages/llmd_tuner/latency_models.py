@@ -134,7 +134,7 @@ class Unphysical:
 
 
 def unphysical(figures: LatencyFigures) -> tuple[Unphysical, ...]:
-    """Return what is not physical about the fitted roles; roles without a fit are bounds or assumptions, and called so."""
+    """Return what is not physical about the fitted roles; others are called bounds or assumptions anyway."""
     prefill, decode = figures.prefill, figures.decode
     return (
         *(_prefill(prefill, prefill.fit) if prefill.fit else ()),

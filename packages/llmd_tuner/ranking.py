@@ -208,7 +208,7 @@ _INPUTS: dict[str, Callable[[SearchInputs, float], SearchInputs | None]] = {
 
 @dataclass(frozen=True)
 class SimulatedFinalist:
-    """A deployment and what the simulation saw it do at the same load. Ratios are simulated over closed form."""
+    """Deployment, and its simulation at the same load. Ratios are simulated over closed form."""
 
     deployment: Candidate
     row: Row

@@ -125,7 +125,7 @@ def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, 
 
 @dataclass(frozen=True)
 class Search:
-    """Everything that was scored. `order` lists places in the flat sequence of all deployments, best first."""
+    """All deployments that were scored. `order` lists places in the flat sequence of all deployments, best first."""
 
     question: SearchInputs
     scored: tuple[ScoredFleet, ...]

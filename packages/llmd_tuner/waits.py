@@ -86,7 +86,7 @@ def mgc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1, servic
 
 
 def scv(weighted_times: Iterable[tuple[float, float]]) -> float:
-    """Return the squared coefficient of variation of times with weights: (weight, time in seconds) pairs, at least one."""
+    """Return the squared coefficient of variation of times with weights: pairs of weight and seconds, at least one."""
     pairs = list(weighted_times)
     total = math.fsum(weight for weight, _ in pairs)
     mean = math.fsum(weight * time for weight, time in pairs) / total
@@ -150,7 +150,7 @@ def _tables(most: int) -> Array:
 
 @lru_cache(maxsize=1024)
 def _table(servers: int) -> Array:
-    """Tabulate, for each utilization, the smoothed wait with constant and with exponential service times of one second."""
+    """Return the smoothed wait at each utilization, with constant and with exponential service times of one second."""
     count = max(servers, 1)
     return np.array(
         [

@@ -57,7 +57,7 @@ New = Annotated[bool, typer.Option("--new", help="Begin anew, even if a run of t
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """The options of every command that plans or runs an experiment."""
+    """Options of every command that plans or runs an experiment."""
 
     gpus: Gpus = None
     rehearse: Rehearse = False

@@ -66,7 +66,7 @@ Points = Annotated[bool, typer.Option("--points", help="Show every load, not onl
 
 @dataclass(frozen=True)
 class FidelityModelOptions(ModelOptions):
-    """The options that say of what the figures are."""
+    """Options that say of which model and nodes the figures are."""
 
     stack: Annotated[
         str | None,
@@ -165,7 +165,7 @@ def _subject(
 
 
 def _set_aside(model: str, gpu: str) -> tuple[Row, ...]:
-    """Published points that are not what they seem."""
+    """Return the published points that are not what they seem."""
     published = published_points(model, gpu)
     rows = published.kept_rows() if published else []
     return tuple(row for row in (published.rows() if published else []) if row not in rows)

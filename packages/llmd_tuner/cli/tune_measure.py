@@ -51,7 +51,7 @@ MaxNumSeqs = Annotated[
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The options that say what to measure."""
+    """Options that say which servers to measure."""
 
     stack: options.Stack
     project: options.Project = options.HERE

@@ -77,7 +77,7 @@ QUICK_GPUS = 32
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The options that say of what a search is: a stack, or a model on a shape or GPU."""
+    """Options that say what is searched: a stack, or a model on a shape or GPU."""
 
     project: options.Project = options.HERE
     stack: MaybeStack = None
@@ -88,7 +88,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of every search."""
+    """Options of every search."""
 
     name: Name = None
     slo: Slo = ""
@@ -104,7 +104,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """What a search goes by, all of it known and checked."""
+    """Question of a search, known and checked, with the model and nodes that it is about."""
 
     model: CatalogueModel
     node: NodeHardware

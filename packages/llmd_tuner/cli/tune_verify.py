@@ -72,7 +72,7 @@ def verify(
 
 @dataclass(frozen=True)
 class Verified:
-    """A forecast, and what was seen under its load. `tolerance` is a share of what was seen."""
+    """Forecast, and a measurement under its load. `tolerance` is a share of the measured figures."""
 
     subject: AppliedModel
     seen: Row

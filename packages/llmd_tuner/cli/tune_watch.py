@@ -68,7 +68,7 @@ Reports = Annotated[
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """The options that say how long is watched, and what is allowed."""
+    """Options that say how long is watched, and what is allowed."""
 
     every: Every = EVERY_S
     duration: For = None
@@ -188,8 +188,9 @@ def _inside(
 
 @dataclass(frozen=True)
 class Watched:
-    """A deployed model, what it rests on, and what was seen of it, until the cluster no longer answered where
-    `broken_off` says so. `about` is its topology.
+    """Deployed model, what it was assumed to do, and what was seen of it.
+
+    `about` is its topology; `broken_off` says why the cluster no longer answered, where that ended the watching.
     """
 
     name: str

@@ -97,7 +97,7 @@ def remove(project: Path, stack: str) -> None:
 
 @dataclass(frozen=True)
 class Deployed:
-    """What the measurement must know of what was deployed.
+    """Facts about deployed models that their measurement needs.
 
     `router` is the release whose router runs, `simulated` lists what is not real, `ran` the versions of programs that
     run instead of the release's own.
@@ -200,7 +200,7 @@ class PulumiDeployer:
         return Deployed(plan.router_release)
 
     def run(self, argv: Sequence[str]) -> int:
-        """Run a program on this machine, in a session of its own that Ctrl-C doesn't reach, and return its exit code."""
+        """Run a program on this machine, in a session that Ctrl-C doesn't reach, and return its exit code."""
         with subprocess.Popen(
             list(argv),
             cwd=self._project,

@@ -37,7 +37,10 @@ class FullGrid(Entry):
 
 
 class AdaptiveGrid(Entry):
-    """Levels of a grid with as few as a fit needs. Errors are mean absolute errors as shares, on the published points."""
+    """Levels of a grid with as few as a fit needs.
+
+    Errors are mean absolute errors as shares, on the published points.
+    """
 
     prefill: tuple[int, ...]
     least_decode: int

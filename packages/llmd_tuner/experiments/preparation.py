@@ -150,7 +150,8 @@ def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> WallDuration
 def pack(
     things: Sequence[Thing], size: Callable[[Thing], int], capacity: int, fits: Callable[[Sequence[Thing]], bool]
 ) -> list[list[Thing]]:
-    """Groups whose sizes sum up to `capacity` at most, by first fit decreasing (at most 11/9 of the fewest groups).
+    """Group things so that sizes sum up to `capacity` at most, by first fit decreasing (at most 11/9 of the fewest
+    groups).
 
     `fits` has the last word on whether things go together; each thing must go alone. Equal sizes keep their order.
     """
@@ -178,7 +179,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A recipe that can be run with a stack."""
+    """Recipe that can be run with a stack."""
 
     project: Path
     name: str
@@ -264,7 +265,7 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> tuple[RecipeDeployment, ...]
 
 
 def _time_scale(recipe: Recipe, chosen: Sequence[RecipeDeployment], shape: catalogue.Shape, gpus: int) -> float:
-    """Return a time scale at which this machine keeps up with all that is up at the same time, under the heaviest load."""
+    """Return a time scale at which this machine keeps up with the heaviest load of all that is up at the same time."""
     facts = catalogue.model(recipe.model)
     latency = latency_model(facts, shape) if facts else None
 

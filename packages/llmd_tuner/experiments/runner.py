@@ -1,4 +1,4 @@
-"""Run of an experiment: deploy, wait, bench, tear down, round by round. It may be stopped at any moment and run again."""
+"""Run of an experiment: deploy, wait, bench, tear down, round by round; it may be stopped and run again."""
 
 import time
 from collections.abc import Generator, Sequence

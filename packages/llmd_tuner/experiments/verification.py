@@ -1,4 +1,4 @@
-"""Verification of a forecast: the deployed model under the load that it was made for, and how far the forecast is off."""
+"""Verification of a forecast: how far it is off for the deployed model, under the load that it was made for."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ def verifying() -> Verifying:
 
 @dataclass(frozen=True)
 class AppliedModel:
-    """A model of a stack file that is as its forecast has it."""
+    """Model of a stack file that is as its forecast has it."""
 
     project: Path
     stack: str

@@ -200,7 +200,7 @@ def arrival_times_s(arrivals: ConstantArrivals | PoissonArrivals | RecordedTimes
 
 
 def sizes(workload: Workload, arrivals: Arrivals, random: Random) -> Iterator[RequestClass]:
-    """The size of each request in the order of arrival, without end."""
+    """Return the size of each request in the order of arrival, without end."""
     if isinstance(arrivals, RecordedTimes) or len(workload) == 1:
         return itertools.cycle(workload)
     weights = [request_class.weight for request_class in workload]

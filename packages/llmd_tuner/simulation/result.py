@@ -282,7 +282,9 @@ class SimulationResult:
         return estimate([_figure(row, metric) for row in self.rows])
 
     def goodput_share(self, ttft_ms: float, tpot_ms: float) -> Estimate:
-        """Return the share of requests that keep both promises: time to first token, and mean time for each later one."""
+        """Return the share of requests whose time to first token and mean time for each later one are within the
+        targets.
+        """
         return estimate([view.goodput_share(ttft_ms / 1000, tpot_ms / 1000) for view in self.views])
 
 
