@@ -165,7 +165,7 @@ def _solve(
     columns: Callable[[StepTime], list[float]],
     given: Callable[[StepTime], float] = lambda _point: 0.0,
 ) -> list[float]:
-    """Return the factors of the columns that, beside what is given, predict all points with the least relative error."""
+    """Return the factors of the columns that, beside what is given, predict points with the least relative error."""
     matrix = np.array([[value / point.seconds for value in columns(point)] for point in points])
     values = np.array([1 - given(point) / point.seconds for point in points])
     return [float(factor) for factor in nonnegative_least_squares(matrix, values)]

@@ -28,7 +28,7 @@ from llmd_oke.values import Entry, required_entry
 from llmd_tuner.calibration import left_out_models
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.published_claims import ClaimOutcome, Throughput, check_findings, published_findings
+from llmd_tuner.published_claims import Throughput, check_claims, published_claims
 from llmd_tuner.row_filters import Inspection, Rule, place
 from llmd_tuner.search_inputs import known_shape
 from llmd_tuner.simulation.deployment import (
@@ -156,17 +156,12 @@ class KnownFigures:
             return Standing.SET_ASIDE
         if self.basis(row) is Basis.BOUND:
             return Standing.ASSUMED
-        return Standing.IN_SAMPLE if self._may_be_fitted(row) else self._by_image(row.image)
-
-    def _by_image(self, image: str | None) -> Standing:
-        if image is None:
+        alone_and_of_image = row.subject != "end-to-end" and (not self.images or row.image in self.images)
+        if alone_and_of_image if self.fitted is None else has_alike(self.fitted, row):
+            return Standing.IN_SAMPLE
+        if row.image is None:
             return Standing.UNKNOWN_IMAGE
-        return Standing.HELD_OUT if image in self.images else Standing.OTHER_IMAGE
-
-    def _may_be_fitted(self, row: Row) -> bool:
-        if self.fitted is not None:
-            return has_alike(self.fitted, row)
-        return row.subject != "end-to-end" and (not self.images or row.image in self.images)
+        return Standing.HELD_OUT if row.image in self.images else Standing.OTHER_IMAGE
 
 
 def has_alike(rows: Sequence[Row], row: Row) -> bool:
@@ -210,11 +205,10 @@ class Simulator:
 
 
 def unsuitable(row: Row, window: Window | None = None) -> str | None:
-    """Return why a row's load can't be sent again as a whole, or None."""
-    return _untold(row) or _too_long(row, window or _window(row))
+    """Return why a row's load can't be sent again as a whole, or None.
 
-
-def _untold(row: Row) -> str | None:
+    A part of a long run is another load: under overload queues grow as long as it lasts.
+    """
     if row.arrival == "trace":
         return "the times of its trace are not in the row"
     if row.arrival == "closed" and not row.concurrency:
@@ -225,15 +219,7 @@ def _untold(row: Row) -> str | None:
         return "its topology is not told"
     if row.subject != "end-to-end" and not row.tensor_parallel_size:
         return "its tensor parallel size is not told"
-    return None
-
-
-def _too_long(row: Row, window: Window) -> str | None:
-    """Return why a run is too long to simulate, or None.
-
-    A part of a long run is another load: under overload queues grow as long as it lasts.
-    """
-    requests, most = _requests(row, window), limits().most_requests
+    requests, most = _requests(row, window or _window(row)), limits().most_requests
     if requests <= most or (row.arrival == "closed" and not row.requests):
         return None
     return f"{requests:,} requests would have to be simulated, at most {most:,} are"
@@ -404,8 +390,11 @@ def compare(
     cases: list[Case] = []
     for run in (*measured, *alone):
         ticker.tell(f"{len(measured) + len(alone) - len(cases)} loads to go")
+        row, standing = run.row, subject.known.standing(run.row)
+        others = (other for other in rehearsed if standing is not Standing.REHEARSED and alike(other, row))
         try:
-            cases.append(_case(subject, run, rehearsed))
+            simulation = simulated(row, subject.simulator(run), run.policy, run.window, run.lengths)
+            cases.append(Case(standing, row, simulation, next(others, None)))
         except KitError as error:
             omitted.append(Omission(run.row, error.message))
     return FidelityComparison((*cases, *_left_out(subject, cases)), tuple(omitted))
@@ -426,14 +415,6 @@ def _omissions(
             yield row, "a bound is no measurement"
         elif why := unsuitable(row, run.window):
             yield row, why
-
-
-def _case(subject: FidelityContext, run: PublishedRun, rehearsed: Sequence[Row]) -> Case:
-    row = run.row
-    standing = subject.known.standing(row)
-    simulation = simulated(row, subject.simulator(run), run.policy, run.window, run.lengths)
-    other = next((other_row for other_row in rehearsed if alike(other_row, row)), None)
-    return Case(standing, row, simulation, None if standing is Standing.REHEARSED else other)
 
 
 def _left_out(subject: FidelityContext, cases: Sequence[Case]) -> Iterator[Case]:
@@ -471,27 +452,23 @@ class ClaimSimulation:
 
 def statements(model: str, gpu: str, progress: Progress | None = None) -> tuple[ClaimSimulation, ...]:
     """Simulate what is stated about a model on a GPU, with the kit's own latency figures; takes some seconds."""
-    findings = published_findings()
-    selected = tuple(
-        finding
-        for finding in findings.findings
-        if isinstance(finding.evaluate, Throughput)
-        and (sweep := findings.sweeps[finding.evaluate.sweep]).model == model
+    published = published_claims()
+    throughputs = {
+        claim.name: claim.evaluate
+        for claim in published.claims
+        if isinstance(claim.evaluate, Throughput)
+        and (sweep := published.sweeps[claim.evaluate.sweep]).model == model
         and known_shape(sweep.shape).gpu.product == gpu
+    }
+    selected = [claim for claim in published.claims if claim.name in throughputs]
+    return tuple(
+        ClaimSimulation(
+            outcome.claim.statement,
+            outcome.claim.source,
+            f"{outcome.at:g} {outcome.unit}",
+            throughputs[outcome.claim.name].published,
+            outcome.value,
+            outcome.basis,
+        )
+        for outcome in check_claims(selected, progress)
     )
-    return tuple(_statements(check_findings(findings.model_copy(update={"findings": selected}), progress)))
-
-
-def _statements(outcomes: list[ClaimOutcome]) -> Iterator[ClaimSimulation]:
-    for outcome in outcomes:
-        evaluation = outcome.finding.evaluate
-        if isinstance(evaluation, Throughput):
-            at = f"{outcome.at:g} {outcome.unit}"
-            yield ClaimSimulation(
-                outcome.finding.statement,
-                outcome.finding.source,
-                at,
-                evaluation.published,
-                outcome.value,
-                outcome.basis,
-            )

@@ -163,7 +163,7 @@ def checked_figures(figures: LatencyFigures, model: CatalogueModel, node: NodeHa
 
 
 def sizes_of(model: CatalogueModel, node: NodeHardware) -> tuple[int, ...]:
-    """Return the tensor parallel sizes, powers of two, that a model's heads and blocks of weights allow within a node."""
+    """Return the tensor parallel sizes, powers of two, that heads and blocks of weights allow within a node."""
     powers = (1 << power for power in range(node.gpus.bit_length()))
     return tuple(
         size for size in powers if size <= node.gpus and heads_allow(model, size) and blocks_allow(model, size)

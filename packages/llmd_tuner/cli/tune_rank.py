@@ -125,7 +125,7 @@ def show_ranking(
 def ranking_json(
     context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> dict[str, Any]:
-    """Return a ranking as plain data; each figure of a deployment is a forecast of the basis that `confidence` names."""
+    """Return a ranking as plain data; figures of deployments are forecasts of the basis that `confidence` names."""
     question, trust = context.question, context.confidence
     return {
         "model": context.model.name,

@@ -220,12 +220,6 @@ def concurrency_sweep(
     return Curve(tuple(_level(deployment, workload, level, latency_model) for level in concurrencies))
 
 
-def best_at(curves: Sequence[Curve], tpsu: float) -> float | None:
-    """Return the most output tokens per second and GPU that any of the curves reaches at so many per user."""
-    reached = [tpsg for curve in curves if (tpsg := curve.tpsg_at(tpsu)) is not None]
-    return max(reached, default=None)
-
-
 def _level(deployment: SimulatedDeployment, workload: Workload, concurrency: int, latency_model: LatencyModel) -> Row:
     def run(requests: int) -> Row:
         users = ClosedLoopArrivals(concurrency)
