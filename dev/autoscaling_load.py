@@ -49,7 +49,7 @@ class Order:
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """Times of one request: when it was due in wall seconds, its latencies in milliseconds of model time, its failure."""
+    """Times of one request: when it was due in wall seconds, latencies in milliseconds of model time; its failure."""
 
     due_s: float
     ttft_ms: float | None

@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def measured() -> list[TunerFigure]:
-    """Measure all figures, on one core of this process: processor time, where the machine's other work must not count."""
+    """Measure all figures on one core: processor time, so that the machine's other work doesn't count."""
     matplotlib_s = _cpu_s(_import_matplotlib)
     from llmd_oke.catalogue.latency_figures import known_figures  # noqa: PLC0415
     from llmd_tuner import charts, ranking, search_inputs  # noqa: PLC0415 - after the clock has started

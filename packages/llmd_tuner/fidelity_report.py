@@ -1,7 +1,7 @@
 """Fidelity report: errors by group, subject and metric, as tables, Markdown, plain data, and a page with plots."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -15,6 +15,7 @@ from llmd_bench.plots.charts import agreement_svg
 from llmd_bench.plots.drawing import ChartPoint, ChartSeries
 from llmd_bench.plots.page import Cell, PageSection, Table, page
 from llmd_bench.texts import number, plain
+from llmd_oke.records import collected
 
 from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, ClaimSimulation, Omission, Standing
 
@@ -22,6 +23,12 @@ SUMMARY = ("of", "metric", "points", "mean error", "rehearsed", "worst", "at")
 """`rehearsed` is the rehearsal's mean error, where measurements have one under the same load."""
 
 STATEMENTS = ("published", "at", "range", "simulated", "outside by")
+
+ENTRY = (
+    *("standing", "counted", "subject", "load", "gpu", "image", "source", "metric", "units", "reference"),
+    *("reference_basis", "simulated", "simulated_basis", "error", "rehearsed", "rehearsed_error"),
+)
+"""Keys of a figure as plain data, in their order."""
 
 NOT_COUNTED = "Not counted."
 
@@ -88,7 +95,19 @@ class CaseGroup:
     @cached_property
     def metrics(self) -> tuple[Errors, ...]:
         """Errors of each metric that can be compared."""
-        return tuple(self._metrics())
+        entries: dict[tuple[str, str], list[CaseFigure]] = {}
+        for case in self.cases:
+            rehearsed = {figure.metric.name: figure for figure in case.rehearsed_figures}
+            for figure in case.figures:
+                name = figure.metric.name
+                entry = CaseFigure(case, figure, rehearsed.get(name))
+                entries.setdefault((case.reference.subject, name), []).append(entry)
+        return tuple(
+            Errors(subject, METRICS[name], tuple(own))
+            for subject, names in METRICS_BY_SUBJECT.items()
+            for name in names
+            if (own := entries.get((subject, name)))
+        )
 
     @property
     def circumstances(self) -> list[str]:
@@ -96,16 +115,6 @@ class CaseGroup:
         rows = [case.reference for case in self.cases]
         seen = dict.fromkeys(f"{row.gpu}, {row.image or 'image not told'}, {row.origin.tool}" for row in rows)
         return [*seen, *dict.fromkeys(note for row in rows for note in row.notes)]
-
-    def _metrics(self) -> Iterator[Errors]:
-        entries: dict[tuple[str, str], list[CaseFigure]] = {}
-        for case in self.cases:
-            for entry in _entries(case):
-                entries.setdefault((case.reference.subject, entry.compared.metric.name), []).append(entry)
-        for subject, names in METRICS_BY_SUBJECT.items():
-            for name in names:
-                if own := entries.get((subject, name)):
-                    yield Errors(subject, METRICS[name], tuple(own))
 
 
 @dataclass(frozen=True)
@@ -151,19 +160,6 @@ def named(row: Row) -> str:
     role = "" if row.subject == "end-to-end" else f"{row.subject} "
     level = f"C {row.concurrency:g}" if row.arrival == "closed" else f"{row.offered_requests_per_s:g}/s"
     return f"{role}{deployment(row)} {row.input_tokens:.0f}/{row.output_tokens:.0f} {level}"
-
-
-def _entries(case: Case) -> Iterator[CaseFigure]:
-    rehearsed = {figure.metric.name: figure for figure in case.rehearsed_figures}
-    for figure in case.figures:
-        yield CaseFigure(case, figure, rehearsed.get(figure.metric.name))
-
-
-def all_entries(groups: Sequence[CaseGroup]) -> Iterator[tuple[CaseGroup, Errors, CaseFigure]]:
-    """Yield every figure of every group."""
-    for group in groups:
-        for errors in group.metrics:
-            yield from ((group, errors, entry) for entry in errors.entries)
 
 
 @dataclass(frozen=True)
@@ -259,21 +255,27 @@ def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
 
 def points(errors: Errors) -> list[tuple[str, ...]]:
     """Return a line for each load."""
-    return [_point(entry, _has_rehearsed(errors)) for entry in errors.entries]
+    lines: list[tuple[str, ...]] = []
+    for entry in errors.entries:
+        own, other = entry.compared, entry.rehearsed
+        cells = (entry.name, number(own.seen), number(own.predicted), percent(own.error))
+        rehearsed = (number(other.predicted), percent(other.error)) if other else ("", "")
+        lines.append((*cells, *(rehearsed if _has_rehearsed(errors) else ())))
+    return lines
 
 
 def statement_lines(report: Report) -> list[tuple[str, ...]]:
     """Return a line for each published statement and point."""
-    return [
-        (
-            item.text,
-            item.at,
-            _range(item),
-            f"{'not reached' if item.simulated is None else number(item.simulated)} ({item.basis.value})",
-            outside(item),
-        )
-        for item in report.statements
-    ]
+    lines: list[tuple[str, ...]] = []
+    for item in report.statements:
+        least, most = (None if end is None else number(end) for end in item.published)
+        if least is None or most is None:
+            published = f"at most {most}" if least is None else f"at least {least}"
+        else:
+            published = least if least == most else f"{least} to {most}"
+        simulated = "not reached" if item.simulated is None else number(item.simulated)
+        lines.append((item.text, item.at, published, f"{simulated} ({item.basis.value})", outside(item)))
+    return lines
 
 
 def outside(statement: ClaimSimulation) -> str:
@@ -296,9 +298,7 @@ def markdown(report: Report) -> str:
 def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str, Any]:
     """Return the whole report as plain data, with the verdict where one was asked for."""
     return {
-        "model": report.model,
-        "gpu": report.gpu,
-        "figures": report.figures,
+        **collected("report", ("model", "gpu", "figures"), [report], {}),
         "groups": [_group_json(group) for group in report.groups],
         "points": list(_entries_json(report)),
         "statements": [_statement_json(item) for item in report.statements],
@@ -318,22 +318,6 @@ def _mean(share: float | None) -> str:
 
 def _has_rehearsed(errors: Errors) -> bool:
     return any(entry.rehearsed for entry in errors.entries)
-
-
-def _point(entry: CaseFigure, with_rehearsed: bool) -> tuple[str, ...]:
-    own = entry.compared
-    cells = (entry.name, number(own.seen), number(own.predicted), percent(own.error))
-    if not with_rehearsed:
-        return cells
-    other = entry.rehearsed
-    return (*cells, *(("", "") if other is None else (number(other.predicted), percent(other.error))))
-
-
-def _range(statement: ClaimSimulation) -> str:
-    least, most = (None if end is None else number(end) for end in statement.published)
-    if least is None or most is None:
-        return f"at most {most}" if least is None else f"at least {least}"
-    return least if least == most else f"{least} to {most}"
 
 
 def _markdown(report: Report) -> Iterator[str]:
@@ -360,61 +344,52 @@ def _table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[s
 
 
 def _group_json(group: CaseGroup) -> dict[str, Any]:
-    return {
-        "standing": group.standing.title,
-        "image": group.image,
-        "counted": group.standing.counted,
-        "about": group.standing.about,
-        "circumstances": group.circumstances,
-        "metrics": [_errors_json(group, errors) for errors in group.metrics],
-    }
-
-
-def _errors_json(group: CaseGroup, errors: Errors) -> dict[str, Any]:
-    return {
-        "subject": errors.subject,
-        "metric": errors.metric.name,
-        "points": len(errors.entries),
-        "mean_absolute_error": errors.mean_absolute if group.standing.has_mean else None,
-        "rehearsed_mean_absolute_error": errors.rehearsed_mean_absolute if group.standing.has_mean else None,
-        "worst_error": errors.worst.compared.error,
-        "worst_at": errors.worst.name,
-    }
+    metrics: list[dict[str, Any]] = [
+        {
+            "subject": errors.subject,
+            "metric": errors.metric.name,
+            "points": len(errors.entries),
+            "mean_absolute_error": errors.mean_absolute if group.standing.has_mean else None,
+            "rehearsed_mean_absolute_error": errors.rehearsed_mean_absolute if group.standing.has_mean else None,
+            "worst_error": errors.worst.compared.error,
+            "worst_at": errors.worst.name,
+        }
+        for errors in group.metrics
+    ]
+    keys = ("standing", "image", "counted", "about", "circumstances", "metrics")
+    return collected("group", keys, (group, group.standing), {"standing": group.standing.title, "metrics": metrics})
 
 
 def _entries_json(report: Report) -> Iterator[dict[str, Any]]:
-    for group, errors, entry in all_entries(report.groups):
-        reference = entry.case.reference
-        yield {
+    triples = (
+        (group, errors, entry) for group in report.groups for errors in group.metrics for entry in errors.entries
+    )
+    for group, errors, entry in triples:
+        own, other, reference = entry.compared, entry.rehearsed, entry.case.reference
+        named = {
             "standing": group.standing.title,
-            "counted": group.standing.counted,
-            "subject": errors.subject,
             "load": entry.name,
-            "gpu": reference.gpu,
-            "image": reference.image,
             "source": reference.origin.tool,
             "metric": errors.metric.name,
-            "units": errors.metric.units,
-            "reference": entry.compared.seen,
+            "reference": own.seen,
             "reference_basis": reference.basis.value,
-            "simulated": entry.compared.predicted,
+            "simulated": own.predicted,
             "simulated_basis": entry.case.simulated.basis.value,
-            "error": entry.compared.error,
-            "rehearsed": entry.rehearsed.predicted if entry.rehearsed else None,
-            "rehearsed_error": entry.rehearsed.error if entry.rehearsed else None,
+            "rehearsed": other and other.predicted,
+            "rehearsed_error": other and other.error,
         }
+        yield collected("entry", ENTRY, (group.standing, errors, reference, errors.metric, own), named)
 
 
 def _statement_json(statement: ClaimSimulation) -> dict[str, Any]:
-    return {
+    keys = ("statement", "source", "at", "published", "simulated", "simulated_basis", "outside_by")
+    named = {
         "statement": statement.text,
-        "source": statement.source,
-        "at": statement.at,
-        "published": list(statement.published),
-        "simulated": statement.simulated,
+        "published": [*statement.published],
         "simulated_basis": statement.basis.value,
         "outside_by": statement.error,
     }
+    return collected("statement", keys, [statement], named)
 
 
 def html(report: Report) -> str:
@@ -457,7 +432,14 @@ def _charts(report: Report) -> Iterator[str]:
     rehearsed = any(group.standing is Standing.REHEARSED for group in groups)
     seen = "measured or rehearsed" if rehearsed else "measured"
     for name in dict.fromkeys(chain.from_iterable(METRICS_BY_SUBJECT.values())):
-        series = [one for group in groups for errors in group.metrics for one in _series(group, errors, name)]
+        of_metric = [(group, errors) for group in groups for errors in group.metrics if errors.metric.name == name]
+        series: list[ChartSeries] = []
+        for group, errors in of_metric:
+            for basis in dict.fromkeys(entry.case.simulated.basis for entry in errors.entries):
+                own = [entry.compared for entry in errors.entries if entry.case.simulated.basis is basis]
+                points = [ChartPoint(figure.seen, figure.predicted) for figure in own if figure.predicted > 0]
+                if points:
+                    series.append(ChartSeries(f"{errors.subject}, {group.title}", points, basis))
         if series:
             metric = METRICS[name]
             yield agreement_svg(
@@ -466,13 +448,3 @@ def _charts(report: Report) -> Iterator[str]:
                 x_label=f"{seen} ({metric.units})",
                 y_label=f"simulated ({metric.units})",
             )
-
-
-def _series(group: CaseGroup, errors: Errors, name: str) -> Iterator[ChartSeries]:
-    if errors.metric.name != name:
-        return
-    for basis in dict.fromkeys(entry.case.simulated.basis for entry in errors.entries):
-        own = [entry.compared for entry in errors.entries if entry.case.simulated.basis is basis]
-        points = [ChartPoint(figure.seen, figure.predicted) for figure in own if figure.predicted > 0]
-        if points:
-            yield ChartSeries(f"{errors.subject}, {group.title}", points, basis)
