@@ -385,7 +385,7 @@ def _statement_json(statement: ClaimSimulation) -> dict[str, Any]:
     keys = ("statement", "source", "at", "published", "simulated", "simulated_basis", "outside_by")
     named = {
         "statement": statement.text,
-        "published": [*statement.published],
+        "published": list(statement.published),
         "simulated_basis": statement.basis.value,
         "outside_by": statement.error,
     }

@@ -12,12 +12,13 @@ from llmd_base.errors import KitError
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
+from llmd_oke.records import collected
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from llmd_tuner.experiments import comparison, deployer, preparation, runs
-from llmd_tuner.experiments.deployer import Deployer, PulumiDeployer, rehearsal
+from llmd_tuner.experiments.deployer import PulumiDeployer, rehearsal
 from llmd_tuner.experiments.preparation import (
     Experiment,
     ExperimentRound,
@@ -112,7 +113,11 @@ def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
     folder = None if new else runs.unfinished_run(*what)
     names = unfinished(folder.state) if folder else _names(experiment)
     show_plan(experiment, names, folder.state.seconds if folder else {})
-    _ask(experiment, yes=yes)
+    if not (yes or experiment.settings.rehearsed):
+        if not sys.stdin.isatty():
+            raise KitError("The run costs what is shown above, and nobody can be asked.", "To run it: add --yes.")
+        if not typer.confirm("Run it?"):
+            raise typer.Exit(1)
     folder = folder or runs.new_run(*what, names)
     _run(experiment, folder)
     comparison.write(folder)
@@ -165,34 +170,28 @@ def _names(experiment: Experiment) -> list[str]:
     return [deployment.object_name for deployment in experiment.deployments]
 
 
-def _ask(experiment: Experiment, *, yes: bool) -> None:
-    if yes or experiment.settings.rehearsed:
-        return
-    if not sys.stdin.isatty():
-        raise KitError("The run costs what is shown above, and nobody can be asked.", "To run it: add --yes.")
-    if not typer.confirm("Run it?"):
-        raise typer.Exit(1)
-
-
 def _run(experiment: Experiment, folder: RunFolder) -> None:
+    project, settings, environment = experiment.project, experiment.settings, console.inherited_environment()
     progress = console.progress()
     progress.step(f"run {folder.path}")
+    if settings.rehearsed:
+        time_scale = settings.time_scale
+        chosen = rehearsal().deployer(project, settings.stack, experiment.nodes, time_scale, environment)
+    else:
+        chosen = PulumiDeployer(project, settings.stack, environment)
     try:
-        Runner(experiment, folder, _deployer(experiment), progress).run()
+        Runner(experiment, folder, chosen, progress).run()
     except KeyboardInterrupt:
-        show_interrupted(experiment)
+        command = "llmd-oke rehearse down" if settings.rehearsed else "llmd-oke destroy"
+        down = f"{command} --stack {deployer.name_of(settings.stack)}"
+        console.errors().print(f"interrupted; run the same command again to go on, or end it: {down}", markup=False)
         raise
-
-
-def _deployer(experiment: Experiment) -> Deployer:
-    settings, environment = experiment.settings, console.inherited_environment()
-    if not settings.rehearsed:
-        return PulumiDeployer(experiment.project, settings.stack, environment)
-    return rehearsal().deployer(experiment.project, settings.stack, experiment.nodes, settings.time_scale, environment)
 
 
 FILE_WIDTH = 140
 """Columns where the output is no terminal."""
+
+_TONES = {"good": "green", "bad": "red", "quiet": "dim"}
 
 
 def show_plan(
@@ -210,8 +209,14 @@ def show_plan(
     console.output().print(f"[bold]{escape(experiment.name)}[/] {escape(experiment.recipe.description)}\n")
     console.output().print(FittingTable(_rounds(forecast.rounds)))
     table = Table.grid(padding=(0, 2))
-    for name, text in _facts(experiment, forecast):
-        table.add_row(f"  [dim]{name}[/]", text)
+    if settings.most_requests:
+        table.add_row("  [dim]limited to[/]", f"{settings.most_requests} requests at each level")
+    if settings.rehearsed:
+        table.add_row("  [dim]in all[/]", f"{_time(forecast.seconds)} on this machine, no GPU")
+    else:
+        price = f"{forecast.gpus} GPUs for {_time(forecast.seconds)}: {forecast.gpu_hours:.1f} GPU-hours"
+        table.add_row("  [dim]in all[/]", price)
+        table.add_row("  [dim]cost[/]", f"{forecast.price_usd:,.2f} $ at list price")
     console.output().print("", table, sep="\n")
     if settings.rehearsed:
         console.output().print(f"  [dim]rehearsed: model time is wall time / {settings.time_scale:g}[/]")
@@ -223,9 +228,7 @@ def plan_document(experiment: Experiment, forecast: Forecast) -> dict[str, Any]:
         "recipe": experiment.name,
         "settings": experiment.settings.model_dump(mode="json"),
         "rounds": [asdict(part) for part in forecast.rounds],
-        "seconds": forecast.seconds,
-        "gpu_hours": forecast.gpu_hours,
-        "price_usd": forecast.price_usd,
+        **collected("plan", ("seconds", "gpu_hours", "price_usd"), [forecast], {}),
     }
 
 
@@ -239,15 +242,6 @@ def _rounds(rounds: Sequence[ExperimentRound]) -> Table:
         times = (_duration(part.deploy), _duration(part.bench), _duration(part.teardown))
         table.add_row(f"  {number}", "\n".join(part.names), str(part.gpus), str(part.stages), *times)
     return table
-
-
-def _facts(experiment: Experiment, forecast: Forecast) -> list[tuple[str, str]]:
-    settings = experiment.settings
-    limit = [("limited to", f"{settings.most_requests} requests at each level")] if settings.most_requests else []
-    if settings.rehearsed:
-        return [*limit, ("in all", f"{_time(forecast.seconds)} on this machine, no GPU")]
-    price = f"{forecast.gpus} GPUs for {_time(forecast.seconds)}: {forecast.gpu_hours:.1f} GPU-hours"
-    return [*limit, ("in all", price), ("cost", f"{forecast.price_usd:,.2f} $ at list price")]
 
 
 def _duration(duration: WallDuration) -> str:
@@ -286,20 +280,8 @@ def show_results(folder: RunFolder) -> None:
         for i, name in enumerate(table.columns):
             shown.add_column(name, justify="left" if i < 2 else "right", no_wrap=i < 2)
         for row in table.cells:
-            shown.add_row(*(_tone(cell.text, cell.tone) for cell in row))
+            texts = ((escape(cell.text), _TONES.get(cell.tone)) for cell in row)
+            shown.add_row(*(f"[{colour}]{text}[/]" if colour else text for text, colour in texts))
         output.print(FittingTable(shown), "")
     for name in ("rows.jsonl", comparison.MARKDOWN, comparison.HTML):
         output.print(f"[dim]{name:12}[/] {folder.path / name}", soft_wrap=True)
-
-
-def _tone(text: str, tone: str) -> str:
-    colour = {"good": "green", "bad": "red", "quiet": "dim"}.get(tone)
-    return f"[{colour}]{escape(text)}[/]" if colour else escape(text)
-
-
-def show_interrupted(experiment: Experiment) -> None:
-    """Show what is left up, and what to do about it."""
-    settings = experiment.settings
-    own = deployer.name_of(settings.stack)
-    down = f"llmd-oke rehearse down --stack {own}" if settings.rehearsed else f"llmd-oke destroy --stack {own}"
-    console.errors().print(f"interrupted; run the same command again to go on, or end it: {down}", markup=False)

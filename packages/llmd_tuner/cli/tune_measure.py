@@ -73,7 +73,9 @@ def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
     base = config.load(selection.project, selection.stack)
     shape = search_inputs.known_shape(base.gpu_pools[0].shape)
     servers = _servers(selection, base, shape, rehearsed=run.rehearsed)
-    recipe = tuning_recipe(servers, selection.grid, tuple(selection.size or ()), _gpus(run, base, shape))
+    most = run.gpus or (shape.gpus if run.rehearsed else preparation.free_gpus(base, shape))
+    gpus = min(most, shape.gpus) if most > 0 else shape.gpus  # none free: `prepare_recipe` says what to do
+    recipe = tuning_recipe(servers, selection.grid, tuple(selection.size or ()), gpus)
     simulated_node = shape.gpus if run.rehearsed else None
     run = replace(run, gpus=run.gpus or simulated_node)
     return preparation.prepare_recipe(selection.project, NAME, recipe, selection.stack, run)
@@ -100,14 +102,6 @@ def _servers(
 def _handing_over(engine: config.Engine, base: config.StackConfig, model: catalogue.CatalogueModel) -> config.Engine:
     release = used_release(base)
     return engine if release is None else handing_over(engine, release, model)
-
-
-def _gpus(run: RunOptions, base: config.StackConfig, shape: catalogue.Shape) -> int:
-    """Return the most GPUs of one server: a node's, as far as they are free."""
-    if run.gpus:
-        return min(run.gpus, shape.gpus)
-    free = shape.gpus if run.rehearsed else preparation.free_gpus(base, shape)
-    return min(free, shape.gpus) if free > 0 else shape.gpus  # none free: `prepare_recipe` says what to do
 
 
 def points(recipe: Recipe) -> int:

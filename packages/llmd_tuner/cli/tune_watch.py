@@ -1,8 +1,8 @@
 """`llmd-oke tune watch`: does what is deployed still meet what it was chosen for?"""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -18,9 +18,10 @@ from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.rehearsals import rehearsals
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.operations.judgements import AssumptionJudgement, AssumptionVerdict, judge, tolerances
-from llmd_oke.operations.observations import CountedObservation, Percentile
+from llmd_oke.operations.observations import CountedObservation
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import smoke_request
+from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 
@@ -42,6 +43,10 @@ TTFT_IS = "TTFT is the servers' own, prefill and decode together: without router
 _SIDES = {"near": "", "at most": "≤ ", "at least": "≥ ", "below": "< "}
 
 _SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
+
+WATCHED = ("model", "topology", "assumed", "conditions", "seen", "assumptions", "percentiles_ms", "holds", "advice")
+SEEN = ("basis", "about", "duration_s", "requests", "requests_per_s", "notes")
+"""Keys of a watched model as plain data, and of what was seen of it, in their order."""
 
 _COLOURS = {AssumptionVerdict.HOLDS: "green", AssumptionVerdict.ABOVE: "red", AssumptionVerdict.BELOW: "red"}
 
@@ -234,25 +239,25 @@ class Watched:
 def watch_json(watched: Watched) -> dict[str, Any]:
     """Return the result as plain data; tokens, milliseconds, shares and requests, of model time."""
     seen = watched.seen
-    return {
+    counted = {"about": SIMULATED if watched.simulated else None, "requests": seen.answered}
+    percentiles = {
+        name: {
+            percentile: asdict(item) | {"high": item.high if isfinite(item.high) else None}
+            for percentile, item in items.items()
+        }
+        for name, items in seen.percentiles_ms.items()
+    }
+    named = {
         "model": watched.name,
         "topology": watched.about,
         "assumed": watched.assumed.source,
-        "conditions": list(watched.assumed.conditions),
-        "seen": {
-            "basis": seen.basis.value,
-            "about": SIMULATED if watched.simulated else None,
-            "duration_s": seen.duration_s,
-            "requests": seen.answered,
-            "requests_per_s": seen.requests_per_s,
-            "notes": list(seen.notes),
-        },
+        "seen": collected("seen", SEEN, [seen], counted),
         "assumptions": [_as_json(item) for item in watched.judged],
-        "percentiles_ms": {name: _percentiles_json(item) for name, item in seen.percentiles_ms.items()},
-        "holds": watched.holds,
-        "advice": [{"why": item.why, "command": item.command} for item in watched.advice],
-        **(console.error_document(watched.failure) if watched.failure else {"error": None, "remedy": None}),
+        "percentiles_ms": percentiles,
+        "advice": [asdict(item) for item in watched.advice],
     }
+    failure = console.error_document(watched.failure) if watched.failure else {"error": None, "remedy": None}
+    return {**collected("watched", WATCHED, (watched, watched.assumed), named), **failure}
 
 
 def show_watch(watched: Watched) -> None:
@@ -262,9 +267,18 @@ def show_watch(watched: Watched) -> None:
     summary = f"{seen.answered} requests in {seen.duration_s:.0f} s{rate}"
     output.print(f"[bold]{escape(watched.name)}[/] {escape(watched.about)}: {summary}\n", soft_wrap=True)
     output.print(FittingTable(_table(watched)), "", sep="\n")
-    for name, item in seen.percentiles_ms.items():
-        output.print(f"{name:25} {_percentiles(item)}", soft_wrap=True)
-    for line in _lines(watched):
+    for name, items in seen.percentiles_ms.items():
+        texts = (f"[dim]{percentile}[/] {item.text('ms')}" for percentile, item in items.items())
+        output.print(f"{name:25} {'  '.join(texts)}", soft_wrap=True)
+    buckets = f"percentiles are interpolated within the buckets of vLLM's histograms; {TTFT_IS}"
+    lines = [
+        *([buckets] if seen.percentiles_ms else []),
+        f"assumed: {watched.assumed.source}",
+        *(f"not as forecast: {text}" for text in watched.assumed.conditions),
+        *([SIMULATED] if watched.simulated else []),
+        *(f"note: {note}" for note in seen.notes),
+    ]
+    for line in lines:
         output.print(f"[dim]{escape(line)}[/]")
     for item in watched.advice:
         output.print(f"\n[bold]{escape(item.why)}[/]")
@@ -283,17 +297,9 @@ def interval_text(seen: CountedObservation) -> str:
 
 def _as_json(judged: AssumptionJudgement) -> dict[str, Any]:
     assumption = judged.assumption
-    return {
-        "name": assumption.figure.name,
-        "kind": assumption.kind.value,
-        "assumed": assumption.value,
-        "basis": assumption.basis,
-        "side": assumption.side,
-        "allowed": judged.allowed,
-        "seen": judged.value,
-        "off_share": judged.off_share,
-        "verdict": judged.verdict.value,
-    }
+    keys = ("name", "kind", "assumed", "basis", "side", "allowed", "seen", "off_share", "verdict")
+    named = {"name": assumption.figure.name, "assumed": assumption.value, "seen": judged.value}
+    return collected("assumption", keys, (judged, assumption), named)
 
 
 def _table(watched: Watched) -> Table:
@@ -316,40 +322,8 @@ def _cells(judged: AssumptionJudgement) -> Iterator[str]:
     yield assumption.basis
     yield "" if judged.value is None else assumption.figure.text(judged.value)
     yield "" if judged.off_share is None else f"{judged.off_share:+.0%}"
-    colour = _COLOURS.get(verdict, "dim")
-    yield f"[{colour}]{verdict.value}[/]{_allowed(judged)}"
-
-
-def _allowed(judged: AssumptionJudgement) -> str:
-    """Return how far off a figure may be, or nothing where that says nothing."""
-    assumption = judged.assumption
-    if not judged.allowed or judged.verdict not in _COLOURS:
-        return ""
-    share = judged.allowed / assumption.value if assumption.value else judged.allowed
-    return f" [dim]({_SIGNS[assumption.side]}{share:.0%})[/]"
-
-
-def _percentiles(percentiles: Mapping[str, Percentile]) -> str:
-    return "  ".join(f"[dim]{name}[/] {percentile.text('ms')}" for name, percentile in percentiles.items())
-
-
-def _percentiles_json(percentiles: Mapping[str, Percentile]) -> dict[str, dict[str, float | None]]:
-    """Return percentiles with the bounds between which each lies; no upper one beyond the last."""
-    return {
-        name: {
-            "value": percentile.value,
-            "low": percentile.low,
-            "high": percentile.high if isfinite(percentile.high) else None,
-        }
-        for name, percentile in percentiles.items()
-    }
-
-
-def _lines(watched: Watched) -> Iterator[str]:
-    if watched.seen.percentiles_ms:
-        yield f"percentiles are interpolated within the buckets of vLLM's histograms; {TTFT_IS}"
-    yield f"assumed: {watched.assumed.source}"
-    yield from (f"not as forecast: {text}" for text in watched.assumed.conditions)
-    if watched.simulated:
-        yield SIMULATED
-    yield from (f"note: {note}" for note in watched.seen.notes)
+    allowed = ""
+    if judged.allowed and verdict in _COLOURS:
+        share = judged.allowed / assumption.value if assumption.value else judged.allowed
+        allowed = f" [dim]({_SIGNS[assumption.side]}{share:.0%})[/]"
+    yield f"[{_COLOURS.get(verdict, 'dim')}]{verdict.value}[/]{allowed}"
