@@ -1,6 +1,6 @@
 """Attacks on a front door, each of one process, bounded in connections and in time, against an address of this machine.
 
-Each is a function of an `AttackTarget` and of the time at which it ends, and gives what it counted. Bytes are written
+Each is a function of an `AttackTarget` and of the time at which it ends, and returns what it counted. Bytes are written
 by hand, as no library of HTTP lets one send what these send.
 """
 
@@ -81,7 +81,7 @@ def _status(answer: bytes) -> str:
 
 
 def _answer(one: socket.socket, wait_s: float = 0.0) -> str | None:
-    """Status of what came back, `closed` where the connection ended, None where nothing came."""
+    """Return the status of what came back, `closed` where the connection ended, None where nothing came."""
     one.settimeout(max(wait_s, 0.001))
     try:
         return _status(one.recv(65536))
@@ -92,7 +92,7 @@ def _answer(one: socket.socket, wait_s: float = 0.0) -> str | None:
 
 
 def _sent(one: socket.socket, data: bytes) -> bool:
-    """Whether all of it was taken within a second and a half."""
+    """Send data, and return whether all of it was taken within a second and a half."""
     one.settimeout(1.5)
     try:
         one.sendall(data)
@@ -135,22 +135,22 @@ def unfinished_bodies(target: AttackTarget, end_s: float) -> Counts:
 
 
 def unfinished_chunked_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """The same without a length."""
+    """Bodies of 31 MiB that are never finished, without a length."""
     return _bodies(target, end_s, target.head(_CHUNKED))
 
 
 def unfinished_gets(target: AttackTarget, end_s: float) -> Counts:
-    """The same by a method whose requests have no body."""
+    """Bodies of 31 MiB that are never finished, by a method whose requests have no body."""
     return _bodies(target, end_s, target.head(_CHUNKED, path=_LIST, method="GET"))
 
 
 def longer_than_allowed(target: AttackTarget, end_s: float) -> Counts:
-    """The same with a length that is larger than any that is allowed."""
+    """Bodies with a length that is larger than any that is allowed, never finished."""
     return _bodies(target, end_s, target.head(f"content-length: {40 * _MIB}"))
 
 
 def unfinished_bodies_of_strangers(target: AttackTarget, end_s: float) -> Counts:
-    """The same with keys that nobody has."""
+    """Bodies of 31 MiB that are never finished, with keys that nobody has."""
     return _bodies(target, end_s, target.head(_WHOLE, key="sk-" + "0" * 40))
 
 
@@ -286,7 +286,7 @@ def _guessed(target: AttackTarget, end_s: float, guess: Callable[[], str]) -> Co
 
 
 def guessed_tokens(target: AttackTarget, end_s: float) -> Counts:
-    """The same with tokens by chance in the form of the provider's, where clients have tokens."""
+    """Requests with tokens by chance in the form of the provider's, where clients have tokens."""
     said = target.key.rpartition(".")[0]
     return _guessed(target, end_s, lambda: f"{said}.{urlsafe_b64encode(os.urandom(64)).decode().rstrip('=')}")
 
@@ -432,12 +432,12 @@ def many_streams(target: AttackTarget, end_s: float) -> Counts:
 
 
 def many_get_streams(target: AttackTarget, end_s: float) -> Counts:
-    """The same by a method whose requests have no body, without a length."""
+    """HTTP/2 streams by a method whose requests have no body, each with a body without a length that never ends."""
     return _streams(target, end_s, _block(target, method="GET", path=_LIST))
 
 
 def many_longer_streams(target: AttackTarget, end_s: float) -> Counts:
-    """The same with a length that is larger than any that is allowed."""
+    """HTTP/2 streams whose bodies have a length that is larger than any that is allowed."""
     return _streams(target, end_s, _block(target, ("content-length", str(40 * _MIB))))
 
 
@@ -613,7 +613,7 @@ OF_TOKENS: tuple[Attack, ...] = (guessed_tokens,)
 
 
 def main() -> None:
-    """Runs one attack: its name, the target as JSON, and seconds."""
+    """Run one attack: its name, the target as JSON, and seconds."""
     name, target, seconds = sys.argv[1:]
     attack = next(attack for attack in ATTACKS if attack.__name__ == name)
     print(json.dumps(attack(AttackTarget(**json.loads(target)), time.monotonic() + float(seconds))))

@@ -57,7 +57,7 @@ class Package:
 
 
 class _Page(BaseModel):
-    """What is known of one package, or a part of it."""
+    """Vulnerabilities of one package, or a page of them."""
 
     class Known(BaseModel):
         id: str
@@ -96,7 +96,7 @@ class Advisory(BaseModel):
     affected: list[Affected] = []
 
     def ended_by(self, package: Package) -> list[str]:
-        """The versions that end it."""
+        """Return the versions that end the vulnerability."""
         same = (package.ecosystem, _normal(package.name))
         return [
             event["fixed"]
@@ -128,14 +128,14 @@ class VulnerableVersion:
     advisory: Advisory
 
     def line(self) -> str:
-        """What, where, and what would be right."""
+        """Return the package, the files that lock it, the advisory, and the versions that end it, as a line."""
         ended = ", ".join(dict.fromkeys(self.advisory.ended_by(self.package))) or "no version yet"
         of = f"{self.package.name} {self.package.version} ({', '.join(self.package.files)})"
         return f"{of}: {self.advisory.id} {_printable(self.advisory.summary)}; ended by {ended}"
 
 
 class _Program(BaseModel):
-    """How the database knows the program of an image; `version` has the version of a tag in its group."""
+    """Name of an image's program in the database; `version` has the version of a tag in its group."""
 
     ecosystem: str
     package: str
@@ -157,13 +157,13 @@ class _LockedImages(BaseModel):
 
 
 class _Inside(BaseModel):
-    """What Trivy says of an image (its JSON report)."""
+    """Report of Trivy on an image, as JSON."""
 
     class AuditTarget(BaseModel):
-        """One of the package managers of an image."""
+        """Findings of one package manager in an image."""
 
         class Vulnerability(BaseModel):
-            """A vulnerable package of it."""
+            """Vulnerable package, in Trivy's words."""
 
             VulnerabilityID: str
             PkgName: str
@@ -181,7 +181,7 @@ class UnansweredError(Exception):
 
 
 def locked(root: Path) -> list[Package]:
-    """Everything that is locked in a checkout, each version once."""
+    """Return everything that is locked in a checkout, each version once."""
     packages = [
         *(Package("PyPI", name, version, (file,)) for file in LOCKS for name, version in _python(root / file)),
         *(
@@ -197,7 +197,7 @@ def locked(root: Path) -> list[Package]:
 
 
 def programs_of_images(root: Path) -> Iterator[Package]:
-    """The programs of the images that can still be pulled, as far as the database knows any.
+    """Return the programs of the images that can still be pulled, as far as the database knows any.
 
     Raises:
         ValueError: an image is in neither list, or its tag is another than its pattern's.
@@ -221,7 +221,7 @@ def _images(root: Path) -> dict[str, _LockedImage]:
 
 
 def images_inside(root: Path) -> list[str]:
-    """The images that a scanner can be asked of: those with a digest, without charts."""
+    """Return the images that a scanner can be asked of: those with a digest, without charts."""
     return [
         f"{reference}@{image.digest}"
         for reference, image in _images(root).items()
@@ -230,7 +230,8 @@ def images_inside(root: Path) -> list[str]:
 
 
 def scan(image: str) -> list[str]:
-    """What a scanner finds in an image that another version ends, of high or critical severity, a line each.
+    """Scan an image for vulnerabilities of high or critical severity that another version ends, and return a line for
+    each.
 
     Raises:
         UnansweredError: there is no scanner, or it fails.
@@ -259,7 +260,7 @@ def _python(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _go(text: str) -> Iterator[tuple[str, str]]:
-    """Modules as they are built: replaced ones by what replaces them, ones of this checkout not at all."""
+    """Yield modules as they are built: replaced ones by what replaces them, ones of this checkout not at all."""
     replaced = {name: (by, version) for name, by, version in _REPLACED.findall(text)}
     for name, version in _REQUIRED.findall(text):
         by, instead = replaced.get(name, (name, version))
@@ -295,7 +296,7 @@ class Database:
         self._client = client
 
     def findings(self, packages: Sequence[Package]) -> list[VulnerableVersion]:
-        """What is known of these versions, each vulnerability once under whichever of its names comes first."""
+        """Look up these versions, and return each vulnerability once under whichever of its names comes first."""
         of_package = [(package, id_) for package, ids in self._ids(packages) for id_ in ids]
         advisories = {id_: self._advisory(id_) for id_ in dict.fromkeys(id_ for _, id_ in of_package)}
         findings: list[VulnerableVersion] = []
@@ -354,7 +355,7 @@ def _read(type_: type[Answer], text: str) -> Answer:
 
 
 def accepted(file: Path, today: date) -> set[str]:
-    """The advisories that are accepted today.
+    """Return the advisories that are accepted today.
 
     Raises:
         ValueError: the file is not of its form.
@@ -367,7 +368,7 @@ def accepted(file: Path, today: date) -> set[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Audits a checkout."""
+    """Audit a checkout, and return the exit code."""
     parser = argparse.ArgumentParser(description="Looks up known vulnerabilities of what is locked.")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--database", default=DATABASE, help=f"address of the OSV database ({DATABASE})")

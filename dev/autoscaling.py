@@ -1,4 +1,4 @@
-"""How well KEDA and the HPA controller follow a load, against a fixed size and an oracle that knows the load.
+"""Benchmark of how KEDA and the HPA controller follow a load, against a fixed size and an oracle that knows the load.
 
 The stack is rehearsed: Prometheus, KEDA and the HPA controller are the real ones, servers and the cluster autoscaler
 are simulated. Each profile is sent to as many servers as its highest rate needs, then to those that the load scales.
@@ -68,13 +68,13 @@ class Size:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all of them, one each."""
+        """GPUs of all servers, one each."""
         return self.prefill + self.decode
 
 
 @dataclass(frozen=True)
 class SizingStep:
-    """What there is from a moment of the profile on, in seconds of scaling time, until the next step."""
+    """Servers and GPUs from a moment of the profile on, in seconds of scaling time, until the next step."""
 
     at_s: float
     servers: Size
@@ -84,7 +84,7 @@ class SizingStep:
 
 @dataclass(frozen=True)
 class SizingOutcome:
-    """What one way of sizing came to. `attained` is the share of requests that were answered within the targets."""
+    """Outcome of one way of sizing. `attained` is the share of requests that were answered within the targets."""
 
     profile: str
     way: str
@@ -107,37 +107,37 @@ class SizingRun:
 
 
 def profile_of(name: str, peak_per_s: float, minutes: float | None = None) -> RateProfile:
-    """A profile by its name, in seconds of scaling time; it may be made to last so many minutes."""
+    """Return a profile by its name, in seconds of scaling time; it may be made to last so many minutes."""
     profile = RateProfile(name, tuple((at_s, share * peak_per_s) for at_s, share in SHARES[name]))
     return profile.faster(profile.duration_s / 60 / minutes) if minutes else profile
 
 
 def with_lead(profile: RateProfile, lead_s: float) -> RateProfile:
-    """The profile after its own first rate for a while."""
+    """Return the profile after its own first rate for a while."""
     first = profile.points[0][1]
     return RateProfile(profile.name, ((0.0, first), *((at_s + lead_s, rate) for at_s, rate in profile.points)))
 
 
 def hours(steps: Sequence[SizingStep], end_s: float, amount: Callable[[SizingStep], float]) -> float:
-    """An amount of each step times how long it lasts, in hours."""
+    """Return an amount of each step times how long it lasts, in hours."""
     ends = [*(step.at_s for step in steps[1:]), end_s]
     return sum(amount(step) * max(0.0, end - step.at_s) for step, end in zip(steps, ends, strict=True)) / 3600
 
 
 def turns(counts: Iterable[int]) -> int:
-    """How often a number that went up goes down, or the other way round."""
+    """Count how often a number that went up goes down, or the other way round."""
     changes = [after - before for before, after in pairwise(counts) if after != before]
     return sum((before > 0) != (after > 0) for before, after in pairwise(changes))
 
 
 def turns_per_hour(steps: Sequence[SizingStep], end_s: float) -> float:
-    """Turns of both roles in an hour of scaling time: what a load that only rises and falls needs, and flapping."""
+    """Count the turns of both roles in an hour of scaling time: those of a load that rises and falls, and flapping."""
     roles = ([step.servers.prefill for step in steps], [step.servers.decode for step in steps])
     return sum(map(turns, roles)) / ((end_s - steps[0].at_s) / 3600)
 
 
 def attained(answers: Sequence[AnswerTimes], ttft_ms: float = TTFT_MS, tpot_ms: float = TPOT_MS) -> float:
-    """The share of all requests that were answered within both targets; one that failed was not."""
+    """Return the share of all requests that were answered within both targets; one that failed was not."""
     return sum(_within(answer, ttft_ms, tpot_ms) for answer in answers) / len(answers)
 
 
@@ -149,7 +149,10 @@ def _within(answer: AnswerTimes, ttft_ms: float, tpot_ms: float) -> bool:
 
 
 def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[SizingStep]:
-    """Looks as steps in scaling time. A server that ends does so in wall time, so its GPUs count by that much less."""
+    """Turn looks into steps of scaling time.
+
+    A server that ends does so in wall time, so its GPUs count by that much less.
+    """
     return [
         SizingStep(
             look.at_s * speed - lead_s,
@@ -163,7 +166,7 @@ def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[SizingS
 
 
 class Capacities:
-    """What so many servers carry within the targets, by the tuner's latency figures."""
+    """Load that so many servers carry within the targets, by the tuner's latency figures."""
 
     def __init__(self, question: SearchInputs, most: Size) -> None:
         family = next(item for item in families(question) if item.name == FAMILY)
@@ -175,14 +178,14 @@ class Capacities:
         self._most = most
 
     def fewest(self, requests_per_s: float) -> Size:
-        """The fewest servers that carry a rate; the most that there may be where none do."""
+        """Return the fewest servers that carry a rate; the most that there may be where none do."""
         return next((size for size, most_per_s in self._fewest_first if most_per_s >= requests_per_s), self._most)
 
 
 def oracle_steps(
     profile: RateProfile, fewest: Callable[[float], Size], startup_s: float, gpus_per_node: int, interval_s: float = 10
 ) -> list[SizingStep]:
-    """What an oracle has: at each moment the servers that are needed then, or will be while one starts."""
+    """Return the steps of an oracle: at each moment the servers that are needed then, or will be while one starts."""
     moments = np.arange(0.0, profile.duration_s, interval_s)
     needed = [
         fewest(profile.rate_per_s(float(at_s))) for at_s in np.arange(0.0, profile.duration_s + startup_s, interval_s)
@@ -199,7 +202,7 @@ def oracle_steps(
 
 @dataclass(frozen=True)
 class Scene:
-    """What is benchmarked: the tuner's question and answer, and its thresholds."""
+    """Subject of the benchmark: the tuner's question and answer, and its thresholds."""
 
     question: SearchInputs
     fixed: Size
@@ -210,7 +213,7 @@ class Scene:
 
 
 def usual_scene() -> Scene:
-    """Servers of the fixed size are the tuner's best of so many GPUs; its thresholds say the highest rate."""
+    """Choose the fixed size, the tuner's best of so many GPUs, and the highest rate, which its thresholds say."""
     model, shape = known_model(MODEL), known_shape(SHAPE)
     figures = known_figures(model, shape.gpu)
     targets = parse_targets(f"ttft={TTFT_MS:g},itl={TPOT_MS:g}")
@@ -231,8 +234,9 @@ def _is_asked_for(deployment: Candidate) -> bool:
 
 
 def stack_of(scene: Scene, *, scaled: bool) -> dict[str, Any]:
-    """A cluster that the stack creates, whose GPU nodes the cluster autoscaler adds and takes; of the fixed size, the
-    limits are the topology's.
+    """Return a stack that creates its cluster, whose GPU nodes the cluster autoscaler adds and takes.
+
+    Of the fixed size, the limits are the topology's.
     """
     counts = {"prefill": (scene.least.prefill, scene.fixed.prefill), "decode": (scene.least.decode, scene.fixed.decode)}
     scaling = {
@@ -289,7 +293,7 @@ class AutoscalingBenchmark:
         self.command = partial(self._project.command, limit_s=LIMIT_S)
 
     def deploy(self, *, scaled: bool) -> None:
-        """Rehearses the stack, or updates it."""
+        """Rehearse the stack, or update it."""
         self.progress.step(f"deploying servers that are {'scaled by load' if scaled else 'as many as the peak needs'}")
         self._project.write_stack(stack_of(self.scene, scaled=scaled))
         times = ("--time-scale", f"{self.time_scale:g}", "--scaling-speed", f"{self.speed:g}")
@@ -297,7 +301,7 @@ class AutoscalingBenchmark:
         self.command("rehearse", "--stack", STACK, "--no-benchmark", *times, *start)
 
     def run(self, profile: RateProfile, way: str) -> SizingRun:
-        """Sends a profile, and measures what it was answered by."""
+        """Send a profile, and measure the servers that answered it."""
         whole = with_lead(profile, LEAD_S).faster(self.speed * self.time_scale)
         self.progress.step(f"{profile.name}, {way}: {whole.duration_s * self.time_scale:.0f} s of load")
         order = Order(
@@ -324,7 +328,7 @@ class AutoscalingBenchmark:
 def measured_run(
     profile: RateProfile, way: str, answers: Sequence[AnswerTimes], steps: Sequence[SizingStep]
 ) -> SizingRun:
-    """What was measured in a rehearsal; its latencies are those of simulated servers."""
+    """Return the outcome of a rehearsal; its latencies are those of simulated servers."""
     end_s, failures = profile.duration_s, [answer.failure for answer in answers if answer.failure]
     outcome = SizingOutcome(
         profile.name,
@@ -341,7 +345,7 @@ def measured_run(
 
 
 def oracle_run(profile: RateProfile, scene: Scene) -> SizingRun:
-    """The forecast of what an oracle would need."""
+    """Forecast what an oracle would need."""
     fewest = Capacities(scene.question, scene.fixed).fewest
     steps = oracle_steps(profile, fewest, STARTUP_S, known_shape(SHAPE).gpus)
     end_s = profile.duration_s
@@ -364,7 +368,7 @@ HEADINGS = ("profile", "servers", "GPU-hours", "of nodes", "within SLO", "failed
 
 
 def table(outcomes: Sequence[SizingOutcome]) -> str:
-    """A row for each way of each profile, as Markdown."""
+    """Return a row for each way of each profile, as Markdown."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -377,7 +381,7 @@ def _cells(outcome: SizingOutcome) -> tuple[str, ...]:
 
 
 def plot(profile: RateProfile, runs: Sequence[SizingRun]) -> str:
-    """The load, and servers of both roles, over minutes of scaling time, as SVG."""
+    """Draw the load, and servers of both roles, over minutes of scaling time, as SVG."""
     moments = np.linspace(0, profile.duration_s, 200)
     load = [ChartPoint(float(at_s) / 60, profile.rate_per_s(float(at_s))) for at_s in moments]
     panels = {"Requests/s": [ChartSeries("load", load, Basis.MEASURED)]}
@@ -394,7 +398,7 @@ def plot(profile: RateProfile, runs: Sequence[SizingRun]) -> str:
 
 
 def main() -> None:
-    """Prints the table, and writes one plot for each profile."""
+    """Print the table, and write one plot for each profile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--profile", choices=(*SHARES, "all"), default="all")

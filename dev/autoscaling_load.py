@@ -34,7 +34,7 @@ ROLES = ("prefill", "decode")
 
 @dataclass(frozen=True)
 class Order:
-    """What is sent where. Moments of the profile are in seconds of model time, in which its rates are too."""
+    """Load to send. Moments of the profile are in seconds of model time, in which its rates are too."""
 
     address: str
     model: str
@@ -49,7 +49,7 @@ class Order:
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """One request: when it was due in wall seconds, its times in milliseconds of model time, and what was wrong."""
+    """Times of one request: when it was due in wall seconds, latencies in milliseconds of model time; its failure."""
 
     due_s: float
     ttft_ms: float | None
@@ -72,7 +72,7 @@ class Look:
 
 
 def look(client: Client, order: Order, at_s: float) -> Look:
-    """What the API server says now."""
+    """Read pods, nodes and deployments from the API server."""
     pods = [pod for pod in client.list(Pod) if pod.spec and pod.spec.nodeName and _role(pod) in ROLES]
     pods = [pod for pod in pods if pod.status and pod.status.phase not in {"Succeeded", "Failed"}]
     ending = [pod for pod in pods if metadata(pod).deletionTimestamp is not None]
@@ -101,7 +101,7 @@ def _amount(thing: object, field: str, resource: str) -> int:
 
 
 async def watch(order: Order, looks: list[Look]) -> None:
-    """Looks once a second until it is cancelled."""
+    """Look once a second until it is cancelled."""
     client = Client(config=KubeConfig.from_env(), namespace=order.namespace, trust_env=False)
     started_s = time.monotonic()
     while True:
@@ -110,7 +110,7 @@ async def watch(order: Order, looks: list[Look]) -> None:
 
 
 async def send(order: Order) -> tuple[list[AnswerTimes], list[Look]]:
-    """Sends all requests of the profile, once the model answers, and waits for their answers.
+    """Send all requests of the profile, once the model answers, and wait for their answers.
 
     Raises:
         KitError: the model doesn't answer in time.
@@ -145,7 +145,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def main(file: Path) -> None:
-    """Writes the result beside the order."""
+    """Carry out the order of a file, and write the result beside it."""
     order = Order(**json.loads(file.read_text()))
     try:
         answers, looks = asyncio.run(send(order))

@@ -22,13 +22,13 @@ class BenchProject:
     stack: str
 
     def write_stack(self, config: Mapping[str, Any]) -> None:
-        """Writes the stack file."""
+        """Write the stack file."""
         file = stack_file(self.folder, self.stack)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text_of({"config": {CONFIG_KEY: dict(config)}}))
 
     def command(self, *arguments: str, limit_s: float) -> str:
-        """The output of a command of the kit in the project, which may take so many seconds.
+        """Run a command of the kit in the project, which may take so many seconds, and return its output.
 
         Raises:
             KitError: it failed.
@@ -47,7 +47,7 @@ class BenchProject:
 
 
 def project_copy(source: Path, folder: Path, stack: str, program: str | None = None) -> BenchProject:
-    """A project with the program of another one, or with the text of `program`, and no stack file yet."""
+    """Make a project with the program of another one, or with the text of `program`, and no stack file yet."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source / "Pulumi.yaml", folder / "Pulumi.yaml")
     text = (source / "__main__.py").read_text() if program is None else program
@@ -58,7 +58,7 @@ def project_copy(source: Path, folder: Path, stack: str, program: str | None = N
 def with_change(
     source: Path, stack: str, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> BenchProject:
-    """The project with what becomes of its stack."""
+    """Make a project with a changed copy of a stack."""
     project = project_copy(source, folder, stack)
     project.write_stack(change(read(source, stack)))
     return project

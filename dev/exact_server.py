@@ -25,7 +25,7 @@ _MODELS = b'{"object":"list","data":[{"id":"model","object":"model","created":1,
 
 @dataclass
 class ServerLog:
-    """What the server saw: seconds at which requests arrived, and how late it was itself with each first token."""
+    """Log of the server: seconds at which requests arrived, and how late it was itself with each first token."""
 
     arrivals_s: list[float] = field(default_factory=list[float])
     first_token_late_s: list[float] = field(default_factory=list[float])

@@ -1,4 +1,4 @@
-"""What becomes of a rehearsed stack when parts of it fail.
+"""Faults of a rehearsed stack, and what becomes of it.
 
 engine         The engine, or all of its command, is killed at a random moment of an update, a refresh or a destroy.
 control-plane  etcd or the API server is killed at a random moment of the same operations.
@@ -133,12 +133,12 @@ class FaultOutcome:
 
     @property
     def recovered(self) -> bool:
-        """Whether nothing is left to do by hand, and the failure was told in words."""
+        """True where nothing is left to do by hand, and the failure was told in words."""
         return not (self.failure or self.orphans or self.missing or TRACEBACK in self.ended)
 
     @property
     def outcome(self) -> str:
-        """In words for the table."""
+        """Outcome in words, for the table."""
         if not self.recovered:
             return "NOT RECOVERED"
         if self.requests is not None:
@@ -148,7 +148,7 @@ class FaultOutcome:
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """What is to fail, how often, and the seed of the moments and victims."""
+    """Faults to cause, how often, and the seed of the moments and victims."""
 
     families: tuple[Family, ...] = FAMILIES
     kills: int = 30
@@ -160,7 +160,7 @@ class FaultSettings:
 
 @dataclass(frozen=True)
 class Bench:
-    """A stack to which things happen, and the source of their moments."""
+    """Stack to which faults happen, and the source of their moments."""
 
     stack: RehearsedStack
     chance: random.Random
@@ -175,21 +175,21 @@ class Bench:
         return {operation: _undisturbed(self.stack, operation, self.progress) for operation in CYCLE}
 
     def engine_kills(self, number: int) -> Iterator[FaultOutcome]:
-        """Kills engines, or all processes of their commands."""
+        """Kill engines, or all processes of their commands."""
         for index in range(number):
             victim: Literal["engine", "everything"] = self.chance.choice(("engine", "everything"))
             fault = "engine killed" if victim == "engine" else "command killed with its engine"
             yield self._struck("engine", fault, CYCLE[index % len(CYCLE)], partial(kill, victim=victim))
 
     def control_plane_kills(self, number: int) -> Iterator[FaultOutcome]:
-        """Kills etcd and the API server in turn: six of them are each during every operation."""
+        """Kill etcd and the API server in turn: six of them are each during every operation."""
         for index in range(number):
             victim = CONTROL_PLANE[index % len(CONTROL_PLANE)]
             strike = partial(_kill_process, self.stack, victim)
             yield self._struck("control-plane", f"{victim} killed", CYCLE[index % len(CYCLE)], strike)
 
     def _struck(self, family: Family, fault: str, operation: Operation, strike: Callable[[int], None]) -> FaultOutcome:
-        """An operation that the fault meets at a random moment, and the same again where it failed."""
+        """Run an operation that the fault meets at a random moment, and the same again where it failed."""
         after_s = self.chance.uniform(0.05, 0.95) * self.usual_s[operation]
         ended = self.stack.operate(operation, Blow(after_s, strike))
         again = self.stack.operate(operation) if ended.failure or not ended.struck else None
@@ -207,7 +207,7 @@ class Bench:
         )
 
     def losses(self, family: Literal["serving", "node"]) -> Iterator[FaultOutcome]:
-        """Has the stack serve, and what serves fail, one part after the other, under load."""
+        """Kill what serves, one part after the other, under load."""
         _undisturbed(self.stack, "up", self.progress)
         plan = self.stack.prepared.plan
         model = plan.models[0]
@@ -232,7 +232,7 @@ class Bench:
                 raise KitError("The load under which programs were killed failed; standard error says why.")
 
     def oci_faults(self) -> Iterator[FaultOutcome]:
-        """Creates a cluster with each of OCI's faults, goes on without it, and destroys the cluster."""
+        """Create a cluster with each of OCI's faults, go on without it, and destroy the cluster."""
         usual_s = _undisturbed(self.stack, "up", self.progress)
         _undisturbed(self.stack, "destroy", self.progress)
         for rule in OCI_FAULTS:
@@ -255,7 +255,7 @@ class Bench:
             _undisturbed(self.stack, "destroy", self.progress)
 
     def full_disks(self, disk: Path) -> Iterator[FaultOutcome]:
-        """Fills the disk of the engine's state during updates, and that of results during a benchmark."""
+        """Fill the disk of the engine's state during updates, and that of results during a benchmark."""
         (disk / "backend").mkdir()
         (self.stack.prepared.state / "backend").symlink_to(disk / "backend")
         usual_s = _undisturbed(self.stack, "up", self.progress)
@@ -280,7 +280,7 @@ class Bench:
         yield self._full_results(disk)
 
     def _full_results(self, disk: Path) -> FaultOutcome:
-        """Rows of a benchmark are whole before its disk is full, then, and after the next benchmark."""
+        """Check that a benchmark's rows are whole before its disk is full, then, and after the next benchmark."""
         began, rows = self._benchmark(disk, None), disk / "rows.jsonl"
         if began.failure:
             raise KitError(f"A benchmark failed without any fault: {began.failure}")
@@ -324,7 +324,7 @@ class Bench:
 
 @contextmanager
 def _small_disk() -> Generator[Path]:
-    """A file system in memory of a few MiB.
+    """Mount a file system in memory of a few MiB.
 
     Raises:
         KitError: this user may not mount one.
@@ -353,7 +353,7 @@ def _empty(disk: Path) -> None:
 
 
 def _kill_process(stack: RehearsedStack, name: str, _operation: int) -> None:
-    """Ends a process of the stack's cluster without a word, and waits until it was started again and is ready."""
+    """End a process of the stack's cluster without a word, and wait until it was started again and is ready."""
     record = stack.prepared.cluster.status()
     if record is None:
         raise KitError(f"The local cluster in {stack.prepared.state} has ended.")
@@ -370,7 +370,7 @@ def _kill_process(stack: RehearsedStack, name: str, _operation: int) -> None:
 
 
 def measure(source: Path, stack: str, choice: FaultSettings, progress: Progress) -> Iterator[FaultOutcome]:
-    """Has a stack meet the chosen faults, in local clusters of its own that go afterwards.
+    """Have a stack meet the chosen faults, in local clusters of its own that go afterwards.
 
     Raises:
         KitError: the stack can't be rehearsed, or an undisturbed operation fails.
@@ -389,7 +389,7 @@ def measure(source: Path, stack: str, choice: FaultSettings, progress: Progress)
 
 @contextmanager
 def _rehearsed(source: Path, stack: str, change: Change, progress: Progress) -> Generator[RehearsedStack]:
-    """The stack, with its document changed, in a local cluster of its own that goes afterwards."""
+    """Rehearse the stack, with its document changed, in a local cluster of its own that goes afterwards."""
     with tempfile.TemporaryDirectory(prefix="llmd-oke-faults-") as folder:
         project = with_change(source, stack, Path(folder) / "project", change)
         try:
@@ -410,7 +410,7 @@ def _outcomes(bench: Bench, choice: FaultSettings) -> Iterator[FaultOutcome]:
 
 
 def _without_smoke(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Benchmarks take most of an update's time, and hold nothing."""
+    """Turn the smoke benchmark off: it takes most of an update's time, and holds nothing."""
     smoke: Mapping[str, Any] = document.get("smoke") or {}
     return {**document, "smoke": {**smoke, "where": "none"}}
 
@@ -438,7 +438,7 @@ def _cells(outcome: FaultOutcome) -> tuple[str, ...]:
 
 
 def _row(outcome: FaultOutcome) -> str:
-    """One line of progress."""
+    """Return one line of progress."""
     named = zip(HEADINGS[3:], _cells(outcome)[3:], strict=True)
     facts = ", ".join(f"{heading} {cell}" for heading, cell in named if cell != "-")
     left = [f"; {outcome.failure}" if outcome.failure else "", *(f"; left: {name}" for name in outcome.orphans)]
@@ -446,7 +446,7 @@ def _row(outcome: FaultOutcome) -> str:
 
 
 def table(outcomes: list[FaultOutcome]) -> str:
-    """All of them as a table of Markdown, with what is left and the sum."""
+    """Return a table of all outcomes as Markdown, with what is left and the sum."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     left = [f"left: {name}" for outcome in outcomes for name in (*outcome.orphans, *outcome.missing)]
@@ -463,13 +463,13 @@ def table(outcomes: list[FaultOutcome]) -> str:
 
 
 def as_json(outcomes: list[FaultOutcome]) -> str:
-    """All of them as JSON."""
+    """Return all outcomes as JSON."""
     rows = [{**asdict(outcome), "outcome": outcome.outcome, "recovered": outcome.recovered} for outcome in outcomes]
     return json.dumps({"basis": "measured", "faults": rows}, indent=2)
 
 
 def main() -> None:
-    """Measures what the command line asks for; ends with 1 where anything had to be done by hand."""
+    """Measure what the command line asks for; end with 1 where anything had to be done by hand."""
     usual = FaultSettings()
     parser = argparse.ArgumentParser(
         prog="scripts/bench-faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1,4 +1,4 @@
-"""What a stack's front door adds to the time to first token: loads through it and straight to the servers, in turn.
+"""Latency of a stack's front door: what it adds to the time to first token, by loads through it and past it in turn.
 
 The stack is rehearsed: Envoy is the real one, servers are simulated, and have no routers, whose times would vary by
 more than what is looked for. Each pair of loads has the same prompts and arrivals; what is reported is the mean of the
@@ -72,7 +72,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints each pair and their mean, says on standard error what goes on and how long it takes, and ends with 1 where
+    """Print each pair and their mean, say on standard error what goes on and how long it takes, and end with 1 where
     more is added than may be.
     """
     parser = argparse.ArgumentParser(

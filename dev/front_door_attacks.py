@@ -1,4 +1,4 @@
-"""What a stack's front door makes of attacks: its memory, and what a well-behaved client beside them loses.
+"""Effects of attacks on a stack's front door: its memory, and what a well-behaved client beside them loses.
 
 The Envoy is the real one with a stack's own bootstrap, keys and certificate, in network and mount namespaces of its own
 without a way out; what answers behind it is simulated. Each attack has a fresh Envoy, and ends by itself. Memory is the
@@ -57,8 +57,10 @@ MAX_SHARE = bounds().attack_share
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """What an attack did: `memory_mib` at its highest and its share of the limit, the well-behaved client's requests,
-    how many failed, and their times in milliseconds, before and during the attack; what the attacker counted.
+    """Effect of an attack.
+
+    `memory_mib` is at its highest, beside its share of the limit; `requests`, `failed` and times in milliseconds are
+    the well-behaved client's, before (`quiet`) and during the attack; `counts` are the attacker's.
     """
 
     attack: str
@@ -75,19 +77,19 @@ class AttackOutcome:
 
     @property
     def held(self) -> bool:
-        """Whether memory stayed below its share, nothing failed, and nothing got through."""
+        """True where memory stayed below its share, nothing failed, and nothing got through."""
         return self.memory_share < MAX_SHARE and not self.failed and not self.smuggled
 
 
 class RecordingUnit:
-    """Answers every request at once, large where it is asked to, and knows the paths that it was asked for."""
+    """Server that answers every request at once, large where it is asked to, and counts requests for other paths."""
 
     def __init__(self) -> None:
         self.smuggled = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """The unit, listening."""
+        """Let the unit listen."""
         server = await asyncio.start_server(self._serve, HERE, UNIT_PORT, limit=64 * 1024 * 1024)
         try:
             yield
@@ -126,7 +128,7 @@ async def _body(reader: asyncio.StreamReader, head: str) -> bytes:
 
 
 class Client:
-    """The well-behaved one."""
+    """Well-behaved client of the front door."""
 
     def __init__(self, target: AttackTarget) -> None:
         self.target = target
@@ -157,7 +159,7 @@ class Client:
 
 
 class Door:
-    """A front door with its folders, as Kubernetes would mount them, whose clients have keys or tokens."""
+    """Front door with its folders, as Kubernetes would mount them, whose clients have keys or tokens."""
 
     def __init__(self, folder: Path, program: Path, *, tokens: bool = False) -> None:
         self.folder, self.program = folder, program
@@ -191,13 +193,13 @@ class Door:
         return moved.replace("/etc/", f"{self.folder}/")
 
     def target(self, *clients: str) -> AttackTarget:
-        """The front door as one client knows it, or two."""
+        """Return the front door as one client knows it, or two."""
         keys = [self.keys[client] for client in clients]
         return AttackTarget(HERE, STACK_PORT, HOST, self.certificate["chain"], keys[0], keys[-1], MODEL)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[int]:
-        """The Envoy, ready; gives its process."""
+        """Run the Envoy, and yield its process once it is ready."""
         argv = [str(self.program), "-c", f"{self.folder}/envoy/envoy.yaml", "--log-level", "warn"]
         log = (self.folder / "envoy.log").open("ab")
         envoy = await asyncio.create_subprocess_exec(
@@ -213,7 +215,7 @@ class Door:
 
 
 def _token(client: str, pem: str) -> str:
-    """A client's token for an hour, signed with the key that the front door's certificate has too (ES256, RFC 7518)."""
+    """Sign a client's token for an hour with the key that the front door's certificate has too (ES256, RFC 7518)."""
     key = cast("ec.EllipticCurvePrivateKey", load_pem_private_key(pem.encode(), None))
     claims = {"iss": ISSUER, "aud": HOST, "sub": client, "exp": int(time.time()) + 3600}
     parts = [json.dumps(part).encode() for part in ({"alg": "ES256", "kid": front_door.CLIENT}, claims)]
@@ -238,7 +240,7 @@ async def _until_ready() -> None:
 
 
 def _highest_mib(pid: int) -> float:
-    """Highest resident set of a process that runs."""
+    """Return the highest resident set of a process that runs, in MiB; infinity where it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
@@ -252,7 +254,7 @@ def _percentile(times_ms: Sequence[float], share: float) -> float:
 
 
 async def attacked(door: Door, attack: Attack, seconds: float) -> AttackOutcome:
-    """What one attack does to a fresh Envoy."""
+    """Run one attack on a fresh Envoy."""
     unit, client = RecordingUnit(), Client(door.target(OTHER))
     async with unit.running(), door.running() as pid:
         asking = asyncio.create_task(client.ask_on())
@@ -325,7 +327,7 @@ def _table(outcomes: Sequence[AttackOutcome]) -> str:
 
 
 def main() -> None:
-    """Prints a table, or JSON; ends with 1 where an attack was not held."""
+    """Print a table, or JSON; end with 1 where an attack was not held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="ATTACK", help="these alone")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each attack (15)")
@@ -350,7 +352,7 @@ def main() -> None:
 
 
 def _enter(arguments: Sequence[str]) -> NoReturn:
-    """The same program in namespaces of its own."""
+    """Run the same program in namespaces of its own."""
     envoy = locate("envoy")
     if envoy is None:
         sys.exit("error there is no Envoy: `llmd-oke rehearse programs` gets it")

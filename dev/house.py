@@ -165,7 +165,7 @@ def length(function: Function) -> int:
 
 
 def uses(tree: ast.AST) -> Counter[str]:
-    """How often each name is read, as a variable or as an attribute."""
+    """Count how often each name is read, as a variable or as an attribute."""
     return Counter(
         node.id if isinstance(node, ast.Name) else node.attr
         for node in ast.walk(tree)
@@ -188,7 +188,9 @@ def one_use_helpers(modules: Sequence[Module]) -> list[tuple[Module, Function]]:
 
 
 def reads_attribute(value: ast.expr, name: str) -> bool:
-    """Whether a value is the attribute of that name, as it is, through one call, or in a branch of a conditional."""
+    """Return whether a value is the attribute of that name, as it is, through one call, or in a branch of a
+    conditional.
+    """
     match value:
         case ast.Attribute(attr=attribute):
             return attribute == name
@@ -205,7 +207,7 @@ def reads_attribute(value: ast.expr, name: str) -> bool:
 
 
 def reads_item(value: ast.expr, name: str) -> bool:
-    """Whether a value is `y["name"]`."""
+    """Return whether a value is `y["name"]`."""
     return isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant) and value.slice.value == name
 
 
@@ -242,7 +244,7 @@ def listed_getattr(comprehension: ast.DictComp) -> int:
 
 
 def makes_arguments(function: ast.expr) -> bool:
-    """Whether a call of it makes a dict: `dict`, or a type of a component's arguments."""
+    """Return whether a call makes a dict: of `dict`, or of a type of a component's arguments."""
     return isinstance(function, ast.Name) and (function.id == "dict" or function.id.endswith("Args"))
 
 

@@ -18,7 +18,7 @@ from llmd_rehearsal.plugin_protocol import (
 
 
 class InstantPlugin(Servicer):
-    """Takes everything as it is."""
+    """Servicer of a plug-in that takes everything as it is."""
 
     def Handshake(self, request: Message, context: Message) -> None:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "method Handshake not implemented")
@@ -46,12 +46,12 @@ class InstantPlugin(Servicer):
 
 
 def start(port: int) -> PluginServer:
-    """Serves on a port of 127.0.0.1."""
+    """Serve on a port of 127.0.0.1."""
     return serve(InstantPlugin(), port, lambda: None)
 
 
 def main() -> None:
-    """Serves until it is told to end."""
+    """Serve until it is told to end."""
     parser = argparse.ArgumentParser(prog="instant_plugin", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="the port on 127.0.0.1")
     arguments = parser.parse_args()

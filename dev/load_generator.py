@@ -66,7 +66,7 @@ def _text(file: TextIO) -> str:
 
 
 def _look(root: int, cpu_s: dict[int, float]) -> float:
-    """Note the processor time of each process; their memory together in MiB."""
+    """Note the processor time of each process, and return their memory together in MiB."""
     memory_mib = 0.0
     for pid in _family(root):
         try:
@@ -101,13 +101,13 @@ class ConstantLoad:
 
     @property
     def requests(self) -> int:
-        """How many."""
+        """Number of requests."""
         return round(self.requests_per_s * self.duration_s)
 
 
 @dataclass(frozen=True)
 class Ttft:
-    """What a tool says of the time to first token."""
+    """Time to first token as a tool reports it."""
 
     mean_ms: float
     p99_ms: float
@@ -115,7 +115,7 @@ class Ttft:
 
 @dataclass(frozen=True)
 class Tool:
-    """A load generator: its command, and how its result is read from its folder and its standard output."""
+    """Load generator: its command, and how its result is read from its folder and its standard output."""
 
     name: str
     command: Callable[[ConstantLoad], Sequence[str]]
@@ -171,7 +171,7 @@ def _read_guidellm(folder: Path, _: str) -> Ttft:
 
 
 def _tokenizer(folder: Path) -> Path:
-    """A tokenizer of whole words, so that none has to be downloaded."""
+    """Write a tokenizer of whole words, so that none has to be downloaded, and return its folder."""
     place = folder / "tokenizer"
     place.mkdir(exist_ok=True)
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "[EOS]", *WORDS])}
@@ -195,7 +195,7 @@ OURS = Tool("llmd-oke", _our_command, _read_ours)
 
 
 def installed() -> list[Tool]:
-    """Ours, and those of the others that are there."""
+    """Return ours, and the other tools that are there."""
     aiperf = os.environ.get("AIPERF") or shutil.which("aiperf")
     guidellm = os.environ.get("GUIDELLM") or shutil.which("guidellm")
     others = [
@@ -237,7 +237,7 @@ class Measurement:
 
     @property
     def misses(self) -> list[str]:
-        """Which limits it does not keep."""
+        """Names of the limits that the tool does not keep."""
         checks = {
             "mean TTFT error": abs(self.mean_error_ms) > MAX_MEAN_ERROR_MS,
             "schedule": self.p99_deviation_ms > MAX_DEVIATION_MS,
@@ -285,14 +285,14 @@ def measure(tool: Tool, requests_per_s: float, duration_s: float) -> Measurement
 
 
 def _deviation_ms(arrivals_s: Sequence[float], requests_per_s: float) -> float:
-    """How far arrivals are from even intervals, in the 99th percentile; the start that fits best is taken."""
+    """Return the 99th percentile of how far arrivals are from even intervals; the start that fits best is taken."""
     offsets_s = [arrival_s - number / requests_per_s for number, arrival_s in enumerate(arrivals_s)]
     start_s = percentile(sorted(offsets_s), 50)
     return 1000 * percentile(sorted(abs(offset_s - start_s) for offset_s in offsets_s), 99)
 
 
 def best_of(tool: Tool, requests_per_s: float, duration_s: float, runs: int) -> Measurement:
-    """The run that was disturbed least: the one with the smallest mean error."""
+    """Return the run that was disturbed least: the one with the smallest mean error."""
     measurements = [measure(tool, requests_per_s, duration_s) for _ in range(runs)]
     return min(measurements, key=lambda measurement: abs(measurement.mean_error_ms))
 
@@ -312,7 +312,7 @@ _COLUMNS = (
 
 
 def _table(measurements: Sequence[Measurement], runs: int) -> Table:
-    """The last column holds all against the limits of ours."""
+    """Return the table; its last column holds each run against the limits of ours."""
     title = (
         f"128 tokens in, 50 out, TTFT 100 ms, ITL 10 ms; best of {runs}. In ms: error of TTFT (mean, p99), slip of\n"
         "the schedule, how late the server was (part of the error); CPU seconds of the generator for 1000 requests"

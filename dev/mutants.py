@@ -1,4 +1,4 @@
-"""Whether tests notice what is wrong: small random mistakes in the kit's code, one at a time, each to fail a test.
+"""Mutation test: small random mistakes in the kit's code, one at a time, each of which some test has to notice.
 
 A mistake turns a comparison, swaps `and` with `or`, drops a `not`, takes the other branch of a conditional expression,
 or changes a number or a short text. It is made in a copy of the project. Tests of the same folder and module run first,
@@ -91,7 +91,7 @@ def mutants(project: Path, file: Path) -> list[Mutant]:
 
 
 def mistake(node: ast.expr) -> str | None:
-    """What to write in the place of an expression; None where there is no such mistake."""
+    """Return what to write in the place of an expression; None where there is no such mistake."""
     new: str | None = None
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in COMPARISONS:
@@ -111,7 +111,7 @@ def mistake(node: ast.expr) -> str | None:
 
 
 def _other(value: object) -> str | None:
-    """Another truth value, number or short text."""
+    """Return another truth value, number or short text; None for other values."""
     match value:
         case bool():
             return str(not value)
@@ -124,7 +124,7 @@ def _other(value: object) -> str | None:
 
 
 def _documentation(tree: ast.Module) -> Iterator[int]:
-    """What no test can see: texts that document, types, and the pieces of f-strings."""
+    """Yield the nodes that no test can see: texts that document, types, and the pieces of f-strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield id(node.value)
@@ -141,14 +141,14 @@ def _documentation(tree: ast.Module) -> Iterator[int]:
 
 
 def sample(project: Path, folders: Sequence[str], number: int, seed: int) -> list[Mutant]:
-    """So many random mistakes of these folders; the same for the same code and seed."""
+    """Choose so many random mistakes of these folders; the same for the same code and seed."""
     files = sorted(path for folder in folders for path in (project / KIT / folder).glob("*.py"))
     pool = [mutant for path in files for mutant in mutants(project, path.relative_to(project))]
     return random.Random(seed).sample(pool, min(number, len(pool)))  # noqa: S311 - no secrets
 
 
 def judge(copy: Path, mutant: Mutant) -> MutantVerdict:
-    """Makes the mistake in a copy of the project, runs tests until one fails, and takes it back."""
+    """Make the mistake in a copy of the project, run tests until one fails, and take it back."""
     started_s = time.monotonic()
     file = copy / mutant.file
     source = file.read_bytes()
@@ -162,7 +162,7 @@ def judge(copy: Path, mutant: Mutant) -> MutantVerdict:
 
 
 def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:
-    """Tests of the mistake's folder, of its module as it is rendered, and of what components render."""
+    """Return the tests of the mistake's folder, of its module as it is rendered, and of what components render."""
     file = Path(mutant.file)
     rendered = sorted((copy / RENDERED).glob(f"test_*{file.stem}*.py"))
     names = [str(path.relative_to(copy)) for path in rendered]
@@ -170,7 +170,7 @@ def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:
 
 
 def failure(copy: Path, tests: Sequence[str]) -> str:
-    """The first of these tests that fails; empty where none does."""
+    """Run tests, and return the first that fails; empty where none does."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     search = os.pathsep.join(str(copy / folder) for folder in (KIT.parent, "packages"))
     options = ("-x", "-q", "-p", "no:cacheprovider", "--no-header")
@@ -193,7 +193,7 @@ def failure(copy: Path, tests: Sequence[str]) -> str:
 
 
 def copy_project(project: Path, target: Path) -> None:
-    """Copies the files that git knows, as they are."""
+    """Copy the files that git knows, as they are."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=project, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ def copy_project(project: Path, target: Path) -> None:
 
 
 def main() -> int:
-    """Prints each verdict and how many were killed."""
+    """Print each verdict and how many were killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--number", type=int, default=40, help="how many mistakes (40)")
     parser.add_argument("--seed", type=int, default=1, help="of the random choice (1)")

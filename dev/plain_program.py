@@ -1,4 +1,4 @@
-"""What a program declares, as a graph: recorded from one program, declared again by a plain one."""
+"""Graph of what a program declares: recorded from one program, declared again by a plain one."""
 
 import json
 import os
@@ -27,12 +27,12 @@ class ResourceNode:
 
 
 def graph_file() -> Path:
-    """The file that the environment names."""
+    """Return the file that the environment names."""
     return Path(os.environ[GRAPH_VARIABLE])
 
 
 def record(file: Path) -> None:
-    """Has every resource that this process declares from now on written to a file, in the order of the answers.
+    """Have every resource that this process declares from now on written to a file, in the order of the answers.
 
     The SDK works out dependencies when it registers a resource, so that its requests alone know all of them.
     """
@@ -58,13 +58,13 @@ def record(file: Path) -> None:
 
 
 def load(file: Path) -> list[ResourceNode]:
-    """The recorded resources, each after those that it needs."""
+    """Return the recorded resources, each after those that it needs."""
     rows: list[dict[str, Any]] = json.loads(file.read_text())
     return [ResourceNode(row["custom"], row["parent"], tuple(row["dependencies"])) for row in rows]
 
 
 def declare(nodes: list[ResourceNode]) -> None:
-    """The plain program: the same number of resources with the same parents and dependencies, and no work besides."""
+    """Declare the same number of resources with the same parents and dependencies, and do no work besides."""
     resources: list[pulumi.Resource] = []
     for index, node in enumerate(nodes):
         opts = pulumi.ResourceOptions(

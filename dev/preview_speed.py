@@ -1,4 +1,4 @@
-"""How long a preview of a stack takes, beside a program of as many resources that only the engine works on.
+"""Benchmark of a stack's preview, beside a program of as many resources that only the engine works on.
 
 Run by `scripts/bench-preview`; ends with 1 where a limit is passed. The previews run in a local cluster of their own.
 """
@@ -78,7 +78,7 @@ ROUTERS_PER_NODE = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Some previews of one program. Times in seconds, from the engine's start to its end, the program's included."""
+    """Previews of one program. Times in seconds, from the engine's start to its end, the program's included."""
 
     program: str
     resources: int
@@ -86,23 +86,23 @@ class Timing:
 
     @property
     def min_s(self) -> float:
-        """The fastest run: other work on the machine only adds to it."""
+        """Seconds of the fastest run: other work on the machine only adds to it."""
         return min(self.runs_s)
 
     @property
     def median_s(self) -> float:
-        """The middle run."""
+        """Seconds of the middle run."""
         return statistics.median(self.runs_s)
 
     @property
     def s_per_100_resources(self) -> float:
-        """The fastest run for each hundred resources, what every run costs included."""
+        """Seconds of the fastest run for each hundred resources, what every run costs included."""
         return self.min_s / self.resources * 100
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured: the stack, the plain program without and with packages, and programs of growing size."""
+    """Times of the stack, of the plain program without and with packages, and of programs of growing size."""
 
     stack: Timing
     plain: Timing
@@ -111,31 +111,31 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """How many times what the engine alone takes, by the fastest runs."""
+        """Ratio of the stack's time to the engine's alone, by the fastest runs."""
         return self.stack.min_s / self.plain.min_s
 
     @property
     def ratio_to_loaded(self) -> float:
-        """How many times what the plain program takes that loads Pulumi's packages too, by the fastest runs."""
+        """Ratio of the stack's time to the plain program's that loads Pulumi's packages too, by the fastest runs."""
         return self.stack.min_s / self.loaded.min_s
 
     @property
     def ratio_of_medians(self) -> float:
-        """The same by the middle runs."""
+        """Ratio of the stack's time to the engine's alone, by the middle runs."""
         return self.stack.median_s / self.plain.median_s
 
     @property
     def growth(self) -> float | None:
-        """What a resource of the largest program costs, in those of the smallest."""
+        """Cost of a resource of the largest program over that of one of the smallest; None for a single program."""
         return self.sizes[-1].s_per_100_resources / self.sizes[0].s_per_100_resources if len(self.sizes) > 1 else None
 
     @property
     def within_limits(self) -> bool:
-        """Whether both limits are met."""
+        """True where both limits are met."""
         return self.ratio <= RATIO_LIMIT and (self.growth is None or self.growth <= GROWTH_LIMIT)
 
     def as_json(self) -> dict[str, object]:
-        """All of it as plain data; every figure is measured."""
+        """Return the result as plain data; every figure is measured."""
         return {
             "basis": "measured",
             "stack": _timing(self.stack),
@@ -157,12 +157,12 @@ def _timing(timing: Timing) -> dict[str, object]:
 
 
 def same_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """The project as it is."""
+    """Make a copy of the project as it is."""
     return with_change(source, stack, folder, lambda config: config)
 
 
 def recording_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """The project, whose program writes down what it declares."""
+    """Make a copy of the project whose program writes down what it declares."""
     program = _RECORDING_PROGRAM + (source / "__main__.py").read_text()
     project = project_copy(source, folder, stack, program)
     project.write_stack(read(source, stack))
@@ -170,24 +170,26 @@ def recording_project(source: Path, stack: str, folder: Path) -> BenchProject:
 
 
 def plain_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """The plain program in place of the stack's."""
+    """Make a copy of the project with the plain program in place of the stack's."""
     project = project_copy(source, folder, stack, _PLAIN_PROGRAM)
     project.write_stack(read(source, stack))
     return project
 
 
 def larger_project(source: Path, stack: str, folder: Path, units: int) -> BenchProject:
-    """The stack with that many small units in place of its models, and nodes for all of them."""
+    """Make a copy of the project whose stack has that many small units in place of its models, and nodes for all of
+    them.
+    """
     return with_change(source, stack, folder, lambda config: with_units(config, units))
 
 
 def system_nodes(units: int) -> int:
-    """How many nodes the routers of so many units need, and one for the rest."""
+    """Return the number of nodes that the routers of so many units need, and one for the rest."""
     return 1 + -(-units * PODS_PER_ROUTER // ROUTERS_PER_NODE)
 
 
 def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
-    """A stack of a created cluster that serves that many units, spread over as few models as copies allow."""
+    """Return a stack of a created cluster that serves that many units, spread over as few models as copies allow."""
     larger, template = copy.deepcopy(stack), stack["models"][0]
     sizes = [min(MAX_COPIES, units - done) for done in range(0, units, MAX_COPIES)]
     larger["models"] = [
@@ -201,7 +203,7 @@ def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
 
 
 def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress: Progress) -> Result:
-    """Times previews in a local cluster of their own, which is gone afterwards. Nothing of the project is touched.
+    """Time previews in a local cluster of their own, which is gone afterwards. Nothing of the project is touched.
 
     Raises:
         InvalidStack: the stack can't be deployed.
@@ -232,7 +234,7 @@ class _Bench:
     progress: Progress
 
     def beside_plain(self, runs: int) -> tuple[Timing, Timing, Timing]:
-        """The stack and the plain program without and with packages, taking turns: all meet the same machine."""
+        """Time the stack and the plain program without and with packages, taking turns: all meet the same machine."""
         recorded = {plain_program.GRAPH_VARIABLE: str(self.folder / "plain_program.json")}
         first = recording_project(self.project, self.stack, self.folder / "recording")
         ours = same_project(self.project, self.stack, self.folder / "same")
@@ -256,14 +258,14 @@ class _Bench:
         )
 
     def growing(self, runs: int, sizes: Sequence[int], resources: int) -> tuple[Timing, ...]:
-        """Programs of about as many resources as `sizes` says, by the number of their units."""
+        """Time programs of about as many resources as `sizes` says, by the number of their units."""
         if not sizes:
             return ()
         base, per_unit = self._cost_of_units(resources)
         return tuple(self._size(max(1, round((size - base) / per_unit)), runs) for size in sizes)
 
     def _cost_of_units(self, resources: int) -> tuple[float, float]:
-        """Resources of the stack without units, and those that each unit adds."""
+        """Return the resources of the stack without units, and those that each unit adds."""
         units = sum(len(model.units) for model in self.prepared.plan.models)
         twice = larger_project(self.project, self.stack, self.folder / "twice", 2 * units)
         _, total = self.preview(twice, PLUGIN_PORTS)
@@ -287,7 +289,7 @@ class _Bench:
         variables: Mapping[str, str] | None = None,
         modules: Sequence[str] = (),
     ) -> tuple[float, int]:
-        """Seconds that one preview took, and its resources. Each project has a state of its own, with nothing in it.
+        """Preview once, and return its seconds and resources. Each project has a state of its own, with nothing in it.
 
         `modules` are those that the engine loads at its start for the plain program; the kit's own has what it needs.
         """
@@ -328,7 +330,7 @@ def _outcome(result: Path, log: Path) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Measure what the command line asks for."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
     try:

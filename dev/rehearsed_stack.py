@@ -47,7 +47,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class End:
-    """How an operation ended: what it failed with, empty where it ended well, and wall seconds, measured."""
+    """End of an operation: what it failed with, empty where it ended well, and wall seconds, measured."""
 
     failure: str
     seconds: float
@@ -63,7 +63,7 @@ class RehearsedStack:
     prepared: Prepared
 
     def operate(self, operation: Operation, blow: Blow | None = None) -> End:
-        """Runs an operation in a process of its own, and has a fault meet it."""
+        """Run an operation in a process of its own, and have a fault meet it."""
         here = [sys.executable, str(Path(__file__)), "--operate", operation, "--project", str(self.project.folder)]
         started_s = time.monotonic()
         with subprocess.Popen(
@@ -81,7 +81,7 @@ class RehearsedStack:
         return End(failure, time.monotonic() - started_s, struck)
 
     def differences(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What is there and not in the state, and the other way round."""
+        """Return what is there and not in the state, and what is in the state and not there."""
         known, there = self._known(), self._there()
         orphans = (name for name in there - known if not name.startswith(KEPT))
         return tuple(sorted(orphans)), tuple(sorted(known - there))
@@ -101,14 +101,14 @@ class RehearsedStack:
 
 
 def errors_of(process: subprocess.Popen[str], limit_s: float) -> str | None:
-    """What it wrote to standard error until its end; None where that didn't come in time."""
+    """Return what a process wrote to standard error until its end; None where that didn't come in time."""
     with suppress(subprocess.TimeoutExpired):
         return process.communicate(timeout=limit_s)[1]
     return None
 
 
 def kill(pid: int, victim: Literal["engine", "everything"]) -> None:
-    """Ends a command's engine, or all of its processes, as where a machine is lost, without a word to any."""
+    """End a command's engine, or all of its processes, as where a machine is lost, without a word to any."""
     for child in sorted(_family(pid), reverse=True):
         if victim == "everything" or _program(child) == "pulumi":
             with suppress(ProcessLookupError):
@@ -116,7 +116,7 @@ def kill(pid: int, victim: Literal["engine", "everything"]) -> None:
 
 
 def _family(pid: int) -> set[int]:
-    """A process and all that it started, and these in turn."""
+    """Return a process and all that it started, and these in turn."""
     family = {pid}
     for thread in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):
@@ -131,7 +131,7 @@ def _program(pid: int) -> str:
 
 
 def _name_in_state(resource: Mapping[str, Any]) -> str:
-    """An object of Kubernetes by kind, namespace and name, a resource of OCI by its id; empty for all others."""
+    """Name an object of Kubernetes by kind, namespace and name, a resource of OCI by its id; empty for all others."""
     kind = str(resource["type"])
     if kind.startswith("oci:") and resource.get("custom") and not resource.get("external"):
         return _oci(resource["id"])
@@ -152,7 +152,7 @@ def _oci(identifier: str) -> str:
 
 
 def list_objects() -> Iterator[str]:
-    """The objects that Pulumi's plug-in applied, by the API server of the environment's kubeconfig."""
+    """Yield the objects that Pulumi's plug-in applied, by the API server of the environment's kubeconfig."""
     config = KubeConfig.from_env().get()
     if config is None or config.user is None:
         raise KitError("The environment's kubeconfig names no cluster.", "Set KUBECONFIG.")
@@ -174,7 +174,7 @@ def _applied(client: httpx2.Client, path: str, kind: str, version: str) -> Itera
 
 
 def _get(client: httpx2.Client, path: str) -> dict[str, Any]:
-    """An answer of the API server; it isn't ready for a kind whose definition has just come or gone (429)."""
+    """Return an answer of the API server; it isn't ready for a kind whose definition has just come or gone (429)."""
     answer = client.get(path)
     deadline_s = time.monotonic() + NOT_YET_LIMIT_S
     while answer.status_code == TOO_MANY_REQUESTS and time.monotonic() < deadline_s:
@@ -184,7 +184,7 @@ def _get(client: httpx2.Client, path: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """In the process that may be killed, or in the local cluster whose objects are listed."""
+    """Run an operation in the process that may be killed, or list objects in the local cluster."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--project", type=Path)
     parser.add_argument("--stack")

@@ -1,4 +1,4 @@
-"""What rehearsing takes as stacks grow: seconds and memory, in all and for each resource, by models and nodes.
+"""Cost of rehearsals as stacks grow: seconds and memory, in all and for each resource, by models and nodes.
 
 Each stack creates its cluster, with small units of two servers, and is updated from nothing, until all of its servers
 are ready, by the real engine, API server, endpoint pickers and Envoy. Then it is updated once more without a change.
@@ -53,7 +53,7 @@ MIB = 1024.0
 
 @dataclass(frozen=True)
 class StackCost:
-    """What one stack took, all measured; seconds are wall time."""
+    """Cost of one stack, all measured; seconds are wall time."""
 
     models: int
     nodes: int
@@ -85,13 +85,15 @@ class StackGrowth:
 
     @property
     def ratios(self) -> tuple[float, float]:
-        """What a resource of the largest stack costs in those of the smallest: of the update's time, and of memory."""
+        """Cost of a resource of the largest stack over that of one of the smallest: of the update's time, and of
+        memory.
+        """
         first, last = self.costs[0], self.costs[-1]
         return last.update_s_per_100 / first.update_s_per_100, last.memory_mib_per_100 / first.memory_mib_per_100
 
     @property
     def by_size(self) -> float:
-        """How the update's time grows in how models and nodes do, of which 1 is linear.
+        """Growth of the update's time over that of models and nodes, of which 1 is linear.
 
         Resources grow by less than these, as some 130 of them (network, rights, operators) are there once.
         """
@@ -100,11 +102,11 @@ class StackGrowth:
 
     @property
     def within_limits(self) -> bool:
-        """Whether both grow as the stack does at most."""
+        """True where time and memory grow as the stack does at most."""
         return max(self.ratios) <= GROWTH_LIMIT
 
     def as_json(self) -> dict[str, object]:
-        """All of it as plain data."""
+        """Return the growth as plain data."""
         time_ratio, memory_ratio = (round(ratio, 3) for ratio in self.ratios)
         return {
             "basis": "measured",
@@ -117,7 +119,9 @@ class StackGrowth:
 
 
 def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, Any]:
-    """A stack of that many models with a small unit each, a GPU pool of that many nodes, and room for the routers."""
+    """Return a stack of that many models with a small unit each, a GPU pool of that many nodes, and room for the
+    routers.
+    """
     stack = copy.deepcopy(dict(template))
     model = {**stack["models"][0], "topology": "1p-tp1-1d-tp1"}
     stack["models"] = [
@@ -132,7 +136,7 @@ def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, 
 
 
 def measure(project: Path, stack: str, sizes: Sequence[tuple[int, int]], progress: Progress) -> StackGrowth:
-    """Rehearses stacks of these sizes, one after the other, each in a local cluster of its own that goes afterwards.
+    """Rehearse stacks of these sizes, one after the other, each in a local cluster of its own that goes afterwards.
 
     Raises:
         KitError: a program is missing, a local cluster doesn't start, or an update fails.
@@ -172,7 +176,7 @@ def _update_s(prepared: Prepared, progress: Progress) -> float:
 
 @contextmanager
 def _memory(prepared: Prepared) -> Generator[dict[str, float]]:
-    """Memory of a local cluster's programs in MiB, by name, at the moment when all together have most."""
+    """Watch the memory of a local cluster's programs in MiB, by name, and keep the moment with most of it."""
     highest: dict[str, float] = {}
     ended = threading.Event()
 
@@ -193,7 +197,7 @@ def _memory(prepared: Prepared) -> Generator[dict[str, float]]:
 
 
 def programs_mib(cluster: LocalCluster) -> dict[str, float]:
-    """What the programs of a local cluster have of the memory now, in MiB, by name; nothing where it is not up."""
+    """Return the memory that the programs of a local cluster have now, in MiB, by name; nothing where it is not up."""
     record = cluster.status()
     if record is None:
         return {}
@@ -207,7 +211,7 @@ def programs_mib(cluster: LocalCluster) -> dict[str, float]:
 
 
 def _name(process: Path) -> str:
-    """`epp`, or of Python its module."""
+    """Return the name of a process: `epp`, or of Python its module."""
     words = (process / "cmdline").read_text().split("\0")
     module = words[words.index("-m") + 1] if "-m" in words else ""
     return module if Path(words[0]).name.startswith("python") and module else (process / "comm").read_text().strip()
@@ -255,7 +259,7 @@ def _end(_signal: int, _frame: object) -> None:
 
 
 def main() -> None:
-    """Measures what the command line asks for; ends with 1 where a resource costs more in a larger stack."""
+    """Measure what the command line asks for; end with 1 where a resource costs more in a larger stack."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench-scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What a steady load on a rehearsed model loses when a program that serves it is killed, and how long until it is back.
+"""Losses of a steady load on a rehearsed model when a program that serves it is killed, and how long until it is back.
 
 Run inside a rehearsal's local cluster (`faults.py` does): one victim after the other, each half way through a load of
 its own.
@@ -60,7 +60,7 @@ SIMULATED = "simulator://"
 
 @dataclass(frozen=True)
 class VictimPlace:
-    """Where a victim runs: pods with this label and value, a container of them, and words of its command."""
+    """Place of a victim: pods with this label and value, a container of them, and words of its command."""
 
     label: str
     value: str
@@ -90,7 +90,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver")
 
 @dataclass(frozen=True)
 class Loss:
-    """What one kill cost. Seconds are wall time, measured; in `longest_gap_s` no answer came to its end."""
+    """Cost of one kill. Seconds are wall time, measured; in `longest_gap_s` no answer came to its end."""
 
     victim: Victim
     requests: int
@@ -101,7 +101,7 @@ class Loss:
 
 
 async def lose(victim: Victim, address: str, model: str, namespace: str) -> Loss:
-    """Loads the model, kills one of its programs half way, and waits until it is ready again.
+    """Load the model, kill one of its programs half way, and wait until it is ready again.
 
     Raises:
         KitError: there is no such program, or it doesn't come back in time.
@@ -126,7 +126,7 @@ async def lose(victim: Victim, address: str, model: str, namespace: str) -> Loss
 
 
 def _hit(victim: Victim, client: Client) -> Callable[[], float]:
-    """What ends the victim and gives the seconds until it is back."""
+    """Return the function that ends the victim and gives the seconds until it is back."""
     if victim in NODES:
         return partial(_lose_node, client, NODES[victim])
     return partial(_kill_program, client, victim) if victim in CONTROL_PLANE else partial(_kill, client, PLACES[victim])
@@ -138,7 +138,7 @@ def _longest_gap_s(records: list[RequestRecord]) -> float:
 
 
 def _lose_node(client: Client, back_after_s: float | None) -> float:
-    """Takes the power of a decode server's node; the answer is how many seconds later as many servers are ready again.
+    """Take the power of a decode server's node, and return how many seconds later as many servers are ready again.
 
     The node is started again: after so long, or once its pods run elsewhere.
     """
@@ -169,7 +169,7 @@ def _change_node(name: str | None, change: Literal["stop", "start"]) -> None:
 
 
 def _servers(client: Client) -> list[Pod]:
-    """The model's servers, those that are ending left out."""
+    """Return the model's servers, those that are ending left out."""
     pods = [pod for role in ("prefill", "decode") for pod in client.list(Pod, labels={labels.ROLE: role})]
     return [pod for pod in pods if metadata(pod).deletionTimestamp is None]
 
@@ -183,7 +183,7 @@ def _restarts(pod: Pod) -> int:
 
 
 def _kill_program(client: Client, name: str) -> float:
-    """Ends a program of the control plane; the answer is how many seconds later the API server has etcd's answers."""
+    """End a program of the control plane, and return how many seconds later the API server has etcd's answers."""
     before = _processes(name)
     if not before:
         raise KitError(f"No program of this cluster is named {name}.")
@@ -215,7 +215,7 @@ def _answers(client: Client) -> bool:
 
 
 def _kill(client: Client, place: VictimPlace) -> float:
-    """Ends one program of a place without a warning; the answer is how many seconds later all of them are ready."""
+    """End one program of a place without a warning, and return how many seconds later all of them are ready."""
     before = _containers(client, place)
     if not before:
         raise KitError(f"There is no pod with the label {place.label}={place.value}.")
@@ -249,7 +249,7 @@ def _are_back(statuses: list[ContainerStatus], restarts: int) -> bool:
 
 
 def _containers(client: Client, place: VictimPlace) -> list[ContainerStatus]:
-    """The place's container in each of its pods."""
+    """Return the place's container in each of its pods."""
     pods = [pod.status for pod in client.list(Pod, labels={place.label: place.value}) if pod.status]
     statuses = [
         status for pod in pods for status in (*(pod.containerStatuses or ()), *(pod.initContainerStatuses or ()))
@@ -258,7 +258,7 @@ def _containers(client: Client, place: VictimPlace) -> list[ContainerStatus]:
 
 
 def main(address: str, model: str, namespace: str, *victims: str) -> None:
-    """Prints one JSON object for each victim."""
+    """Print one JSON object for each victim."""
     try:
         for victim in VICTIMS:
             if victim in victims:

@@ -1,4 +1,4 @@
-"""How fast the tuner is, each figure beside its limit (`scripts/bench-tune`)."""
+"""Speed of the tuner, each figure beside its limit (`scripts/bench-tune`)."""
 
 import importlib
 import json
@@ -37,19 +37,19 @@ class TunerFigure:
 
     @property
     def met(self) -> bool:
-        """Whether the limit is held."""
+        """True where the limit is held, or there is none."""
         if self.limit is None:
             return True
         return self.value >= self.limit if self.least else self.value <= self.limit
 
     def __str__(self) -> str:
-        """One line of the table."""
+        """Write one line of the table."""
         limit = "" if self.limit is None else f"   limit {self.limit:,.6g}   {'held' if self.met else 'MISSED'}"
         return f"{self.name:52} {self.value:12,.2f} {self.unit:10}{limit}"
 
 
 def main() -> int:
-    """Measures and prints; the exit code is 1 where a limit is missed."""
+    """Measure and print; the exit code is 1 where a limit is missed."""
     figures = measured()
     if "--json" in sys.argv[1:]:
         print(json.dumps([{**asdict(figure), "met": figure.met} for figure in figures], indent=2))
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def measured() -> list[TunerFigure]:
-    """All figures, of this process and one core; processor time where the machine's other work must not count."""
+    """Measure all figures on one core: processor time, so that the machine's other work doesn't count."""
     matplotlib_s = _cpu_s(_import_matplotlib)
     from llmd_oke.catalogue.latency_figures import known_figures  # noqa: PLC0415
     from llmd_tuner import charts, ranking, search_inputs  # noqa: PLC0415 - after the clock has started
@@ -96,7 +96,7 @@ def measured() -> list[TunerFigure]:
 
 
 def _peer(own_s: float) -> list[TunerFigure]:
-    """The peer's time in wall seconds, its start included, where it is installed (PATH, or AICONFIGURATOR)."""
+    """Time the peer in wall seconds, its start included, where it is installed (PATH, or AICONFIGURATOR)."""
     program = os.environ.get(PEER.upper()) or shutil.which(PEER)
     if program is None:
         return []

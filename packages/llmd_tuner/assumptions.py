@@ -1,4 +1,4 @@
-"""What a deployment was chosen for, held against what its servers count: assumptions, verdicts, advice.
+"""Assumptions that a deployment was chosen under, held against what its servers count: verdicts and advice.
 
 A deployment is chosen for a load; under it a forecast says what it would do; limits must hold whatever comes.
 """
@@ -27,9 +27,11 @@ from llmd_tuner.search_inputs import Targets
 def of_forecast(
     forecast: Row, targets: Targets, servers: int, forecast_share: float, load_share: float
 ) -> tuple[Assumption, ...]:
-    """What a forecast assumed and said. `servers` is how many generate; the shares are how far all may be off.
+    """Return what a forecast assumed of the load and said of latencies, as assumptions that counters can be held
+    against.
 
-    Where no load was asked for the forecast is of the most that the deployment carries: less is no surprise then.
+    `servers` is how many generate tokens; `forecast_share` and `load_share` are how far figures may be off. Where no
+    load was asked for, the forecast is of the most that the deployment carries: less is no surprise then.
     """
     return (
         *_load(forecast, targets, load_share),
@@ -44,14 +46,16 @@ def of_forecast(
 def of_lengths(
     input_tokens: float, output_tokens: float, share: float, *, hit_share: float = 0.0
 ) -> Iterator[Assumption]:
-    """Lengths of the requests, and how much of them a prefix cache answers."""
+    """Return the assumed lengths of requests, in tokens, and the assumed share of prompt tokens that a prefix cache
+    answers.
+    """
     for figure, tokens in ((INPUT_TOKENS, input_tokens), (OUTPUT_TOKENS, output_tokens)):
         yield Assumption(figure, AssumptionKind.LOAD, tokens, "given", tolerance=share * tokens)
     yield Assumption(HITS, AssumptionKind.LOAD, hit_share, "given", tolerance=tolerances().prefix_cache_share)
 
 
 def of_targets(targets: Targets) -> Iterator[Assumption]:
-    """Latencies that were promised, as limits of their means."""
+    """Return the promised latencies, as limits of their means in milliseconds."""
     ttft_s, itl_s = targets.ttft_s, targets.itl_s
     yield from latency_limits(None if ttft_s is None else ttft_s * 1000, None if itl_s is None else itl_s * 1000)
 
@@ -79,28 +83,28 @@ def _forecast(forecast: Row, servers: int, share: float) -> Iterator[Assumption]
 
 @dataclass(frozen=True)
 class StackModel:
-    """Whose assumptions they are; `name` only where the stack has several models."""
+    """A model of a stack, as commands name it; `name` is None where the stack has no other model."""
 
     stack: str
     name: str | None
     targets: Targets
 
     def command(self, *words: str) -> str:
-        """A command of the tuner about it, ready to be copied."""
+        """Return a command of the tuner about this model, ready to be copied."""
         about = ["--stack", self.stack, *(["--name", self.name] if self.name else [])]
         return shlex.join(["llmd-oke", "tune", words[0], *about, *words[1:]])
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """Why something has to be done, and the command that begins it."""
+    """A reason to act, and the command to begin with."""
 
     why: str
     command: str
 
 
 def advice(judged: Sequence[AssumptionJudgement], seen: CountedObservation, place: StackModel) -> Iterator[NextStep]:
-    """One for each cause; none where all assumptions hold, or where no request came."""
+    """Yield a next step for each cause; none where all assumptions hold, or where no request came."""
     if not seen.answered:
         return
     off = [item.assumption for item in judged if item.off]
@@ -122,7 +126,10 @@ def advice(judged: Sequence[AssumptionJudgement], seen: CountedObservation, plac
 
 
 def rank_command(seen: CountedObservation, place: StackModel) -> str:
-    """`tune rank` for what was seen, with the targets as they were; without lengths where few requests told them."""
+    """Return the `tune rank` command for the load that was seen, with the targets as they were.
+
+    Lengths are left out where too few requests told them.
+    """
     words: list[str] = []
     if seen.input_tokens and seen.output_tokens and seen.answered >= tolerances().latency_requests:
         words += ["--workload", f"{max(1, round(seen.input_tokens))}/{max(1, round(seen.output_tokens))}"]

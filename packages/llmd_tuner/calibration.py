@@ -44,7 +44,9 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class CalibratedRole:
-    """Which points rows have of a role, how its factors are fitted to them, and how a model predicts them."""
+    """A role of servers: how its points are read from rows, how its factors are fitted to them, how a model predicts
+    one.
+    """
 
     name: str
     points: Callable[[Iterable[Row]], list[StepTime]]
@@ -104,7 +106,7 @@ def fit_prefill(points: Sequence[StepTime], base: LatencyModel) -> LatencyModel:
 
 
 def _fit_prefill(points: Sequence[StepTime], busy: Sequence[bool], base: LatencyModel) -> LatencyModel:
-    """The fit where it is known which points have a busy GPU; the overhead of `base` stays where all have."""
+    """Fit where it is known which points have a busy GPU; the overhead of `base` stays where all have."""
     ideal = replace(base, factors=replace(base.factors, prefill_overhead_s=0.0, prefill_compute_efficiency=1.0))
     links = replace(base, factors=replace(ideal.factors, prefill_compute_efficiency=float("inf")))
     at_work = dict(zip(points, busy, strict=True))
@@ -129,18 +131,18 @@ def _fit_prefill(points: Sequence[StepTime], busy: Sequence[bool], base: Latency
 
 
 def decode_s(model: LatencyModel, point: StepTime) -> float:
-    """The step of a point."""
+    """Return the predicted time of a decode step at a point, in seconds."""
     return model.server(point.tensor_parallel_size).decode_step_s(point.sequences, point.tokens)
 
 
 def prefill_s(model: LatencyModel, point: StepTime) -> float:
-    """The prompt of a point."""
+    """Return the predicted time of a prompt at a point, in seconds."""
     gpu_s = _gpu_s(model, point)
     return max(gpu_s, (_together(point) * gpu_s + model.factors.prefill_overhead_s) / point.sequences)
 
 
 def _together(point: StepTime) -> int:
-    """Prompts of one step."""
+    """Return how many prompts of a point one step computes."""
     return min(point.sequences, max(1, int(TOKEN_BUDGET // point.tokens)))
 
 
@@ -154,7 +156,7 @@ ROLES = (PREFILL, DECODE)
 
 
 def errors(role: CalibratedRole, model: LatencyModel, points: Sequence[StepTime]) -> list[float]:
-    """Predicted over measured, less one, for each point."""
+    """Return predicted over measured, less one, for each point."""
     return [role.predict(model, point) / point.seconds - 1 for point in points]
 
 
@@ -163,7 +165,7 @@ def _solve(
     columns: Callable[[StepTime], list[float]],
     given: Callable[[StepTime], float] = lambda _point: 0.0,
 ) -> list[float]:
-    """The factors of the columns, beside what is given, by relative error."""
+    """Return the factors of the columns that, beside what is given, predict points with the least relative error."""
     matrix = np.array([[value / point.seconds for value in columns(point)] for point in points])
     values = np.array([1 - given(point) / point.seconds for point in points])
     return [float(factor) for factor in nonnegative_least_squares(matrix, values)]
@@ -195,7 +197,7 @@ def _active_set(columns: Array, values: Array) -> Array:
 
 
 def _backed_off(columns: Array, values: Array, start: Array, chosen: "NDArray[Any]") -> Array:
-    """From `start` towards the free solution of the chosen columns, leaving out those that would turn negative."""
+    """Move from `start` towards the free solution of the chosen columns, leaving out those that would turn negative."""
     current = start
     while True:
         free = np.zeros_like(current)
@@ -228,17 +230,17 @@ class HeldOut:
 
 
 def by_load(point: StepTime) -> Hashable:
-    """Points of one load: a batch and a length."""
+    """Return the load of a point, its batch and length, to group points by."""
     return point.sequences, point.tokens
 
 
 def by_size(point: StepTime) -> Hashable:
-    """Points of one tensor parallel size."""
+    """Return the tensor parallel size of a point, to group points by."""
     return point.tensor_parallel_size
 
 
 def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyModel, group: Group) -> HeldOut | None:
-    """Each group predicted from the others; None where there are too few points or groups for that."""
+    """Predict each group of points from the others; None where there are too few points or groups for that."""
     predictions: list[tuple[StepTime, float]] = []
     for left_out in dict.fromkeys(map(group, points)):
         known = [point for point in points if group(point) != left_out]
@@ -250,7 +252,7 @@ def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyMod
 
 
 def predict(role: CalibratedRole, known: Sequence[StepTime], others: Sequence[StepTime], base: LatencyModel) -> HeldOut:
-    """Some points predicted from others."""
+    """Predict some points by a fit to other ones."""
     return HeldOut(tuple(others), tuple(errors(role, role.fit(known, base), others)))
 
 
@@ -263,7 +265,7 @@ class Calibration:
 
 
 def calibrate(rows: Sequence[Row], model: CatalogueModel, node: NodeHardware, base: LatencyFigures) -> Calibration:
-    """The figures that the rows make of `base`: each role with enough points gets new factors, the others stay.
+    """Return the figures that the rows make of `base`: each role with enough points gets new factors, the others stay.
 
     Raises:
         KitError: the rows are of several images, those of a role of several conditions, of none of this model and GPU,
@@ -297,7 +299,8 @@ def _one_image(rows: Sequence[Row]) -> str | None:
 
 
 def _one_kind(rows: Sequence[Row], image: str | None) -> Conditions:
-    """What the servers of all rows were started with; that a row doesn't tell what another tells is a difference.
+    """Return the conditions that the servers of all rows were started under; one that only some rows tell is a
+    difference.
 
     Raises:
         KitError: the rows are of several kinds of servers; says in what they differ.
@@ -325,7 +328,7 @@ def _with_role(
     rows: Sequence[Row],
     image: str | None,
 ) -> LatencyFigures:
-    """The figures with factors of a role that are fitted to the points of some rows."""
+    """Return the figures with factors of a role that are fitted to the points of some rows."""
     fitted = role.fit(points, base)
     own = errors(role, fitted, points)
     tools, bases = (", ".join(sorted(set(names))) for names in ((r.origin.tool for r in rows), (r.basis for r in rows)))
@@ -364,8 +367,8 @@ def _mean(held_out: HeldOut | None) -> float | None:
 
 
 def left_out_models(rows: Sequence[Row], base: LatencyModel) -> Iterator[tuple[Row, LatencyModel]]:
-    """Each row with a model that was fitted to the rows of other loads, or of other tensor parallel sizes where all
-    have the same load; none for a role with too few points.
+    """Yield each row with a model that was fitted to the rows of other loads, or of other tensor parallel sizes where
+    all have the same load; a role with too few points yields none.
     """
     for role in ROLES:
         pairs = [(row, point) for row in rows for point in role.points([row])]
@@ -381,6 +384,6 @@ def left_out_models(rows: Sequence[Row], base: LatencyModel) -> Iterator[tuple[R
 
 
 def _enough(groups: Sequence[Hashable]) -> bool:
-    """Whether points of more than one group stay, and as many as a fit needs, whichever group is left out."""
+    """Return whether enough points for a fit, of more than one group, stay whichever group is left out."""
     remaining = [[other for other in groups if other != left_out] for left_out in set(groups)]
     return bool(remaining) and all(len(others) >= FEWEST_POINTS and len(set(others)) > 1 for others in remaining)

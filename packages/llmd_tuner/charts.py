@@ -40,21 +40,21 @@ class Picture:
 def picture(
     model: str, question: SearchInputs, confidence: Confidence, ranking: Ranking, measured: Sequence[Row] = ()
 ) -> Picture:
-    """The frontier of all deployments, the curves of the best ones of different kinds, and measured runs."""
+    """Return the frontier of all deployments, the curves of the best ones of different kinds, and measured runs."""
     shown = list({deployment.family: deployment for deployment in _candidates(ranking)}.values())[:MAX_CURVES]
     curves = [curve_of(question, deployment) for deployment in shown]
     return Picture(model, question, confidence, ranking, frontier_of(question), curves, measured)
 
 
 def _candidates(ranking: Ranking) -> list[Candidate]:
-    """The first, then the best of the other families, an aggregated one early among them."""
+    """Return the first deployment, then the best of the other families, an aggregated one early among them."""
     losers = [loser.deployment for loser in ranking.losers]
     aggregated = [deployment for deployment in losers if deployment.family.startswith("agg")]
     return [*ranking.first[:1], *aggregated[:1], *losers]
 
 
 def scatter(picture: Picture) -> list[ChartSeries]:
-    """TPSG against TPSU: curves over the load, and the frontier with its topologies."""
+    """Return the series of TPSG against TPSU: curves over the load, the frontier with its topologies, measured runs."""
     basis = picture.confidence.basis
     curves = [ChartSeries(deployment_name(curve[0]), _load_points(curve), basis) for curve in picture.curves if curve]
     best = ChartSeries("best of all", _frontier_points(picture.frontier), basis)
@@ -62,7 +62,7 @@ def scatter(picture: Picture) -> list[ChartSeries]:
 
 
 def _measured(rows: Sequence[Row]) -> Iterator[ChartSeries]:
-    """Runs of whole deployments, a series for each deployment and basis."""
+    """Yield a series of runs for each measured deployment and basis."""
     whole = [row for row in rows if row.subject == "end-to-end" and served(row) and row.tpsu and row.tpsg]
     kinds = dict.fromkeys((row.topology or "run", row.copies, row.basis) for row in whole)
     for topology, copies, basis in kinds:
@@ -72,25 +72,25 @@ def _measured(rows: Sequence[Row]) -> Iterator[ChartSeries]:
 
 
 def box(picture: Picture) -> Box | None:
-    """The speeds for users that need an ITL within its target; TTFT counts in a speed too."""
+    """Return the box of speeds for users that need an ITL within its target; TTFT counts in a speed too."""
     itl_s = picture.question.targets.itl_s
     return None if itl_s is None else Box(x_min=1 / itl_s, label=f"ITL sure to be within {itl_s * 1000:g} ms")
 
 
 def svg(picture: Picture) -> str:
-    """The scatter plot."""
+    """Draw the scatter plot as SVG."""
     return scatter_svg(
         scatter(picture), title=_title(picture), x_label=TPSU, y_label=TPSG, frontier=True, box=box(picture)
     )
 
 
 def text(picture: Picture, width: int, height: int) -> str:
-    """The scatter plot for a terminal."""
+    """Draw the scatter plot for a terminal."""
     return scatter_text(scatter(picture), width=width, height=height, x_label=TPSU, y_label=TPSG)
 
 
 def html(picture: Picture) -> str:
-    """A page with the plots and the frontier's table."""
+    """Return a page with the plots and the frontier's table."""
     latencies = [
         PageSection("TTFT against load", svg=_latency(picture, "TTFT, ms", "ttft_s")),
         PageSection("ITL against load", svg=_latency(picture, "ITL, ms", "itl_s")),

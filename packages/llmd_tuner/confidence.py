@@ -1,4 +1,4 @@
-"""How far a forecast may be trusted: what its latency figures were fitted to, and where a question leaves that."""
+"""Trust in a forecast: what its latency figures were fitted to, and where a question leaves that."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +15,10 @@ from llmd_tuner.search_inputs import SearchInputs
 
 @dataclass(frozen=True)
 class Confidence:
-    """What stands beside each forecast. Errors are mean absolute errors, as shares: of held-out measurements, or of the
-    fitted points themselves for the roles in `fitted_errors`, where nothing could be held out.
+    """Basis and errors that stand beside each forecast.
+
+    Errors are mean absolute errors, as shares: of held-out measurements, or of the fitted points themselves for the
+    roles in `fitted_errors`, where nothing could be held out; None for a role without a fit.
     """
 
     basis: Basis
@@ -32,12 +34,12 @@ class Confidence:
 
     @property
     def measured(self) -> bool:
-        """Whether a role was fitted to anything."""
+        """True where prefill or decode was fitted to measurements."""
         return self.prefill_error is not None or self.decode_error is not None
 
     @property
     def tag(self) -> str:
-        """For table headings: `calibrated`, `calibrated, extrapolated`, `bound`."""
+        """Tag for table headings: `calibrated`, `calibrated, extrapolated`, `bound`."""
         extrapolated = self.beyond and self.basis is not Basis.BOUND
         return f"{self.basis.value}, extrapolated" if extrapolated else self.basis.value
 
@@ -59,7 +61,7 @@ def confine(
     allow_extrapolation: bool,
     started: DeployedConditions | None = None,
 ) -> tuple[SearchInputs, Confidence]:
-    """The question within what the figures were fitted to, and how far its answer may be trusted.
+    """Return the question held to what the figures were fitted to, and how far its answer may be trusted.
 
     `started` is what the servers are started with that the answer is for; None where that is not known.
 
@@ -94,14 +96,16 @@ def confine(
 
 
 def condition_differences(figures: LatencyFigures, started: DeployedConditions) -> Iterator[str]:
-    """How the servers of a stack differ from those that the figures were fitted to; none for figures without a fit."""
+    """Yield how the servers of a stack differ from those that the figures were fitted to; none for figures without a
+    fit.
+    """
     kinds = {"prefill/decode": started.handing_over, "aggregated": started.aggregated}
     return common_first({name: figures.differences(conditions) for name, conditions in kinds.items()})
 
 
 @dataclass(frozen=True)
 class _Beyond:
-    """Where a question leaves the fit of a role."""
+    """A place at which a question leaves the fit of a role."""
 
     role: str
     reach: Reach | None
@@ -109,7 +113,7 @@ class _Beyond:
 
 
 def _refuse_blind(beyond: Sequence[_Beyond], faults: Sequence[Unphysical]) -> None:
-    """No extrapolation along a factor that is not physical: nothing says what lies beyond."""
+    """Refuse to extrapolate along a factor that is not physical: no figure says what lies beyond."""
     blind = [
         (item, fault) for item in beyond for fault in faults if (fault.role, fault.reach) == (item.role, item.reach)
     ]
@@ -120,7 +124,7 @@ def _refuse_blind(beyond: Sequence[_Beyond], faults: Sequence[Unphysical]) -> No
 
 
 def _beyond(question: SearchInputs, figures: LatencyFigures) -> Iterator[_Beyond]:
-    """Where no choice of deployment could stay within the fits."""
+    """Yield where the question leaves the fits whichever deployment is chosen."""
     prefill, decode = figures.prefill.fit, figures.decode.fit
     for name, fit in (("prefill", prefill), ("decode", decode)):
         if fit is None:
@@ -135,7 +139,7 @@ def _beyond(question: SearchInputs, figures: LatencyFigures) -> Iterator[_Beyond
 
 
 def _choices_beyond(question: SearchInputs, figures: LatencyFigures) -> Iterator[str]:
-    """Which choices of the search leave the fits; none where extrapolation was not allowed."""
+    """Yield which choices of the search leave the fits; none where extrapolation was not allowed."""
     for name, fit in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
         sizes = [str(size) for size in question.sizes if fit and not _covers(fit, size)]
         if fit and sizes:
@@ -147,7 +151,7 @@ def _choices_beyond(question: SearchInputs, figures: LatencyFigures) -> Iterator
 
 
 def _within(question: SearchInputs, figures: LatencyFigures, *, sizes: bool, batches: bool) -> SearchInputs:
-    """The question held to the sizes and the batches that were measured, or to one of them."""
+    """Hold the question to the sizes and the batches that were measured, or to one of them."""
     fits = [fit for fit in (figures.prefill.fit, figures.decode.fit) if fit]
     if sizes:
         covered = tuple(size for size in question.sizes if all(_covers(fit, size) for fit in fits))
@@ -163,7 +167,7 @@ def _covers(fit: Fit, size: int) -> bool:
 
 
 def _error(fit: Fit | None) -> float | None:
-    """The error of what was not measured; that of the fitted points themselves only where nothing was held out."""
+    """Return the mean error of held-out points, or that of the fitted points where nothing was held out."""
     if fit is None:
         return None
     return max(_held_out(fit), default=fit.error)

@@ -35,8 +35,9 @@ MAX_COPIES = 64
 
 @dataclass(frozen=True)
 class DeploymentCounts:
-    """Deployments by their counts: servers of each role in a unit, and units. Aggregated servers stand under `decode`,
-    with no `prefill`.
+    """Counts of deployments: servers of each role in a unit, and units.
+
+    Aggregated servers stand under `decode`, with no `prefill`.
     """
 
     prefill: Counts
@@ -44,13 +45,16 @@ class DeploymentCounts:
     copies: Counts
 
     def at(self, places: "NDArray[np.int64]") -> "DeploymentCounts":
-        """Some of them."""
+        """Return the deployments at some places."""
         return DeploymentCounts(self.prefill[places], self.decode[places], self.copies[places])
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What deployments do under loads. Loads of roles are shares of what they sustain; latencies are means, seconds."""
+    """Steady states of deployments under loads.
+
+    Loads of roles are shares of what they sustain; latencies are means, in seconds.
+    """
 
     prefill_load: Array
     decode_load: Array
@@ -72,23 +76,23 @@ class DeploymentFamily(Protocol):
 
     @property
     def generating(self) -> DecodeServer:
-        """The servers that generate tokens."""
+        """Servers that generate tokens."""
         ...
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """GPUs of all servers."""
+        """Return the GPUs of all servers."""
         ...
 
     def topology(self, prefill: int, decode: int) -> str:
-        """The short form of a unit."""
+        """Return the topology of a unit in short form."""
         ...
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """What the slower role sustains."""
+        """Return the request rate that the slower role sustains."""
         ...
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """Steady state under loads; infinite latencies where there is none."""
+        """Return the steady state under loads; latencies are infinite under overload."""
         ...
 
 
@@ -108,27 +112,30 @@ class Disaggregated:
 
     @property
     def generating(self) -> DecodeServer:
-        """The decode servers."""
+        """Decode servers."""
         return self.decode
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """GPUs of all servers."""
+        """Return the GPUs of all servers."""
         unit = fleet.prefill * self.prefill.tensor_parallel_size + fleet.decode * self.decode.tensor_parallel_size
         return fleet.copies * unit
 
     def topology(self, prefill: int, decode: int) -> str:
-        """The short form of a unit."""
+        """Return the topology of a unit in short form."""
         sizes = self.prefill.tensor_parallel_size, self.decode.tensor_parallel_size
         return f"{prefill}p-tp{sizes[0]}-{decode}d-tp{sizes[1]}"
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """What the slower role sustains."""
+        """Return the request rate that the slower role sustains."""
         decode = fleet.decode * self.decode.most_requests_per_s
         slower: Array = np.minimum(fleet.prefill / self.prefill.service_s, decode)
         return fleet.copies * slower
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """TTFT = overhead + wait + prefill + hand-over + first step; the wait for a port is that of M/D/1."""
+        """Return the steady state under loads.
+
+        TTFT = overhead + wait + prefill + hand-over + first step; the wait for a port is that of M/D/1.
+        """
         load = requests_per_s / fleet.copies
         utilization = load * self.prefill.service_s / fleet.prefill
         server_load = load / fleet.decode
@@ -155,7 +162,7 @@ class Disaggregated:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """Servers that do both, with chunked prefill."""
+    """Servers that prefill and decode, with chunked prefill."""
 
     prefill: PrefillServer
     server: DecodeServer
@@ -169,26 +176,27 @@ class Aggregated:
 
     @property
     def generating(self) -> DecodeServer:
-        """All of them."""
+        """All servers of the deployment."""
         return self.server
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """GPUs of all servers."""
+        """Return the GPUs of all servers."""
         return fleet.copies * fleet.decode * self.server.tensor_parallel_size
 
     def topology(self, prefill: int, decode: int) -> str:  # noqa: ARG002 - as all families
-        """The short form of a unit."""
+        """Return the topology of a unit in short form."""
         return f"agg-tp{self.server.tensor_parallel_size}-{decode}r"
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """At the largest batch."""
+        """Return the request rate at the largest batch."""
         most: Array = fleet.copies * fleet.decode * np.float64(self.server.most_requests_per_s)
         return most
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
-        """A prompt is served in steps that it shares with the batch, after the step that runs when it comes.
+        """Return the steady state under loads.
 
-        Its service is its prefill and its share of such steps: ISL of the tokens of a step that the batch leaves.
+        A prompt is served in steps that it shares with the batch, after the step that runs when it comes. Its service
+        is its prefill and its share of such steps: ISL of the tokens of a step that the batch leaves.
         """
         server_load = requests_per_s / (fleet.copies * fleet.decode)
         batch = np.interp(server_load, self.server.requests_per_s, self.server.batches)
@@ -231,7 +239,7 @@ class ScoredFleet:
 def score_fleet(
     question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts, requests_per_s: Array
 ) -> ScoredFleet:
-    """Deployments at loads, against every constraint."""
+    """Score deployments at loads against every constraint."""
     scores = family.score(fleet, requests_per_s)
     targets = question.targets
     ratios = np.stack(
@@ -248,7 +256,7 @@ def score_fleet(
 
 
 def capacities_of(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> Array:
-    """The most requests per second within all targets, by halving: every ratio rises with load."""
+    """Return the most requests per second within all targets, by halving: every ratio rises with load."""
     high = family.most_requests_per_s(fleet)
     low = np.zeros_like(high)
     for _ in range(_HALVINGS):
@@ -259,13 +267,16 @@ def capacities_of(question: SearchInputs, family: DeploymentFamily, fleet: Deplo
 
 
 def _share(values: Array, limit: float | None) -> Array:
-    """What a latency has of its limit. It is infinite only under overload, which the load of a role tells better."""
+    """Return latencies over their limit, as shares; an infinite one as 0, since the load of a role tells overload
+    better.
+    """
     return np.zeros_like(values) if limit is None else np.where(np.isfinite(values), values, 0.0) / limit
 
 
 def fleet_of(family: DeploymentFamily, gpus: int) -> DeploymentCounts:
-    """All deployments of a family that fit that many GPUs. Aggregated servers have one unit: copies of them would only
-    split their queue.
+    """Return all deployments of a family that fit that many GPUs.
+
+    Aggregated servers have one unit: copies of them would only split their queue.
     """
     if isinstance(family, Aggregated):
         return fleet_of_counts((0, count, 1) for count in range(1, gpus // family.server.tensor_parallel_size + 1))
@@ -280,6 +291,6 @@ def fleet_of(family: DeploymentFamily, gpus: int) -> DeploymentCounts:
 
 
 def fleet_of_counts(counts: Iterable[tuple[int, int, int]]) -> DeploymentCounts:
-    """Deployments by their prefill servers, decode servers and copies."""
+    """Return deployments from their prefill servers, decode servers and copies."""
     table = np.array(list(counts), dtype=np.int64).reshape(-1, 3)
     return DeploymentCounts(table[:, 0], table[:, 1], table[:, 2])

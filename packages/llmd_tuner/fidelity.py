@@ -1,4 +1,4 @@
-"""Measurements beside what is simulated under their loads.
+"""Comparison of measurements with simulations under their loads.
 
 Lengths are the measured means, each request alike, unless the run says how they scatter. A server that was measured by
 itself is one that does all: prompts of decode measurements are in its cache, as DecodeBench fills it and as prompts of
@@ -28,7 +28,7 @@ from llmd_oke.values import Entry, required_entry
 from llmd_tuner.calibration import left_out_models
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.published_claims import ClaimOutcome, Throughput, check_findings, published_findings
+from llmd_tuner.published_claims import Throughput, check_claims, published_claims
 from llmd_tuner.row_filters import Inspection, Rule, place
 from llmd_tuner.search_inputs import known_shape
 from llmd_tuner.simulation.deployment import (
@@ -66,10 +66,12 @@ SIMULATED_TOO = frozenset({Rule.MAX_NUM_SEQS, Rule.KEY_VALUE_CACHE})
 
 
 class PublishedRun(Entry):
-    """One run. `policy` is how its router picks servers, `window` what counts of its time (its tool's usual one where
-    there is none); `conditions` is what its servers were started with, where that is told;
-    `key_value_bytes_per_token` is told where its KV cache has another number format than the catalogue's; `lengths` are
-    shares of the row's mean lengths that its requests have, each as many.
+    """One published run.
+
+    `policy` is how its router picks servers, `window` what counts of its time (its tool's usual one where there is
+    none); `conditions` is what its servers were started with, where that is told; `key_value_bytes_per_token` is told
+    where its KV cache has another number format than the catalogue's; `lengths` are shares of the row's mean lengths
+    that its requests have, each as many.
     """
 
     row: Row
@@ -81,7 +83,7 @@ class PublishedRun(Entry):
 
 
 class PublishedRuns(Entry):
-    """The file of runs; `definitions` has what several of them share."""
+    """File of runs; `definitions` has what several of them share."""
 
     definitions: dict[str, object]
     runs: tuple[PublishedRun, ...]
@@ -89,7 +91,7 @@ class PublishedRuns(Entry):
 
 @cache
 def published_runs(model: str, gpu: str) -> tuple[PublishedRun, ...]:
-    """The published runs of a model on a GPU product."""
+    """Return the published runs of a model on a GPU product."""
     published = required_entry("tuning", "published-runs", PublishedRuns)
     return tuple(run for run in published.runs if (run.row.model, run.row.gpu) == (model, gpu))
 
@@ -114,7 +116,7 @@ class Standing(Enum):
 
     @property
     def has_mean(self) -> bool:
-        """Whether a mean error says anything: not over measurements of another GPU."""
+        """True where a mean error says anything: not over measurements of another GPU."""
         return self is not Standing.OTHER_ACCELERATOR
 
 
@@ -132,18 +134,20 @@ class KnownFigures:
 
     @property
     def images(self) -> frozenset[str]:
-        """The vLLM images that were measured for the figures."""
+        """Images of vLLM that were measured for the figures."""
         own = {self.figures.image} if self.figures.image else {row.image for row in self.fitted or ()}
         return frozenset(image for image in own if image)
 
     def basis(self, row: Row) -> Basis:
-        """What a simulation of the row's deployment is: bound where a role's figures are limits or assumptions."""
+        """Return the basis of a simulation of the row's deployment: bound where a role's figures are limits or
+        assumptions.
+        """
         sections = {"prefill": self.figures.prefill.basis, "decode": self.figures.decode.basis}
         needed = sections.values() if row.subject == "end-to-end" else [sections[row.subject]]
         return Basis.BOUND if Basis.BOUND in needed else Basis.CALIBRATED
 
     def standing(self, row: Row) -> Standing:
-        """The group of a row."""
+        """Return the group of a row."""
         if row.basis is not Basis.MEASURED:
             return Standing.REHEARSED
         if row.gpu != self.figures.gpu:
@@ -152,32 +156,28 @@ class KnownFigures:
             return Standing.SET_ASIDE
         if self.basis(row) is Basis.BOUND:
             return Standing.ASSUMED
-        return Standing.IN_SAMPLE if self._may_be_fitted(row) else self._by_image(row.image)
-
-    def _by_image(self, image: str | None) -> Standing:
-        if image is None:
+        alone_and_of_image = row.subject != "end-to-end" and (not self.images or row.image in self.images)
+        if alone_and_of_image if self.fitted is None else has_alike(self.fitted, row):
+            return Standing.IN_SAMPLE
+        if row.image is None:
             return Standing.UNKNOWN_IMAGE
-        return Standing.HELD_OUT if image in self.images else Standing.OTHER_IMAGE
-
-    def _may_be_fitted(self, row: Row) -> bool:
-        if self.fitted is not None:
-            return has_alike(self.fitted, row)
-        return row.subject != "end-to-end" and (not self.images or row.image in self.images)
+        return Standing.HELD_OUT if row.image in self.images else Standing.OTHER_IMAGE
 
 
 def has_alike(rows: Sequence[Row], row: Row) -> bool:
-    """Whether one of the rows is of the same deployment, image and load."""
+    """Return whether one of the rows is of the same deployment, image and load."""
     return any(other.image == row.image and alike(other, row) for other in rows)
 
 
 def alike(row: Row, other: Row) -> bool:
-    """Whether two rows are of the same deployment and load."""
+    """Return whether two rows are of the same deployment and load."""
     return RequestedLoad(row, deployment_of(row)).same(RequestedLoad(other, deployment_of(other)))
 
 
 class SimulationLimits(Entry):
-    """`values/tuning/fidelity.yaml`: `most_requests` of one simulation, and how long an open loop lasts whose source
-    doesn't say.
+    """`values/tuning/fidelity.yaml`: limits of simulations.
+
+    `most_requests` is of one simulation; `default_duration_s` is how long an open loop lasts whose source doesn't say.
     """
 
     most_requests: int
@@ -186,13 +186,13 @@ class SimulationLimits(Entry):
 
 @cache
 def limits() -> SimulationLimits:
-    """How loads are sent again."""
+    """Return the kit's own limits of simulations."""
     return required_entry("tuning", "fidelity", SimulationLimits)
 
 
 @dataclass(frozen=True)
 class Simulator:
-    """What runs are simulated of: a model on nodes, with a latency model and the basis of its figures.
+    """Model on nodes that runs are simulated of, with a latency model and the basis of its figures.
 
     `block_size` is in tokens of KV cache.
     """
@@ -205,11 +205,10 @@ class Simulator:
 
 
 def unsuitable(row: Row, window: Window | None = None) -> str | None:
-    """Why a row's load can't be sent again, all of it, or None."""
-    return _untold(row) or _too_long(row, window or _window(row))
+    """Return why a row's load can't be sent again as a whole, or None.
 
-
-def _untold(row: Row) -> str | None:
+    A part of a long run is another load: under overload queues grow as long as it lasts.
+    """
     if row.arrival == "trace":
         return "the times of its trace are not in the row"
     if row.arrival == "closed" and not row.concurrency:
@@ -220,12 +219,7 @@ def _untold(row: Row) -> str | None:
         return "its topology is not told"
     if row.subject != "end-to-end" and not row.tensor_parallel_size:
         return "its tensor parallel size is not told"
-    return None
-
-
-def _too_long(row: Row, window: Window) -> str | None:
-    """A part of a long run is another load: under overload queues grow as long as it lasts."""
-    requests, most = _requests(row, window), limits().most_requests
+    requests, most = _requests(row, window or _window(row)), limits().most_requests
     if requests <= most or (row.arrival == "closed" and not row.requests):
         return None
     return f"{requests:,} requests would have to be simulated, at most {most:,} are"
@@ -238,9 +232,10 @@ def simulated(
     window: Window | None = None,
     lengths: Sequence[float] = ALIKE,
 ) -> Row:
-    """What simulated servers do under the row's load. The steady part counts where the row's notes say that it did when
-    it was measured, else the whole run, unless `window` says otherwise. `lengths` are shares of the mean lengths, each
-    as frequent as the others.
+    """Simulate servers under the row's load.
+
+    The steady part counts where the row's notes say that it did when it was measured, else the whole run, unless
+    `window` says otherwise. `lengths` are shares of the mean lengths, each as frequent as the others.
 
     Raises:
         KitError: the deployment or the load can't be simulated.
@@ -301,7 +296,7 @@ def _arrivals(row: Row) -> ClosedLoopArrivals | ConstantArrivals | PoissonArriva
 
 
 def _requests(row: Row, window: Window) -> int:
-    """As many as were measured, and those that a steady window leaves out beside them."""
+    """Return how many requests to send: those that were measured, and those that a steady window leaves out."""
     measured = row.requests or round(limits().default_duration_s * (row.offered_requests_per_s or 0.0))
     sent = measured / (1 - 2 * TRIMMED_SHARE) if window == "steady" else measured
     return max(1, round(sent))
@@ -321,12 +316,12 @@ class Case:
 
     @property
     def figures(self) -> list[ForecastError]:
-        """The event simulation against the reference."""
+        """Figures of the event simulation against the reference."""
         return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.simulated, self.reference))
 
     @property
     def rehearsed_figures(self) -> list[ForecastError]:
-        """The rehearsal against the measurement."""
+        """Figures of the rehearsal against the measurement."""
         if self.rehearsed is None:
             return []
         return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.rehearsed, self.reference))
@@ -334,7 +329,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Omission:
-    """A row that is not compared, and why."""
+    """Row that is not compared, and why."""
 
     row: Row
     why: str
@@ -345,7 +340,7 @@ class Omission:
 
 @dataclass(frozen=True)
 class FidelityComparison:
-    """What is held against each other: all that is simulated, and what is not."""
+    """Cases that were simulated, and rows that were not."""
 
     cases: tuple[Case, ...]
     omitted: tuple[Omission, ...]
@@ -353,8 +348,9 @@ class FidelityComparison:
 
 @dataclass(frozen=True)
 class FidelityContext:
-    """A model on nodes, and the latency figures that are to be judged. `started` is what servers are taken to have been
-    started with where a run doesn't tell.
+    """Model on nodes, and the latency figures that are to be judged.
+
+    `started` is what servers are taken to have been started with where a run doesn't tell.
     """
 
     model: CatalogueModel
@@ -363,7 +359,7 @@ class FidelityContext:
     started: DeployedConditions = VLLM_DEFAULTS
 
     def simulator(self, run: PublishedRun) -> Simulator:
-        """What stands in for the deployment of a run."""
+        """Return the simulator that stands in for the deployment of a run."""
         own = conditions_of(run.row)
         conditions = run.conditions or (own if own.started_told else self.started.of(run.row.topology))
         cached = run.key_value_bytes_per_token
@@ -379,7 +375,7 @@ def compare(
     inspection: Inspection | None = None,
     progress: Progress | None = None,
 ) -> FidelityComparison:
-    """Simulates each run's load, and each rehearsal's that no measurement was under.
+    """Simulate each run's load, and each rehearsal's that no measurement was under.
 
     `inspection` is what the row filters found in the runs' rows: what can't be right is left out. Rehearsed rows have
     to be of the model, no bounds, and of loads that can be sent again, as runs have to.
@@ -394,8 +390,11 @@ def compare(
     cases: list[Case] = []
     for run in (*measured, *alone):
         ticker.tell(f"{len(measured) + len(alone) - len(cases)} loads to go")
+        row, standing = run.row, subject.known.standing(run.row)
+        others = (other for other in rehearsed if standing is not Standing.REHEARSED and alike(other, row))
         try:
-            cases.append(_case(subject, run, rehearsed))
+            simulation = simulated(row, subject.simulator(run), run.policy, run.window, run.lengths)
+            cases.append(Case(standing, row, simulation, next(others, None)))
         except KitError as error:
             omitted.append(Omission(run.row, error.message))
     return FidelityComparison((*cases, *_left_out(subject, cases)), tuple(omitted))
@@ -404,7 +403,7 @@ def compare(
 def _omissions(
     subject: FidelityContext, runs: Iterable[PublishedRun], inspection: Inspection | None
 ) -> Iterator[tuple[Row, str]]:
-    """Why some rows can't be compared."""
+    """Yield the rows that can't be compared, and why."""
     for finding in inspection.rejected if inspection else ():
         if finding.rule not in SIMULATED_TOO:
             yield finding.row, f"{finding.rule}: {finding.why}"
@@ -418,16 +417,8 @@ def _omissions(
             yield row, why
 
 
-def _case(subject: FidelityContext, run: PublishedRun, rehearsed: Sequence[Row]) -> Case:
-    row = run.row
-    standing = subject.known.standing(row)
-    simulation = simulated(row, subject.simulator(run), run.policy, run.window, run.lengths)
-    other = next((other_row for other_row in rehearsed if alike(other_row, row)), None)
-    return Case(standing, row, simulation, None if standing is Standing.REHEARSED else other)
-
-
 def _left_out(subject: FidelityContext, cases: Sequence[Case]) -> Iterator[Case]:
-    """The points of the fit again, each simulated with a model that has not seen it."""
+    """Simulate the points of the fit again, each with a model that has not seen it."""
     if subject.known.fitted is None:
         return
     rows = [case.reference for case in cases if case.standing is Standing.IN_SAMPLE]
@@ -439,7 +430,7 @@ def _left_out(subject: FidelityContext, cases: Sequence[Case]) -> Iterator[Case]
 
 @dataclass(frozen=True)
 class ClaimSimulation:
-    """A statement at one point: what is simulated there, and how far that is outside of the published range."""
+    """Published statement at one point: what is simulated there, and how far that is outside of the published range."""
 
     text: str
     source: str
@@ -460,28 +451,24 @@ class ClaimSimulation:
 
 
 def statements(model: str, gpu: str, progress: Progress | None = None) -> tuple[ClaimSimulation, ...]:
-    """The statements about a model on a GPU; some seconds of simulation with the kit's own latency figures."""
-    findings = published_findings()
-    selected = tuple(
-        finding
-        for finding in findings.findings
-        if isinstance(finding.evaluate, Throughput)
-        and (sweep := findings.sweeps[finding.evaluate.sweep]).model == model
+    """Simulate what is stated about a model on a GPU, with the kit's own latency figures; takes some seconds."""
+    published = published_claims()
+    throughputs = {
+        claim.name: claim.evaluate
+        for claim in published.claims
+        if isinstance(claim.evaluate, Throughput)
+        and (sweep := published.sweeps[claim.evaluate.sweep]).model == model
         and known_shape(sweep.shape).gpu.product == gpu
+    }
+    selected = [claim for claim in published.claims if claim.name in throughputs]
+    return tuple(
+        ClaimSimulation(
+            outcome.claim.statement,
+            outcome.claim.source,
+            f"{outcome.at:g} {outcome.unit}",
+            throughputs[outcome.claim.name].published,
+            outcome.value,
+            outcome.basis,
+        )
+        for outcome in check_claims(selected, progress)
     )
-    return tuple(_statements(check_findings(findings.model_copy(update={"findings": selected}), progress)))
-
-
-def _statements(outcomes: list[ClaimOutcome]) -> Iterator[ClaimSimulation]:
-    for outcome in outcomes:
-        evaluation = outcome.finding.evaluate
-        if isinstance(evaluation, Throughput):
-            at = f"{outcome.at:g} {outcome.unit}"
-            yield ClaimSimulation(
-                outcome.finding.statement,
-                outcome.finding.source,
-                at,
-                evaluation.published,
-                outcome.value,
-                outcome.basis,
-            )

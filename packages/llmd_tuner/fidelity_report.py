@@ -1,7 +1,7 @@
-"""The fidelity report: errors by group, subject and metric, as tables, Markdown, plain data, and a page with plots."""
+"""Fidelity report: errors by group, subject and metric, as tables, Markdown, plain data, and a page with plots."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -15,6 +15,7 @@ from llmd_bench.plots.charts import agreement_svg
 from llmd_bench.plots.drawing import ChartPoint, ChartSeries
 from llmd_bench.plots.page import Cell, PageSection, Table, page
 from llmd_bench.texts import number, plain
+from llmd_oke.records import collected
 
 from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, ClaimSimulation, Omission, Standing
 
@@ -22,6 +23,12 @@ SUMMARY = ("of", "metric", "points", "mean error", "rehearsed", "worst", "at")
 """`rehearsed` is the rehearsal's mean error, where measurements have one under the same load."""
 
 STATEMENTS = ("published", "at", "range", "simulated", "outside by")
+
+ENTRY = (
+    *("standing", "counted", "subject", "load", "gpu", "image", "source", "metric", "units", "reference"),
+    *("reference_basis", "simulated", "simulated_basis", "error", "rehearsed", "rehearsed_error"),
+)
+"""Keys of a figure as plain data, in their order."""
 
 NOT_COUNTED = "Not counted."
 
@@ -52,29 +59,29 @@ class Errors:
 
     @property
     def title(self) -> str:
-        """Of what it is, and the metric: `decode TPSG`."""
+        """Subject and metric: `decode TPSG`."""
         return f"{self.subject} {self.metric.title}"
 
     @property
     def mean_absolute(self) -> float:
-        """MAPE as a share."""
+        """Mean absolute error (MAPE) as a share."""
         return mean_absolute_error([entry.compared for entry in self.entries])
 
     @property
     def worst(self) -> CaseFigure:
-        """What is furthest off."""
+        """Figure that is furthest off."""
         return max(self.entries, key=lambda entry: abs(entry.compared.error))
 
     @property
     def rehearsed_mean_absolute(self) -> float | None:
-        """MAPE of the rehearsal, where there was one."""
+        """Mean absolute error of the rehearsal, where there was one."""
         figures = [entry.rehearsed for entry in self.entries if entry.rehearsed]
         return mean_absolute_error(figures) if figures else None
 
 
 @dataclass(frozen=True)
 class CaseGroup:
-    """The cases of one standing; of another image, those of one image."""
+    """Cases of one standing; of another image, those of one image."""
 
     standing: Standing
     cases: tuple[Case, ...]
@@ -82,35 +89,37 @@ class CaseGroup:
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """Title of the group."""
         return self.standing.title if self.image is None else f"{self.standing.title}: {self.image}"
 
     @cached_property
     def metrics(self) -> tuple[Errors, ...]:
-        """What can be compared, metric by metric."""
-        return tuple(self._metrics())
+        """Errors of each metric that can be compared."""
+        entries: dict[tuple[str, str], list[CaseFigure]] = {}
+        for case in self.cases:
+            rehearsed = {figure.metric.name: figure for figure in case.rehearsed_figures}
+            for figure in case.figures:
+                name = figure.metric.name
+                entry = CaseFigure(case, figure, rehearsed.get(name))
+                entries.setdefault((case.reference.subject, name), []).append(entry)
+        return tuple(
+            Errors(subject, METRICS[name], tuple(own))
+            for subject, names in METRICS_BY_SUBJECT.items()
+            for name in names
+            if (own := entries.get((subject, name)))
+        )
 
     @property
     def circumstances(self) -> list[str]:
-        """On what, with what and by whom the references were measured, and what is to be known of them."""
+        """Circumstances of the references: GPU, image and tool of each measurement, and its notes."""
         rows = [case.reference for case in self.cases]
         seen = dict.fromkeys(f"{row.gpu}, {row.image or 'image not told'}, {row.origin.tool}" for row in rows)
         return [*seen, *dict.fromkeys(note for row in rows for note in row.notes)]
 
-    def _metrics(self) -> Iterator[Errors]:
-        entries: dict[tuple[str, str], list[CaseFigure]] = {}
-        for case in self.cases:
-            for entry in _entries(case):
-                entries.setdefault((case.reference.subject, entry.compared.metric.name), []).append(entry)
-        for subject, names in METRICS_BY_SUBJECT.items():
-            for name in names:
-                if own := entries.get((subject, name)):
-                    yield Errors(subject, METRICS[name], tuple(own))
-
 
 @dataclass(frozen=True)
 class Report:
-    """All of it. `figures` says which latency figures were judged, with the images behind them."""
+    """Everything that was compared. `figures` says which latency figures were judged, with the images behind them."""
 
     model: str
     gpu: str
@@ -121,7 +130,7 @@ class Report:
 
     @cached_property
     def groups(self) -> tuple[CaseGroup, ...]:
-        """The groups that have cases, what counts first."""
+        """Groups that have cases, counted ones first."""
         cases: dict[tuple[Standing, str | None], list[Case]] = {}
         for case in self.cases:
             image = case.reference.image if case.standing is Standing.OTHER_IMAGE else None
@@ -131,7 +140,7 @@ class Report:
         return tuple(CaseGroup(standing, tuple(cases[standing, image]), image) for standing, image in keys)
 
     def beyond(self, most_error: float) -> list[tuple[CaseGroup, Errors]]:
-        """The metrics of counted groups whose mean absolute error is larger."""
+        """Return the metrics of counted groups whose mean absolute error is larger."""
         return [
             (group, errors)
             for group in self.groups
@@ -142,33 +151,23 @@ class Report:
 
     @property
     def counted(self) -> bool:
-        """Whether there is anything whose errors count."""
+        """True where any group has errors that count."""
         return any(group.standing.counted and group.metrics for group in self.groups)
 
 
 def named(row: Row) -> str:
-    """A deployment and its load in a few words: `decode tp2 2/256 C 64`, `8p-tp1-2d-tp4 5151/281 45/s`."""
+    """Return a deployment and its load in a few words: `decode tp2 2/256 C 64`, `8p-tp1-2d-tp4 5151/281 45/s`."""
     role = "" if row.subject == "end-to-end" else f"{row.subject} "
     level = f"C {row.concurrency:g}" if row.arrival == "closed" else f"{row.offered_requests_per_s:g}/s"
     return f"{role}{deployment(row)} {row.input_tokens:.0f}/{row.output_tokens:.0f} {level}"
 
 
-def _entries(case: Case) -> Iterator[CaseFigure]:
-    rehearsed = {figure.metric.name: figure for figure in case.rehearsed_figures}
-    for figure in case.figures:
-        yield CaseFigure(case, figure, rehearsed.get(figure.metric.name))
-
-
-def all_entries(groups: Sequence[CaseGroup]) -> Iterator[tuple[CaseGroup, Errors, CaseFigure]]:
-    """Every figure of every group."""
-    for group in groups:
-        for errors in group.metrics:
-            yield from ((group, errors, entry) for entry in errors.entries)
-
-
 @dataclass(frozen=True)
 class FidelityVerdict:
-    """The means of counted groups that are beyond `most_error`, a share; `counted`: whether there are any to judge."""
+    """Means of counted groups that are beyond `most_error`, a share.
+
+    `counted` is False where there are no means to judge.
+    """
 
     most_error: float
     counted: bool
@@ -176,7 +175,7 @@ class FidelityVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether there was something to judge, and all of it is within the limit."""
+        """True where there was something to judge, and all of it is within the limit."""
         return self.counted and not self.beyond
 
     def __str__(self) -> str:
@@ -188,7 +187,7 @@ class FidelityVerdict:
         return "\n".join((f"Mean errors above {self.most_error:.1%}:", *lines))
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the verdict as plain data."""
         return {
             "passed": self.passed,
             "max_error": self.most_error,
@@ -206,12 +205,12 @@ class FidelityVerdict:
 
 
 def verdict_of(report: Report, most_error: float) -> FidelityVerdict:
-    """The report held against a mean absolute error, a share."""
+    """Hold the report against a mean absolute error, a share."""
     return FidelityVerdict(most_error, report.counted, tuple(report.beyond(most_error)))
 
 
 def about(report: Report) -> str:
-    """What is held against what."""
+    """Return a sentence on what is compared."""
     return (
         f"{report.model} on {report.gpu}: the event simulation with {report.figures}, under the loads of measurements. "
         f"{ERROR}"
@@ -219,18 +218,18 @@ def about(report: Report) -> str:
 
 
 def title(group: CaseGroup) -> str:
-    """What a section about the group is called: an image's name stays as it is."""
+    """Return the heading of a group's section: an image's name stays as it is."""
     return f"{group.title[0].upper()}{group.title[1:]}"
 
 
 def heading(group: CaseGroup) -> str:
-    """The group, and whether it counts."""
+    """Return what the group is, and whether it counts."""
     quiet = "" if group.standing.counted else f" {NOT_COUNTED}"
     return f"{group.standing.about[0].upper()}{group.standing.about[1:]}.{quiet}"
 
 
 def summary(group: CaseGroup) -> list[tuple[str, ...]]:
-    """A line for each metric."""
+    """Return a line for each metric."""
     return [
         (
             errors.subject,
@@ -246,7 +245,7 @@ def summary(group: CaseGroup) -> list[tuple[str, ...]]:
 
 
 def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
-    """The columns of a metric's table."""
+    """Return the columns of a metric's table."""
     bases = sorted({entry.case.simulated.basis.value for entry in errors.entries})
     seen = "rehearsed (calibrated)" if group.standing.name == "REHEARSED" else "measured"
     simulated = (f"simulated ({', '.join(bases)})", "error")
@@ -255,47 +254,51 @@ def point_columns(group: CaseGroup, errors: Errors) -> tuple[str, ...]:
 
 
 def points(errors: Errors) -> list[tuple[str, ...]]:
-    """A line for each load."""
-    return [_point(entry, _has_rehearsed(errors)) for entry in errors.entries]
+    """Return a line for each load."""
+    lines: list[tuple[str, ...]] = []
+    for entry in errors.entries:
+        own, other = entry.compared, entry.rehearsed
+        cells = (entry.name, number(own.seen), number(own.predicted), percent(own.error))
+        rehearsed = (number(other.predicted), percent(other.error)) if other else ("", "")
+        lines.append((*cells, *(rehearsed if _has_rehearsed(errors) else ())))
+    return lines
 
 
 def statement_lines(report: Report) -> list[tuple[str, ...]]:
-    """A line for each published statement and point."""
-    return [
-        (
-            item.text,
-            item.at,
-            _range(item),
-            f"{'not reached' if item.simulated is None else number(item.simulated)} ({item.basis.value})",
-            outside(item),
-        )
-        for item in report.statements
-    ]
+    """Return a line for each published statement and point."""
+    lines: list[tuple[str, ...]] = []
+    for item in report.statements:
+        least, most = (None if end is None else number(end) for end in item.published)
+        if least is None or most is None:
+            published = f"at most {most}" if least is None else f"at least {least}"
+        else:
+            published = least if least == most else f"{least} to {most}"
+        simulated = "not reached" if item.simulated is None else number(item.simulated)
+        lines.append((item.text, item.at, published, f"{simulated} ({item.basis.value})", outside(item)))
+    return lines
 
 
 def outside(statement: ClaimSimulation) -> str:
-    """How far the simulation is from the published range."""
+    """Return the distance of the simulation from the published range."""
     if statement.error is None:
         return "-"
     return percent(statement.error) if statement.error else "within"
 
 
 def percent(share: float) -> str:
-    """An error as a percentage, with its sign."""
+    """Write an error as a percentage, with its sign."""
     return f"{share:+.1%}"
 
 
 def markdown(report: Report) -> str:
-    """The whole report as Markdown."""
+    """Return the whole report as Markdown."""
     return "\n".join(_markdown(report)) + "\n"
 
 
 def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str, Any]:
-    """The whole report as plain data, with the verdict where one was asked for."""
+    """Return the whole report as plain data, with the verdict where one was asked for."""
     return {
-        "model": report.model,
-        "gpu": report.gpu,
-        "figures": report.figures,
+        **collected("report", ("model", "gpu", "figures"), [report], {}),
         "groups": [_group_json(group) for group in report.groups],
         "points": list(_entries_json(report)),
         "statements": [_statement_json(item) for item in report.statements],
@@ -305,7 +308,7 @@ def as_json(report: Report, verdict: FidelityVerdict | None = None) -> dict[str,
 
 
 def json_lines(report: Report) -> str:
-    """One line for each figure of each load."""
+    """Return one line for each figure of each load."""
     return "".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in _entries_json(report))
 
 
@@ -315,22 +318,6 @@ def _mean(share: float | None) -> str:
 
 def _has_rehearsed(errors: Errors) -> bool:
     return any(entry.rehearsed for entry in errors.entries)
-
-
-def _point(entry: CaseFigure, with_rehearsed: bool) -> tuple[str, ...]:
-    own = entry.compared
-    cells = (entry.name, number(own.seen), number(own.predicted), percent(own.error))
-    if not with_rehearsed:
-        return cells
-    other = entry.rehearsed
-    return (*cells, *(("", "") if other is None else (number(other.predicted), percent(other.error))))
-
-
-def _range(statement: ClaimSimulation) -> str:
-    least, most = (None if end is None else number(end) for end in statement.published)
-    if least is None or most is None:
-        return f"at most {most}" if least is None else f"at least {least}"
-    return least if least == most else f"{least} to {most}"
 
 
 def _markdown(report: Report) -> Iterator[str]:
@@ -357,65 +344,56 @@ def _table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[s
 
 
 def _group_json(group: CaseGroup) -> dict[str, Any]:
-    return {
-        "standing": group.standing.title,
-        "image": group.image,
-        "counted": group.standing.counted,
-        "about": group.standing.about,
-        "circumstances": group.circumstances,
-        "metrics": [_errors_json(group, errors) for errors in group.metrics],
-    }
-
-
-def _errors_json(group: CaseGroup, errors: Errors) -> dict[str, Any]:
-    return {
-        "subject": errors.subject,
-        "metric": errors.metric.name,
-        "points": len(errors.entries),
-        "mean_absolute_error": errors.mean_absolute if group.standing.has_mean else None,
-        "rehearsed_mean_absolute_error": errors.rehearsed_mean_absolute if group.standing.has_mean else None,
-        "worst_error": errors.worst.compared.error,
-        "worst_at": errors.worst.name,
-    }
+    metrics: list[dict[str, Any]] = [
+        {
+            "subject": errors.subject,
+            "metric": errors.metric.name,
+            "points": len(errors.entries),
+            "mean_absolute_error": errors.mean_absolute if group.standing.has_mean else None,
+            "rehearsed_mean_absolute_error": errors.rehearsed_mean_absolute if group.standing.has_mean else None,
+            "worst_error": errors.worst.compared.error,
+            "worst_at": errors.worst.name,
+        }
+        for errors in group.metrics
+    ]
+    keys = ("standing", "image", "counted", "about", "circumstances", "metrics")
+    return collected("group", keys, (group, group.standing), {"standing": group.standing.title, "metrics": metrics})
 
 
 def _entries_json(report: Report) -> Iterator[dict[str, Any]]:
-    for group, errors, entry in all_entries(report.groups):
-        reference = entry.case.reference
-        yield {
+    triples = (
+        (group, errors, entry) for group in report.groups for errors in group.metrics for entry in errors.entries
+    )
+    for group, errors, entry in triples:
+        own, other, reference = entry.compared, entry.rehearsed, entry.case.reference
+        named = {
             "standing": group.standing.title,
-            "counted": group.standing.counted,
-            "subject": errors.subject,
             "load": entry.name,
-            "gpu": reference.gpu,
-            "image": reference.image,
             "source": reference.origin.tool,
             "metric": errors.metric.name,
-            "units": errors.metric.units,
-            "reference": entry.compared.seen,
+            "reference": own.seen,
             "reference_basis": reference.basis.value,
-            "simulated": entry.compared.predicted,
+            "simulated": own.predicted,
             "simulated_basis": entry.case.simulated.basis.value,
-            "error": entry.compared.error,
-            "rehearsed": entry.rehearsed.predicted if entry.rehearsed else None,
-            "rehearsed_error": entry.rehearsed.error if entry.rehearsed else None,
+            "rehearsed": other and other.predicted,
+            "rehearsed_error": other and other.error,
         }
+        yield collected("entry", ENTRY, (group.standing, errors, reference, errors.metric, own), named)
 
 
 def _statement_json(statement: ClaimSimulation) -> dict[str, Any]:
-    return {
+    keys = ("statement", "source", "at", "published", "simulated", "simulated_basis", "outside_by")
+    named = {
         "statement": statement.text,
-        "source": statement.source,
-        "at": statement.at,
         "published": list(statement.published),
-        "simulated": statement.simulated,
         "simulated_basis": statement.basis.value,
         "outside_by": statement.error,
     }
+    return collected("statement", keys, [statement], named)
 
 
 def html(report: Report) -> str:
-    """The page.
+    """Return the report as a page.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -447,12 +425,21 @@ def _sections(report: Report) -> Iterator[PageSection]:
 
 
 def _charts(report: Report) -> Iterator[str]:
-    """One for each metric, with a series for each group, subject and basis; other accelerators stay in their tables."""
+    """Draw a chart for each metric, with a series for each group, subject and basis; other accelerators stay in their
+    tables.
+    """
     groups = [group for group in report.groups if group.standing is not Standing.OTHER_ACCELERATOR]
     rehearsed = any(group.standing is Standing.REHEARSED for group in groups)
     seen = "measured or rehearsed" if rehearsed else "measured"
     for name in dict.fromkeys(chain.from_iterable(METRICS_BY_SUBJECT.values())):
-        series = [one for group in groups for errors in group.metrics for one in _series(group, errors, name)]
+        of_metric = [(group, errors) for group in groups for errors in group.metrics if errors.metric.name == name]
+        series: list[ChartSeries] = []
+        for group, errors in of_metric:
+            for basis in dict.fromkeys(entry.case.simulated.basis for entry in errors.entries):
+                own = [entry.compared for entry in errors.entries if entry.case.simulated.basis is basis]
+                points = [ChartPoint(figure.seen, figure.predicted) for figure in own if figure.predicted > 0]
+                if points:
+                    series.append(ChartSeries(f"{errors.subject}, {group.title}", points, basis))
         if series:
             metric = METRICS[name]
             yield agreement_svg(
@@ -461,13 +448,3 @@ def _charts(report: Report) -> Iterator[str]:
                 x_label=f"{seen} ({metric.units})",
                 y_label=f"simulated ({metric.units})",
             )
-
-
-def _series(group: CaseGroup, errors: Errors, name: str) -> Iterator[ChartSeries]:
-    if errors.metric.name != name:
-        return
-    for basis in dict.fromkeys(entry.case.simulated.basis for entry in errors.entries):
-        own = [entry.compared for entry in errors.entries if entry.case.simulated.basis is basis]
-        points = [ChartPoint(figure.seen, figure.predicted) for figure in own if figure.predicted > 0]
-        if points:
-            yield ChartSeries(f"{errors.subject}, {group.title}", points, basis)

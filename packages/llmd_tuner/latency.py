@@ -1,4 +1,4 @@
-"""How long a vLLM server needs for a prefill, a decode step and a KV transfer: a linear model of its hardware's limits.
+"""Latency model of a vLLM server's prefill, decode step and KV transfer: linear in the limits of its hardware.
 
 The forms are those of a roofline (operations over compute, bytes over bandwidth, all-reduce over links) with factors
 that are fitted to measured tables; `values/latency` holds them with their sources. A result is as good as its factors:
@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 
 @dataclass(frozen=True)
 class Sizes:
-    """A model's sizes as far as they cost time; `experts` is 0 for a dense model."""
+    """Sizes of a model as far as they cost time; `experts` is 0 for a dense model."""
 
     layers: int
     hidden_size: int
@@ -49,7 +49,7 @@ class Sizes:
         return self.layers - self.window_layers - self.linear_layers
 
     def key_value_copies(self, gpus: int) -> int:
-        """How many of that many GPUs have the same part of the KV cache."""
+        """Return how many of that many GPUs have the same part of the KV cache."""
         return max(1, gpus // self.key_value_parts) if self.key_value_parts else 1
 
 
@@ -68,7 +68,7 @@ class GpuLimits:
 
 @dataclass(frozen=True)
 class Factors:
-    """How far a server stays from its hardware's limits: efficiencies are shares, factors multiply the ideal time."""
+    """Distance of a server from its hardware's limits: efficiencies are shares, factors multiply the ideal time."""
 
     prefill_overhead_s: float
     prefill_compute_efficiency: float
@@ -90,22 +90,27 @@ class Factors:
 
 @dataclass(frozen=True)
 class LatencyModel:
-    """The latency of servers of one model on one kind of GPU."""
+    """Latency of servers of one model on one kind of GPU."""
 
     sizes: Sizes
     hardware: GpuLimits
     factors: Factors
 
     def prefill_s(self, tokens: int, context_tokens: int = 0, tensor_parallel_size: int = 1) -> float:
-        """GPU time of a prompt chunk of `tokens` behind `context_tokens` that are computed already, in seconds."""
+        """Return the GPU time of a prompt chunk of `tokens` behind `context_tokens` that are computed already, in
+        seconds.
+        """
         return self.server(tensor_parallel_size).prefill_s(tokens, context_tokens)
 
     def decode_step_s(self, batch: int, context_tokens: float, tensor_parallel_size: int = 1) -> float:
-        """One token for each of `batch` sequences with a mean context of `context_tokens`, in seconds."""
+        """Return the time of a step, one token for each of `batch` sequences with a mean context of `context_tokens`,
+        in seconds.
+        """
         return self.server(tensor_parallel_size).decode_step_s(batch, context_tokens)
 
     def key_value_transfer_s(self, tokens: int, rails: int, block_size: int) -> float:
-        """Hand-over of the KV cache of `tokens` from prefill to decode through `rails` ports, in seconds.
+        """Return the time to hand over the KV cache of `tokens` from prefill to decode through `rails` ports, in
+        seconds.
 
         t = copies x bytes / (port rate x efficiency x rails) + descriptors x time of one. Each GPU of a server has as
         many descriptors, of its own heads or of its copy. The handshake before a pair's first transfer is not in it.
@@ -117,21 +122,23 @@ class LatencyModel:
         return self.key_value_bytes(tokens, block_size) / rate + descriptors * self.factors.transfer_descriptor_s
 
     def key_value_bytes(self, tokens: int, block_size: int) -> float:
-        """Bytes of the KV cache of `tokens` that are handed over, of all layers by their kind of attention."""
+        """Return the bytes of KV cache of `tokens` that are handed over, of all layers by their kind of attention."""
         sizes = self.sizes
         layer_tokens = tokens * sizes.full_layers + self.window_tokens(tokens, block_size) * sizes.window_layers
         return sizes.key_value_bytes_per_token * layer_tokens / max(1, sizes.layers - sizes.linear_layers)
 
     def window_tokens(self, tokens: int, block_size: int) -> int:
-        """Of how many of `tokens` a layer with a sliding window hands KV cache over: those of the last blocks that
-        cover the window, and of one more (vLLM 0.26, `blocks_per_sw` of the NIXL connector).
+        """Return of how many of `tokens` a layer with a sliding window hands KV cache over.
+
+        These are the tokens of the last blocks that cover the window, and of one more (vLLM 0.26, `blocks_per_sw` of
+        the NIXL connector).
         """
         if not self.sizes.windows_alone:
             return tokens
         return min(tokens, (-(-self.sizes.window_tokens // block_size) + 1) * block_size)
 
     def descriptors(self, tokens: int, block_size: int) -> int:
-        """Pieces in which the KV cache of `tokens` is handed over: each region of each block."""
+        """Return the pieces in which the KV cache of `tokens` is handed over: each region of each block."""
         sizes = self.sizes
         per_layer = sizes.key_value_regions // max(1, sizes.layers - sizes.linear_layers)
         window_blocks = -(-self.window_tokens(tokens, block_size) // block_size)
@@ -139,19 +146,19 @@ class LatencyModel:
         return -(-tokens // block_size) * sizes.key_value_regions - left_out
 
     def server(self, tensor_parallel_size: int) -> "ServerLatency":
-        """The latency of a server of that tensor parallel size."""
+        """Return the latency of a server of that tensor parallel size."""
         return _server(self, tensor_parallel_size)
 
 
 @dataclass(frozen=True)
 class ServerLatency:
-    """The latency of one server; constants of its size are computed once."""
+    """Latency of one server; constants of its size are computed once."""
 
     model: LatencyModel
     tensor_parallel_size: int
 
     def prefill_s(self, tokens: int, context_tokens: int = 0) -> float:
-        """GPU time of a prompt chunk, in seconds.
+        """Return the GPU time of a prompt chunk, in seconds.
 
         t = F / (tp x efficiency x peak) + all-reduce, where
         F = 2 n parameters + 4 heads head_dim (L_full (n context + n^2 / 2) + L_window min(window, context + n) n).
@@ -162,7 +169,8 @@ class ServerLatency:
         return tokens * self._prefill_token_s + (full + window) * self._attention_s
 
     def decode_step_s(self, batch: int, context_tokens: float) -> float:
-        """One token for each of `batch` sequences with a mean context of `context_tokens`, in seconds.
+        """Return the time of a step, one token for each of `batch` sequences with a mean context of `context_tokens`,
+        in seconds.
 
         t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch, where
         bytes = (dense + experts (1 - (1 - k/E)^batch) + batch (copies KV + 2 state)) / tp and
@@ -181,8 +189,8 @@ class ServerLatency:
 
     @cached_property
     def _all_reduce_token_s(self) -> float:
-        """Two ring all-reduces of a BF16 activation for each layer, less what quantization saves; a GPU sends over all
-        its links at once.
+        """Seconds for each prompt token of two ring all-reduces of a BF16 activation in each layer, less what
+        quantization saves; a GPU sends over all its links at once.
         """
         tensor_parallel_size = self.tensor_parallel_size
         if tensor_parallel_size == 1:
@@ -204,7 +212,7 @@ class ServerLatency:
 
     @cached_property
     def _start_s(self) -> float:
-        """What a step takes before any work: launches of its layers, and what was seen at this size beside them."""
+        """Seconds of a step before any work: launches of its layers, and what was seen at this size beside them."""
         fixed = dict(self.model.factors.decode_fixed_s)
         other = sum(fixed.values()) / len(fixed) if fixed else 0.0
         layers_s = self.model.factors.decode_layer_s * self.model.sizes.layers
@@ -263,15 +271,15 @@ _IDEAL = Factors(
 
 
 def most_prefill_tokens_per_s(model: LatencyModel, tokens: int, tensor_parallel_size: int) -> float:
-    """Prompt tokens per second at the peak rate of the GPUs' matrix units, with nothing else to do."""
+    """Return prompt tokens per second at the peak rate of the GPUs' matrix units, with nothing else to do."""
     return tokens / ideal(model).server(tensor_parallel_size).prefill_s(tokens)
 
 
 def least_step_s(model: LatencyModel, batch: int, context_tokens: float, tensor_parallel_size: int) -> float:
-    """A decode step that only reads weights and KV cache at the memory's bandwidth, in seconds."""
+    """Return the time of a decode step that only reads weights and KV cache at the memory's bandwidth, in seconds."""
     return ideal(model).server(tensor_parallel_size).decode_step_s(batch, context_tokens)
 
 
 def ideal(model: LatencyModel) -> LatencyModel:
-    """The same sizes and hardware without any loss: arithmetic for prefills, memory for decode steps."""
+    """Return the same sizes and hardware without any loss: arithmetic for prefills, memory for decode steps."""
     return replace(model, factors=_IDEAL)

@@ -33,7 +33,7 @@ def latency_model(
     conditions: Conditions = UNKNOWN_CONDITIONS,
     key_value_bytes_per_token: float | None = None,
 ) -> LatencyModel | None:
-    """The latency model of a model on a node, or None where there are no figures for its GPU."""
+    """Return the latency model of a model on a node, or None where there are no figures for its GPU."""
     figures = latency_figures(model.name, node.gpu.product)
     return None if figures is None else latency_model_of(figures, model, node, conditions, key_value_bytes_per_token)
 
@@ -45,7 +45,7 @@ def latency_model_of(
     conditions: Conditions = UNKNOWN_CONDITIONS,
     key_value_bytes_per_token: float | None = None,
 ) -> LatencyModel:
-    """The latency model that some figures make of a model and a node.
+    """Return the latency model that some figures make of a model and a node.
 
     `conditions` are those of the servers that it stands for, of which quantized all-reduce and the pieces of a
     hand-over are counted. `key_value_bytes_per_token` replaces the catalogue's, for another number format.
@@ -110,14 +110,14 @@ def _factors(figures: LatencyFigures, quick_reduce: QuickReduceFormat) -> Factor
 
 
 class Physical(Entry):
-    """`values/tuning/physical.yaml`."""
+    """`values/tuning/physical.yaml`: bounds beyond which a fitted factor is not physical."""
 
     least_bytes_factor: float
 
 
 @dataclass(frozen=True)
 class Unphysical:
-    """A factor that is not physical, after how much data, what follows from it, and which measurement would tell it.
+    """Factor that is not physical, after how much data, what follows from it, and which measurement would tell it.
 
     `reach` is None where the consequence is small enough to go on.
     """
@@ -134,7 +134,7 @@ class Unphysical:
 
 
 def unphysical(figures: LatencyFigures) -> tuple[Unphysical, ...]:
-    """What is not physical about the fitted roles; roles without a fit are bounds or assumptions, and said to be."""
+    """Return what is not physical about the fitted roles; others are called bounds or assumptions anyway."""
     prefill, decode = figures.prefill, figures.decode
     return (
         *(_prefill(prefill, prefill.fit) if prefill.fit else ()),
@@ -182,14 +182,16 @@ def _decode(figures: DecodeFigures, fit: Fit) -> Iterator[Unphysical]:
 
 
 def hands_over_windows(name: str | None) -> bool:
-    """Whether vLLM of a release hands over the window alone of layers that have one; in full where none is named."""
+    """Return whether vLLM of a release hands over the window alone of layers that have one; False where no release is
+    named.
+    """
     found = None if name is None else release(name)
     return found is not None and found.vllm.kv_connector.hybrid_flag is not None
 
 
 def key_value_regions(model: CatalogueModel, release: str | None) -> int:
-    """Pieces of memory that a block of a model's KV cache is spread over, in vLLM of a release; the newest one's where
-    none is named. MLA has one cache for keys and values.
+    """Return the pieces of memory that a block of a model's KV cache is spread over, in vLLM of a release; of the
+    newest one where none is named. MLA has one cache for keys and values.
     """
     by_release = kv_path().regions_per_layer
     per_layer = by_release[release if release in by_release else release_names()[-1]]

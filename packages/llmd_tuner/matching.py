@@ -1,7 +1,8 @@
-"""How many prefill servers keep decode servers busy: the published matching of two benchmarks of single servers.
+"""Matching of prefill servers to decode servers that they keep busy, from two benchmarks of single servers, as
+published.
 
-j-pareto's `compute_disagg_points`, with what it leaves out: demand is rounded up over all decode servers together and
-not for each, a share of prefill's rate can be kept free, and the KV cache must hold what is decoded.
+Follows j-pareto's `compute_disagg_points`, with what that leaves out: demand is rounded up over all decode servers
+together and not for each, a share of prefill's rate can be kept free, and the KV cache must hold what is decoded.
 """
 
 import math
@@ -15,7 +16,7 @@ from llmd_bench.deployment import disaggregated_short_form
 
 @dataclass(frozen=True)
 class DecodePoint:
-    """What one decode server of `gpus` GPUs was seen to do with `concurrency` requests."""
+    """Throughput that was measured on one decode server of `gpus` GPUs with `concurrency` requests."""
 
     gpus: int
     concurrency: float
@@ -24,7 +25,8 @@ class DecodePoint:
 
 @dataclass(frozen=True)
 class MatchingSettings:
-    """What is matched for. `prefill_share` is the part of prefill's rate that may be used: 1 as published.
+    """Workload and limits that servers are matched for. `prefill_share` is the part of prefill's rate that may be used:
+    1 as published.
 
     `key_value_tokens` is the room of a decode server by its GPUs; sizes that it lacks are not judged. `gpus_per_node`
     is what GPUs are reserved in; 1 where single GPUs can be had.
@@ -64,7 +66,7 @@ class Match:
 
     @property
     def topology(self) -> str:
-        """The short form."""
+        """Topology in short form."""
         return disaggregated_short_form(
             self.prefill_instances, self.prefill_gpus_each, self.decode_replicas, self.decode.gpus
         )
@@ -81,7 +83,7 @@ class Match:
 
 
 def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settings: MatchingSettings) -> Match:
-    """The fewest prefill GPUs that keep up; of equally many, the server size that comes first.
+    """Return the match with the fewest prefill GPUs that keep up; of equally many, the server size that comes first.
 
     `prefill_tokens_per_s` is the best rate of one prefill server by its GPUs. Demand is T_d x ISL / OSL for each
     decode server; for y of them ceil(y x demand / rate) prefill servers are needed.
@@ -111,7 +113,7 @@ def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settin
 
 
 def matches(rows: Iterable[Row], settings: MatchingSettings) -> list[Match]:
-    """A match for each decode row, in their order, with the prefill rows among them.
+    """Return a match for each decode row, in their order, with the prefill rows among them.
 
     Raises:
         KitError: there is no prefill row.
@@ -122,7 +124,7 @@ def matches(rows: Iterable[Row], settings: MatchingSettings) -> list[Match]:
 
 
 def prefill_capacity(rows: Iterable[Row]) -> dict[int, float]:
-    """The best total token rate of a prefill server by its GPUs, over all concurrencies."""
+    """Return the best total token rate of a prefill server by its GPUs, over all concurrencies."""
     best: dict[int, float] = {}
     for row in rows:
         if row.subject == "prefill" and row.input_tokens_per_s:
@@ -132,7 +134,7 @@ def prefill_capacity(rows: Iterable[Row]) -> dict[int, float]:
 
 
 def decode_capability(rows: Iterable[Row]) -> Sequence[DecodePoint]:
-    """What each decode row says; its rate is what TPOT makes of its concurrency where it has none."""
+    """Return the point of each decode row that tells one; a missing rate is worked out from TPOT and concurrency."""
     return [
         DecodePoint(row.gpus_counted, row.concurrency, rate)
         for row in rows
@@ -143,5 +145,5 @@ def decode_capability(rows: Iterable[Row]) -> Sequence[DecodePoint]:
 
 
 def _ceil(number: float) -> int:
-    """Rounded up, but for what is rounding itself."""
+    """Round up, but for what is rounding itself."""
     return math.ceil(number - 1e-9)

@@ -1,4 +1,4 @@
-"""Measured rows of single servers: what they say of a server's times, and the published ones of `values/tuning/points`.
+"""Rows of single servers: the times that they measured, and the published ones of `values/tuning/points`.
 
 A decode row gives the time of a step: its mean TPOT, or concurrency / output rate where it has none. A prefill row
 gives the time of a prompt, 1 / request rate; prompts that a prefix cache answered are taken out of the rate.
@@ -31,17 +31,17 @@ class StepTime:
 
 
 def decode_points(rows: Iterable[Row]) -> list[StepTime]:
-    """The points of the decode rows that say enough."""
+    """Return the points of the decode rows that say enough."""
     return [point for row in rows if row.subject == "decode" and (point := _decode_point(row))]
 
 
 def prefill_points(rows: Iterable[Row]) -> list[StepTime]:
-    """The points of the prefill rows that say enough."""
+    """Return the points of the prefill rows that say enough."""
     return [point for row in rows if row.subject == "prefill" and (point := _prefill_point(row))]
 
 
 def requests_per_s(row: Row) -> float | None:
-    """Requests that were served per second, from whichever rate the row has."""
+    """Return the requests that were served per second, from whichever rate the row has."""
     if row.achieved_requests_per_s:
         return row.achieved_requests_per_s
     if row.input_tokens_per_s:
@@ -121,11 +121,11 @@ class PublishedPoints(Entry):
     set_aside: tuple[SetAside, ...] = ()
 
     def rows(self) -> list[Row]:
-        """All points; those that are set aside say why in their notes."""
+        """Return all points as rows; those that are set aside say why in their notes."""
         return [*self._decode_rows(), *self._prefill_rows()]
 
     def kept_rows(self) -> list[Row]:
-        """The points that are not set aside."""
+        """Return the points that are not set aside, as rows."""
         aside = {(point.subject, point.tensor_parallel_size, point.concurrency) for point in self.set_aside}
         return [row for row in self.rows() if (row.subject, row.tensor_parallel_size, row.concurrency) not in aside]
 
@@ -151,7 +151,6 @@ class PublishedPoints(Entry):
                 yield row.model_copy(update={"ttft_ms": Quantiles(p50=time_ms)})
 
     def _served(self, points: PrefillPoints, size: int, concurrency: int, requests_per_s: float) -> Row:
-        """A prefill server's row, with its rates."""
         row = self._row("prefill", size, concurrency, points)
         return row.model_copy(
             update={
@@ -195,10 +194,10 @@ def _by_load(table: ByLoad) -> Iterator[tuple[int, int, float]]:
 
 @cache
 def published_points(model: str, gpu: str) -> PublishedPoints | None:
-    """The published points of a model on a GPU product, or None where the kit has none."""
+    """Return the published points of a model on a GPU product, or None where the kit has none."""
     return entry(f"tuning/points/{gpu}", model, PublishedPoints)
 
 
 def published_names() -> list[tuple[str, str]]:
-    """Models and GPUs that have published points."""
+    """Return the models and GPUs that have published points."""
     return [(model, gpu) for gpu in gpu_names() for model in names(f"tuning/points/{gpu}")]

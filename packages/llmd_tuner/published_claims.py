@@ -1,18 +1,18 @@
-"""Published findings about prefill/decode disaggregation, as data that the event simulation is checked against.
+"""Published claims about prefill/decode disaggregation, as data that the event simulation is checked against.
 
-`values/tuning/published-findings.yaml` has each finding with its source, how it is evaluated, how far a prediction may
+`values/tuning/published-claims.yaml` has each claim with its source, how it is evaluated, how far a prediction may
 be off, and where the model is known to miss it.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
 from llmd_base.progress import Progress, SilentProgress
 from llmd_base.row import Basis
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE, Conditions
-from llmd_oke.catalogue.latency_figures import known_figures
+from llmd_oke.catalogue.latency_figures import LatencyFigures, known_figures
 from llmd_oke.values import Entry, required_entry
 from pydantic import Field
 
@@ -28,7 +28,7 @@ from llmd_tuner.simulation.deployment import (
     deployment,
 )
 from llmd_tuner.simulation.result import SimulationResult, Window
-from llmd_tuner.simulation.simulation import Curve, best_at, concurrency_sweep, simulate
+from llmd_tuner.simulation.simulation import Curve, concurrency_sweep, simulate
 
 CheckVerdict = Literal["hit", "known miss", "miss", "unexpected hit"]
 """An unexpected hit is listed as a known miss and holds none the less: the list is out of date."""
@@ -37,9 +37,10 @@ Band = tuple[float | None, float | None]
 """The least and the most that the source says; None where it sets no limit."""
 
 
-class Sweep(Entry):
-    """Deployments of one unit under rising concurrency, in a closed loop. `conditions` is what servers were started
-    with.
+class ServersUnderLoad(Entry):
+    """Servers of a model on a shape, and the lengths of the requests that they get, in tokens.
+
+    `conditions` is what the servers were started with.
     """
 
     model: str
@@ -47,18 +48,39 @@ class Sweep(Entry):
     conditions: Conditions
     input_tokens: int
     output_tokens: int
+
+    @property
+    def figures(self) -> LatencyFigures:
+        """Latency figures of the kit for the model and the shape's GPU."""
+        return known_figures(known_model(self.model), known_shape(self.shape).gpu)
+
+    @property
+    def latency(self) -> LatencyModel:
+        """Latency model of the servers."""
+        return latency_model_of(self.figures, known_model(self.model), known_shape(self.shape), self.conditions)
+
+    @property
+    def workload(self) -> list[RequestClass]:
+        """Requests, all of the same lengths."""
+        return [RequestClass(self.input_tokens, self.output_tokens)]
+
+    def deployment(self, topology: str, policy: Policy = "queue") -> SimulatedDeployment:
+        """Return the deployment to simulate of a topology in short form."""
+        block_size = self.conditions.block_size or DEFAULT_BLOCK_SIZE
+        node = known_shape(self.shape)
+        return deployment(known_model(self.model), node, topology, policy=policy, block_size=block_size)
+
+
+class Sweep(ServersUnderLoad):
+    """Deployments of one unit under rising concurrency, in a closed loop."""
+
     concurrencies: tuple[int, ...]
     topologies: tuple[str, ...]
 
 
-class ClaimedLoad(Entry):
-    """Requests at a rate, in an open loop. `conditions` is what servers were started with."""
+class ClaimedLoad(ServersUnderLoad):
+    """Requests at a rate, in an open loop."""
 
-    model: str
-    shape: str
-    conditions: Conditions
-    input_tokens: int
-    output_tokens: int
     arrival: Literal["constant", "poisson"]
     duration_s: float
     window: Window
@@ -72,7 +94,7 @@ class ServedDeployment(Entry):
 
 
 class Winner(Entry):
-    """Which group of topologies reaches the most output tokens per second and GPU at some speeds for each user."""
+    """Group of topologies that reaches the most output tokens per second and GPU at some speeds for each user."""
 
     kind: Literal["winner"]
     sweep: str
@@ -115,7 +137,7 @@ Evaluation = Annotated[Winner | Throughput | ClaimedLatency, Field(discriminator
 
 
 class PublishedClaim(Entry):
-    """One finding. `known_misses` has why the model misses it, by the point at which it does."""
+    """One claim. `known_misses` has why the simulation misses it, by the point at which it does."""
 
     name: str
     statement: str
@@ -124,28 +146,28 @@ class PublishedClaim(Entry):
     known_misses: dict[float, str] = Field(default_factory=dict[float, str])
 
 
-class Findings(Entry):
-    """The file of findings, with the sweeps and loads that they share; `definitions` has what several of these have."""
+class PublishedClaims(Entry):
+    """File of claims, with the sweeps and loads that they share; `definitions` has what several of these have."""
 
     definitions: dict[str, object]
     sweeps: dict[str, Sweep]
     loads: dict[str, ClaimedLoad]
-    findings: tuple[PublishedClaim, ...]
+    claims: tuple[PublishedClaim, ...]
 
 
 @cache
-def published_findings() -> Findings:
-    """The findings of `values/tuning/published-findings.yaml`."""
-    return required_entry("tuning", "published-findings", Findings)
+def published_claims() -> PublishedClaims:
+    """Return the claims of `values/tuning/published-claims.yaml`."""
+    return required_entry("tuning", "published-claims", PublishedClaims)
 
 
 @dataclass(frozen=True)
 class ClaimOutcome:
-    """One finding at one point. `predicted` is the event simulation's, with the basis of the latency figures behind it;
+    """One claim at one point. `predicted` is the event simulation's, with the basis of the latency figures behind it;
     `accepted` includes the tolerance.
     """
 
-    finding: PublishedClaim
+    claim: PublishedClaim
     at: float
     unit: str
     basis: Basis
@@ -157,170 +179,117 @@ class ClaimOutcome:
 
     @property
     def why(self) -> str | None:
-        """Why the model is known to miss this point, or None."""
-        return self.finding.known_misses.get(self.at)
+        """Reason why the simulation is known to miss this point, or None."""
+        return self.claim.known_misses.get(self.at)
 
     @property
     def verdict(self) -> CheckVerdict:
-        """Whether the prediction holds, and whether that was known."""
+        """Verdict on the prediction: whether it holds, and whether that was known."""
         if self.why is None:
             return "hit" if self.holds else "miss"
         return "unexpected hit" if self.holds else "known miss"
 
 
-def check_findings(findings: Findings, progress: Progress | None = None) -> list[ClaimOutcome]:
-    """Evaluate every finding at every point; takes some seconds for simulations, which findings share."""
+def check_claims(claims: Iterable[PublishedClaim], progress: Progress | None = None) -> list[ClaimOutcome]:
+    """Evaluate claims at every point; takes some seconds for simulations, which claims share."""
     listener = progress or SilentProgress()
-    simulations = _Simulations(findings)
     outcomes: list[ClaimOutcome] = []
-    for finding in findings.findings:
-        listener.step(f"simulating {finding.name}")
-        outcomes += _outcomes(finding, simulations)
+    for claim in claims:
+        listener.step(f"simulating {claim.name}")
+        match claim.evaluate:
+            case Winner() as evaluation:
+                outcomes += _winners(claim, evaluation)
+            case Throughput() as evaluation:
+                outcomes += _throughputs(claim, evaluation)
+            case ClaimedLatency() as evaluation:
+                outcomes += _latencies(claim, evaluation)
     return outcomes
 
 
-@dataclass
-class _Simulations:
-    """Simulations that were done already."""
-
-    findings: Findings
-    curves: dict[str, dict[str, Curve]] = field(default_factory=dict[str, dict[str, Curve]])
-    results: dict[tuple[str, ServedDeployment, float], SimulationResult] = field(
-        default_factory=dict[tuple[str, ServedDeployment, float], SimulationResult]
-    )
-
-    def curve(self, sweep: str, topology: str) -> Curve:
-        """The curve of a topology in a sweep."""
-        known = self.curves.setdefault(sweep, {})
-        if topology not in known:
-            known[topology] = _curve(self.findings.sweeps[sweep], topology)
-        return known[topology]
-
-    def basis(self, finding: PublishedClaim) -> Basis:
-        """Calibrated where all latency figures are, bound where some are limits or assumptions."""
-        evaluation = finding.evaluate
-        setup = (
-            self.findings.loads[evaluation.load]
-            if isinstance(evaluation, ClaimedLatency)
-            else self.findings.sweeps[evaluation.sweep]
-        )
-        return known_figures(known_model(setup.model), known_shape(setup.shape).gpu).basis
-
-    def result(self, load: str, served: ServedDeployment, requests_per_s: float) -> SimulationResult:
-        """What a deployment does at a rate."""
-        key = (load, served, requests_per_s)
-        if key not in self.results:
-            self.results[key] = _result(self.findings.loads[load], served, requests_per_s)
-        return self.results[key]
-
-
-def _outcomes(finding: PublishedClaim, simulations: _Simulations) -> Iterator[ClaimOutcome]:
-    match finding.evaluate:
-        case Winner() as evaluation:
-            yield from _winners(finding, evaluation, simulations)
-        case Throughput() as evaluation:
-            yield from _throughputs(finding, evaluation, simulations)
-        case ClaimedLatency() as evaluation:
-            yield from _latencies(finding, evaluation, simulations)
-
-
-def _winners(finding: PublishedClaim, evaluation: Winner, simulations: _Simulations) -> Iterator[ClaimOutcome]:
+def _winners(claim: PublishedClaim, evaluation: Winner) -> Iterator[ClaimOutcome]:
+    basis = published_claims().sweeps[evaluation.sweep].figures.basis
     for tpsu in evaluation.tpsu:
-        reached = {
-            name: _best(simulations, evaluation.sweep, topologies, tpsu)
-            for name, topologies in evaluation.groups.items()
-        }
+        reached = {name: _best(evaluation.sweep, topologies, tpsu) for name, topologies in evaluation.groups.items()}
         known = {name: tpsg for name, tpsg in reached.items() if tpsg is not None}
         winner = max(known, key=known.__getitem__, default="none")
         ranking = ", ".join(f"{name} {tpsg:.0f}" for name, tpsg in sorted(known.items(), key=lambda item: -item[1]))
-        holds = winner == evaluation.winner
-        yield ClaimOutcome(
-            finding, tpsu, "TPSU", simulations.basis(finding), ranking or "none", f"{evaluation.winner} first", holds
-        )
+        accepted, holds = f"{evaluation.winner} first", winner == evaluation.winner
+        yield ClaimOutcome(claim, tpsu, "TPSU", basis, ranking or "none", accepted, holds)
 
 
-def _throughputs(finding: PublishedClaim, evaluation: Throughput, simulations: _Simulations) -> Iterator[ClaimOutcome]:
+def _throughputs(claim: PublishedClaim, evaluation: Throughput) -> Iterator[ClaimOutcome]:
+    basis = published_claims().sweeps[evaluation.sweep].figures.basis
     for tpsu in evaluation.tpsu:
-        value = _best(simulations, evaluation.sweep, evaluation.of, tpsu)
+        value = _best(evaluation.sweep, evaluation.of, tpsu)
         if evaluation.over and value is not None:
-            other = _best(simulations, evaluation.sweep, evaluation.over, tpsu)
+            other = _best(evaluation.sweep, evaluation.over, tpsu)
             value = None if other is None else value / other
-        yield _judged(
-            finding, tpsu, "TPSU", simulations.basis(finding), value, evaluation.published, evaluation.tolerance
-        )
+        yield _judged(claim, tpsu, "TPSU", basis, value, evaluation)
 
 
-def _latencies(
-    finding: PublishedClaim, evaluation: ClaimedLatency, simulations: _Simulations
-) -> Iterator[ClaimOutcome]:
+def _latencies(claim: PublishedClaim, evaluation: ClaimedLatency) -> Iterator[ClaimOutcome]:
+    load = published_claims().loads[evaluation.load]
     rates = [(rate, rate, "requests/s") for rate in evaluation.requests_per_s]
     if evaluation.prefill_shares:
-        most = _prefill_requests_per_s(simulations.findings.loads[evaluation.load], evaluation.of)
+        unit = load.deployment(evaluation.of.topology)
+        prefill_s = load.latency.server(unit.limits["prefill"].tensor_parallel_size).prefill_s(load.input_tokens)
+        most = unit.topology.servers()["prefill"].replicas / prefill_s
         rates += [(share, share * most, "of prefill capacity") for share in evaluation.prefill_shares]
-    for at, rate, unit in rates:
-        result = simulations.result(evaluation.load, evaluation.of, rate)
+    for at, rate, unit_name in rates:
+        result = _result(evaluation.load, evaluation.of.topology, evaluation.of.policy, rate)
         value = result.estimate(evaluation.figure).mean
-        if evaluation.over is not None:
-            value /= simulations.result(evaluation.load, evaluation.over, rate).estimate(evaluation.figure).mean
+        if other := evaluation.over:
+            other_result = _result(evaluation.load, other.topology, other.policy, rate)
+            value /= other_result.estimate(evaluation.figure).mean
         elif evaluation.over_figure is not None:
             value /= result.estimate(evaluation.over_figure).mean
-        yield _judged(finding, at, unit, simulations.basis(finding), value, evaluation.published, evaluation.tolerance)
+        yield _judged(claim, at, unit_name, load.figures.basis, value, evaluation)
 
 
 def _judged(
-    finding: PublishedClaim, at: float, unit: str, basis: Basis, value: float | None, band: Band, tolerance: float
+    claim: PublishedClaim,
+    at: float,
+    unit: str,
+    basis: Basis,
+    value: float | None,
+    evaluation: Throughput | ClaimedLatency,
 ) -> ClaimOutcome:
-    low, high = band
-    least = None if low is None else low * (1 - tolerance)
-    most = None if high is None else high * (1 + tolerance)
+    low, high = evaluation.published
+    least = None if low is None else low * (1 - evaluation.tolerance)
+    most = None if high is None else high * (1 + evaluation.tolerance)
     holds = value is not None and (least is None or value >= least) and (most is None or value <= most)
-    predicted = "not reached" if value is None else _text(value)
-    return ClaimOutcome(finding, at, unit, basis, predicted, _band(least, most), holds, value)
-
-
-def _band(least: float | None, most: float | None) -> str:
     if least is None or most is None:
-        return f"at most {_text(most)}" if most is not None else f"at least {_text(least or 0.0)}"
-    return f"{_text(least)} to {_text(most)}"
+        accepted = f"at most {_text(most)}" if most is not None else f"at least {_text(least or 0.0)}"
+    else:
+        accepted = f"{_text(least)} to {_text(most)}"
+    predicted = "not reached" if value is None else _text(value)
+    return ClaimOutcome(claim, at, unit, basis, predicted, accepted, holds, value)
 
 
 def _text(value: float) -> str:
     return f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
-def _best(simulations: _Simulations, sweep: str, topologies: Sequence[str], tpsu: float) -> float | None:
-    return best_at([simulations.curve(sweep, topology) for topology in topologies], tpsu)
+def _best(sweep: str, topologies: Sequence[str], tpsu: float) -> float | None:
+    """Return the most output tokens per second and GPU of any topology at so many per user, or None."""
+    reached = (_curve(sweep, topology).tpsg_at(tpsu) for topology in topologies)
+    return max((tpsg for tpsg in reached if tpsg is not None), default=None)
 
 
-def _latency_model(under: Sweep | ClaimedLoad) -> LatencyModel:
-    chosen, nodes = known_model(under.model), known_shape(under.shape)
-    return latency_model_of(known_figures(chosen, nodes.gpu), chosen, nodes, under.conditions)
+@cache
+def _curve(name: str, topology: str) -> Curve:
+    sweep = published_claims().sweeps[name]
+    return concurrency_sweep(sweep.deployment(topology), sweep.workload, sweep.concurrencies, sweep.latency)
 
 
-def _deployment(under: Sweep | ClaimedLoad, topology: str, policy: Policy = "queue") -> SimulatedDeployment:
-    block_size = under.conditions.block_size or DEFAULT_BLOCK_SIZE
-    chosen, nodes = known_model(under.model), known_shape(under.shape)
-    return deployment(chosen, nodes, topology, policy=policy, block_size=block_size)
-
-
-def _curve(sweep: Sweep, topology: str) -> Curve:
-    workload = [RequestClass(sweep.input_tokens, sweep.output_tokens)]
-    return concurrency_sweep(_deployment(sweep, topology), workload, sweep.concurrencies, _latency_model(sweep))
-
-
-def _result(load: ClaimedLoad, served: ServedDeployment, requests_per_s: float) -> SimulationResult:
+@cache
+def _result(name: str, topology: str, policy: Policy, requests_per_s: float) -> SimulationResult:
+    load = published_claims().loads[name]
     return simulate(
-        _deployment(load, served.topology, served.policy),
-        [RequestClass(load.input_tokens, load.output_tokens)],
+        load.deployment(topology, policy),
+        load.workload,
         (PoissonArrivals if load.arrival == "poisson" else ConstantArrivals)(requests_per_s),
-        _latency_model(load),
+        load.latency,
         duration_s=load.duration_s,
         window=load.window,
     )
-
-
-def _prefill_requests_per_s(load: ClaimedLoad, served: ServedDeployment) -> float:
-    """What the prefill servers can do at most."""
-    unit = _deployment(load, served.topology)
-    server = _latency_model(load).server(unit.limits["prefill"].tensor_parallel_size)
-    return unit.topology.servers()["prefill"].replicas / server.prefill_s(load.input_tokens)

@@ -1,4 +1,4 @@
-"""The answer of a search: the best deployment, why others lost, how sure that is, what the simulation says of it."""
+"""Answer of a search: the best deployment, why others lost, how sure that is, and what a simulation of it shows."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ class Loser:
 
 @dataclass(frozen=True)
 class Swing:
-    """What wins where one input is larger or smaller; None where nothing meets the targets then."""
+    """Winner where one input is larger or smaller; None where nothing meets the targets then."""
 
     name: str
     factor: float
@@ -45,7 +45,9 @@ class Swing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """`best` is None where nothing meets the targets: `remedies` then says what would have to change."""
+    """Order of all deployments, with reasons. `best` is None where nothing meets the targets: `remedies` then says what
+    would have to change.
+    """
 
     search: Search
     best: Candidate | None
@@ -57,7 +59,7 @@ class Ranking:
 
 
 def rank(question: SearchInputs, most: int = 5, sensitivity: bool = True) -> Ranking:
-    """Searches, explains and varies."""
+    """Search all deployments, say why families lost, and vary the inputs where `sensitivity` is asked for."""
     result = search(question)
     best = result.best()
     return Ranking(
@@ -76,12 +78,12 @@ def rank(question: SearchInputs, most: int = 5, sensitivity: bool = True) -> Ran
 
 
 def same(first: Candidate, second: Candidate) -> bool:
-    """Whether two are the same servers."""
+    """Return whether two candidates are the same servers."""
     return (first.topology, first.copies) == (second.topology, second.copies)
 
 
 def binding_text(deployment: Candidate, question: SearchInputs) -> str:
-    """The constraint that is nearest to its limit, with its figures."""
+    """Return the constraint that is nearest to its limit, with its figures."""
     targets, shares = question.targets, question.headroom
     name = deployment.binding
     loads = {
@@ -120,7 +122,7 @@ def _swings(question: SearchInputs, best: Candidate) -> Iterator[Swing]:
 
 
 def _together(result: Search) -> Iterator[str]:
-    """What the GPUs reach without targets for latencies, at the load that is asked for or at the most that there is."""
+    """Yield what the GPUs reach without targets for latencies, at the load that is asked for or else at any load."""
     question, rate = result.question, result.question.targets.requests_per_s
     for load, note in ((rate, ""), (None, f" instead of {rate:g}" if rate else "")):
         best = search(replace(question, targets=Targets(requests_per_s=load))).best()
@@ -154,7 +156,7 @@ def _less_load(result: Search) -> Iterator[str]:
 
 
 def deployment_name(deployment: Candidate) -> str:
-    """Its topology and how many copies of it."""
+    """Return the topology of a deployment and how many copies of it."""
     return deployment.topology if deployment.copies == 1 else f"{deployment.copies} copies of {deployment.topology}"
 
 
@@ -163,7 +165,7 @@ def _model(question: SearchInputs, change: Callable[[LatencyModel], LatencyModel
 
 
 def slower_decode(model: LatencyModel, factor: float) -> LatencyModel:
-    """The same model with decode steps that take `factor` times as long."""
+    """Return the model with decode steps that take `factor` times as long."""
     own = model.factors
     factors = replace(
         own,
@@ -177,7 +179,7 @@ def slower_decode(model: LatencyModel, factor: float) -> LatencyModel:
 
 
 def slower_prefill(model: LatencyModel, factor: float) -> LatencyModel:
-    """The same model with prefills that take `factor` times as long."""
+    """Return the model with prefills that take `factor` times as long."""
     own = model.factors
     factors = replace(
         own,
@@ -206,20 +208,20 @@ _INPUTS: dict[str, Callable[[SearchInputs, float], SearchInputs | None]] = {
 
 @dataclass(frozen=True)
 class SimulatedFinalist:
-    """A deployment and what the simulation saw it do at the same load. Ratios are simulated over closed form."""
+    """Deployment, and its simulation at the same load. Ratios are simulated over closed form."""
 
     deployment: Candidate
     row: Row
 
     @property
     def ttft_ratio(self) -> float | None:
-        """Of mean TTFT."""
+        """Ratio of mean TTFT."""
         mean_ms = self.row.ttft_ms.mean
         return None if mean_ms is None else mean_ms / 1000 / self.deployment.ttft_s
 
     @property
     def itl_ratio(self) -> float | None:
-        """Of mean TPOT, which is the mean ITL of a request."""
+        """Ratio of mean TPOT, which is the mean ITL of a request."""
         mean_ms = self.row.tpot_ms.mean
         return None if mean_ms is None else mean_ms / 1000 / self.deployment.itl_s
 
@@ -232,7 +234,7 @@ def simulate_finalists(
     seeds: Sequence[int] = SEEDS,
     duration_s: float = DURATION_S,
 ) -> Iterator[SimulatedFinalist]:
-    """Simulates deployments one by one, each with `duration_s` seconds of requests."""
+    """Simulate deployments one by one, each with `duration_s` seconds of requests."""
     workload = question.workload
     for finalist in deployments:
         block_size = question.room.block_size if finalist.prefill else question.room.aggregated_block_size
@@ -268,8 +270,9 @@ def forecast_row(
     started: DeployedConditions,
     deployment: Candidate,
 ) -> Row:
-    """What a deployment is expected to do at its load. Latencies are means; the notes say how sure they are. `started`
-    is what its servers are started with.
+    """Return the forecast of a deployment at its load, as a row.
+
+    Latencies are means; the notes say how sure they are. `started` is what the servers are started with.
     """
     own = started.of(deployment.topology)
     usd = question.hardware.price_usd_per_hour

@@ -1,4 +1,4 @@
-"""Which measured rows may be built upon: what is impossible or of another regime is rejected, the rest flagged."""
+"""Filters of measured rows: impossible ones and those of another regime are rejected, doubtful ones flagged."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ RowVerdict = Literal["rejected", "flagged"]
 
 
 class Rule(StrEnum):
-    """What a row was found to break."""
+    """Rules that a measured row can break."""
 
     HARDWARE_BOUND = "above the hardware's bound"
     PREFIX_CACHE = "prefix cache hits"
@@ -38,7 +38,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class RowFinding:
-    """What is wrong with a row. A flagged row is used, a rejected one is not."""
+    """Breach of a rule by a row. A flagged row is used, a rejected one is not."""
 
     row: Row
     rule: Rule
@@ -51,7 +51,7 @@ class RowFinding:
 
 @dataclass(frozen=True)
 class RowLimits:
-    """What rows of one model on one GPU are held against. `key_value_tokens` is by tensor parallel size."""
+    """Limits of rows of one model on one GPU. `key_value_tokens` is by tensor parallel size."""
 
     model: LatencyModel | None = None
     key_value_tokens: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -59,19 +59,19 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The rows that may be used, and everything that was found."""
+    """Rows that may be used, and everything that was found."""
 
     accepted: tuple[Row, ...]
     findings: tuple[RowFinding, ...]
 
     @property
     def rejected(self) -> tuple[RowFinding, ...]:
-        """The findings that cost a row."""
+        """Findings that cost a row."""
         return tuple(finding for finding in self.findings if finding.verdict == "rejected")
 
 
 class FilterThresholds(Entry):
-    """`values/tuning/row-filters.yaml`."""
+    """`values/tuning/row-filters.yaml`: thresholds at which a row is flagged or rejected."""
 
     prefix_cache_flagged_share: float
     prefix_cache_rejected_share: float
@@ -84,12 +84,12 @@ class FilterThresholds(Entry):
 
 @cache
 def thresholds() -> FilterThresholds:
-    """From where on a row is flagged or rejected."""
+    """Return the kit's own thresholds."""
     return required_entry("tuning", "row-filters", FilterThresholds)
 
 
 def inspect(rows: Iterable[Row], limits: RowLimits) -> Inspection:
-    """Looks at each row under every rule."""
+    """Hold each row against every rule."""
     accepted: list[Row] = []
     findings: list[RowFinding] = []
     for row in rows:
@@ -101,7 +101,7 @@ def inspect(rows: Iterable[Row], limits: RowLimits) -> Inspection:
 
 
 def place(row: Row) -> str:
-    """Where a row is from, or what it is where its file is not known."""
+    """Return the file and line that a row is from, or its servers and load where its file is not known."""
     if row.origin.file:
         return row.origin.file if row.origin.line is None else f"{row.origin.file}:{row.origin.line}"
     size = f" TP{row.tensor_parallel_size}" if row.tensor_parallel_size else ""
@@ -144,7 +144,7 @@ def _max_num_seqs(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
 
 
 def _generating_servers(row: Row) -> int:
-    """Servers that generate tokens, over all copies."""
+    """Return how many servers generate tokens, over all copies."""
     if row.topology is None:
         return row.copies
     servers = Topology.model_validate(row.topology).servers()
@@ -216,7 +216,7 @@ _RULES: Sequence[Callable[[Row, RowLimits], Iterator[RowFinding]]] = (
 
 
 def inspect_by_model(rows: list[Row]) -> Inspection:
-    """The rows that the rules leave, each against the limits of its own model and GPU."""
+    """Hold rows of several models and GPUs against every rule, each against the limits of its own."""
     accepted: list[Row] = []
     findings: list[RowFinding] = []
     for key in dict.fromkeys((row.model, row.gpu) for row in rows):
@@ -227,7 +227,7 @@ def inspect_by_model(rows: list[Row]) -> Inspection:
 
 
 def _limits(name: str, gpu: str) -> RowLimits:
-    """None where the catalogue has no such model or GPU."""
+    """Return the limits of a model on a GPU; none where the catalogue lacks either."""
     model = catalogue.model(name) or catalogue.model_of_repository(name)
     node = catalogue.node_of_gpu(gpu)
     if model is None or node is None:

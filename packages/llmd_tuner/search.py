@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def feasible(self) -> bool:
-        """Whether all targets are met."""
+        """True where all targets are met."""
         return self.ratio <= FINE
 
     @property
@@ -82,12 +82,12 @@ class Candidate:
 
 
 def reserved(gpus: "NDArray[np.int64]", gpus_per_node: int) -> "NDArray[np.int64]":
-    """GPUs of whole nodes."""
+    """Return the GPUs of whole nodes."""
     return -(-gpus // gpus_per_node) * gpus_per_node
 
 
 def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, place: int) -> Candidate:
-    """One of those that were judged. `capacity` is NaN where nobody asks for it."""
+    """Return one of the scored deployments as a candidate. `capacity` is NaN where it was not computed."""
     scores, hardware = scored.scores, question.hardware
     prefill, decode = int(scored.fleet.prefill[place]), int(scored.fleet.decode[place])
     gpus = scored.family.gpus(scored.fleet)[place]
@@ -125,7 +125,7 @@ def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, 
 
 @dataclass(frozen=True)
 class Search:
-    """Everything that was scored. `order` lists places in the flat sequence of all deployments, best first."""
+    """All deployments that were scored. `order` lists places in the flat sequence of all deployments, best first."""
 
     question: SearchInputs
     scored: tuple[ScoredFleet, ...]
@@ -134,30 +134,33 @@ class Search:
 
     @property
     def size(self) -> int:
-        """How many deployments were scored."""
+        """Number of deployments that were scored."""
         return len(self.order)
 
     def deployments(self, most: int | None = None) -> Iterator[Candidate]:
-        """Deployments in order, best first."""
+        """Return the deployments in order, best first."""
         return (self.deployment(int(place)) for place in self.order[:most])
 
     def feasible(self) -> Iterator[Candidate]:
-        """Those that meet all targets, best first."""
+        """Return the deployments that meet all targets, best first."""
         return itertools.takewhile(lambda deployment: deployment.feasible, self.deployments())
 
     def best(self) -> Candidate | None:
-        """The first, where it meets all targets."""
+        """Return the first deployment, or None where it misses a target."""
         return next(self.feasible(), None)
 
     def best_of_families(self) -> list[Candidate]:
-        """The first of each family, in order."""
+        """Return the best of each family, in order."""
         starts = np.cumsum([0, *(len(fleet.worst) for fleet in self.scored)])
         families = np.searchsorted(starts, self.order, side="right") - 1
         _, firsts = np.unique(families, return_index=True)
         return [self.deployment(int(self.order[place]), whole=False) for place in sorted(firsts)]
 
     def deployment(self, place: int, whole: bool = True) -> Candidate:
-        """One of the flat sequence. Unless `whole`, the capacity of what misses a target may be left open (NaN)."""
+        """Return one deployment of the flat sequence.
+
+        Unless `whole`, the capacity of a deployment that misses a target may be left open (NaN).
+        """
         for fleet, capacity in zip(self.scored, self.capacities, strict=True):
             if place < len(fleet.worst):
                 if whole and np.isnan(capacity[place]):
@@ -168,10 +171,10 @@ class Search:
 
 
 def search(question: SearchInputs) -> Search:
-    """Scores all deployments at the load that is asked for, or each at its own capacity where none is.
+    """Score all deployments at the load that is asked for, or each at its own capacity where none is.
 
-    With a load, the fewest nodes come first and, of equally many, what has the most room left; without one, what
-    carries the most within the targets. What misses a target comes after all that meet them, by how far it misses.
+    With a load, the fewest nodes come first and, of equally many, the deployment with the most room left; without one,
+    the one that carries the most within the targets. Those that miss a target come last, by how far they miss it.
     """
     scored: list[ScoredFleet] = []
     capacities: list[Array] = []
@@ -190,7 +193,9 @@ def search(question: SearchInputs) -> Search:
 
 
 def _at_load(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> tuple[ScoredFleet, Array]:
-    """At the load that is asked for. The capacity of what misses a target is left open: few are looked at."""
+    """Score at the load that is asked for; the capacity of a deployment that misses a target stays NaN: few are looked
+    at.
+    """
     scored = score_fleet(question, family, fleet, np.full(len(fleet.copies), question.targets.requests_per_s))
     capacity = np.full(len(fleet.copies), np.nan)
     fine = np.flatnonzero(scored.worst <= FINE)
@@ -200,7 +205,7 @@ def _at_load(question: SearchInputs, family: DeploymentFamily, fleet: Deployment
 
 
 def families(question: SearchInputs) -> list[DeploymentFamily]:
-    """All kinds of deployments that fit the GPUs' memory."""
+    """Return all kinds of deployments that fit the GPUs' memory."""
     model, workload, room = question.model, question.workload, question.room
     shared = {size: room.sequences(size, workload, aggregated=True) for size in question.sizes}
     apart = {size: room.sequences(size, workload, aggregated=False) for size in question.sizes}
@@ -220,7 +225,7 @@ def families(question: SearchInputs) -> list[DeploymentFamily]:
 
 
 def at_loads(question: SearchInputs, deployment: Candidate, loads: Sequence[float]) -> list[Candidate]:
-    """One deployment at several loads."""
+    """Return one deployment at several loads."""
     family = next(candidate for candidate in families(question) if candidate.name == deployment.family)
     counts = [(deployment.prefill, deployment.decode, deployment.copies)] * len(loads)
     scored = score_fleet(question, family, fleet_of_counts(counts), np.array(loads))
@@ -241,7 +246,7 @@ def _order(question: SearchInputs, scored: Sequence[ScoredFleet], capacities: Se
 
 
 def frontier_of(question: SearchInputs) -> list[Candidate]:
-    """Deployments and loads that no other exceeds in both TPSG and TPSU, fastest for users first.
+    """Return deployments and loads that no other exceeds in both TPSG and TPSU, fastest for users first.
 
     All deployments are scored at loads up to what the shares of `headroom` allow; latency targets are left out, since
     the frontier shows what they cost.
@@ -258,7 +263,7 @@ def frontier_of(question: SearchInputs) -> list[Candidate]:
 
 
 def curve_of(question: SearchInputs, deployment: Candidate, points: int = 16) -> list[Candidate]:
-    """One deployment from little load up to what the shares of `headroom` allow."""
+    """Return one deployment from little load up to what the shares of `headroom` allow."""
     free = replace(question, targets=Targets())
     family = next(candidate for candidate in families(free) if candidate.name == deployment.family)
     fleet = fleet_of_counts([(deployment.prefill, deployment.decode, deployment.copies)])
@@ -267,7 +272,9 @@ def curve_of(question: SearchInputs, deployment: Candidate, points: int = 16) ->
 
 
 def _units_at_loads(question: SearchInputs) -> Iterator[ScoredFleet]:
-    """Each family at all loads, as one flat fleet of single units: copies of one are no better for a GPU or a user."""
+    """Yield each family at all loads, as one flat fleet of single units: copies of one are no better for a GPU or a
+    user.
+    """
     for family in families(question):
         whole = fleet_of(family, question.hardware.gpus)
         fleet = whole.at(np.flatnonzero(whole.copies == 1))

@@ -1,4 +1,4 @@
-"""What a search goes by: the workload, the targets and the GPUs, found by their names in the catalogue."""
+"""Inputs of a search: the workload, the targets and the GPUs, found by their names in the catalogue."""
 
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -33,7 +33,7 @@ class Targets:
     requests_per_s: float | None = None
 
     def __str__(self) -> str:
-        """As it is written on a command line."""
+        """Write the targets as a command line has them."""
         parts = (("ttft", self.ttft_s, 1000), ("itl", self.itl_s, 1000), ("e2e", self.e2e_s, 1000))
         shown = [f"{name}={value * scale:g}" for name, value, scale in parts if value is not None]
         return ",".join([*shown, *([f"qps={self.requests_per_s:g}"] if self.requests_per_s else [])])
@@ -48,13 +48,13 @@ class Headroom(Entry):
 
 @cache
 def headroom() -> Headroom:
-    """The kit's own shares."""
+    """Return the kit's own shares."""
     return required_entry("tuning", "headroom", Headroom)
 
 
 @dataclass(frozen=True)
 class GpuInventory:
-    """The GPUs that there are. `price_usd_per_hour` is that of one GPU, None if unknown; nodes are rented whole."""
+    """GPUs that may be used. `price_usd_per_hour` is that of one GPU, None if unknown; nodes are rented whole."""
 
     gpus: int
     gpus_per_node: int
@@ -63,7 +63,7 @@ class GpuInventory:
 
 @dataclass(frozen=True)
 class SearchInputs:
-    """All that a search goes by."""
+    """Question of a search, with all data that its answer follows from."""
 
     model: LatencyModel
     workload: WorkloadClasses
@@ -78,7 +78,7 @@ class SearchInputs:
 
 
 def parse_targets(text: str) -> Targets:
-    """Targets as they are written on a command line: `ttft=2000,itl=25,qps=45`.
+    """Read targets as they are written on a command line: `ttft=2000,itl=25,qps=45`.
 
     Raises:
         KitError: the text has another form.
@@ -105,14 +105,14 @@ def _positive(text: str) -> float | None:
 
 
 def joined(first: Targets, second: Targets) -> Targets:
-    """The targets of `first`, and those of `second` that it lacks."""
+    """Return the targets of `first`, and those of `second` that it lacks."""
     return Targets(
         **{target.name: getattr(first, target.name) or getattr(second, target.name) for target in fields(Targets)}
     )
 
 
 def known_model(name: str) -> CatalogueModel:
-    """The catalogue's model of that name.
+    """Return the catalogue's model of that name.
 
     Raises:
         KitError: there is none.
@@ -123,7 +123,7 @@ def known_model(name: str) -> CatalogueModel:
 
 
 def known_shape(name: str) -> Shape:
-    """The catalogue's shape of that name.
+    """Return the catalogue's shape of that name.
 
     Raises:
         KitError: there is none.
@@ -134,7 +134,7 @@ def known_shape(name: str) -> Shape:
 
 
 def known_gpu(product: str) -> NodeHardware:
-    """The nodes that a GPU product comes in; its case is all one.
+    """Return the nodes that a GPU product comes in, whatever the case of its name.
 
     Raises:
         KitError: the catalogue has no such GPU.
@@ -145,12 +145,12 @@ def known_gpu(product: str) -> NodeHardware:
 
 
 def gpu_named(product: str) -> str:
-    """The catalogue's spelling of a GPU product; the same where it has none."""
+    """Return the catalogue's spelling of a GPU product, or the name as it is where the catalogue has none."""
     return next((name for name in gpu_names() if name.lower() == product.lower()), product)
 
 
 def checked_figures(figures: LatencyFigures, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
-    """The same figures.
+    """Check that latency figures are of a model and GPU, and return them.
 
     Raises:
         KitError: they are of another model or GPU.
@@ -163,7 +163,7 @@ def checked_figures(figures: LatencyFigures, model: CatalogueModel, node: NodeHa
 
 
 def sizes_of(model: CatalogueModel, node: NodeHardware) -> tuple[int, ...]:
-    """Tensor parallel sizes that the model's heads and blocks of weights allow within a node: powers of two."""
+    """Return the tensor parallel sizes, powers of two, that heads and blocks of weights allow within a node."""
     powers = (1 << power for power in range(node.gpus.bit_length()))
     return tuple(
         size for size in powers if size <= node.gpus and heads_allow(model, size) and blocks_allow(model, size)
@@ -183,7 +183,7 @@ def question_of(
     started: DeployedConditions = VLLM_DEFAULTS,
     profile: RouterProfileName = "token-load",
 ) -> SearchInputs:
-    """The question which deployment of `gpus` GPUs serves the workload within the targets.
+    """Ask which deployment of `gpus` GPUs serves the workload within the targets.
 
     `started` is what its servers are started with, `profile` how its routers choose among them.
     """

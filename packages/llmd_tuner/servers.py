@@ -1,4 +1,4 @@
-"""What one server does under a workload, at each batch: the curves that everything else is looked up in.
+"""Curves of one server under a workload, at each batch, in which loads are looked up.
 
 A server is described by what it sustains at a batch, because that needs no iteration: a load is turned into its batch
 by looking it up in a rising curve. Requests arrive at random, so a sequence sees itself beside the mean of the others:
@@ -25,8 +25,8 @@ TOKEN_BUDGET = 8192
 
 @dataclass(frozen=True)
 class Room:
-    """How many sequences a server may have. `key_value_tokens` is by tensor parallel size; sizes that don't fit the
-    model's weights are not in it.
+    """Room for sequences on a server. `key_value_tokens` is by tensor parallel size, without sizes that don't fit the
+    model's weights.
     """
 
     key_value_tokens: Mapping[int, int]
@@ -39,7 +39,7 @@ class Room:
     """Tokens whose room the state of a sequence takes, by tensor parallel size, where layers keep one."""
 
     def sequences(self, tensor_parallel_size: int, workload: WorkloadClasses, *, aggregated: bool) -> int:
-        """Sequences of the workload that fit a server of that size, each in whole blocks."""
+        """Return how many sequences of the workload fit a server of that size, each in whole blocks."""
         tokens = self.key_value_tokens.get(tensor_parallel_size, 0)
         block_size = self.aggregated_block_size if aggregated else self.block_size
         kept = workload.kept_tokens(block_size) + self.state_tokens.get(tensor_parallel_size, 0)
@@ -72,7 +72,7 @@ class DecodeServer:
 
     @property
     def most_requests_per_s(self) -> float:
-        """At the largest batch."""
+        """Request rate at the largest batch."""
         return float(self.requests_per_s[-1])
 
 
@@ -83,7 +83,7 @@ def prefill_server(
     rails: int = 1,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> PrefillServer:
-    """A prefill server under a workload; a cached prefix is context that costs no computing but attention."""
+    """Return a prefill server under a workload; a cached prefix is context that costs no computing but attention."""
     server = model.server(tensor_parallel_size)
     times = [(lengths.weight, _prompt_s(server, workload, lengths.input_tokens)) for lengths in workload.classes]
     return PrefillServer(
@@ -98,7 +98,7 @@ def prefill_server(
 def decode_server(
     model: LatencyModel, workload: WorkloadClasses, tensor_parallel_size: int, batch: int
 ) -> DecodeServer:
-    """A decode server with room for `batch` sequences."""
+    """Return a decode server with room for `batch` sequences."""
     batches, step_s = _steps(model, workload, tensor_parallel_size, batch)
     return DecodeServer(tensor_parallel_size, batches, step_s, step_s, _rates(workload, batches, step_s))
 
@@ -106,7 +106,7 @@ def decode_server(
 def aggregated_server(
     model: LatencyModel, workload: WorkloadClasses, prefill: PrefillServer, batch: int
 ) -> DecodeServer:
-    """A server that does both: between two tokens of a request it also prefills for the others that begin meanwhile."""
+    """Return a server that prefills and decodes: between two tokens of a request it also prefills others that begin."""
     size = prefill.tensor_parallel_size
     batches, step_s = _steps(model, workload, size, batch)
     itl_s = step_s + (batches - 1) / workload.output_tokens * prefill.service_s

@@ -1,4 +1,4 @@
-"""A tuner's answer written into a stack file: topology, limits and thresholds for scaling; comments and order stay.
+"""Answer of the tuner in a stack file: topology, limits and thresholds for scaling; comments and order stay.
 
 A threshold is the load of each server at which the targets still hold by the forecast, less a reserve.
 """
@@ -33,7 +33,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class RoleThresholds:
-    """How many servers a role has in a unit, and the thresholds of each."""
+    """Servers of a role in a unit, and the thresholds of each."""
 
     replicas: int
     thresholds: tuple[Threshold, ...]
@@ -41,12 +41,12 @@ class RoleThresholds:
 
 @cache
 def scaling_share() -> float:
-    """The kit's own share."""
+    """Return the kit's own share."""
     return required_entry("tuning", "scaling", ScalingShare).threshold_share
 
 
 def thresholds(question: SearchInputs, best: Candidate, tag: str) -> Mapping[str, RoleThresholds]:
-    """The thresholds of a deployment's roles, at the most that it carries within all targets.
+    """Return the thresholds of a deployment's roles, at the most that it carries within all targets.
 
     Prefill goes by prompt tokens per second, because its work is in proportion to them whatever their number; servers
     that generate go by their requests, which are the batch that the target for ITL allows, and by their KV cache, which
@@ -65,16 +65,16 @@ def thresholds(question: SearchInputs, best: Candidate, tag: str) -> Mapping[str
 
 
 def _threshold(key: str, carried: float, basis: str) -> Threshold:
-    """A share of what one server carries, in whole numbers."""
+    """Return the threshold at a share of the load that one server carries, in whole numbers."""
     share = scaling_share()
     return Threshold(key, max(1, math.floor(carried * share)), f"{basis}, times {share:g}")
 
 
 @dataclass(frozen=True)
 class StackFileChange:
-    """What a model's entry in a stack file is to say.
+    """Change of a model's entry in a stack file.
 
-    `thresholds` are by role. They go where the entry has `scaling`, or everywhere with `add_scaling`.
+    `thresholds` are by role. They are written where the entry has `scaling`, or everywhere with `add_scaling`.
     """
 
     topology: str
@@ -85,7 +85,7 @@ class StackFileChange:
 
 
 def apply_change(text: str, model: int, choice: StackFileChange) -> str:
-    """The text of a stack file with the choice in its entry `models[model]`.
+    """Return the text of a stack file with the choice in its entry `models[model]`.
 
     Raises:
         KitError: ruamel.yaml is not installed, or the file has no such entry.
@@ -110,8 +110,10 @@ def apply_change(text: str, model: int, choice: StackFileChange) -> str:
 
 
 def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThresholds]) -> None:
-    """Thresholds of the roles that there are now. Limits stay, as far as they enclose the topology; roles that are new
-    may shrink in proportion, until the smaller of them has one server.
+    """Write the thresholds of the roles that there are now.
+
+    Limits stay, as far as they enclose the topology; roles that are new may shrink in proportion, until the smaller of
+    them has one server.
     """
     smallest = min(role_thresholds.replicas for role_thresholds in thresholds.values())
     if entry.get("scaling") is None:
@@ -135,7 +137,7 @@ def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThresholds]) -> None:
 
 
 def _put(entry: Any, key: str, value: object, after: str) -> None:
-    """Sets a value; a new key goes behind another."""
+    """Set a value; a new key goes behind another."""
     if key in entry:
         entry[key] = value
         return

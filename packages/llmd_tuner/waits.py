@@ -1,4 +1,4 @@
-"""How long requests wait for a free server: closed forms of queueing theory, for Poisson arrivals and one queue.
+"""Waits of requests for a free server: closed forms of queueing theory, for Poisson arrivals and one queue.
 
 Rates are requests per second, times are seconds. An overloaded queue has no steady state: its wait is infinite. Service
 times are constant unless `service_scv` says otherwise: the squared coefficient of variation (variance over squared
@@ -28,7 +28,7 @@ _UTILIZATIONS = np.linspace(0.0, 1.0, _STEPS + 1)[:-1]
 
 
 def erlang_b(servers: int, offered_load: float) -> float:
-    """The chance that all servers are busy where nobody waits (M/G/c/c).
+    """Return the chance that all servers are busy where nobody waits (M/G/c/c).
 
     `offered_load` is arrivals x service time, in servers. Erlang 1917, by the recursion
     B(n) = a B(n-1) / (n + a B(n-1)), whose terms stay within 0 and 1 at any size.
@@ -40,7 +40,7 @@ def erlang_b(servers: int, offered_load: float) -> float:
 
 
 def erlang_c(servers: int, offered_load: float) -> float:
-    """The chance that a request has to wait (M/M/c): C = B / (1 - rho (1 - B)). Erlang 1917."""
+    """Return the chance that a request has to wait (M/M/c): C = B / (1 - rho (1 - B)). Erlang 1917."""
     utilization = offered_load / servers
     if utilization >= 1:
         return 1.0
@@ -49,7 +49,7 @@ def erlang_c(servers: int, offered_load: float) -> float:
 
 
 def mmc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> float:
-    """Mean wait with exponential service times (M/M/c): W = C / (c/s - lambda). Erlang 1917; exact."""
+    """Return the mean wait with exponential service times (M/M/c): W = C / (c/s - lambda). Erlang 1917; exact."""
     spare_per_s = servers / service_s - arrivals_per_s
     if spare_per_s <= 0:
         return math.inf
@@ -57,7 +57,7 @@ def mmc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> flo
 
 
 def mdc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> float:
-    """Mean wait for several servers with one queue (M/D/c).
+    """Return the mean wait for several servers with one queue (M/D/c).
 
     Half of M/M/c's wait with the correction of Cosmetatos (INFOR 13, 1975):
     1 + (1 - rho) (c - 1) (sqrt(4 + 5c) - 2) / (16 rho c). Exact for one server; within 2 % of Crommelin's exact series
@@ -74,9 +74,10 @@ def mdc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> flo
 
 
 def mgc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1, service_scv: float = 0.0) -> float:
-    """Mean wait for service times of any distribution (M/G/c): between M/D/c and M/M/c in proportion to `service_scv`.
+    """Return the mean wait for service times of any distribution (M/G/c).
 
-    W = (1 - scv) W(M/D/c) + scv W(M/M/c): Tijms, A First Course in Stochastic Models, 2003. Exact for one server.
+    Between M/D/c and M/M/c in proportion to `service_scv`: W = (1 - scv) W(M/D/c) + scv W(M/M/c). Tijms, A First Course
+    in Stochastic Models, 2003. Exact for one server.
     """
     constant_s = mdc_wait_s(arrivals_per_s, service_s, servers)
     if math.isinf(constant_s):
@@ -85,7 +86,7 @@ def mgc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1, servic
 
 
 def scv(weighted_times: Iterable[tuple[float, float]]) -> float:
-    """The squared coefficient of variation of times with weights: (weight, time in seconds) pairs, at least one."""
+    """Return the squared coefficient of variation of times with weights: pairs of weight and seconds, at least one."""
     pairs = list(weighted_times)
     total = math.fsum(weight for weight, _ in pairs)
     mean = math.fsum(weight * time for weight, time in pairs) / total
@@ -94,8 +95,8 @@ def scv(weighted_times: Iterable[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Looseness:
-    """How much of rho (1 + rho) service times the choice of a router's profile costs: before prefill servers, and
-    before servers that do both, of which more cost more up to a limit.
+    """Cost of a router profile's choice, in units of rho (1 + rho) service times: before prefill servers, and before
+    servers that do both, of which more cost more up to a limit.
 
     Scores of the KV cache in use are never equal, so that all requests of the moment in which a server's metrics don't
     show the last one go to the same server.
@@ -118,7 +119,7 @@ LOOSENESS = {
 def routed_waits_s(
     servers: "NDArray[np.int64]", utilization: Array, service_s: Array | float, scv: float, loose_share: Array | float
 ) -> Array:
-    """Mean wait behind a router that can't quite tell which server is free first.
+    """Return the mean wait behind a router that can't quite tell which server is free first.
 
     Where several servers have none waiting, llm-d's queue-scorer can't tell the idle from the busy, so that a request
     waits for the rest of a service although another server is free: beside the wait in one queue,
@@ -129,7 +130,9 @@ def routed_waits_s(
 
 
 def waits_s(servers: "NDArray[np.int64]", utilization: Array, service_s: Array | float, service_scv: float) -> Array:
-    """Mean wait in one queue before `servers` servers (M/G/c), in seconds; infinite where they are overloaded."""
+    """Return the mean wait in one queue before `servers` servers (M/G/c), in seconds; infinite where they are
+    overloaded.
+    """
     tables = _tables(int(servers.max()))
     place = np.clip(utilization, 0.0, _UTILIZATIONS[-1]) * _STEPS
     low = np.minimum(place.astype(np.int64), _STEPS - 2)
@@ -147,7 +150,7 @@ def _tables(most: int) -> Array:
 
 @lru_cache(maxsize=1024)
 def _table(servers: int) -> Array:
-    """For each utilization: the smoothed wait with constant and with exponential service times of one second."""
+    """Return the smoothed wait at each utilization, with constant and with exponential service times of one second."""
     count = max(servers, 1)
     return np.array(
         [

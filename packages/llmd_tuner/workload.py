@@ -1,4 +1,4 @@
-"""What requests look like: classes of prompt and output lengths with weights, written by hand or taken from a trace."""
+"""Workloads: classes of prompt and output lengths with weights, written by hand or taken from a trace."""
 
 import csv
 import itertools
@@ -60,25 +60,27 @@ class WorkloadClasses:
         return max(c.input_tokens for c in self.classes)
 
     def kept_tokens(self, block_size: int) -> float:
-        """KV cache that a sequence takes: its whole length in blocks, a class counting by the steps that it stays."""
+        """Return the KV cache that a sequence takes, in tokens: its whole length in blocks, a class counting by its
+        steps.
+        """
         lengths = (math.ceil((c.input_tokens + c.output_tokens) / block_size) * block_size for c in self.classes)
         weighted = (c.output_tokens * tokens for c, tokens in zip(self.classes, lengths, strict=True))
         return self.mean(weighted) / self.output_tokens
 
     def mean(self, values: Iterable[float]) -> float:
-        """The weighted mean of one value for each class."""
+        """Return the weighted mean of one value for each class."""
         weights = [c.weight for c in self.classes]
         return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
 
     def scaled(self, input_factor: float = 1.0, output_factor: float = 1.0) -> "WorkloadClasses":
-        """The same classes with longer or shorter prompts and outputs."""
+        """Return the same classes with longer or shorter prompts and outputs."""
         classes = tuple(
             Lengths(c.weight, c.input_tokens * input_factor, c.output_tokens * output_factor) for c in self.classes
         )
         return replace(self, classes=classes)
 
     def __str__(self) -> str:
-        """`4096/256`, or the means of several classes, and what of it is cached."""
+        """Write `4096/256`, or the means of several classes, and the share of prompt tokens that is cached."""
         lengths = f"{self.input_tokens:.0f}/{self.output_tokens:.0f}"
         several = f" on average of {len(self.classes)} classes" if len(self.classes) > 1 else ""
         cached = f", {self.prefix_cache_hit_share:.0%} of prompt tokens cached" if self.prefix_cache_hit_share else ""
@@ -86,12 +88,12 @@ class WorkloadClasses:
 
 
 def of_lengths(input_tokens: float, output_tokens: float) -> WorkloadClasses:
-    """One class."""
+    """Return a workload of one class."""
     return WorkloadClasses((Lengths(1.0, input_tokens, output_tokens),))
 
 
 def parse(text: str) -> WorkloadClasses:
-    """A workload as it is written on a command line.
+    """Read a workload as it is written on a command line.
 
     Raises:
         KitError: the text has another form.
@@ -106,7 +108,7 @@ def parse(text: str) -> WorkloadClasses:
 
 
 def read_trace(path: Path) -> WorkloadClasses:
-    """The workload of a trace: JSON Lines or CSV with `input_tokens` and `output_tokens`, and `at_s` where known.
+    """Read the workload of a trace: JSON Lines or CSV with `input_tokens` and `output_tokens`, and `at_s` where known.
 
     Raises:
         KitError: the file can't be read, or some of its lines are no requests; all of these are named.
@@ -142,7 +144,7 @@ def _entries(text: str, is_csv: bool) -> Iterator[tuple[int, Any]]:
 
 
 def _request(entry: Any) -> tuple[float, float, float | None]:
-    """Lengths and time of one request."""
+    """Read lengths and time of one request."""
     fields = cast("dict[str, Any]", json.loads(entry) if isinstance(entry, str) else entry)
     lengths = float(fields["input_tokens"]), float(fields["output_tokens"])
     if min(lengths) < 1:
@@ -153,7 +155,7 @@ def _request(entry: Any) -> tuple[float, float, float | None]:
 
 
 def _condensed(requests: Sequence[tuple[float, float, float | None]]) -> tuple[Lengths, ...]:
-    """Classes of equally many requests, alike in their lengths."""
+    """Return classes of equally many requests, alike in their lengths."""
     ordered = sorted(request[:2] for request in requests)
     edges = [round(len(ordered) * i / MAX_CLASSES) for i in range(MAX_CLASSES + 1)]
     groups = [ordered[start:end] for start, end in itertools.pairwise(edges) if end > start]

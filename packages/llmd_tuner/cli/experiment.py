@@ -12,12 +12,13 @@ from llmd_base.errors import KitError
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
+from llmd_oke.records import collected
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from llmd_tuner.experiments import comparison, deployer, preparation, runs
-from llmd_tuner.experiments.deployer import Deployer, PulumiDeployer, rehearsal
+from llmd_tuner.experiments.deployer import PulumiDeployer, rehearsal
 from llmd_tuner.experiments.preparation import (
     Experiment,
     ExperimentRound,
@@ -57,7 +58,7 @@ New = Annotated[bool, typer.Option("--new", help="Begin anew, even if a run of t
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """The options of every command that plans or runs an experiment."""
+    """Options of every command that plans or runs an experiment."""
 
     gpus: Gpus = None
     rehearse: Rehearse = False
@@ -65,7 +66,7 @@ class ExperimentOptions:
     requests: options.Requests = None
 
     def asked(self, only: Sequence[str] = ()) -> RunOptions:
-        """The same, for these deployments alone where some are named."""
+        """Return the options of a run, of these deployments alone where some are named."""
         return RunOptions(self.gpus, self.rehearse, self.time_scale, self.requests, tuple(only))
 
 
@@ -107,12 +108,16 @@ def run(
 
 
 def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
-    """Runs an experiment, or what is left of it, and shows what came out; asks before it rents anything."""
+    """Run an experiment, or what is left of it, and show its results; ask before anything costs money."""
     what = experiment.project, experiment.name, experiment.recipe, experiment.settings
     folder = None if new else runs.unfinished_run(*what)
     names = unfinished(folder.state) if folder else _names(experiment)
     show_plan(experiment, names, folder.state.seconds if folder else {})
-    _ask(experiment, yes=yes)
+    if not (yes or experiment.settings.rehearsed):
+        if not sys.stdin.isatty():
+            raise KitError("The run costs what is shown above, and nobody can be asked.", "To run it: add --yes.")
+        if not typer.confirm("Run it?"):
+            raise typer.Exit(1)
     folder = folder or runs.new_run(*what, names)
     _run(experiment, folder)
     comparison.write(folder)
@@ -121,7 +126,7 @@ def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
 
 
 def show_failures(folder: RunFolder) -> int:
-    """Shows the deployments of a run that could not be measured, and why; gives the exit code."""
+    """Show the deployments of a run that could not be measured, and why, and return the exit code."""
     failed = {name: state for name, state in folder.state.deployments.items() if state.phase == "failed"}
     for name, state in failed.items():
         console.show_error(KitError(f"{name}: {state.cause}", "Run the same command again to try it again."))
@@ -165,41 +170,37 @@ def _names(experiment: Experiment) -> list[str]:
     return [deployment.object_name for deployment in experiment.deployments]
 
 
-def _ask(experiment: Experiment, *, yes: bool) -> None:
-    """What costs money is asked for."""
-    if yes or experiment.settings.rehearsed:
-        return
-    if not sys.stdin.isatty():
-        raise KitError("The run costs what is shown above, and nobody can be asked.", "To run it: add --yes.")
-    if not typer.confirm("Run it?"):
-        raise typer.Exit(1)
-
-
 def _run(experiment: Experiment, folder: RunFolder) -> None:
+    project, settings, environment = experiment.project, experiment.settings, console.inherited_environment()
     progress = console.progress()
     progress.step(f"run {folder.path}")
+    if settings.rehearsed:
+        time_scale = settings.time_scale
+        chosen = rehearsal().deployer(project, settings.stack, experiment.nodes, time_scale, environment)
+    else:
+        chosen = PulumiDeployer(project, settings.stack, environment)
     try:
-        Runner(experiment, folder, _deployer(experiment), progress).run()
+        Runner(experiment, folder, chosen, progress).run()
     except KeyboardInterrupt:
-        show_interrupted(experiment)
+        command = "llmd-oke rehearse down" if settings.rehearsed else "llmd-oke destroy"
+        down = f"{command} --stack {deployer.name_of(settings.stack)}"
+        console.errors().print(f"interrupted; run the same command again to go on, or end it: {down}", markup=False)
         raise
-
-
-def _deployer(experiment: Experiment) -> Deployer:
-    settings, environment = experiment.settings, console.inherited_environment()
-    if not settings.rehearsed:
-        return PulumiDeployer(experiment.project, settings.stack, environment)
-    return rehearsal().deployer(experiment.project, settings.stack, experiment.nodes, settings.time_scale, environment)
 
 
 FILE_WIDTH = 140
 """Columns where the output is no terminal."""
 
+_TONES = {"good": "green", "bad": "red", "quiet": "dim"}
+
 
 def show_plan(
     experiment: Experiment, names: Sequence[str], measured: Mapping[str, float], *, as_json: bool = False
 ) -> None:
-    """What is to be deployed and measured, for how long and at what price; `measured` are times that are known."""
+    """Show what is to be deployed and measured, for how long and at what price.
+
+    `measured` has the seconds of `deploy` and `teardown` that are known from the run so far.
+    """
     forecast = forecast_of(experiment, names, measured)
     if as_json:
         console.output().print_json(data=plan_document(experiment, forecast))
@@ -208,22 +209,26 @@ def show_plan(
     console.output().print(f"[bold]{escape(experiment.name)}[/] {escape(experiment.recipe.description)}\n")
     console.output().print(FittingTable(_rounds(forecast.rounds)))
     table = Table.grid(padding=(0, 2))
-    for name, text in _facts(experiment, forecast):
-        table.add_row(f"  [dim]{name}[/]", text)
+    if settings.most_requests:
+        table.add_row("  [dim]limited to[/]", f"{settings.most_requests} requests at each level")
+    if settings.rehearsed:
+        table.add_row("  [dim]in all[/]", f"{_time(forecast.seconds)} on this machine, no GPU")
+    else:
+        price = f"{forecast.gpus} GPUs for {_time(forecast.seconds)}: {forecast.gpu_hours:.1f} GPU-hours"
+        table.add_row("  [dim]in all[/]", price)
+        table.add_row("  [dim]cost[/]", f"{forecast.price_usd:,.2f} $ at list price")
     console.output().print("", table, sep="\n")
     if settings.rehearsed:
         console.output().print(f"  [dim]rehearsed: model time is wall time / {settings.time_scale:g}[/]")
 
 
 def plan_document(experiment: Experiment, forecast: Forecast) -> dict[str, Any]:
-    """The plan as plain data: seconds of wall time, US dollars at list price."""
+    """Return the plan as plain data: seconds of wall time, US dollars at list price."""
     return {
         "recipe": experiment.name,
         "settings": experiment.settings.model_dump(mode="json"),
         "rounds": [asdict(part) for part in forecast.rounds],
-        "seconds": forecast.seconds,
-        "gpu_hours": forecast.gpu_hours,
-        "price_usd": forecast.price_usd,
+        **collected("plan", ("seconds", "gpu_hours", "price_usd"), [forecast], {}),
     }
 
 
@@ -239,15 +244,6 @@ def _rounds(rounds: Sequence[ExperimentRound]) -> Table:
     return table
 
 
-def _facts(experiment: Experiment, forecast: Forecast) -> list[tuple[str, str]]:
-    settings = experiment.settings
-    limit = [("limited to", f"{settings.most_requests} requests at each level")] if settings.most_requests else []
-    if settings.rehearsed:
-        return [*limit, ("in all", f"{_time(forecast.seconds)} on this machine, no GPU")]
-    price = f"{forecast.gpus} GPUs for {_time(forecast.seconds)}: {forecast.gpu_hours:.1f} GPU-hours"
-    return [*limit, ("in all", price), ("cost", f"{forecast.price_usd:,.2f} $ at list price")]
-
-
 def _duration(duration: WallDuration) -> str:
     return f"{_time(duration.seconds)}\n[dim]{duration.basis}[/]"
 
@@ -260,7 +256,7 @@ def _time(seconds: float) -> str:
 
 
 def show_status(folder: RunFolder) -> None:
-    """How far a run is."""
+    """Show how far a run is."""
     state = folder.state
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("deployment", "state", "levels"):
@@ -277,27 +273,15 @@ def show_status(folder: RunFolder) -> None:
 
 
 def show_results(folder: RunFolder) -> None:
-    """The comparison, and where the rest lies."""
+    """Show the comparison, and where the run's files are."""
     output = console.output() if console.output().is_terminal else Console(width=FILE_WIDTH, highlight=False)
     for heading, table in comparison.tables(folder, folder.gather(), brief=True):
         shown = Table(title=escape(heading), title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")
         for i, name in enumerate(table.columns):
             shown.add_column(name, justify="left" if i < 2 else "right", no_wrap=i < 2)
         for row in table.cells:
-            shown.add_row(*(_tone(cell.text, cell.tone) for cell in row))
+            texts = ((escape(cell.text), _TONES.get(cell.tone)) for cell in row)
+            shown.add_row(*(f"[{colour}]{text}[/]" if colour else text for text, colour in texts))
         output.print(FittingTable(shown), "")
     for name in ("rows.jsonl", comparison.MARKDOWN, comparison.HTML):
         output.print(f"[dim]{name:12}[/] {folder.path / name}", soft_wrap=True)
-
-
-def _tone(text: str, tone: str) -> str:
-    colour = {"good": "green", "bad": "red", "quiet": "dim"}.get(tone)
-    return f"[{colour}]{escape(text)}[/]" if colour else escape(text)
-
-
-def show_interrupted(experiment: Experiment) -> None:
-    """What is left up, and what to do about it."""
-    settings = experiment.settings
-    own = deployer.name_of(settings.stack)
-    down = f"llmd-oke rehearse down --stack {own}" if settings.rehearsed else f"llmd-oke destroy --stack {own}"
-    console.errors().print(f"interrupted; run the same command again to go on, or end it: {down}", markup=False)

@@ -1,4 +1,4 @@
-"""`llmd-oke tune fidelity` and `findings`: how near simulated measurements are to real ones and published findings."""
+"""`llmd-oke tune fidelity` and `findings`: how near simulated measurements are to real ones and published claims."""
 
 import json
 from collections import Counter
@@ -22,6 +22,7 @@ from llmd_oke.cli.results import Hint, parse_hints, show_rejected
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, deployed_conditions
 from llmd_oke.planning.releases import used_release
+from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 
@@ -31,7 +32,7 @@ from llmd_tuner.experiments.records import rows_file
 from llmd_tuner.fidelity import FidelityContext, KnownFigures, PublishedRun, compare, published_runs, statements
 from llmd_tuner.fidelity_report import Report, verdict_of
 from llmd_tuner.measurements import published_points
-from llmd_tuner.published_claims import CheckVerdict, ClaimOutcome, check_findings, published_findings
+from llmd_tuner.published_claims import CheckVerdict, ClaimOutcome, check_claims, published_claims
 from llmd_tuner.row_filters import inspect_by_model
 from llmd_tuner.simulation.deployment import Policy
 
@@ -66,7 +67,7 @@ Points = Annotated[bool, typer.Option("--points", help="Show every load, not onl
 
 @dataclass(frozen=True)
 class FidelityModelOptions(ModelOptions):
-    """The options that say of what the figures are."""
+    """Options that say of which model and nodes the figures are."""
 
     stack: Annotated[
         str | None,
@@ -76,7 +77,7 @@ class FidelityModelOptions(ModelOptions):
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Where else the report goes."""
+    """Files that the report is written to beside the terminal."""
 
     markdown: Annotated[Path | None, typer.Option(help="Write the report to this file.", dir_okay=False)] = None
     html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.", dir_okay=False)] = None
@@ -105,7 +106,9 @@ def fidelity(
     that the latency figures were fitted to, others, and those of another GPU or image are kept apart.
     """
     hints = parse_hints(hint or ())
-    results_read = _read(results, hints) + _kept(where)
+    results_read = _read(results, hints)
+    if where.stack and (kept := rows_file(where.project, where.stack)).exists():
+        results_read += ReadResults(tuple(read_rows(kept)))
     rehearsal = _read(rehearsed, replace(parse_hints(()), basis=Basis.CALIBRATED))
     show_rejected((*results_read.rejected, *rehearsal.rejected))
     subject = _subject(where, results_read.rows, figures, fitted_to)
@@ -123,12 +126,6 @@ def fidelity(
 
 def _read(paths: list[Path] | None, hints: Hints) -> ReadResults:
     return read_all(paths, hints) if paths else ReadResults()
-
-
-def _kept(where: ModelOptions) -> ReadResults:
-    """What the tuner has kept of a stack, of measurements and rehearsals."""
-    file = rows_file(where.project, where.stack) if where.stack else None
-    return ReadResults(tuple(read_rows(file))) if file and file.exists() else ReadResults()
 
 
 def _subject(
@@ -165,7 +162,7 @@ def _subject(
 
 
 def _set_aside(model: str, gpu: str) -> tuple[Row, ...]:
-    """Published points that are not what they seem."""
+    """Return the published points that are not what they seem."""
     published = published_points(model, gpu)
     rows = published.kept_rows() if published else []
     return tuple(row for row in (published.rows() if published else []) if row not in rows)
@@ -210,7 +207,7 @@ def _write(report: Report, files: ReportFiles) -> None:
 
 
 def show_report(report: Report, *, points: bool) -> None:
-    """Prints errors by group, subject and metric; with `points`, every load too."""
+    """Print errors by group, subject and metric; with `points`, every load too."""
     output = console.output()
     output.print(escape(fidelity_report.about(report)))
     for group in report.groups:
@@ -226,17 +223,12 @@ def show_report(report: Report, *, points: bool) -> None:
             )
     if report.statements:
         output.print("\n[bold]published statements[/]")
-        _show_statements(report)
+        for text, lines in groupby(fidelity_report.statement_lines(report), itemgetter(0)):
+            output.print(escape(text))
+            for _, at, published, simulated, outside in lines:
+                output.print(escape(f"  at {at}: {published}, simulated {simulated}: {outside}"))
     for item in report.omitted:
         output.print(f"[dim]not compared {escape(str(item))}[/]", soft_wrap=True)
-
-
-def _show_statements(report: Report) -> None:
-    """Each statement once, with its points below it."""
-    for text, lines in groupby(fidelity_report.statement_lines(report), itemgetter(0)):
-        console.output().print(escape(text))
-        for _, at, published, simulated, outside in lines:
-            console.output().print(escape(f"  at {at}: {published}, simulated {simulated}: {outside}"))
 
 
 def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Table:
@@ -249,37 +241,27 @@ def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], left: Sequenc
 
 
 def findings(as_json: options.Json = False) -> None:
-    """Hold the event simulation against published findings: hits, and misses with their reasons.
+    """Hold the event simulation against published claims: hits, and misses with their reasons.
 
     Takes some seconds. Ends with exit code 1 where something misses that is not known to miss, or the other way round.
     """
-    outcomes = check_findings(published_findings(), console.progress())
+    outcomes = check_claims(published_claims().claims, console.progress())
     if as_json:
-        typer.echo(json.dumps([_plain(outcome) for outcome in outcomes], indent=2))
+        keys = ("finding", "statement", "source", "at", "unit", "basis", "predicted", "accepted", "verdict", "why")
+        shown = [
+            collected("outcome", keys, (outcome.claim, outcome), {"finding": outcome.claim.name})
+            for outcome in outcomes
+        ]
+        typer.echo(json.dumps(shown, indent=2))
     else:
         console.output().print(FittingTable(_outcome_table(outcomes)))
         counts = Counter(outcome.verdict for outcome in outcomes)
         console.output().print(f"\n{', '.join(f'{verdict}: {count}' for verdict, count in counts.items())}")
         for why in dict.fromkeys(outcome.why for outcome in outcomes if outcome.why):
-            names = ", ".join(dict.fromkeys(outcome.finding.name for outcome in outcomes if outcome.why == why))
+            names = ", ".join(dict.fromkeys(outcome.claim.name for outcome in outcomes if outcome.why == why))
             console.output().print(f"known miss of {names}: {why}", markup=False, soft_wrap=True)
     if any(outcome.verdict in {"miss", "unexpected hit"} for outcome in outcomes):
         raise typer.Exit(1)
-
-
-def _plain(outcome: ClaimOutcome) -> dict[str, object]:
-    return {
-        "finding": outcome.finding.name,
-        "statement": outcome.finding.statement,
-        "source": outcome.finding.source,
-        "at": outcome.at,
-        "unit": outcome.unit,
-        "basis": outcome.basis.value,
-        "predicted": outcome.predicted,
-        "accepted": outcome.accepted,
-        "verdict": outcome.verdict,
-        "why": outcome.why,
-    }
 
 
 def _outcome_table(outcomes: list[ClaimOutcome]) -> Table:
@@ -289,7 +271,7 @@ def _outcome_table(outcomes: list[ClaimOutcome]) -> Table:
     for outcome in outcomes:
         colour = _COLOURS[outcome.verdict]
         cells = (
-            outcome.finding.name,
+            outcome.claim.name,
             f"{outcome.at:g} {_SHORT_UNITS.get(outcome.unit, outcome.unit)}",
             outcome.predicted,
             outcome.accepted,

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import KitError
@@ -11,12 +11,13 @@ from llmd_base.row import CONDITIONS, Row, Scope
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_bench.readers import read_all
 from llmd_oke import catalogue
-from llmd_oke.catalogue import NodeHardware, node_of_gpu
-from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
-from llmd_oke.catalogue.latency_figures import Fit, LatencyFigures, figures_text
+from llmd_oke.catalogue import node_of_gpu
+from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS
+from llmd_oke.catalogue.latency_figures import LatencyFigures, figures_text
 from llmd_oke.cli import console, options
 from llmd_oke.cli.results import Hint, parse_hints
 from llmd_oke.cli.tables import FittingTable
+from llmd_oke.records import collected
 from rich.table import Table
 
 from llmd_tuner import search_inputs
@@ -70,7 +71,7 @@ def import_rows(
     gpus: Annotated[int | None, typer.Option(help="GPUs in use, where files don't say.", min=1)] = None,
     tensor_parallel_size: Annotated[int | None, typer.Option(help="Of the server, likewise.", min=1)] = None,
     image: Annotated[str | None, typer.Option(help="vLLM image, likewise.")] = None,
-    subject: Annotated[str | None, typer.Option(help="end-to-end, prefill or decode, likewise.")] = None,
+    subject: Annotated[Scope | None, typer.Option(help="What was measured, likewise.")] = None,
     topology: Annotated[str | None, typer.Option(help="Of a whole deployment, likewise: 8p-tp1-4d-tp2.")] = None,
     input_tokens: Annotated[float | None, typer.Option(help="Mean prompt length, likewise.", min=1)] = None,
     output_tokens: Annotated[float | None, typer.Option(help="Mean output length, likewise.", min=1)] = None,
@@ -89,7 +90,7 @@ def import_rows(
         "gpus": gpus,
         "tensor_parallel_size": tensor_parallel_size,
         "image": image,
-        "subject": subject_of(subject),
+        "subject": subject,
         "topology": topology,
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
@@ -99,36 +100,19 @@ def import_rows(
     result = read_all(files, hints)
     inspection = inspect_by_model(list(result.rows))
     show_findings(inspection, result.rejected)
-    _show_unknown(result.rows)
+    known = catalogue.gpu_names()
+    for product in sorted({row.gpu for row in result.rows} - set(known)):
+        text = f"not held against hardware bounds: {product} is no GPU of the catalogue ({', '.join(known)})"
+        console.errors().print(text, markup=False, soft_wrap=True)
     rows = result.rows if keep_rejected else inspection.accepted
     if not rows:
-        _nothing(files, output)
+        unchanged = f"; {output} stays as it was" if output.exists() else ""
+        message = f"No row is left of {', '.join(map(str, files))}{unchanged}."
+        raise KitError(message, "What is wrong with each is above; what files don't say can be given by options.")
     write_rows(rows, output)
     console.output().print(f"{len(rows)} of {len(result.rows)} rows in {output}", markup=False, soft_wrap=True)
     if result.rejected:
         raise typer.Exit(1)
-
-
-def _nothing(files: list[Path], output: Path) -> NoReturn:
-    unchanged = f"; {output} stays as it was" if output.exists() else ""
-    message = f"No row is left of {', '.join(map(str, files))}{unchanged}."
-    raise KitError(message, "What is wrong with each is above; what files don't say can be given by options.")
-
-
-def subject_of(text: str | None) -> Scope | None:
-    """The subject that an option names."""
-    names: dict[str, Scope] = {"end-to-end": "end-to-end", "prefill": "prefill", "decode": "decode"}
-    if text is not None and text not in names:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(names)}", param_hint="--subject")
-    return names[text] if text else None
-
-
-def _show_unknown(rows: tuple[Row, ...]) -> None:
-    """The GPUs whose limits the catalogue doesn't have."""
-    known = catalogue.gpu_names()
-    for gpu in sorted({row.gpu for row in rows} - set(known)):
-        text = f"not held against hardware bounds: {gpu} is no GPU of the catalogue ({', '.join(known)})"
-        console.errors().print(text, markup=False, soft_wrap=True)
 
 
 def fit(
@@ -150,7 +134,12 @@ def fit(
     YAML.
     """
     stored = _kept_file(project, stack) if stack else None
-    node = named_node(shape, gpu) or _node_of([*([stored] if stored else ()), *(rows or ())])
+    node = named_node(shape, gpu)
+    if node is None:
+        files = [*([stored] if stored else ()), *(rows or ())]
+        products = {row.gpu for path in files for row in read_rows(path)}
+        found = node_of_gpu(products.pop()) if len(products) == 1 else None
+        node = found or search_inputs.known_shape(DEFAULT_SHAPE)
     product = node.gpu.product
     measured = current_rows(stored, model or _one_model(read_rows(stored)), product) if stored else []
     if rows or published or not stored:
@@ -158,7 +147,9 @@ def fit(
     chosen = search_inputs.known_model(model or _one_model(measured))
     base = figures_of(figures, chosen, node)
     conditions = conditions_of_words([*(only or ()), *([f"image={image}"] if image else [])])
-    inspection = inspect_by_model([row for row in measured if conditions.items() <= _told(row).items()])
+    told = [{name: str(value) for name, value in row.conditions.items() if value is not None} for row in measured]
+    chosen_rows = [row for row, own in zip(measured, told, strict=True) if conditions.items() <= own.items()]
+    inspection = inspect_by_model(chosen_rows)
     show_findings(inspection)
     calibration = calibrate(inspection.accepted, chosen, node, base)
     _show(calibration.figures, calibration.fitted)
@@ -171,7 +162,7 @@ def fit(
 
 
 def conditions_of_words(words: list[str]) -> dict[str, str]:
-    """The conditions of texts such as `block_size=128`.
+    """Read the conditions of texts such as `block_size=128`.
 
     Raises:
         KitError: a text names none.
@@ -182,12 +173,9 @@ def conditions_of_words(words: list[str]) -> dict[str, str]:
     return named
 
 
-def _told(row: Row) -> dict[str, str]:
-    return {name: str(value) for name, value in row.conditions.items() if value is not None}
-
-
 def rows_of(paths: list[Path] | None, model: str | None, published: str | None) -> list[Row]:
-    """The rows of files, and those that are published on a GPU where one is named, without points that are set aside.
+    """Return the rows of files, and those that are published on a GPU where one is named, without points that are set
+    aside.
 
     Raises:
         KitError: there are none, or files hold what is no row.
@@ -209,15 +197,8 @@ def rows_of(paths: list[Path] | None, model: str | None, published: str | None) 
     return rows
 
 
-def _node_of(files: list[Path]) -> NodeHardware:
-    """The nodes of the one GPU that all rows are of; else the default ones."""
-    products = {row.gpu for path in files for row in read_rows(path)}
-    known = node_of_gpu(products.pop()) if len(products) == 1 else None
-    return known or search_inputs.known_shape(DEFAULT_SHAPE)
-
-
 def _kept_file(project: Path, stack: str) -> Path:
-    """The file of rows that `tune run` has kept for a stack.
+    """Return the file of rows that `tune run` has kept for a stack.
 
     Raises:
         KitError: there are none.
@@ -241,29 +222,24 @@ def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
     for column in ("role", "points", "sizes", "error of the points", "unseen loads", "unseen sizes"):
         table.add_column(column, justify="left" if column in {"role", "sizes"} else "right")
     for name, fit_ in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
-        table.add_row(name, *_cells(fit_ if name in fitted else None))
+        if fit_ is None or name not in fitted:
+            table.add_row(name, "too few: as before", "", "", "", "")
+            continue
+        errors = (fit_.error, fit_.unseen_load_error, fit_.unseen_size_error)
+        sizes = ", ".join(f"TP{size}" for size in fit_.tensor_parallel_sizes)
+        shown = ("-" if error is None else f"{error:.1%}" for error in errors)
+        table.add_row(name, str(fit_.points), sizes, *shown)
     console.errors().print(FittingTable(table))
     for name, measured in figures.measured_conditions().items():
         if name in fitted:
-            console.errors().print(f"{name} of  {_named(measured or UNKNOWN_CONDITIONS)}", markup=False, soft_wrap=True)
+            conditions = measured or UNKNOWN_CONDITIONS
+            texts = [f"{key.replace('_', ' ')} {value}" for key, value in conditions if value is not None]
+            told = ", ".join([*texts, *([] if conditions.started_told else ["conditions unknown"])])
+            console.errors().print(f"{name} of  {told}", markup=False, soft_wrap=True)
     for fault in unphysical(figures):
         if fault.role in fitted:
             console.errors().print(f"not physical  {fault}", markup=False, soft_wrap=True)
             console.errors().print(f"  to tell it: {fault.remedy}", markup=False, soft_wrap=True)
-
-
-def _named(measured: Conditions) -> str:
-    """What the fitted servers were started with."""
-    texts = [f"{name.replace('_', ' ')} {value}" for name, value in measured if value is not None]
-    return ", ".join([*texts, *([] if measured.started_told else ["conditions unknown"])])
-
-
-def _cells(fit_: Fit | None) -> list[str]:
-    if fit_ is None:
-        return ["too few: as before", "", "", "", ""]
-    errors = (fit_.error, fit_.unseen_load_error, fit_.unseen_size_error)
-    sizes = ", ".join(f"TP{size}" for size in fit_.tensor_parallel_sizes)
-    return [str(fit_.points), sizes, *("-" if error is None else f"{error:.1%}" for error in errors)]
 
 
 def match(
@@ -276,7 +252,7 @@ def match(
     prefill_share: Share = 1.0,
     as_json: options.Json = False,
 ) -> None:
-    """For each decode measurement the fewest prefill GPUs that keep up with it, as the published method has it."""
+    """Find for each decode measurement the fewest prefill GPUs that keep up with it, by the published method."""
     product = search_inputs.known_gpu(gpu).gpu.product if published else None
     inspection = inspect_by_model(rows_of(rows, model, product))
     show_findings(inspection)
@@ -284,14 +260,10 @@ def match(
     settings = MatchingSettings(lengths.input_tokens, lengths.output_tokens, decode_replicas, prefill_share)
     result = matches(inspection.accepted, settings)
     if as_json:
-        typer.echo(json.dumps([_plain(item) for item in result], indent=2))
+        keys = ("topology", "gpus", "tpsu", "tpsg")
+        typer.echo(json.dumps([asdict(item) | collected("match", keys, [item], {}) for item in result], indent=2))
     else:
         console.output().print(FittingTable(_table(result)))
-
-
-def _plain(item: Match) -> dict[str, object]:
-    derived = {"topology": item.topology, "gpus": item.gpus, "tpsu": item.tpsu, "tpsg": item.tpsg}
-    return {**asdict(item), **derived}
 
 
 def _table(result: list[Match]) -> Table:

@@ -51,7 +51,7 @@ MaxNumSeqs = Annotated[
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The options that say what to measure."""
+    """Options that say which servers to measure."""
 
     stack: options.Stack
     project: options.Project = options.HERE
@@ -64,7 +64,7 @@ class ServerOptions:
 
 
 def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
-    """The measurements as an experiment that can be run.
+    """Return the measurements as an experiment that can be run.
 
     Raises:
         KitError: model, workload or sizes are not known, or no server fits.
@@ -73,7 +73,9 @@ def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
     base = config.load(selection.project, selection.stack)
     shape = search_inputs.known_shape(base.gpu_pools[0].shape)
     servers = _servers(selection, base, shape, rehearsed=run.rehearsed)
-    recipe = tuning_recipe(servers, selection.grid, tuple(selection.size or ()), _gpus(run, base, shape))
+    most = run.gpus or (shape.gpus if run.rehearsed else preparation.free_gpus(base, shape))
+    gpus = min(most, shape.gpus) if most > 0 else shape.gpus  # none free: `prepare_recipe` says what to do
+    recipe = tuning_recipe(servers, selection.grid, tuple(selection.size or ()), gpus)
     simulated_node = shape.gpus if run.rehearsed else None
     run = replace(run, gpus=run.gpus or simulated_node)
     return preparation.prepare_recipe(selection.project, NAME, recipe, selection.stack, run)
@@ -102,21 +104,13 @@ def _handing_over(engine: config.Engine, base: config.StackConfig, model: catalo
     return engine if release is None else handing_over(engine, release, model)
 
 
-def _gpus(run: RunOptions, base: config.StackConfig, shape: catalogue.Shape) -> int:
-    """The GPUs of one server at most: a node's, as far as they are free."""
-    if run.gpus:
-        return min(run.gpus, shape.gpus)
-    free = shape.gpus if run.rehearsed else preparation.free_gpus(base, shape)
-    return min(free, shape.gpus) if free > 0 else shape.gpus  # none free: `prepare_recipe` says what to do
-
-
 def points(recipe: Recipe) -> int:
-    """How many points of servers a recipe measures."""
+    """Return how many points of servers a recipe measures."""
     return sum(len(load.levels) for deployment in recipe.deployments for load in recipe.loads_of(deployment))
 
 
 def show_points(recipe: Recipe, grid: GridName) -> None:
-    """What is measured of which servers, and what a fit of it is worth."""
+    """Show what is measured of which servers, and what a fit of it is worth."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("  servers")
     for name in ("ISL", "OSL", "requests in flight"):
@@ -130,7 +124,7 @@ def show_points(recipe: Recipe, grid: GridName) -> None:
 
 
 def worth(recipe: Recipe, grid: GridName) -> str:
-    """What fits of such points were off by, where that is known."""
+    """Return a sentence on how far fits of such points were off, where that is known."""
     count = f"{points(recipe)} points, each with prompts of its own. "
     known = grids().adaptive
     if grid == "full":
@@ -170,7 +164,7 @@ def plan(
 
 
 def _document(planned: Experiment, grid: GridName) -> dict[str, Any]:
-    """The plan of the experiment, its recipe, and what fits of such points were off by on published ones."""
+    """Return the plan of the experiment, its recipe, and what fits of such points were off by on published ones."""
     names = [deployment.object_name for deployment in planned.deployments]
     known = grids().adaptive
     full = {"decode": known.full_decode_error, "prefill": known.full_prefill_error}

@@ -77,7 +77,7 @@ QUICK_GPUS = 32
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The options that say of what a search is: a stack, or a model on a shape or GPU."""
+    """Options that say what is searched: a stack, or a model on a shape or GPU."""
 
     project: options.Project = options.HERE
     stack: MaybeStack = None
@@ -88,7 +88,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of every search."""
+    """Options of every search."""
 
     name: Name = None
     slo: Slo = ""
@@ -104,7 +104,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """What a search goes by, all of it known and checked."""
+    """Question of a search, known and checked, with the model and nodes that it is about."""
 
     model: CatalogueModel
     node: NodeHardware
@@ -115,7 +115,7 @@ class SearchContext:
 
 @dataclass(frozen=True)
 class _Defaults:
-    """What a stack, or its absence, says about a model."""
+    """Model, load and servers of a stack, or those that stand in where no stack is named."""
 
     model: CatalogueModel
     node: NodeHardware
@@ -128,7 +128,7 @@ class _Defaults:
 
 
 def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
-    """The question that the options make.
+    """Return the question that the options make.
 
     Raises:
         KitError: they contradict each other, name what is not there, or lead beyond the latency figures.
@@ -157,14 +157,14 @@ def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
 
 
 def announce(context: SearchContext) -> None:
-    """Says that a search begins, where it takes seconds."""
+    """Tell that a search begins, where it takes seconds."""
     gpus = context.question.hardware.gpus
     if gpus > QUICK_GPUS:
         console.progress().step(f"searching the deployments of up to {gpus} GPUs")
 
 
 def named_node(shape: str | None, gpu: str | None) -> NodeHardware | None:
-    """The nodes that a shape or a GPU names, None where neither is given.
+    """Return the nodes that a shape or a GPU names, None where neither is given.
 
     Raises:
         KitError: both are given, or the catalogue has no such shape or GPU.
@@ -178,7 +178,7 @@ def named_node(shape: str | None, gpu: str | None) -> NodeHardware | None:
 
 
 def model_index(names: Sequence[str], name: str | None) -> int:
-    """The place of a model among the names of a stack's models.
+    """Return the place of a model among the names of a stack's models.
 
     Raises:
         KitError: there is no such model, or there are several and no name says which.
@@ -221,7 +221,7 @@ def _of_stack(where: ModelOptions, search: SearchOptions) -> _Defaults:
 
 
 def _targets(search: SearchOptions, load: WorkloadClasses, others: Targets) -> Targets:
-    """What the command line says goes before the stack file, and that before the trace's own rate."""
+    """Return the targets of the command line, completed by the stack file's, then by the trace's own rate."""
     return joined(joined(parse_targets(search.slo), others), Targets(requests_per_s=load.requests_per_s))
 
 
@@ -232,7 +232,7 @@ def _workload(search: SearchOptions) -> WorkloadClasses | None:
 
 
 def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) -> None:
-    """What could not be read, and what was found wrong."""
+    """Show which results could not be read, and what was found wrong with rows."""
     for item in rejected:
         console.errors().print(f"not read {item}", markup=False, soft_wrap=True)
     for finding in inspection.findings:
@@ -240,7 +240,7 @@ def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) 
 
 
 def figures_of(path: Path | None, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
-    """The latency figures in a file, or the kit's own; bounds of the hardware where it has none.
+    """Return the latency figures in a file, or the kit's own; bounds of the hardware where it has none.
 
     Raises:
         KitError: the file has none, or those of another model or GPU.
@@ -253,9 +253,10 @@ def figures_of(path: Path | None, model: CatalogueModel, node: NodeHardware) -> 
 def best_figures(
     figures: Path | None, rows: Sequence[Path], stored: Path | None, model: CatalogueModel, node: NodeHardware
 ) -> LatencyFigures:
-    """Figures that are named, else of rows that are named, else of the rows that are kept for a stack, else the kit's.
+    """Return figures that are named, else of rows that are named, else of the rows that are kept for a stack, else the
+    kit's.
 
-    Says which they are, unless they are named.
+    Tell which they are, unless they are named.
 
     Raises:
         KitError: what is named can't be used.

@@ -3,14 +3,14 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import KitError
-from llmd_base.row import Basis, Row
+from llmd_base.row import Basis
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_oke import config, planning
 from llmd_oke.catalogue import Shape
@@ -18,6 +18,7 @@ from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.config import yaml_files
+from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 
@@ -76,20 +77,16 @@ def rank(
     result = ranking.rank(context.question)
     finalists = _looks(context, result, simulate)
     frontier = frontier_of(context.question)
-    if rows is not None:
-        write_rows(_rows(context, result), rows)
+    if rows is not None:  # of the deployments that have a steady state
+        about = context.model.name, context.node.gpu.product, context.question, context.confidence, context.started
+        steady = [deployment for deployment in result.first if math.isfinite(deployment.e2e_s)]
+        write_rows([forecast_row(*about, deployment) for deployment in steady], rows)
     if as_json:
         typer.echo(json.dumps(ranking_json(context, result, frontier, finalists), indent=2))
     else:
         show_ranking(context, result, frontier, finalists)
     if result.best is None:
         raise typer.Exit(1)
-
-
-def _rows(context: SearchContext, result: ranking.Ranking) -> list[Row]:
-    """Forecasts of those that have a steady state."""
-    about = context.model.name, context.node.gpu.product, context.question, context.confidence, context.started
-    return [forecast_row(*about, deployment) for deployment in result.first if math.isfinite(deployment.e2e_s)]
 
 
 def _looks(context: SearchContext, result: ranking.Ranking, most: int) -> list[SimulatedFinalist]:
@@ -108,7 +105,7 @@ def _looks(context: SearchContext, result: ranking.Ranking, most: int) -> list[S
 def show_ranking(
     context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> None:
-    """Prints a ranking."""
+    """Print a ranking."""
     output = console.output()
     output.print(_headline(context, result), soft_wrap=True)
     what = "no forecasts" if context.confidence.basis is Basis.BOUND else "forecasts"
@@ -116,7 +113,12 @@ def show_ranking(
     for difference in context.confidence.conditions:
         output.print(f"[dim]not as measured: {escape(difference)}[/]", soft_wrap=True)
     output.print(f"[dim]assumed: {escape(_assumed(context))}[/]\n", soft_wrap=True)
-    output.print(FittingTable(_first(result)))
+    columns = ("deployment", "GPUs", "most qps", "TTFT ms", "ITL ms", "TPSU", "TPSG", "$/1M")
+    table = _table(columns, "of limit")
+    for deployment in result.first:
+        colour = "green" if deployment.feasible else "red"
+        table.add_row(*_cells(deployment), f"[{colour}]{escape(deployment.binding)} {deployment.ratio:.0%}[/]")
+    output.print(FittingTable(table))
     for title, table in _parts(context, result, frontier, finalists):
         output.print(f"\n[bold]{escape(title)}[/]")
         output.print(FittingTable(table) if table.columns[0].header else table)
@@ -125,7 +127,7 @@ def show_ranking(
 def ranking_json(
     context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> dict[str, Any]:
-    """A ranking as plain data. Every figure of a deployment is a forecast of the basis that `confidence` names."""
+    """Return a ranking as plain data; figures of deployments are forecasts of the basis that `confidence` names."""
     question, trust = context.question, context.confidence
     return {
         "model": context.model.name,
@@ -139,7 +141,14 @@ def ranking_json(
         "best": result.best and _plain(result.best),
         "first": [_plain(item) for item in result.first],
         "lost": [{"deployment": _plain(item.deployment), "why": item.why} for item in result.losers],
-        "sensitivity": [_plain_swing(swing) for swing in result.swings],
+        "sensitivity": [
+            {
+                "input": swing.name,
+                **collected("swing", ("factor", "winner", "changes"), [swing], {"winner": winner}),
+            }
+            for swing in result.swings
+            for winner in [swing.winner and collected("winner", ("topology", "copies"), [swing.winner], {})]
+        ],
         "remedies": list(result.remedies),
         "frontier": [_plain(item) for item in frontier],
         "simulated": [
@@ -175,17 +184,8 @@ def _assumed(context: SearchContext) -> str:
     )
 
 
-def _first(result: Ranking) -> Table:
-    """At the load that is asked for; `GPUs` are those in use and those of whole nodes, `most` is what targets allow."""
-    columns = ("deployment", "GPUs", "most qps", "TTFT ms", "ITL ms", "TPSU", "TPSG", "$/1M")
-    table = _table(columns, "of limit")
-    for deployment in result.first:
-        colour = "green" if deployment.feasible else "red"
-        table.add_row(*_cells(deployment), f"[{colour}]{escape(deployment.binding)} {deployment.ratio:.0%}[/]")
-    return table
-
-
 def _cells(deployment: Candidate) -> list[str]:
+    """Return a deployment and its load; `GPUs` are those in use and those of whole nodes, `most` what targets allow."""
     return [
         _short(deployment),
         f"{deployment.gpus}/{deployment.gpus_reserved}",
@@ -202,39 +202,36 @@ def _parts(
     context: SearchContext, result: Ranking, frontier: Sequence[Candidate], finalists: Sequence[SimulatedFinalist]
 ) -> Iterator[tuple[str, Table]]:
     if result.remedies:
-        yield "what would have to change, one of these", _lines(result.remedies)
+        yield "what would have to change, one of these", _grid([escape(remedy)] for remedy in result.remedies)
     if finalists:
         yield "by event simulation, at the same load", _simulated(finalists)
-    yield "why others lost", _lost(result)
+    yield "why others lost", _grid([_short(item.deployment), f"[dim]{escape(item.why)}[/]"] for item in result.losers)
     if result.swings:
         yield "with each input 10 % lower or higher", _sensitivity(result.swings)
-    yield f"frontier without targets  ({context.confidence.tag})", _frontier(frontier)
+    table = _table(("  TPSU", "TPSG", "qps", "TTFT ms", "ITL ms"), "deployment")
+    for deployment in frontier[:: max(1, math.ceil(len(frontier) / MAX_FRONTIER))]:
+        cells = (f"{deployment.tpsu:.1f}", f"{deployment.tpsg:.0f}", f"{deployment.requests_per_s:.1f}")
+        latencies = (_number(deployment.ttft_s * 1000, 0), _number(deployment.itl_s * 1000, 1))
+        table.add_row(*cells, *latencies, _short(deployment))
+    yield f"frontier without targets  ({context.confidence.tag})", table
 
 
-def _lines(lines: Sequence[str]) -> Table:
+def _grid(rows: Iterable[Sequence[str]]) -> Table:
     table = Table.grid(padding=(0, 2))
-    for line in lines:
-        table.add_row("", escape(line))
-    return table
-
-
-def _lost(result: Ranking) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for loser in result.losers:
-        table.add_row("", _short(loser.deployment), f"[dim]{escape(loser.why)}[/]")
+    for row in rows:
+        table.add_row("", *row)
     return table
 
 
 def _sensitivity(swings: Sequence[Swing]) -> Table:
     changed = [swing for swing in swings if swing.changes]
-    table = Table.grid(padding=(0, 2))
+    rows: list[Sequence[str]] = []
     for swing in changed:
         winner = deployment_name(swing.winner) if swing.winner else "nothing meets the targets"
-        table.add_row("", f"{swing.name} {swing.factor - 1:+.0%}", winner)
-    unchanged = sorted({swing.name for swing in swings} - {swing.name for swing in changed})
-    if unchanged:
-        table.add_row("", "[dim]the same wins[/]", f"[dim]{', '.join(unchanged)}[/]")
-    return table
+        rows.append((f"{swing.name} {swing.factor - 1:+.0%}", winner))
+    if unchanged := sorted({swing.name for swing in swings} - {swing.name for swing in changed}):
+        rows.append(("[dim]the same wins[/]", f"[dim]{', '.join(unchanged)}[/]"))
+    return _grid(rows)
 
 
 def _simulated(finalists: Sequence[SimulatedFinalist]) -> Table:
@@ -251,16 +248,6 @@ def _simulated(finalists: Sequence[SimulatedFinalist]) -> Table:
             _number(row.itl_ms.p99, 1),
             str(row.requests),
         )
-    return table
-
-
-def _frontier(frontier: Sequence[Candidate]) -> Table:
-    table = _table(("  TPSU", "TPSG", "qps", "TTFT ms", "ITL ms"), "deployment")
-    step = max(1, math.ceil(len(frontier) / MAX_FRONTIER))
-    for deployment in frontier[::step]:
-        cells = (f"{deployment.tpsu:.1f}", f"{deployment.tpsg:.0f}", f"{deployment.requests_per_s:.1f}")
-        latencies = (_number(deployment.ttft_s * 1000, 0), _number(deployment.itl_s * 1000, 1))
-        table.add_row(*cells, *latencies, _short(deployment))
     return table
 
 
@@ -281,18 +268,10 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _plain(deployment: Candidate) -> dict[str, Any]:
-    derived = {"tpsu": deployment.tpsu, "tpsg": deployment.tpsg, "meets_targets": deployment.feasible}
-    return {key: _finite(value) for key, value in {**asdict(deployment), **derived}.items()}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _plain_swing(swing: Swing) -> dict[str, Any]:
-    winner = swing.winner and {"topology": swing.winner.topology, "copies": swing.winner.copies}
-    return {"input": swing.name, "factor": swing.factor, "winner": winner, "changes": swing.changes}
+    """Return a deployment as plain data, with None for infinity and NaN, which JSON lacks."""
+    keys = (*asdict(deployment), "tpsu", "tpsg", "meets_targets")
+    values = collected("deployment", keys, [deployment], {"meets_targets": deployment.feasible}).items()
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values}
 
 
 @with_option_groups
@@ -337,7 +316,9 @@ def apply(
     where it can't be deployed. The forecast is kept, to be verified.
     """
     context = search_context(ModelOptions(project, stack), search)
-    _check_measured(context)
+    if not context.confidence.measured:  # bounds tell what hardware can't exceed, and nothing of what servers do
+        message = f"Nothing is measured of {context.model.name} on {context.node.gpu.product}: there are only bounds."
+        raise KitError(message, "Measure (`llmd-oke tune run`), or give --figures of `llmd-oke tune fit`.")
     announce(context)
     best = ranking.rank(context.question, sensitivity=False).best
     if best is None:
@@ -366,10 +347,3 @@ def apply(
     console.errors().print(
         f"forecast  {forecast_file}, for `tune verify` once it is deployed", markup=False, soft_wrap=True
     )
-
-
-def _check_measured(context: SearchContext) -> None:
-    """Bounds tell what hardware can't exceed, and nothing of what servers do."""
-    if not context.confidence.measured:
-        message = f"Nothing is measured of {context.model.name} on {context.node.gpu.product}: there are only bounds."
-        raise KitError(message, "Measure (`llmd-oke tune run`), or give --figures of `llmd-oke tune fit`.")

@@ -1,7 +1,6 @@
 """`llmd-oke tune verify`: was the forecast right that `tune apply` acted on?"""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ from llmd_bench.files import write_whole
 from llmd_oke import config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
+from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 
@@ -72,7 +72,7 @@ def verify(
 
 @dataclass(frozen=True)
 class Verified:
-    """A forecast, and what was seen under its load. `tolerance` is a share of what was seen."""
+    """Forecast, and a measurement under its load. `tolerance` is a share of the measured figures."""
 
     subject: AppliedModel
     seen: Row
@@ -82,70 +82,69 @@ class Verified:
 
     @property
     def forecast(self) -> Row:
-        """What was expected."""
+        """Row that was expected."""
         return self.subject.applied.forecast
 
     @cached_property
     def missed(self) -> list[ForecastError]:
-        """The figures that are further off than allowed."""
+        """Figures that are further off than allowed."""
         return beyond(self.compared, self.forecast, self.tolerance)
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """How what was measured differs from what the forecast was made for."""
+        """Differences of the measured conditions from those that the forecast was made for."""
         return tuple(changed_conditions(self.subject.applied, self.seen.conditions))
 
     @property
     def about(self) -> str | None:
-        """What the errors mean where nothing was measured."""
+        """Meaning of the errors where nothing was measured; None where something was."""
         return SAME_FAMILY if self.seen.basis is Basis.CALIBRATED else None
 
 
 def verification_json(verified: Verified) -> dict[str, Any]:
-    """All of it as plain data; errors are forecast over seen, less one."""
+    """Return the comparison as plain data; errors are forecast over seen, less one."""
     forecast, seen = verified.forecast, verified.seen
-    return {
+    keys = (
+        *("model", "topology", "copies", "offered_requests_per_s", "applied", "conditions", "forecast", "seen"),
+        *("figures", "tolerance", "beyond_tolerance", "folder"),
+    )
+    figures = {
+        figure.metric.name: {"forecast": figure.predicted} | collected("figure", ("seen", "error"), [figure], {})
+        for figure in verified.compared
+    }
+    seen_keys = ("basis", "about", "requests", "failures", "notes")
+    named = {
         "model": verified.subject.name,
-        "topology": forecast.topology,
-        "copies": forecast.copies,
-        "offered_requests_per_s": forecast.offered_requests_per_s,
-        "applied": verified.subject.applied.applied,
-        "conditions": list(verified.conditions),
-        "forecast": {"basis": forecast.basis.value, "notes": list(forecast.notes)},
-        "seen": {
-            "basis": seen.basis.value,
-            "about": verified.about,
-            "requests": seen.requests,
-            "failures": seen.failures,
-            "notes": list(seen.notes),
-        },
-        "figures": {
-            figure.metric.name: {"forecast": figure.predicted, "seen": figure.seen, "error": figure.error}
-            for figure in verified.compared
-        },
-        "tolerance": verified.tolerance,
+        "forecast": collected("forecast", ("basis", "notes"), [forecast], {}),
+        "seen": collected("seen", seen_keys, (seen, verified), {}),
+        "figures": figures,
         "beyond_tolerance": [figure.metric.name for figure in verified.missed],
         "folder": str(verified.folder),
     }
+    return collected("verification", keys, (verified, forecast, verified.subject.applied), named)
 
 
 def show_verification(verified: Verified) -> None:
-    """Prints it."""
-    output = console.output()
-    output.print(f"{_headline(verified)}\n", soft_wrap=True)
-    output.print(FittingTable(_table(verified)), "", sep="\n")
-    output.print(_verdict(verified), soft_wrap=True)
-    for line in _lines(verified):
-        output.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
-    output.print(f"[dim]run[/]  {escape(str(verified.folder))}", soft_wrap=True)
-
-
-def _headline(verified: Verified) -> str:
-    forecast, seen = verified.forecast, verified.seen
+    """Print the comparison."""
+    output, forecast, seen = console.output(), verified.forecast, verified.seen
     unit = forecast.topology if forecast.copies == 1 else f"{forecast.copies} x {forecast.topology}"
     lengths = f"{forecast.input_tokens:.0f}/{forecast.output_tokens:.0f}"
     load = f"{forecast.offered_requests_per_s:.4g} requests/s of {lengths} at random"
-    return f"[bold]{escape(verified.subject.name)}[/] {unit}, {load}: {seen.requests} requests, {seen.failures} failed"
+    requests = f"{seen.requests} requests, {seen.failures} failed"
+    output.print(f"[bold]{escape(verified.subject.name)}[/] {unit}, {load}: {requests}\n", soft_wrap=True)
+    output.print(FittingTable(_table(verified)), "", sep="\n")
+    if forecast.basis is Basis.BOUND:
+        output.print("bounds are no forecasts, and not held against the tolerance", soft_wrap=True)
+    else:
+        count = len(verified.compared)
+        within = f"{count - len(verified.missed)} of {count} figures within {verified.tolerance:.0%}"
+        output.print(within, soft_wrap=True)
+    lines = [f"forecast: {note}" for note in forecast.notes]
+    lines += [f"not as forecast: {text}" for text in verified.conditions]
+    lines += [verified.about] if verified.about else []
+    for line in (*lines, *(f"note: {note}" for note in seen.notes)):
+        output.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
+    output.print(f"[dim]run[/]  {escape(str(verified.folder))}", soft_wrap=True)
 
 
 def _table(verified: Verified) -> Table:
@@ -161,18 +160,3 @@ def _table(verified: Verified) -> Table:
         name = f"{figure.metric.title} [dim]{figure.metric.units}[/]"
         table.add_row(name, f"{figure.predicted:.4g}", f"{figure.seen:.4g}", f"[{colour}]{figure.error:+.1%}[/]")
     return table
-
-
-def _verdict(verified: Verified) -> str:
-    if verified.forecast.basis is Basis.BOUND:
-        return "bounds are no forecasts, and not held against the tolerance"
-    count = len(verified.compared)
-    return f"{count - len(verified.missed)} of {count} figures within {verified.tolerance:.0%}"
-
-
-def _lines(verified: Verified) -> Iterator[str]:
-    yield from (f"forecast: {note}" for note in verified.forecast.notes)
-    yield from (f"not as forecast: {text}" for text in verified.conditions)
-    if verified.about:
-        yield verified.about
-    yield from (f"note: {note}" for note in verified.seen.notes)

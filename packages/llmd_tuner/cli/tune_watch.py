@@ -1,8 +1,8 @@
 """`llmd-oke tune watch`: does what is deployed still meet what it was chosen for?"""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -18,9 +18,10 @@ from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.rehearsals import rehearsals
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.operations.judgements import AssumptionJudgement, AssumptionVerdict, judge, tolerances
-from llmd_oke.operations.observations import CountedObservation, Percentile
+from llmd_oke.operations.observations import CountedObservation
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import smoke_request
+from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 
@@ -42,6 +43,10 @@ TTFT_IS = "TTFT is the servers' own, prefill and decode together: without router
 _SIDES = {"near": "", "at most": "≤ ", "at least": "≥ ", "below": "< "}
 
 _SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
+
+WATCHED = ("model", "topology", "assumed", "conditions", "seen", "assumptions", "percentiles_ms", "holds", "advice")
+SEEN = ("basis", "about", "duration_s", "requests", "requests_per_s", "notes")
+"""Keys of a watched model as plain data, and of what was seen of it, in their order."""
 
 _COLOURS = {AssumptionVerdict.HOLDS: "green", AssumptionVerdict.ABOVE: "red", AssumptionVerdict.BELOW: "red"}
 
@@ -68,7 +73,7 @@ Reports = Annotated[
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """The options that say how long is watched, and what is allowed."""
+    """Options that say how long is watched, and what is allowed."""
 
     every: Every = EVERY_S
     duration: For = None
@@ -76,14 +81,14 @@ class WatchOptions:
     tolerance: Tolerance = None
 
     def words(self) -> list[str]:
-        """These options, on the command line of another process."""
+        """Return these options as words on the command line of another process."""
         once = ["--once"] if self.once else []
         allowed = ["--tolerance", str(self.tolerance)] if self.tolerance is not None else []
         duration = ["--for", str(self.duration)] if self.duration else []
         return ["--every", str(self.every), *duration, *once, *allowed]
 
     def pace(self, time_scale: float) -> ReadingIntervals:
-        """The readings that they ask for.
+        """Return the readings that the options ask for.
 
         Raises:
             KitError: the whole is shorter than its parts, or given for two readings.
@@ -139,7 +144,7 @@ def watch(
 
 @dataclass(frozen=True)
 class _Watching:
-    """What was seen, and what ended it: the time, Ctrl-C, or that the cluster no longer answered."""
+    """Observation so far, and what ended it: the time, Ctrl-C, or that the cluster no longer answered."""
 
     seen: CountedObservation
     interrupted: bool = False
@@ -147,7 +152,7 @@ class _Watching:
 
 
 def _watch_until_end(plan: Plan, model: ModelPlan, pace: ReadingIntervals, how: RunContext) -> _Watching:
-    """What was seen until something ended it.
+    """Watch the model until something ends it, and return what was seen.
 
     Raises:
         KitError: the cluster does not answer, or nothing could be read.
@@ -179,7 +184,7 @@ def _until_the_end(readings: Iterator[tuple[CountedObservation, CountedObservati
 def _inside(
     project: Path, stack: str, name: str | None, how: WatchOptions, reports: Path | None, *, as_json: bool
 ) -> int:
-    """Watches from inside a rehearsal; gives the exit code."""
+    """Watch from inside a rehearsal, and return the exit code."""
     time_scale = rehearsal().running_time_scale(project, stack)
     words = ["tune", "watch", *how.words(), "--time-scale", str(time_scale)]
     words += [*(["--name", name] if name else []), *(["--json"] if as_json else [])]
@@ -188,8 +193,9 @@ def _inside(
 
 @dataclass(frozen=True)
 class Watched:
-    """A deployed model, what it rests on, and what was seen of it, until the cluster no longer answered where
-    `broken_off` says so. `about` is its topology.
+    """Deployed model, what it was assumed to do, and what was seen of it.
+
+    `about` is its topology; `broken_off` says why the cluster no longer answered, where that ended the watching.
     """
 
     name: str
@@ -202,17 +208,17 @@ class Watched:
 
     @cached_property
     def judged(self) -> tuple[AssumptionJudgement, ...]:
-        """All assumptions."""
+        """Judgements of all assumptions."""
         return judge(self.assumed.assumptions, self.seen)
 
     @cached_property
     def advice(self) -> tuple[NextStep, ...]:
-        """What to do about those that are off."""
+        """Next steps for the assumptions that are off."""
         return tuple(advice(self.judged, self.seen, self.place))
 
     @property
     def failure(self) -> KitError | None:
-        """Why watching tells too little."""
+        """Error that says why watching tells too little, or None."""
         least = tolerances().latency_requests
         if self.broken_off or self.off or self.seen.answered >= least:
             return self.broken_off
@@ -221,49 +227,58 @@ class Watched:
 
     @property
     def off(self) -> bool:
-        """Whether an assumption does not hold."""
+        """True where an assumption does not hold."""
         return any(judgement.off for judgement in self.judged)
 
     @property
     def holds(self) -> bool | None:
-        """Whether all assumptions hold; None where watching tells too little."""
+        """True where all assumptions hold, False where one does not; None where watching tells too little."""
         return None if self.failure and not self.off else not self.off
 
 
 def watch_json(watched: Watched) -> dict[str, Any]:
-    """All of it as plain data; tokens, milliseconds, shares and requests, of model time."""
+    """Return the result as plain data; tokens, milliseconds, shares and requests, of model time."""
     seen = watched.seen
-    return {
+    counted = {"about": SIMULATED if watched.simulated else None, "requests": seen.answered}
+    percentiles = {
+        name: {
+            percentile: asdict(item) | {"high": item.high if isfinite(item.high) else None}
+            for percentile, item in items.items()
+        }
+        for name, items in seen.percentiles_ms.items()
+    }
+    named = {
         "model": watched.name,
         "topology": watched.about,
         "assumed": watched.assumed.source,
-        "conditions": list(watched.assumed.conditions),
-        "seen": {
-            "basis": seen.basis.value,
-            "about": SIMULATED if watched.simulated else None,
-            "duration_s": seen.duration_s,
-            "requests": seen.answered,
-            "requests_per_s": seen.requests_per_s,
-            "notes": list(seen.notes),
-        },
+        "seen": collected("seen", SEEN, [seen], counted),
         "assumptions": [_as_json(item) for item in watched.judged],
-        "percentiles_ms": {name: _percentiles_json(item) for name, item in seen.percentiles_ms.items()},
-        "holds": watched.holds,
-        "advice": [{"why": item.why, "command": item.command} for item in watched.advice],
-        **(console.error_document(watched.failure) if watched.failure else {"error": None, "remedy": None}),
+        "percentiles_ms": percentiles,
+        "advice": [asdict(item) for item in watched.advice],
     }
+    failure = console.error_document(watched.failure) if watched.failure else {"error": None, "remedy": None}
+    return {**collected("watched", WATCHED, (watched, watched.assumed), named), **failure}
 
 
 def show_watch(watched: Watched) -> None:
-    """Prints it."""
+    """Print the result."""
     output, seen = console.output(), watched.seen
     rate = f", {seen.requests_per_s:.3g}/s" if seen.requests_per_s else ""
     summary = f"{seen.answered} requests in {seen.duration_s:.0f} s{rate}"
     output.print(f"[bold]{escape(watched.name)}[/] {escape(watched.about)}: {summary}\n", soft_wrap=True)
     output.print(FittingTable(_table(watched)), "", sep="\n")
-    for name, item in seen.percentiles_ms.items():
-        output.print(f"{name:25} {_percentiles(item)}", soft_wrap=True)
-    for line in _lines(watched):
+    for name, items in seen.percentiles_ms.items():
+        texts = (f"[dim]{percentile}[/] {item.text('ms')}" for percentile, item in items.items())
+        output.print(f"{name:25} {'  '.join(texts)}", soft_wrap=True)
+    buckets = f"percentiles are interpolated within the buckets of vLLM's histograms; {TTFT_IS}"
+    lines = [
+        *([buckets] if seen.percentiles_ms else []),
+        f"assumed: {watched.assumed.source}",
+        *(f"not as forecast: {text}" for text in watched.assumed.conditions),
+        *([SIMULATED] if watched.simulated else []),
+        *(f"note: {note}" for note in seen.notes),
+    ]
+    for line in lines:
         output.print(f"[dim]{escape(line)}[/]")
     for item in watched.advice:
         output.print(f"\n[bold]{escape(item.why)}[/]")
@@ -271,7 +286,7 @@ def show_watch(watched: Watched) -> None:
 
 
 def interval_text(seen: CountedObservation) -> str:
-    """What one interval showed, in a line."""
+    """Return a line on what one interval showed."""
     if not seen.duration_s:
         return f"left out: {seen.notes[0] if seen.notes else 'a server came, went or could not be read'}"
     figures = (("requests/s", seen.requests_per_s), ("ms TTFT", seen.ttft_ms), ("ms ITL", seen.itl_ms))
@@ -282,17 +297,9 @@ def interval_text(seen: CountedObservation) -> str:
 
 def _as_json(judged: AssumptionJudgement) -> dict[str, Any]:
     assumption = judged.assumption
-    return {
-        "name": assumption.figure.name,
-        "kind": assumption.kind.value,
-        "assumed": assumption.value,
-        "basis": assumption.basis,
-        "side": assumption.side,
-        "allowed": judged.allowed,
-        "seen": judged.value,
-        "off_share": judged.off_share,
-        "verdict": judged.verdict.value,
-    }
+    keys = ("name", "kind", "assumed", "basis", "side", "allowed", "seen", "off_share", "verdict")
+    named = {"name": assumption.figure.name, "assumed": assumption.value, "seen": judged.value}
+    return collected("assumption", keys, (judged, assumption), named)
 
 
 def _table(watched: Watched) -> Table:
@@ -315,40 +322,8 @@ def _cells(judged: AssumptionJudgement) -> Iterator[str]:
     yield assumption.basis
     yield "" if judged.value is None else assumption.figure.text(judged.value)
     yield "" if judged.off_share is None else f"{judged.off_share:+.0%}"
-    colour = _COLOURS.get(verdict, "dim")
-    yield f"[{colour}]{verdict.value}[/]{_allowed(judged)}"
-
-
-def _allowed(judged: AssumptionJudgement) -> str:
-    """How far off it may be, where it may."""
-    assumption = judged.assumption
-    if not judged.allowed or judged.verdict not in _COLOURS:
-        return ""
-    share = judged.allowed / assumption.value if assumption.value else judged.allowed
-    return f" [dim]({_SIGNS[assumption.side]}{share:.0%})[/]"
-
-
-def _percentiles(percentiles: Mapping[str, Percentile]) -> str:
-    return "  ".join(f"[dim]{name}[/] {percentile.text('ms')}" for name, percentile in percentiles.items())
-
-
-def _percentiles_json(percentiles: Mapping[str, Percentile]) -> dict[str, dict[str, float | None]]:
-    """With the bounds between which each lies; no upper one beyond the last."""
-    return {
-        name: {
-            "value": percentile.value,
-            "low": percentile.low,
-            "high": percentile.high if isfinite(percentile.high) else None,
-        }
-        for name, percentile in percentiles.items()
-    }
-
-
-def _lines(watched: Watched) -> Iterator[str]:
-    if watched.seen.percentiles_ms:
-        yield f"percentiles are interpolated within the buckets of vLLM's histograms; {TTFT_IS}"
-    yield f"assumed: {watched.assumed.source}"
-    yield from (f"not as forecast: {text}" for text in watched.assumed.conditions)
-    if watched.simulated:
-        yield SIMULATED
-    yield from (f"note: {note}" for note in watched.seen.notes)
+    allowed = ""
+    if judged.allowed and verdict in _COLOURS:
+        share = judged.allowed / assumption.value if assumption.value else judged.allowed
+        allowed = f" [dim]({_SIGNS[assumption.side]}{share:.0%})[/]"
+    yield f"[{_COLOURS.get(verdict, 'dim')}]{verdict.value}[/]{allowed}"

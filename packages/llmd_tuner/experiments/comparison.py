@@ -1,4 +1,4 @@
-"""The comparison of a run's deployments: tables, Markdown, and a page with plots."""
+"""Comparison of a run's deployments: tables, Markdown, and a page with plots."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -46,7 +46,7 @@ Levels = dict[tuple[str, str], list[Row]]
 
 
 def write(folder: RunFolder) -> list[Row]:
-    """Writes the comparison as Markdown and HTML; gives the rows that it is made from.
+    """Write the comparison as Markdown and HTML, and return the rows that it is made from.
 
     Raises:
         KitError: matplotlib is not installed; the Markdown is there then.
@@ -70,7 +70,7 @@ def write(folder: RunFolder) -> list[Row]:
 
 
 def tables(folder: RunFolder, rows: Sequence[Row], *, brief: bool = False) -> list[tuple[str, Table]]:
-    """What was found, then how each deployment differs from the baseline at the same level."""
+    """Return the table of results, then that of each deployment's difference from the baseline at the same level."""
     levels = levels_of(rows)
     metrics = _metrics(rows, brief=brief)
     comparison = [("Results", _results(levels, metrics, brief=brief))]
@@ -79,14 +79,14 @@ def tables(folder: RunFolder, rows: Sequence[Row], *, brief: bool = False) -> li
 
 
 def baseline_of(folder: RunFolder) -> str:
-    """The deployment that the others are compared with: the recipe's, or the first that the run has."""
+    """Return the deployment that the others are compared with: the recipe's, or the first that the run has."""
     names = list(folder.deployments())
     baseline = folder.recipe.baseline
     return baseline if baseline in names else names[0]
 
 
 def _metrics(rows: Sequence[Row], *, brief: bool) -> list[Metric]:
-    """Those that any row has."""
+    """Return the metrics that any row has."""
     candidates = [METRICS[name] for name in (_BRIEF if brief else (*_BRIEF, *_FURTHER))]
     return [metric for metric in candidates if any(metric.of(row) is not None for row in rows)]
 
@@ -111,7 +111,7 @@ def _values(rows: Sequence[Row], metric: Metric) -> tuple[float, ...]:
 
 
 def _differences(folder: RunFolder, levels: Levels, metrics: Sequence[Metric]) -> Table:
-    """Only what was measured in the same way is compared: whole deployments, or servers of one kind."""
+    """Compare what was measured in the same way: whole deployments, or servers of one kind."""
     baseline = baseline_of(folder)
     rows = [
         [deployment, level, *_changes(rows, others, metrics)]
@@ -156,7 +156,7 @@ def _moment(iso: str) -> str:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """One line for each measurement that has remarks."""
+    """Return one line for each measurement that has remarks."""
     return [f"{(row.origin.file or '').removesuffix('/row.json')}: {'; '.join(row.notes)}" for row in rows if row.notes]
 
 
@@ -175,17 +175,17 @@ def _markdown_table(table: Table) -> str:
 
 
 def deployment_of(row: Row) -> str:
-    """The name of the deployment that a row of a run is about."""
+    """Return the name of the deployment that a row of a run is about."""
     return (row.origin.file or "").split("/")[0]
 
 
 def level_of(row: Row) -> str:
-    """The name of the load level, the same for all seeds and deployments."""
+    """Return the name of the load level, the same for all seeds and deployments."""
     return (row.origin.file or "").split("/")[1].rsplit("-s", 1)[0]
 
 
 def levels_of(rows: Sequence[Row]) -> Levels:
-    """Groups rows that are in the order of a recipe."""
+    """Group rows that are in the order of a recipe."""
 
     def key(row: Row) -> tuple[str, str]:
         return deployment_of(row), level_of(row)
@@ -194,7 +194,7 @@ def levels_of(rows: Sequence[Row]) -> Levels:
 
 
 def sections_with_charts(folder: RunFolder, rows: Sequence[Row]) -> list[PageSection]:
-    """One section for each kind of plot that the rows have something for."""
+    """Return one section for each kind of plot that the rows have something for."""
     by_deployment: dict[str, list[Row]] = {}
     for row in rows:
         by_deployment.setdefault(deployment_of(row), []).append(row)
@@ -203,7 +203,7 @@ def sections_with_charts(folder: RunFolder, rows: Sequence[Row]) -> list[PageSec
 
 
 def _distributions(folder: RunFolder, by_deployment: Mapping[str, Sequence[Row]]) -> PageSection | None:
-    """Only of a single level: requests of several levels in one distribution would say nothing."""
+    """Plot the distributions of a single level; None for several, which mixed would say nothing."""
     levels = {
         (row.arrival, row.concurrency if row.arrival == "closed" else row.offered_requests_per_s)
         for rows in by_deployment.values()

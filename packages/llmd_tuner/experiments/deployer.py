@@ -1,4 +1,4 @@
-"""Who deploys the models of an experiment: the Pulumi CLI, or a rehearsal that is installed beside it.
+"""Deployers of an experiment's models: the Pulumi CLI, or a rehearsal that is installed beside it.
 
 The stack that experiments are deployed with is derived from a stack of the user's, with models of its own. It has the
 same cluster, release and nodes, a namespace of its own, and goes when the experiment is over.
@@ -28,12 +28,12 @@ _HEADER = "# Made by `llmd-oke experiment run`, which removes it when the experi
 
 
 def name_of(stack: str) -> str:
-    """The stack that the experiments of a stack are deployed with."""
+    """Return the stack that the experiments of a stack are deployed with."""
     return f"{stack}{SUFFIX}"
 
 
 def derive(base: StackConfig, stack: str, models: Sequence[config.ModelConfig]) -> dict[str, Any]:
-    """The object of a stack that serves `models` in the cluster of the stack `stack`, whose config is `base`."""
+    """Return the object of a stack that serves `models` in the cluster of the stack `stack`, whose config is `base`."""
     return {
         "layer": "serving",
         **_cluster(base, stack),
@@ -44,7 +44,7 @@ def derive(base: StackConfig, stack: str, models: Sequence[config.ModelConfig]) 
 
 
 def derive_rehearsed(base: StackConfig, stack: str, models: Sequence[config.ModelConfig], nodes: int) -> dict[str, Any]:
-    """The same for a rehearsal: a local cluster of its own, with so many nodes of the stack's shape."""
+    """Return the object of a rehearsed stack: a local cluster of its own, with so many nodes of the stack's shape."""
     pool = base.gpu_pools[0]
     storage = {} if isinstance(base.cluster, CreateCluster) else {"storage": _dump(base.storage)}
     return {
@@ -80,7 +80,7 @@ def _dump(part: config.ConfigPart) -> dict[str, Any]:
 
 
 def write(project: Path, stack: str, value: dict[str, Any]) -> Path:
-    """Writes the derived stack's file beside the stack's own, whose other keys and secrets it takes along."""
+    """Write the derived stack's file beside the stack's own, whose other keys and secrets it takes along."""
     document: dict[str, Any] = read(config.stack_file(project, stack)).value
     text = text_of({**document, "config": {**document["config"], CONFIG_KEY: value}})
     path = config.stack_file(project, name_of(stack))
@@ -91,13 +91,13 @@ def write(project: Path, stack: str, value: dict[str, Any]) -> Path:
 
 
 def remove(project: Path, stack: str) -> None:
-    """Removes the derived stack's file."""
+    """Remove the derived stack's file."""
     config.stack_file(project, name_of(stack)).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """What the measurement must know of what was deployed.
+    """Facts about deployed models that their measurement needs.
 
     `router` is the release whose router runs, `simulated` lists what is not real, `ran` the versions of programs that
     run instead of the release's own.
@@ -109,10 +109,10 @@ class Deployed:
 
 
 class Deployer(Protocol):
-    """Has models up, and runs a program where they can be reached."""
+    """Way to have models up, and to run a program where they can be reached."""
 
     def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
-        """Brings these models up, and no others.
+        """Bring these models up, and no others.
 
         Raises:
             KitError: they don't come up; says why.
@@ -120,11 +120,11 @@ class Deployer(Protocol):
         ...
 
     def run(self, argv: Sequence[str]) -> int:
-        """Runs a program that reaches the models, its output where the caller's goes; the answer is its exit code."""
+        """Run a program that reaches the models, its output where the caller's goes, and return its exit code."""
         ...
 
     def teardown(self, progress: Progress) -> None:
-        """Takes all models down.
+        """Take all models down.
 
         Raises:
             KitError: something stays; says what.
@@ -132,27 +132,27 @@ class Deployer(Protocol):
         ...
 
     def close(self, progress: Progress) -> None:
-        """Ends what was there for all deployments."""
+        """End what was there for all deployments."""
         ...
 
 
 class RehearsalRunner(Protocol):
-    """What experiments use of rehearsals, which are installed beside them: `rehearsal` finds it."""
+    """Rehearsals as experiments use them: installed beside them, and found by `rehearsal`."""
 
     def deployer(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
     ) -> Deployer:
-        """Deploys models in a rehearsal of their own, with so many nodes of the stack's shape."""
+        """Return a deployer into a rehearsal of its own, with so many nodes of the stack's shape."""
         ...
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
-        """Wall seconds for a second of model time at which this machine keeps up with so many endpoint pickers,
-        simulated servers and output tokens.
+        """Return the wall seconds for a second of model time at which this machine keeps up with so many endpoint
+        pickers, simulated servers and output tokens.
         """
         ...
 
     def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:
-        """What is up in the rehearsal of a stack, and its time scale.
+        """Return what is up in the rehearsal of a stack, and its time scale.
 
         Raises:
             KitError: nothing is, or it is not what the stack file has.
@@ -160,16 +160,16 @@ class RehearsalRunner(Protocol):
         ...
 
     def running_time_scale(self, project: Path, stack: str) -> float:
-        """The time scale of a stack's rehearsal; 1 where none runs."""
+        """Return the time scale of a stack's rehearsal; 1 where none runs."""
         ...
 
     def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Runs a program inside the rehearsal of a stack; the answer is its exit code."""
+        """Run a program inside the rehearsal of a stack, and return its exit code."""
         ...
 
 
 def rehearsal() -> RehearsalRunner:
-    """The rehearsals that are installed (entry point `rehearsal` of the group `llmd_oke.deployers`).
+    """Return the rehearsals that are installed (entry point `rehearsal` of the group `llmd_oke.deployers`).
 
     Raises:
         KitError: there are none.
@@ -181,7 +181,7 @@ def rehearsal() -> RehearsalRunner:
 
 
 class PulumiDeployer:
-    """Deploys for real: a stack of its own in the cluster of the user's stack, by the Pulumi CLI."""
+    """Real deployments: a stack of its own in the cluster of the user's stack, by the Pulumi CLI."""
 
     def __init__(self, project: Path, stack: str, environment: Mapping[str, str]) -> None:
         self._project = project
@@ -190,7 +190,7 @@ class PulumiDeployer:
         self._pulumi = pulumi_cli(project, name_of(stack))
 
     def deploy(self, models: Sequence[config.ModelConfig], progress: Progress) -> Deployed:
-        """Brings these models up; the update ends when all servers are ready."""
+        """Bring these models up; the update ends when all servers are ready."""
         base = config.load(self._project, self._stack)
         write(self._project, self._stack, derive(base, self._stack, models))
         plan = planning.plan_stack_file(self._project, self._pulumi.stack)
@@ -200,7 +200,7 @@ class PulumiDeployer:
         return Deployed(plan.router_release)
 
     def run(self, argv: Sequence[str]) -> int:
-        """Runs a program on this machine; it ends with the block, in a session of its own that Ctrl-C doesn't reach."""
+        """Run a program on this machine, in a session that Ctrl-C doesn't reach, and return its exit code."""
         with subprocess.Popen(
             list(argv),
             cwd=self._project,
@@ -215,7 +215,7 @@ class PulumiDeployer:
                 end_group(child)
 
     def teardown(self, progress: Progress) -> None:
-        """Destroys what was deployed."""
+        """Destroy what was deployed."""
         progress.step(f"destroying what {self._pulumi.stack} has")
         if updates.destroy(self._pulumi, progress, yes=True, unprotect=False):
             raise KitError(
@@ -224,7 +224,7 @@ class PulumiDeployer:
             )
 
     def close(self, progress: Progress) -> None:
-        """Removes the stack, which is empty by now."""
+        """Remove the stack, which is empty by now."""
         progress.step(f"removing the stack {self._pulumi.stack}")
         self._of_stack("rm", "--yes")
         remove(self._project, self._stack)

@@ -1,4 +1,4 @@
-"""Which points of single servers the tuner asks to have measured, as a recipe of experiments.
+"""Points of single servers that the tuner has measured, as a recipe of experiments.
 
 Servers only prefill, or only decode. Prompts of a benchmark are never repeated, so that no prefix cache answers them.
 """
@@ -30,14 +30,17 @@ GridName = Literal["adaptive", "full"]
 
 
 class FullGrid(Entry):
-    """The published method's levels."""
+    """Levels of the published method."""
 
     prefill: tuple[int, ...]
     decode: tuple[int, ...]
 
 
 class AdaptiveGrid(Entry):
-    """As few levels as a fit needs. Errors are mean absolute errors as shares, on the published points."""
+    """Levels of a grid with as few as a fit needs.
+
+    Errors are mean absolute errors as shares, on the published points.
+    """
 
     prefill: tuple[int, ...]
     least_decode: int
@@ -48,14 +51,14 @@ class AdaptiveGrid(Entry):
 
 
 class RehearsedGrid(Entry):
-    """How a rehearsal of a grid is made small enough for one machine; `requests` of each level, at least."""
+    """Scale at which one machine can rehearse a grid; `requests` of each level, at least."""
 
     time_scale: float
     requests: int
 
 
 class Grids(Entry):
-    """`values/tuning/grids.yaml`."""
+    """`values/tuning/grids.yaml`: levels of each grid, and requests of each level."""
 
     full: FullGrid
     adaptive: AdaptiveGrid
@@ -71,18 +74,18 @@ def grids() -> Grids:
 
 
 def sizes_of_grid(name: GridName, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Which of the tensor parallel sizes are measured: all, or the smallest and the largest."""
+    """Return the tensor parallel sizes that a grid measures: all, or the smallest and the largest."""
     return tuple(sizes) if name == "full" else tuple(sorted({min(sizes), max(sizes)}))
 
 
 def prefill_levels(name: GridName, most: int) -> tuple[int, ...]:
-    """Prompts in flight at one server that prefills, of which `most` fit it."""
+    """Return the prompts in flight at one server that prefills, of which `most` fit it."""
     levels = grids().full.prefill if name == "full" else grids().adaptive.prefill
     return _at_most(levels, most)
 
 
 def decode_levels(name: GridName, tensor_parallel_size: int, most: int) -> tuple[int, ...]:
-    """Sequences in flight at one server that decodes, of which `most` fit it.
+    """Return the sequences in flight at one server that decodes, of which `most` fit it.
 
     The largest batch is among them, because no forecast goes beyond what was measured.
     """
@@ -106,7 +109,7 @@ def _at_most(levels: Sequence[int], most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MeasuredServers:
-    """What is measured: servers of a model under a workload, with these vLLM settings."""
+    """Servers of a model to measure under a workload, with these vLLM settings."""
 
     model: catalogue.CatalogueModel
     shape: catalogue.Shape
@@ -116,16 +119,16 @@ class MeasuredServers:
     """Whether they are simulated, so that few requests are enough."""
 
     def sizes(self, gpus: int) -> tuple[int, ...]:
-        """Tensor parallel sizes within so many GPUs that have room for the workload."""
+        """Return the tensor parallel sizes within so many GPUs that have room for the workload."""
         sizes = (size for size in search_inputs.sizes_of(self.model, self.shape) if size <= gpus)
         return tuple(size for size in sizes if self.most_decoding(size) >= FEWEST_SEQUENCES)
 
     def most_decoding(self, size: int) -> int:
-        """Sequences that one server decodes at a time: its limit, or what its KV cache holds."""
+        """Return the sequences that one server decodes at a time: its limit, or what its KV cache holds."""
         return self._room(size).sequences(size, self.workload, aggregated=False)
 
     def most_prefilling(self, size: int) -> int:
-        """Prompts that one server holds at a time."""
+        """Return the prompts that one server holds at a time."""
         return self._room(size).sequences(size, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True)
 
     def _room(self, size: int) -> Room:
@@ -134,9 +137,10 @@ class MeasuredServers:
 
 
 def handing_over(engine: config.Engine, release: catalogue.Release, model: catalogue.CatalogueModel) -> config.Engine:
-    """The settings of servers that hand KV cache over, for servers without a KV connector too: block size and attention
-    backend are the release's for such, where `engine` names no other. Prefill is measured alone, and is to be forecast
-    beside decode.
+    """Return the settings of servers that hand KV cache over, for servers without a KV connector too.
+
+    Block size and attention backend are the release's for servers that hand over, where `engine` names no other:
+    prefill is measured alone, and is to be forecast beside decode.
     """
     started = release.vllm.kv_cache_settings(model, engine, hands_over=True)
     backend = f"--attention-backend={started.attention_backend}"
@@ -146,7 +150,7 @@ def handing_over(engine: config.Engine, release: catalogue.Release, model: catal
 
 
 def tuning_recipe(servers: MeasuredServers, grid: GridName, sizes: Sequence[int], gpus: int) -> Recipe:
-    """The measurements of a grid. `sizes` are those to choose from, within `gpus` GPUs; none for all that fit.
+    """Return the measurements of a grid. `sizes` are those to choose from, within `gpus` GPUs; none for all that fit.
 
     Raises:
         KitError: a size can't be measured, or none can.
@@ -170,7 +174,7 @@ def tuning_recipe(servers: MeasuredServers, grid: GridName, sizes: Sequence[int]
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """A recipe as the text of a file that `llmd-oke experiment run` takes."""
+    """Return a recipe as the text of a file that `llmd-oke experiment run` takes."""
     document: dict[str, Any] = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     topologies = (str(deployment.topology) for deployment in recipe.deployments)
     for deployment, topology in zip(document["deployments"], topologies, strict=True):
@@ -197,7 +201,7 @@ def _deployment(servers: MeasuredServers, size: int, subject: Any, load: str) ->
 
 
 def _name(role: str, levels: Mapping[int, tuple[int, ...]], size: int) -> str:
-    """One load for all sizes, or one for each where their levels differ."""
+    """Return the name of a size's load: one for all sizes, or one for each where their levels differ."""
     return role if len(set(levels.values())) == 1 else f"{role}-tp{size}"
 
 
@@ -207,7 +211,7 @@ def _prefill_loads(servers: MeasuredServers, levels: Mapping[int, tuple[int, ...
 
 
 def _decode_loads(servers: MeasuredServers, levels: Mapping[int, tuple[int, ...]]) -> list[RecipeLoad]:
-    """Lengths whose mean context is the workload's."""
+    """Return loads of lengths whose mean context is the workload's."""
     output_tokens = math.ceil(servers.workload.output_tokens)
     input_tokens = max(1, math.ceil(servers.workload.context_tokens - output_tokens / 2))
     return _loads(servers, "decode", levels, input_tokens, output_tokens)

@@ -1,4 +1,5 @@
-"""Measures one deployment: introduces its servers, warms up, then one stage after the other, each stored when it ends.
+"""Measurement of one deployment: introduces its servers, warms up, then one stage after the other, each stored when it
+ends.
 
 It runs as a program of its own (`llmd-oke experiment measure`), because a rehearsed deployment can be reached from
 inside its local cluster only.
@@ -69,7 +70,7 @@ BUSY_TIMEOUT_S = 24 * 3600.0
 
 
 def measure(assignment: DeploymentRun, progress: Progress) -> None:
-    """Measures what isn't there yet. What is interrupted leaves nothing of the stage that it was in.
+    """Measure what isn't there yet; an interrupted stage leaves nothing.
 
     Raises:
         KitError: the deployment does not answer, or not all of a stage could be sent.
@@ -81,7 +82,7 @@ def measure(assignment: DeploymentRun, progress: Progress) -> None:
 
 
 def base_plan(assignment: DeploymentRun) -> SmokePlan:
-    """Where the deployment is, what it consists of, and what its servers have to say."""
+    """Return where the deployment is, what it consists of, and how its servers tell their counters."""
     planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.router)
     model = next(model for model in planned.models if model.name == assignment.deployment)
     how = run_context_of(planned, assignment.time_scale, assignment.simulated, assignment.ran)
@@ -108,7 +109,7 @@ async def _measure(
 
 
 async def _warm_up(plan: SmokePlan, stage: RecipeStage, progress: Progress) -> Sequence[RequestRecord]:
-    """Introductions, and a few requests with the lengths of the first stage."""
+    """Introduce the servers to each other, and send a few requests with the lengths of the first stage."""
     run = uuid.uuid4().hex
     limit_s = plan.timeout_s * max(1.0, plan.time_scale)
     pairs = len(plan.introductions)
@@ -125,7 +126,7 @@ async def _warm_up(plan: SmokePlan, stage: RecipeStage, progress: Progress) -> S
 
 
 async def _evaluate(plan: SmokePlan, progress: Progress) -> None:
-    """Asks the plan's questions, if it has any, before anything is measured.
+    """Ask the plan's questions, if it has any, before anything is measured.
 
     Raises:
         KitError: too few answers are right: figures of such a deployment are worth nothing.
@@ -183,7 +184,7 @@ async def _stage(
 def _unmeasured(
     assignment: DeploymentRun, stage: RecipeStage, measured: StageResult, limit_s: float
 ) -> tuple[str, str]:
-    """What is wrong with a stage that is no measurement, and what would be right."""
+    """Return what is wrong with a stage that is no measurement, and what would be right."""
     tries = f"; the first try: {measured.second_try_because}" if measured.second_try_because else ""
     failures = "".join(f"; {failure}" for failure in classify(measured.records))
     return (
@@ -228,7 +229,7 @@ def _conclude(
 
 
 def _notes(assignment: DeploymentRun, stage: RecipeStage, measured: StageResult) -> Iterator[str]:
-    """What a reader must know beside the remarks of every benchmark."""
+    """Yield what a reader must know beside the remarks of every benchmark."""
     if measured.second_try_because:
         yield f"measured at the second try; the first: {measured.second_try_because}"
     if measured.health.spoiled:
@@ -247,7 +248,7 @@ def _notes(assignment: DeploymentRun, stage: RecipeStage, measured: StageResult)
 
 
 def answered_per_s(measured: StageResult) -> float:
-    """Answers per second, without the time that the last request takes anyway: the mean latency."""
+    """Return the answers per second, without the time that the last request takes anyway: the mean latency."""
     good = [record for record in measured.records if record.succeeded]
     if not good:
         return 0.0
@@ -257,7 +258,7 @@ def answered_per_s(measured: StageResult) -> float:
 
 
 def came_per_s(measured: StageResult) -> float:
-    """Requests per second that were due: of few random arrivals not quite the rate that was asked for."""
+    """Return the requests per second that were due: of few random arrivals not quite the rate that was asked for."""
     due_s = [record.due_s for record in measured.records if record.due_s is not None]
     return (len(due_s) - 1) / (max(due_s) - min(due_s)) if len(set(due_s)) > 1 else 0.0
 
@@ -269,7 +270,7 @@ def _news(live: Live) -> str:
 
 
 def measure_file(file: Path, progress: Progress) -> int:
-    """Measures what an assignment file asks for; the answer is an exit code. A failure is told in a file beside it."""
+    """Measure what an assignment file asks for, and return the exit code. A failure is told in a file beside it."""
     assignment = DeploymentRun.model_validate_json(file.read_text(encoding="utf-8"))
     try:
         measure(assignment, progress)
@@ -280,7 +281,7 @@ def measure_file(file: Path, progress: Progress) -> int:
 
 
 def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -> Row:
-    """The row of one stage of a deployment."""
+    """Return the row of one stage of a deployment."""
     row = smoke_row(result, model=model_name(result.plan.model))
     alone = assignment.subject != "end-to-end"
     origin = {
@@ -306,14 +307,14 @@ def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -
 
 
 def _cached_share(result: SmokeResult) -> float | None:
-    """Share of the prompts' tokens that a prefix cache answered, by the servers' own counters."""
+    """Return the share of the prompts' tokens that a prefix cache answered, by the servers' own counters."""
     cached = change(result.before, result.after, "aggregated", VLLM_COUNTERS.cached_tokens).value
     prompt_tokens = sum(record.input_tokens for record in result.records if record.succeeded)
     return None if cached is None or not prompt_tokens else cached / prompt_tokens
 
 
 def _goodput_share(result: SmokeResult, assignment: DeploymentRun) -> float | None:
-    """Share of requests with a first token and a mean gap within the targets."""
+    """Return the share of requests with a first token and a mean gap within the targets."""
     ttft_ms, itl_ms = assignment.slo.ttft_ms, assignment.slo.itl_ms
     if (ttft_ms is None and itl_ms is None) or not result.records:
         return None
@@ -328,12 +329,12 @@ def _goodput_share(result: SmokeResult, assignment: DeploymentRun) -> float | No
 
 
 def of_all(result: StageResult, stage: RecipeStage, gpus: int) -> Performance:
-    """From the first request to the last answer."""
+    """Summarize all requests, from the first one to the last answer."""
     return summarize(result.records, planned=stage.requests, gpus=gpus, concurrency=stage.concurrency)
 
 
 def of_window(result: StageResult, stage: RecipeStage, gpus: int) -> Performance:
-    """In the window alone: latencies of the requests that were sent in it, rates of what came in it.
+    """Summarize the window alone: latencies of the requests that were sent in it, rates of what came in it.
 
     Numbers of requests and of failures stay those of the whole stage.
     """
@@ -360,7 +361,7 @@ def of_window(result: StageResult, stage: RecipeStage, gpus: int) -> Performance
 
 
 def store_stage(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun, folder: Path) -> None:
-    """Writes a measurement into its folder."""
+    """Write a measurement into its folder."""
     row = row_of(result, stage, assignment)
     report = of_stage(build_report(result, experiment=assignment.folder.name), stage, assignment)
     (folder / "row.json").write_text(row.model_dump_json(exclude_defaults=True, indent=2) + "\n", encoding="utf-8")
@@ -372,7 +373,7 @@ def store_stage(result: SmokeResult, stage: RecipeStage, assignment: DeploymentR
 
 
 def of_stage(report: BenchmarkReport, stage: RecipeStage, assignment: DeploymentRun) -> BenchmarkReport:
-    """The report with what the smoke benchmark doesn't know: an open loop, and which experiment it belongs to."""
+    """Return the report with what the smoke benchmark doesn't know: an open loop, and its experiment."""
     scenario = report.scenario
     assert scenario is not None  # noqa: S101 - build_report gives one
     assert scenario.load is not None  # noqa: S101 - build_report gives one

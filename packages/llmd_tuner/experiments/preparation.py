@@ -1,4 +1,4 @@
-"""From a recipe and a stack to an experiment that can be run, with its time and price, or to all that is wrong with it.
+"""Preparation of an experiment from a recipe and a stack: its time and price, or all that is wrong with it.
 
 A closed loop ends when its requests are answered. How long that takes is worked out with the latency model, without
 queues at the router: good enough for a bill, no forecast of results.
@@ -38,7 +38,7 @@ class Durations(Entry):
 
 @cache
 def durations() -> Durations:
-    """The assumptions."""
+    """Return the kit's own assumptions."""
     return required_entry("experiments", "durations", Durations)
 
 
@@ -63,13 +63,13 @@ class ExperimentRound:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Wall seconds of the whole round."""
         return self.deploy.seconds + self.bench.seconds + self.teardown.seconds
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run takes: its rounds, and the price of all its GPUs from the first deployment to the last teardown."""
+    """Forecast of a run: its rounds, and the price of all its GPUs from the first deployment to the last teardown."""
 
     rounds: tuple[ExperimentRound, ...]
     gpus: int
@@ -78,7 +78,7 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Wall time."""
+        """Wall seconds of all rounds."""
         return sum(round_.seconds for round_ in self.rounds)
 
     @property
@@ -88,7 +88,7 @@ class Forecast:
 
     @property
     def price_usd(self) -> float:
-        """At list price."""
+        """US dollars at list price."""
         return 0.0 if self.rehearsed else self.gpu_hours * self.price_usd_per_gpu_hour
 
 
@@ -99,7 +99,7 @@ def bench_duration(
     shape: catalogue.Shape,
     time_scale: float,
 ) -> WallDuration:
-    """How long the measurements of a deployment take."""
+    """Return how long the measurements of a deployment take."""
     facts = catalogue.model(deployment.model or recipe.model)
     model = latency_model(facts, shape) if facts else None
     if model is None:
@@ -111,7 +111,7 @@ def bench_duration(
 
 
 def stage_s(model: LatencyModel, deployment: RecipeDeployment, stage: RecipeStage) -> float:
-    """Seconds of model time from the first request of a stage to the last token."""
+    """Return the seconds of model time from the first request of a stage to the last token."""
     return max(_open_s(stage), stage.requests * _request_s(model, deployment, stage))
 
 
@@ -120,7 +120,7 @@ def _open_s(stage: RecipeStage) -> float:
 
 
 def _request_s(model: LatencyModel, deployment: RecipeDeployment, stage: RecipeStage) -> float:
-    """The busiest servers' time for one request: prefill servers one after the other, decode servers in batches.
+    """Return the busiest servers' time for one request: prefill servers one after the other, decode servers in batches.
 
     A closed loop also waits for its own users: a request takes a user the whole of its latency.
     """
@@ -143,14 +143,15 @@ def _request_s(model: LatencyModel, deployment: RecipeDeployment, stage: RecipeS
 
 
 def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> WallDuration:
-    """The longest that was measured of its kind (`deploy`, `teardown`), or what is assumed."""
+    """Return the longest that was measured of its kind (`deploy`, `teardown`), or what is assumed."""
     return WallDuration(seconds[key], "measured") if key in seconds else WallDuration(assumed_s, "assumed")
 
 
 def pack(
     things: Sequence[Thing], size: Callable[[Thing], int], capacity: int, fits: Callable[[Sequence[Thing]], bool]
 ) -> list[list[Thing]]:
-    """Groups whose sizes sum up to `capacity` at most, by first fit decreasing (at most 11/9 of the fewest groups).
+    """Group things so that sizes sum up to `capacity` at most, by first fit decreasing (at most 11/9 of the fewest
+    groups).
 
     `fits` has the last word on whether things go together; each thing must go alone. Equal sizes keep their order.
     """
@@ -167,7 +168,7 @@ def pack(
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a user asks for beside recipe and stack; what is None is the recipe's."""
+    """Choices of a user beside recipe and stack; None leaves a choice to the recipe."""
 
     gpus: int | None = None
     rehearsed: bool = False
@@ -178,7 +179,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A recipe that can be run with a stack."""
+    """Recipe that can be run with a stack."""
 
     project: Path
     name: str
@@ -199,14 +200,14 @@ class Experiment:
         return self.shape.price_usd_per_hour / self.shape.gpus
 
     def rounds(self, names: Sequence[str]) -> list[list[RecipeDeployment]]:
-        """Which of these deployments are up at the same time."""
+        """Return groups of these deployments that are up at the same time."""
         selected = [deployment for deployment in self.deployments if deployment.object_name in names]
         return pack(
             selected, lambda deployment: deployment.gpus, self.settings.gpus, lambda some: not list(self.problems(some))
         )
 
     def problems(self, together: Sequence[RecipeDeployment]) -> Iterator[Problem]:
-        """What is wrong with having these deployments up at the same time."""
+        """Yield what is wrong with having these deployments up at the same time."""
         models = [self.recipe.model_of(deployment) for deployment in together]
         if self.settings.rehearsed:
             value = deployer.derive_rehearsed(self.base, self.settings.stack, models, self.nodes)
@@ -219,7 +220,7 @@ class Experiment:
 
 
 def prepare(project: Path, name: str, stack: str, options: RunOptions) -> Experiment:
-    """The experiment of a recipe's name or path.
+    """Prepare the experiment of a recipe's name or path.
 
     Raises:
         KitError: there is no such recipe or stack.
@@ -229,7 +230,7 @@ def prepare(project: Path, name: str, stack: str, options: RunOptions) -> Experi
 
 
 def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options: RunOptions) -> Experiment:
-    """An experiment whose every deployment fits; `name` is what its runs are stored under.
+    """Prepare an experiment whose every deployment fits; `name` is what its runs are stored under.
 
     Raises:
         KitError: there is no such stack.
@@ -264,7 +265,7 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> tuple[RecipeDeployment, ...]
 
 
 def _time_scale(recipe: Recipe, chosen: Sequence[RecipeDeployment], shape: catalogue.Shape, gpus: int) -> float:
-    """One at which this machine keeps up with all that is up at the same time, under the heaviest load."""
+    """Return a time scale at which this machine keeps up with the heaviest load of all that is up at the same time."""
     facts = catalogue.model(recipe.model)
     latency = latency_model(facts, shape) if facts else None
 
@@ -288,7 +289,9 @@ def _time_scale(recipe: Recipe, chosen: Sequence[RecipeDeployment], shape: catal
 def _gpus(
     recipe: Recipe, chosen: Sequence[RecipeDeployment], base: StackConfig, shape: catalogue.Shape, *, rehearsed: bool
 ) -> int:
-    """The recipe's own number, or what its largest deployment needs; not more than the stack leaves free."""
+    """Return the recipe's own number of GPUs, or what its largest deployment needs; not more than the stack leaves
+    free.
+    """
     needed = max(recipe.gpus or 1, *(deployment.gpus for deployment in chosen))
     if rehearsed:
         return needed
@@ -300,7 +303,7 @@ def _gpus(
 
 
 def free_gpus(base: StackConfig, shape: catalogue.Shape) -> int:
-    """GPUs of the stack's pools that its own models don't use."""
+    """Return the GPUs of the stack's pools that its own models don't use."""
     own = sum(model.topology.gpus * model.copies for model in base.models)
     return sum(pool.size for pool in base.gpu_pools) * shape.gpus - own
 
@@ -328,7 +331,7 @@ def _of_deployment(problem: Problem, path: str) -> Problem:
 
 
 def forecast_of(experiment: Experiment, names: Sequence[str], measured: Mapping[str, float]) -> Forecast:
-    """What is left to do, with what was measured on the way."""
+    """Forecast what is left to do, with the times that were measured on the way."""
     rounds = tuple(_round(experiment, group, measured) for group in experiment.rounds(names))
     settings = experiment.settings
     return Forecast(rounds, settings.gpus, experiment.price_usd_per_gpu_hour, settings.rehearsed)

@@ -57,7 +57,7 @@ class RecipeDeployment(ConfigPart):
 
     @property
     def object_name(self) -> str:
-        """Its name: a topology in short form, with a letter in front as Kubernetes wants it."""
+        """Name of the deployment: a topology in short form, with a letter in front as Kubernetes wants it."""
         if self.name:
             return self.name
         topology = f"disagg-{self.topology}" if self.topology.disaggregated else str(self.topology)
@@ -107,17 +107,19 @@ class RecipeLoad(ConfigPart):
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """Users or rates."""
+        """Levels: users or rates."""
         return self.concurrencies if self.arrival == "closed" else self.requests_per_s
 
     def requests_at(self, level: float) -> int:
-        """Requests that one level sends: enough for each of the limits that the load has, and one for each user."""
+        """Return the requests that one level sends: enough for each of the limits that the load has, and one for each
+        user.
+        """
         per_level = (self.requests_per_user or 1) if self.arrival == "closed" else (self.duration_s or 0)
         return max(self.requests or 1, round(per_level * level))
 
 
 class RehearsalScale(ConfigPart):
-    """How a rehearsal of the recipe is made small enough for one machine."""
+    """Scale at which one machine can rehearse the recipe."""
 
     time_scale: Annotated[float, Field(ge=0.01, le=100)] | None = None
     """Wall seconds for a second of model time; if left out, one at which the machine keeps up with the loads."""
@@ -160,15 +162,15 @@ class Recipe(ConfigPart):
     """How the recipe is rehearsed."""
 
     def loads_of(self, deployment: RecipeDeployment) -> tuple[RecipeLoad, ...]:
-        """The loads that a deployment is measured under."""
+        """Return the loads that a deployment is measured under."""
         return tuple(load for load in self.loads if deployment.loads is None or load.name in deployment.loads)
 
     def named(self, name: str) -> RecipeDeployment:
-        """The deployment of that name, which must be there."""
+        """Return the deployment of that name, which must be there."""
         return next(deployment for deployment in self.deployments if deployment.object_name == name)
 
     def model_of(self, deployment: RecipeDeployment) -> config.ModelConfig:
-        """What a stack file says to have the deployment."""
+        """Return the entry of a stack file that has the deployment."""
         loads = self.loads_of(deployment)
         alone = deployment.subject != "end-to-end"
         return config.ModelConfig(
@@ -210,7 +212,7 @@ class RecipeStage(BaseModel):
 
     @property
     def shape(self) -> LoadShape:
-        """When its requests are sent."""
+        """Pattern in which requests are sent."""
         match self.arrival:
             case "closed":
                 return ClosedLoop(int(self.level))
@@ -226,7 +228,7 @@ class RecipeStage(BaseModel):
 
 
 def stages(recipe: Recipe, deployment: RecipeDeployment, most_requests: int | None = None) -> tuple[RecipeStage, ...]:
-    """The measurements of a deployment in their order, none with more than `most_requests` requests.
+    """Return the measurements of a deployment in their order, none with more than `most_requests` requests.
 
     A closed loop keeps at least one request for each user.
     """
@@ -255,7 +257,7 @@ def _stage(load: RecipeLoad, level: float, seed: int, most_requests: int | None)
 
 
 def recipe_problems(recipe: Recipe) -> list[Problem]:
-    """All problems of a recipe by itself, whatever stack it is for."""
+    """Return all problems of a recipe by itself, whatever stack it is for."""
     return [
         *_twice([load.name for load in recipe.loads], "loads"),
         *_twice([deployment.object_name for deployment in recipe.deployments], "deployments"),
@@ -314,7 +316,7 @@ def _longer_than_one_token(recipe: Recipe, deployment: RecipeDeployment, path: s
 
 
 def find(name: str) -> Path:
-    """The file of a recipe: a name that the kit has, or a path that ends in .yaml or .yml.
+    """Return the file of a recipe: a name that the kit has, or a path that ends in .yaml or .yml.
 
     Raises:
         KitError: there is no such recipe.
@@ -327,7 +329,7 @@ def find(name: str) -> Path:
 
 
 def load(name: str) -> Recipe:
-    """The recipe of that name or path.
+    """Read the recipe of that name or path.
 
     Raises:
         KitError: there is no such recipe, or it is not YAML.
@@ -340,7 +342,7 @@ def load(name: str) -> Recipe:
 
 
 def validate(value: Any) -> Recipe:
-    """The recipe that an object spells.
+    """Read the recipe that an object spells.
 
     Raises:
         InvalidStack: something is wrong with it; carries every problem.

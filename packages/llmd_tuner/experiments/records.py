@@ -1,4 +1,4 @@
-"""What the tuner keeps of a stack (`reports/<stack>/tuning`): rows of single servers, forecasts that were applied."""
+"""Records that the tuner keeps of a stack (`reports/<stack>/tuning`): rows of single servers, applied forecasts."""
 
 import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -16,17 +16,17 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 
 def tuning_folder(project: Path, stack: str, reports: Path | None = None) -> Path:
-    """What the tuner keeps of a stack, below the project's reports or below others."""
+    """Return the folder of what the tuner keeps of a stack, below the project's reports or below others."""
     return (reports or project / "reports") / stack_folder(stack) / "tuning"
 
 
 def rows_file(project: Path, stack: str) -> Path:
-    """The rows of a stack's single servers."""
+    """Return the file of the rows of a stack's single servers."""
     return tuning_folder(project, stack) / "rows.jsonl"
 
 
 def add_rows(rows: Sequence[Row], file: Path) -> list[Row]:
-    """Adds rows to a file. Of several under equal circumstances the last one stays; gives all that are there then.
+    """Add rows to a file, and return all that it holds then. Of several under equal circumstances the last one stays.
 
     Raises:
         KitError: the file holds what is no row.
@@ -41,8 +41,8 @@ def add_rows(rows: Sequence[Row], file: Path) -> list[Row]:
 
 
 def current_rows(file: Path, model: str, gpu: str) -> list[Row]:
-    """The rows of a model on a GPU, of the image that was measured last and, role by role, under the conditions of its
-    last row: measured ones, or those of rehearsals where nothing was measured.
+    """Return the rows of a model on a GPU, of the image that was measured last and, role by role, under the conditions
+    of its last row: measured ones, or those of rehearsals where nothing was measured.
 
     Raises:
         KitError: the file holds what is no row.
@@ -56,7 +56,7 @@ def current_rows(file: Path, model: str, gpu: str) -> list[Row]:
 
 
 def measurement_key(row: Row) -> Hashable:
-    """What tells one measurement of a server from another."""
+    """Return what tells one measurement of a server from another."""
     return (
         *(row.subject, row.basis, row.model, row.gpu, row.topology, row.tensor_parallel_size),
         *row.conditions.values(),
@@ -66,7 +66,7 @@ def measurement_key(row: Row) -> Hashable:
 
 
 class Applied(BaseModel):
-    """What a model's entry of the stack file was changed to, and what was expected of it."""
+    """Change of a model's entry in the stack file, and the forecast that it was made for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -82,12 +82,12 @@ _FILE = TypeAdapter(dict[str, Applied])
 
 
 def applied_file(project: Path, stack: str, reports: Path | None = None) -> Path:
-    """The forecasts of a stack, by model, below the project's reports or below others."""
+    """Return the file of a stack's forecasts, by model, below the project's reports or below others."""
     return tuning_folder(project, stack, reports) / "applied.json"
 
 
 def keep_applied(file: Path, model: str, forecast: Row, targets: str) -> None:
-    """Keeps what is expected of a model of the stack file from now on.
+    """Keep the forecast of a model of the stack file, for what is deployed from now on.
 
     Raises:
         KitError: it can't be kept, or what was kept is not as it was written.
@@ -101,7 +101,7 @@ def keep_applied(file: Path, model: str, forecast: Row, targets: str) -> None:
 
 
 def find_applied(file: Path, model: str) -> Applied | None:
-    """What was expected of a model when it was last tuned; None where it never was.
+    """Return the forecast of a model when it was last tuned; None where it never was.
 
     Raises:
         KitError: the file is not as it was written.
@@ -110,7 +110,7 @@ def find_applied(file: Path, model: str) -> Applied | None:
 
 
 def applied_forecast(file: Path, stack: str, model: str) -> Applied:
-    """What was expected of a model when it was last tuned.
+    """Return the forecast of a model when it was last tuned.
 
     Raises:
         KitError: nothing was applied to it.
@@ -123,7 +123,7 @@ def applied_forecast(file: Path, stack: str, model: str) -> Applied:
 
 
 def mismatch(model: config.ModelConfig | ModelPlan, applied: Applied) -> str | None:
-    """How a stack file's deployment differs from the one that the forecast is of; None where it is that one."""
+    """Return how a stack file's deployment differs from the one that the forecast is of; None where it is that one."""
     forecast = applied.forecast
     actual = f"{model.copies} x {model.topology}, maxNumSeqs {model.engine.max_num_seqs}"
     expected = f"{forecast.copies} x {forecast.topology}, maxNumSeqs {forecast.max_num_seqs}"
@@ -133,7 +133,7 @@ def mismatch(model: config.ModelConfig | ModelPlan, applied: Applied) -> str | N
 
 
 def changed_conditions(applied: Applied, deployed: Mapping[str, object]) -> Iterator[str]:
-    """How the conditions of a deployment differ from those that its forecast was made for."""
+    """Yield how the conditions of a deployment differ from those that its forecast was made for."""
     made_for = applied.forecast.conditions
     if not any(made_for.values()):
         yield f"conditions unknown: what the forecast of {applied.applied} was made for is not told; apply again"

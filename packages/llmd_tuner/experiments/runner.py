@@ -1,4 +1,4 @@
-"""Runs an experiment: deploy, wait, bench, tear down, round by round. It may be stopped at any moment and run again."""
+"""Run of an experiment: deploy, wait, bench, tear down, round by round; it may be stopped and run again."""
 
 import time
 from collections.abc import Generator, Sequence
@@ -28,7 +28,7 @@ UNKNOWN_LIMIT_S = 2 * 3600.0
 
 
 def unfinished(state: RunState) -> list[str]:
-    """The deployments that are still to be measured; those that failed are tried again."""
+    """Return the deployments that are still to be measured; those that failed are tried again."""
     return [name for name, standing in state.deployments.items() if standing.phase != "done"]
 
 
@@ -42,7 +42,7 @@ class Runner:
         self._progress = progress
 
     def run(self) -> RunState:
-        """Does what is left of the run and says how it stands then.
+        """Do what is left of the run, and return its state then.
 
         Raises:
             KitError: something that was deployed can't be taken down, or another program runs the same experiment.
@@ -72,7 +72,7 @@ class Runner:
         self._teardown()
 
     def _failed_to_deploy(self, group: Sequence[RecipeDeployment], error: KitError) -> None:
-        """One of several may be at fault, so that each is tried alone before it counts as failed."""
+        """Try each deployment of a group alone, since one may be at fault; a single one counts as failed."""
         self._progress.step(f"not deployed: {error.message}")
         self._teardown()
         if len(group) > 1:
@@ -121,7 +121,7 @@ class Runner:
         )
 
     def _limits_s(self, deployment: RecipeDeployment) -> dict[str, float]:
-        """A limit in wall time for each stage."""
+        """Return the limit of each stage, in wall time."""
         facts = catalogue.model(deployment.model or self._experiment.recipe.model)
         model = latency_model(facts, self._experiment.shape) if facts else None
         scale = max(1.0, self._experiment.settings.time_scale)
@@ -133,7 +133,7 @@ class Runner:
 
     @contextmanager
     def _timed(self, what: str) -> Generator[None]:
-        """Keeps the longest time that something of this kind took, once it has ended well."""
+        """Keep the longest time that something of this kind took, once it has ended well."""
         started_s = time.monotonic()
         yield
         seconds = self._folder.state.seconds

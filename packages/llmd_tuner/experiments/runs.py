@@ -36,7 +36,7 @@ Phase = Literal["waiting", "failed", "done"]
 
 
 class RunSettings(BaseModel):
-    """How a recipe is run; another answer to any of these is another run."""
+    """Settings of a run; another value of any of these is another run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +49,7 @@ class RunSettings(BaseModel):
 
 
 class DeploymentState(BaseModel):
-    """How far one deployment is; `cause` says why it failed. Seconds are wall time."""
+    """State of one deployment; `cause` says why it failed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,7 +58,7 @@ class DeploymentState(BaseModel):
 
 
 class RunState(BaseModel):
-    """How far a run is. `seconds` has the longest of what was measured on the way: `deploy`, `teardown`."""
+    """State of a run. `seconds` has the longest of what was measured on the way: `deploy`, `teardown`; wall time."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -73,36 +73,36 @@ class RunState(BaseModel):
 
 
 class RunFolder:
-    """The files of one run."""
+    """Files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def rows_file(self) -> Path:
-        """All measurements."""
+        """File of all measurements."""
         return self.path / "rows.jsonl"
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe as it is run."""
+        """Recipe as it is run."""
         return Recipe.model_validate_json((self.path / "recipe.json").read_text(encoding="utf-8"))
 
     @property
     def state(self) -> RunState:
-        """How far the run is."""
+        """State of the run."""
         return RunState.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
 
     def save(self, state: RunState) -> None:
-        """Writes how far the run is, whole or not at all."""
+        """Write the state of the run, whole or not at all."""
         write_whole(self.path / "run.json", state.model_dump_json(indent=2) + "\n")
 
     def stage(self, deployment: str, stage: str) -> Path:
-        """The folder of one measurement; it is there when the measurement is whole."""
+        """Return the folder of one measurement; it is there when the measurement is whole."""
         return self.path / deployment / stage
 
     def deployments(self) -> dict[str, tuple[RecipeStage, ...]]:
-        """The measurements that the run wants, by deployment, in the order of the recipe."""
+        """Return the measurements that the run wants, by deployment, in the order of the recipe."""
         recipe, state = self.recipe, self.state
         return {
             deployment.object_name: stages(recipe, deployment, state.settings.most_requests)
@@ -111,11 +111,11 @@ class RunFolder:
         }
 
     def left(self, deployment: str) -> list[RecipeStage]:
-        """The measurements of a deployment that are not there yet."""
+        """Return the measurements of a deployment that are not there yet."""
         return [stage for stage in self.deployments()[deployment] if not self.stage(deployment, stage.name).exists()]
 
     def gather(self) -> list[Row]:
-        """All rows that are there, in the order of the recipe; rows.jsonl is written anew from them.
+        """Return all rows that are there, in the order of the recipe, and write rows.jsonl anew from them.
 
         Raises:
             KitError: one of them is no row, or measured nothing.
@@ -131,7 +131,7 @@ class RunFolder:
 
     @contextmanager
     def making(self, deployment: str, stage: str) -> Generator[Path]:
-        """A folder to fill, which becomes the measurement's when the block ends well."""
+        """Yield a folder to fill, which becomes the measurement's when the block ends well."""
         final = self.stage(deployment, stage)
         unfinished = final.with_name(f".{final.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -152,18 +152,18 @@ def _row(file: Path) -> Row:
 
 
 def runs_of(project: Path, stack: str, recipe: str) -> list[RunFolder]:
-    """The runs of a recipe, the newest last."""
+    """Return the runs of a recipe, the newest last."""
     root = root_of(project, stack, recipe)
     return [RunFolder(file.parent) for file in sorted(root.glob("*/run.json")) if file.parent.name != LATEST]
 
 
 def root_of(project: Path, stack: str, recipe: str) -> Path:
-    """Where the runs of a recipe lie."""
+    """Return the folder of the runs of a recipe."""
     return project / "reports" / name_of(stack_folder(stack)) / Path(recipe).stem
 
 
 def latest(project: Path, stack: str, recipe: str) -> RunFolder:
-    """The newest run of a recipe.
+    """Return the newest run of a recipe.
 
     Raises:
         KitError: there is none.
@@ -178,13 +178,13 @@ def latest(project: Path, stack: str, recipe: str) -> RunFolder:
 
 
 def digest_of(recipe: Recipe, settings: RunSettings) -> str:
-    """What tells one run from another: recipe and settings."""
+    """Return the digest of recipe and settings, which tells one run from another."""
     text = json.dumps([recipe.model_dump(mode="json"), settings.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def unfinished_run(project: Path, name: str, recipe: Recipe, settings: RunSettings) -> RunFolder | None:
-    """The newest run, to go on with, if it is unfinished and of the same recipe and settings."""
+    """Return the newest run, to go on with, if it is unfinished and of the same recipe and settings."""
     for found in runs_of(project, settings.stack, name)[-1:]:
         if found.state.digest == digest_of(recipe, settings) and found.state.ended is None:
             return found
@@ -192,7 +192,7 @@ def unfinished_run(project: Path, name: str, recipe: Recipe, settings: RunSettin
 
 
 def new_run(project: Path, name: str, recipe: Recipe, settings: RunSettings, deployments: Sequence[str]) -> RunFolder:
-    """A run of which nothing is done yet."""
+    """Begin a run of which nothing is done yet."""
     started = datetime.now(UTC)
     folder = RunFolder(root_of(project, settings.stack, name) / started.strftime("%Y%m%dT%H%M%SZ"))
     folder.path.mkdir(parents=True)
@@ -230,18 +230,18 @@ class DeploymentRun(BaseModel):
 
     @property
     def file(self) -> Path:
-        """Where the program that measures finds it."""
+        """File from which the program that measures reads this."""
         return self.folder / self.deployment / "assignment.json"
 
     def write(self) -> Path:
-        """Writes the file, and takes an earlier failure away."""
+        """Write the file, and take an earlier failure away."""
         self.file.parent.mkdir(exist_ok=True)
         self.file.with_name(FAILURE_FILE).unlink(missing_ok=True)
         write_whole(self.file, self.model_dump_json(indent=2))
         return self.file
 
     def failure(self, status: int) -> str:
-        """Why nothing could be measured, by the file that the program left or by its exit code."""
+        """Return why nothing could be measured, by the file that the program left or by its exit code."""
         failure = self.file.with_name(FAILURE_FILE)
         if failure.is_file():
             return str(json.loads(failure.read_text(encoding="utf-8"))["cause"])
@@ -249,5 +249,5 @@ class DeploymentRun(BaseModel):
 
 
 def measure_command(file: Path) -> list[str]:
-    """The program that measures what an assignment file asks for."""
+    """Return the command that measures what an assignment file asks for."""
     return [sys.executable, "-m", "llmd_oke", "experiment", "measure", str(file)]

@@ -1,4 +1,4 @@
-"""A deployed model under the load that its forecast was made for, and how far the forecast is off."""
+"""Verification of a forecast: how far it is off for the deployed model, under the load that it was made for."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,17 +33,17 @@ FIGURES = ("ttft_ms.mean", "itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", "output
 
 
 def compare(forecast: Row, seen: Row) -> Iterator[ForecastError]:
-    """The figures that both have."""
+    """Compare the figures that both rows have."""
     return forecast_errors(FIGURES, forecast, seen)
 
 
 def beyond(figures: Sequence[ForecastError], forecast: Row, tolerance: float) -> list[ForecastError]:
-    """The figures that are further off than allowed; none of bounds, which are no forecasts."""
+    """Return the figures that are further off than allowed; none of bounds, which are no forecasts."""
     return [] if forecast.basis is Basis.BOUND else [figure for figure in figures if abs(figure.error) > tolerance]
 
 
 class Verifying(Entry):
-    """`values/tuning/verification.yaml`."""
+    """`values/tuning/verification.yaml`: how forecasts are verified."""
 
     tolerance: float
     duration_s: float
@@ -53,13 +53,13 @@ class Verifying(Entry):
 
 @cache
 def verifying() -> Verifying:
-    """How the kit verifies."""
+    """Return the kit's own settings."""
     return required_entry("tuning", "verification", Verifying)
 
 
 @dataclass(frozen=True)
 class AppliedModel:
-    """A model of a stack file that is as its forecast has it."""
+    """Model of a stack file that is as its forecast has it."""
 
     project: Path
     stack: str
@@ -68,12 +68,12 @@ class AppliedModel:
 
     @property
     def name(self) -> str:
-        """The model's name in the cluster."""
+        """Name of the model in the cluster."""
         return self.model.object_name
 
     @property
     def recipe(self) -> Recipe:
-        """The forecast's load on the model as it is deployed: random arrivals, which the forecast assumes."""
+        """Recipe of the forecast's load on the model as it is deployed: random arrivals, which the forecast assumes."""
         forecast, model = self.applied.forecast, self.model
         load = RecipeLoad(
             name="forecast",
@@ -97,7 +97,7 @@ class AppliedModel:
 
 
 def subject(project: Path, stack: str, model: config.ModelConfig, applied: Applied) -> AppliedModel:
-    """What is to be verified.
+    """Check that a model can be verified, and return it with its forecast.
 
     Raises:
         KitError: the stack file has another deployment than the forecast, or its load can't be sent.
@@ -113,7 +113,7 @@ def subject(project: Path, stack: str, model: config.ModelConfig, applied: Appli
 
 
 def measure_deployed(subject: AppliedModel, most_requests: int | None, progress: Progress) -> tuple[Row, RunFolder]:
-    """Loads the model in its cluster from this machine.
+    """Load the model in its cluster from this machine.
 
     Raises:
         KitError: other servers are there than the stack file has, or the model does not answer.
@@ -135,7 +135,7 @@ def measure_rehearsed(
     environment: Mapping[str, str],
     progress: Progress,
 ) -> tuple[Row, RunFolder]:
-    """Loads the model in the rehearsal of its stack, which must be up and as the stack file has it.
+    """Load the model in the rehearsal of its stack, which must be up and as the stack file has it.
 
     Raises:
         KitError: it is not, or the model does not answer.
@@ -162,7 +162,7 @@ def _settings(
 
 
 def require_deployed(plan: SmokePlan, stack: str) -> None:
-    """Sees to it that the cluster has as many servers of each role as the stack file.
+    """Check that the cluster has as many servers of each role as the stack file.
 
     Raises:
         KitError: it has not.
@@ -177,7 +177,7 @@ def require_deployed(plan: SmokePlan, stack: str) -> None:
 
 
 def _begin(subject: AppliedModel, settings: RunSettings, deployed: Deployed) -> tuple[RunFolder, DeploymentRun]:
-    """A run folder, and what the program that measures is told."""
+    """Begin a run: its folder, and the assignment of the program that measures."""
     recipe = subject.recipe
     folder = runs.new_run(subject.project, NAME, recipe, settings, [subject.name])
     (stage,) = folder.deployments()[subject.name]

@@ -1,4 +1,4 @@
-"""A deployed model watched by its counters, and what it was assumed to do."""
+"""Watching of a deployed model by its counters, and the assumptions that it is held against."""
 
 import asyncio
 import time
@@ -37,7 +37,9 @@ from llmd_tuner.search_inputs import Targets, parse_targets
 
 @dataclass(frozen=True)
 class ReadingIntervals:
-    """How often counters are read and for how long, in wall seconds; `time_scale` of them are a second of the model."""
+    """Intervals between readings of counters, and their total, in wall seconds; `time_scale` of them are a second of
+    the model.
+    """
 
     every_s: float
     for_s: float
@@ -46,7 +48,7 @@ class ReadingIntervals:
 
 @dataclass
 class _Tally:
-    """What was seen so far. `first` is the snapshot since which the same servers are there.
+    """Observation so far. `first` is the snapshot since which the same servers are there.
 
     `heard_s` is when the cluster answered last, `unheard` says why it did not at the last reading.
     """
@@ -63,7 +65,7 @@ class _Tally:
 
 
 class Reader:
-    """Reads all programs of a model, those of pods that have come since too."""
+    """Reader of all programs of a model, those of pods that have come since too."""
 
     def __init__(self, plan: Plan, model: ModelPlan) -> None:
         self._access = ClusterAccess(plan.kubeconfig_context)
@@ -72,7 +74,7 @@ class Reader:
         self._endpoints: tuple[MetricsEndpoint, ...] = ()
 
     def __call__(self) -> Snapshot:
-        """All counters of now.
+        """Read all counters of now.
 
         Raises:
             KitError: the cluster does not answer, or has no server of the model.
@@ -94,7 +96,7 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[CountedObservation, CountedObservation]]:
-    """What was seen since the beginning and since the last reading, after each reading.
+    """Yield what was seen since the beginning and since the last reading, after each reading.
 
     `evidence` tells how remote prefill is proved, where prefill is remote. A reading without an answer of the cluster
     is an interval left out.
@@ -117,7 +119,7 @@ def watch(
 
 
 def _read(read: Callable[[], Snapshot], tally: _Tally, now_s: float) -> Snapshot:
-    """All counters of now, none where the cluster does not answer."""
+    """Read all counters of now, none where the cluster does not answer."""
     try:
         snapshot = read()
     except KitError as error:
@@ -130,7 +132,7 @@ def _read(read: Callable[[], Snapshot], tally: _Tally, now_s: float) -> Snapshot
 
 
 def _add(tally: _Tally, snapshot: Snapshot, seconds: float) -> CounterWindow:
-    """Counts what has grown; an interval in which a server could not be read, or came or went, is left out."""
+    """Count what has grown; an interval in which a server could not be read, or came or went, is left out."""
     before, tally.last = tally.last, snapshot
     if tally.unheard or unread(before, snapshot) or _pods(before) != _pods(snapshot):
         tally.left_out += 1
@@ -169,8 +171,9 @@ def _notes(tally: _Tally) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ModelAssumptions:
-    """What a deployed model rests on; `source` says in words where that is from, `conditions` in what the deployment
-    differs from that of its forecast.
+    """Assumptions about a deployed model.
+
+    `source` says in words where they are from, `conditions` in what the deployment differs from that of its forecast.
     """
 
     assumptions: tuple[Assumption, ...]
@@ -182,7 +185,8 @@ class ModelAssumptions:
 def model_assumptions(
     plan: Plan, model: ModelPlan, applied: Applied | None, forecast_share: float, load_share: float
 ) -> ModelAssumptions:
-    """What is held against the model: the forecast that was applied, or the stack file's workload and targets.
+    """Return the assumptions about the model: of the forecast that was applied, or of the stack file's workload and
+    targets.
 
     The shares are how far forecasts and loads may be off.
     """

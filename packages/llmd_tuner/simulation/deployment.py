@@ -1,4 +1,4 @@
-"""What is simulated: the servers of a deployment, their limits, its router's policy, and the requests that arrive."""
+"""Deployments and loads to simulate: servers, their limits, their router's policy, and the requests that arrive."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ _PLAIN: Mapping[Policy, Mapping[str, float]] = {
 
 
 def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[str, float]:
-    """The scorers of a role's servers with their weights, as a version of the endpoint picker has them: the newest
-    release's where none is named.
+    """Return the scorers of a role's servers with their weights, as a version of the endpoint picker has them; the
+    newest release's version where none is named.
 
     Raises:
         KitError: that version has no such profile.
@@ -46,7 +46,7 @@ def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[st
 
 
 def filters(policy: Policy, role: Role, picker: str | None = None) -> Mapping[str, Mapping[str, JsonValue]]:
-    """The filters that narrow the choice of a role's servers before they are scored, with their parameters.
+    """Return the filters that narrow the choice of a role's servers before they are scored, with their parameters.
 
     Raises:
         KitError: that version has no such profile.
@@ -69,8 +69,8 @@ def _profile(policy: Policy, picker: str | None) -> RouterProfile:
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What one server takes at a time, in vLLM's words. `key_value_tokens` is the room of its KV cache, which sequences
-    take in blocks of `block_size` tokens.
+    """Limits of one server, in vLLM's words. `key_value_tokens` is the room of its KV cache, which sequences take in
+    blocks of `block_size` tokens.
     """
 
     tensor_parallel_size: int
@@ -116,7 +116,7 @@ def deployment(
     gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> SimulatedDeployment:
-    """The deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
+    """Return the deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
     chosen = Topology.model_validate(topology)
     limits: dict[Role, ServerLimits] = {
         role: ServerLimits(
@@ -141,7 +141,7 @@ def deployment(
 
 @dataclass(frozen=True)
 class ClosedLoopArrivals:
-    """`concurrency` users, each of whom sends the next request when the last one is answered."""
+    """Users, `concurrency` of them, each of whom sends the next request when the last one is answered."""
 
     concurrency: int
 
@@ -191,7 +191,7 @@ Workload = Sequence[RequestClass]
 
 
 def arrival_times_s(arrivals: ConstantArrivals | PoissonArrivals | RecordedTimes, random: Random) -> Iterator[float]:
-    """Moments at which requests of an open loop arrive; without end, unless recorded."""
+    """Return the moments at which requests of an open loop arrive; without end, unless recorded."""
     if isinstance(arrivals, RecordedTimes):
         return iter(arrivals.times_s)
     if isinstance(arrivals, ConstantArrivals):
@@ -200,7 +200,7 @@ def arrival_times_s(arrivals: ConstantArrivals | PoissonArrivals | RecordedTimes
 
 
 def sizes(workload: Workload, arrivals: Arrivals, random: Random) -> Iterator[RequestClass]:
-    """The size of each request in the order of arrival, without end."""
+    """Return the size of each request in the order of arrival, without end."""
     if isinstance(arrivals, RecordedTimes) or len(workload) == 1:
         return itertools.cycle(workload)
     weights = [request_class.weight for request_class in workload]

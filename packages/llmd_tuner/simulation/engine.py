@@ -51,14 +51,14 @@ class Gaps:
         self.counts = array("d")
 
     def add(self, time_s: float, gap_s: float, count: int) -> None:
-        """That many tokens came so long after the one before them."""
+        """Add `count` tokens, each of which came `gap_s` after the one before it."""
         self.times_s.append(time_s)
         self.gaps_s.append(gap_s)
         self.counts.append(count)
 
 
 class DecodeRun:
-    """`steps` decode steps of `batch` sequences that begin at `start_s` with `context_tokens` in all."""
+    """Decode steps of a batch, `steps` of them from `start_s` on, with `context_tokens` in all at first."""
 
     __slots__ = ("batch", "first_s", "growth_s", "start_s", "steps")
 
@@ -73,11 +73,11 @@ class DecodeRun:
 
     @property
     def end_s(self) -> float:
-        """When the last step ends."""
+        """Time at which the last step ends."""
         return self.start_s + self._time_s(self.steps)
 
     def steps_until(self, time_s: float) -> int:
-        """The number of steps, at least one, after which `time_s` is reached."""
+        """Return the number of steps, at least one, after which `time_s` is reached."""
         elapsed_s, growth_s = time_s - self.start_s, self.growth_s
         linear_s = self.first_s - growth_s / 2
         root_s = math.sqrt(linear_s * linear_s + 2 * growth_s * elapsed_s)
@@ -85,11 +85,10 @@ class DecodeRun:
         return steps if self._time_s(steps) >= elapsed_s else steps + 1
 
     def boundary_s(self, time_s: float) -> float:
-        """When the step ends that runs at `time_s`."""
+        """Return the end of the step that runs at `time_s`."""
         return self.start_s + self._time_s(self.steps_until(time_s))
 
     def _time_s(self, steps: int) -> float:
-        """Of the first `steps` steps."""
         return steps * (self.first_s + self.growth_s * (steps - 1) / 2)
 
 
@@ -152,7 +151,7 @@ class Request:
 
 
 class EngineSimulation:
-    """One server. `ended` is told of each request that got its last token here.
+    """Event simulation of one server. `ended` is told of each request that got its last token here.
 
     A server with `prefills_only` computes prompts and their first token and keeps their KV cache until `release`.
     `pull` starts the transfer of a remote request's KV cache at a time and leads to `received`. `assigned` counts
@@ -210,11 +209,11 @@ class EngineSimulation:
 
     @property
     def cache_use(self) -> float:
-        """The share of the KV cache that requests take."""
+        """Share of the KV cache that requests take."""
         return 1 - self._free_tokens / self._limits.key_value_tokens
 
     def submit(self, request: Request) -> None:
-        """A request joins the queue."""
+        """Put a request into the queue."""
         self.waiting += 1
         self._waiting.append(request)
         now_s, run = self._calendar.now_s, self._run
@@ -227,7 +226,7 @@ class EngineSimulation:
                 self._shorten(run, now_s)
 
     def received(self, request: Request) -> None:
-        """The KV cache of a remote request is here: it runs ahead of the queue."""
+        """Take a remote request whose KV cache is here: it runs ahead of the queue."""
         self._ready.append(request)
         if not self._busy:
             self._begin(self._calendar.now_s)
@@ -235,7 +234,7 @@ class EngineSimulation:
             self._shorten(self._run, self._calendar.now_s)
 
     def release(self, request: Request) -> None:
-        """The KV cache of a finished prefill was pulled."""
+        """Free the KV cache of a finished prefill that was pulled."""
         self._free_tokens += self._reserved(request)
         if not self._busy:
             self._begin(self._calendar.now_s)
@@ -262,7 +261,7 @@ class EngineSimulation:
             self._joined.append(request)
 
     def _join(self, request: Request, context_tokens: int, steps: int) -> None:
-        """The request decodes from the next step on, for `steps` steps."""
+        """Let the request decode from the next step on, for `steps` steps."""
         self._context_tokens += context_tokens
         self._order += 1
         heapq.heappush(self._batch, (self._steps + steps, self._order, request))
@@ -285,7 +284,7 @@ class EngineSimulation:
             self._begin_run(now_s)
 
     def _chunks(self) -> list[tuple[Request, int]]:
-        """How many tokens of which prompts the next step computes."""
+        """Return how many tokens of which prompts the next step computes."""
         budget = self._limits.max_num_batched_tokens - len(self._batch)
         chunks: list[tuple[Request, int]] = []
         for request in self._prefilling:  # at most one: a step leaves only its last prompt unfinished
@@ -303,14 +302,14 @@ class EngineSimulation:
 
     @staticmethod
     def _take(request: Request, budget: int, chunks: list[tuple[Request, int]]) -> int:
-        """Put as much of a prompt into the step as the budget allows; the budget that is left."""
+        """Put as much of a prompt into the step as the budget allows, and return the budget that is left."""
         tokens = min(request.input_tokens - request.computed, budget)
         if tokens > 0:
             chunks.append((request, tokens))
         return budget - max(0, tokens)
 
     def _begin_mixed(self, now_s: float, chunks: list[tuple[Request, int]]) -> None:
-        """One step with prompts in it."""
+        """Begin one step with prompts in it."""
         latency, batch = self._latency, len(self._batch)
         prefill_s = sum([latency.prefill_s(tokens, request.computed) for request, tokens in chunks])
         if batch:
@@ -336,7 +335,7 @@ class EngineSimulation:
         self._begin(self._calendar.now_s)
 
     def _finish_prompt(self, request: Request) -> None:
-        """A prompt is computed, which gives the first token."""
+        """End a prompt that is computed, which gives the first token."""
         now_s = self._calendar.now_s
         request.first_s = now_s
         if request.prefix is not None:

@@ -1,4 +1,4 @@
-"""What a simulation says: every request of its runs, a row for each seed, their mean, and how sure it is."""
+"""Results of a simulation: every request of its runs, a row for each seed, their mean, and how sure it is."""
 
 import math
 import statistics
@@ -61,21 +61,21 @@ class SimulationRecord:
 
     @property
     def sending_s(self) -> float:
-        """When the last request arrived."""
+        """Time at which the last request arrived."""
         return float(self.arrival_s.max())
 
     @property
     def end_s(self) -> float:
-        """When the last request was answered."""
+        """Time at which the last request was answered."""
         return float(self.last_s.max())
 
     def between(self, start_s: float, end_s: float) -> "View":
-        """What happened in a stretch of the run."""
+        """Return the view of a stretch of the run."""
         return View(self, start_s, end_s)
 
 
 def record(requests: list[Request], gaps: Gaps) -> SimulationRecord:
-    """The record of requests that are answered, of which there is at least one."""
+    """Return the record of requests that are answered, of which there is at least one."""
     return SimulationRecord(
         arrival_s=np.array([request.arrival_s for request in requests]),
         first_s=np.array([request.first_s for request in requests]),
@@ -109,12 +109,12 @@ class View:
 
     @property
     def ttft_s(self) -> Floats:
-        """From arrival to first token."""
+        """Time from arrival to first token of each request."""
         return (self._source.first_s - self._source.arrival_s)[self._chosen]
 
     @property
     def e2e_s(self) -> Floats:
-        """From arrival to last token."""
+        """Time from arrival to last token of each request."""
         return (self._source.last_s - self._source.arrival_s)[self._chosen]
 
     @property
@@ -157,14 +157,14 @@ class View:
         return float(later + self._within(self._source.first_s).sum()) / self.duration_s
 
     def goodput_share(self, ttft_s: float, tpot_s: float) -> float:
-        """The share of requests whose first token and mean time for each later one came within those times."""
+        """Return the share of requests whose first token and mean time for each later one came within those times."""
         source, chosen = self._source, self._chosen
         later_s = (source.last_s - source.first_s)[chosen]
         good = (self.ttft_s <= ttft_s) & (later_s <= tpot_s * (source.output_tokens[chosen] - 1) + 1e-9)
         return float(good.mean())
 
     def gap_quantiles_ms(self) -> Quantiles:
-        """Times between two tokens, each counted once."""
+        """Return the quantiles of times between two tokens, each counted once."""
         chosen = self._within(self._source.gap_time_s)
         gaps, counts = self._source.gap_s[chosen], self._source.gap_count[chosen]
         total = counts.sum()
@@ -180,7 +180,7 @@ class View:
 
 
 def quantiles_ms(times_s: Floats) -> Quantiles:
-    """The distribution of times, interpolated as numpy does by default; empty where there are none."""
+    """Return the distribution of times, interpolated as numpy does by default; empty where there are none."""
     if not len(times_s):
         return Quantiles()
     return _quantiles(float(times_s.mean()), np.percentile(times_s, [*_PERCENTS.values()]))
@@ -193,7 +193,7 @@ def _quantiles(mean_s: float, values_s: Floats) -> Quantiles:
 
 @dataclass(frozen=True)
 class Use:
-    """How the servers of a role were used: the share of time in which a step ran, and the mean batch over all time."""
+    """Use of the servers of a role: the share of time in which a step ran, and the mean batch over all time."""
 
     busy_share: float
     batch: float
@@ -229,7 +229,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of independent runs (batch means, each run one batch), with Student's t interval."""
+    """Return the mean of independent runs (batch means, each run one batch), with Student's t interval."""
     count = len(values)
     if count == 1:
         return Estimate(values[0], None, 1)
@@ -256,7 +256,7 @@ class SimulationResult:
 
     @cached_property
     def row(self) -> Row:
-        """The mean over all runs; quantiles are means of the runs' quantiles."""
+        """Mean over all runs; quantiles are means of the runs' quantiles."""
         first = self.rows[0]
         if len(self.rows) == 1:
             return first
@@ -274,7 +274,7 @@ class SimulationResult:
         return first.model_copy(update=update)
 
     def estimate(self, metric: str) -> Estimate:
-        """A figure with its 95 % interval; `metric` as in a row: `tpsg`, `ttft_ms.p99`, `output_tokens_per_s`.
+        """Return a figure with its 95 % interval; `metric` as in a row: `tpsg`, `ttft_ms.p99`, `output_tokens_per_s`.
 
         Raises:
             KeyError: rows have no such figure, or it isn't known for this load.
@@ -282,14 +282,16 @@ class SimulationResult:
         return estimate([_figure(row, metric) for row in self.rows])
 
     def goodput_share(self, ttft_ms: float, tpot_ms: float) -> Estimate:
-        """The share of requests that keep both promises: time to first token, and mean time for each later one."""
+        """Return the share of requests whose time to first token and mean time for each later one are within the
+        targets.
+        """
         return estimate([view.goodput_share(ttft_ms / 1000, tpot_ms / 1000) for view in self.views])
 
 
 def row_of(
     view: View, run: SimulationRun, deployment: SimulatedDeployment, arrivals: Arrivals, window: Window, basis: Basis
 ) -> Row:
-    """What one run did, as a row."""
+    """Return the row of one run."""
     rate = arrivals.requests_per_s if isinstance(arrivals, ConstantArrivals | PoissonArrivals) else None
     price = deployment.price_usd_per_gpu_hour
     return Row(
@@ -323,7 +325,7 @@ def row_of(
 
 
 def view_of(run: SimulationRun, window: Window) -> View:
-    """The part of a run that counts."""
+    """Return the part of a run that counts."""
     if window == "whole":
         return run.record.between(0.0, run.record.end_s)
     sending_s = run.record.sending_s
@@ -331,7 +333,7 @@ def view_of(run: SimulationRun, window: Window) -> View:
 
 
 def mean_use(runs: Sequence[SimulationRun]) -> dict[Role, Use]:
-    """How servers were used, over all runs."""
+    """Return the mean use of servers over all runs."""
     return {
         role: Use(fmean(run.use[role].busy_share for run in runs), fmean(run.use[role].batch for run in runs))
         for role in runs[0].use

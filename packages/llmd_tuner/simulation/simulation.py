@@ -1,4 +1,4 @@
-"""The simulation of a deployment under a load, over several seeds or rising concurrency."""
+"""Simulation of a deployment under a load, over several seeds or rising concurrency."""
 
 import itertools
 import math
@@ -41,7 +41,7 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Extent:
-    """When requests stop coming: after a time, after a number of them, or whichever is first."""
+    """End of the sending: after a time, after a number of requests, or whichever is first."""
 
     duration_s: float | None
     requests: int | None
@@ -76,7 +76,7 @@ def run_once(
 
 
 def _send_when_due(system: System, requests: Iterator[tuple[float, RequestClass]], end_s: float) -> None:
-    """An open loop: each request plans the next one."""
+    """Send requests of an open loop: each plans the next one."""
 
     def plan() -> None:
         due_s, size = next(requests, (math.inf, None))
@@ -91,7 +91,7 @@ def _send_when_due(system: System, requests: Iterator[tuple[float, RequestClass]
 
 
 def _send_in_a_closed_loop(system: System, requests: Iterator[RequestClass], concurrency: int, end_s: float) -> None:
-    """All users send at once, and again when they are answered."""
+    """Send a request for every user at once, and again when it is answered."""
 
     def send(_: object) -> None:
         size = next(requests, None)
@@ -124,7 +124,7 @@ def simulate(
     window: Window = "steady",
     basis: Basis = Basis.CALIBRATED,
 ) -> SimulationResult:
-    """What the deployment does under the load, by events.
+    """Simulate the deployment under the load, event by event.
 
     Requests are sent for `duration_s`, or until there were that many `requests`, or all that were recorded; every one
     is answered. Servers are equal and their times follow from the latency model alone; see `Engine` and `System` for
@@ -177,7 +177,7 @@ def _recorded_problems(workload: Workload, arrivals: RecordedTimes) -> Iterator[
 
 
 def _size_problems(deployment: SimulatedDeployment, workload: Workload) -> Iterator[Problem]:
-    """A request whose KV cache fits no server would wait for ever, and so would one that no server takes."""
+    """Yield what is wrong with servers: a request whose KV cache fits none, or that none takes, would wait for ever."""
     if set(deployment.limits) not in ({"aggregated"}, {"prefill", "decode"}):
         why = "requests need servers that do all, or prefill and decode servers"
         yield Problem("topology", str(deployment.topology), SHORT_FORMS, why)
@@ -194,12 +194,14 @@ def _size_problems(deployment: SimulatedDeployment, workload: Workload) -> Itera
 
 @dataclass(frozen=True)
 class Curve:
-    """The rows of one deployment in the order of their concurrency."""
+    """Rows of one deployment in the order of their concurrency."""
 
     rows: tuple[Row, ...]
 
     def tpsg_at(self, tpsu: float) -> float | None:
-        """Output tokens per second and GPU at so many per user, between the two nearest rows; None outside of them."""
+        """Interpolate TPSG at so many output tokens per second and user, between the two nearest rows; None outside of
+        them.
+        """
         points = [(row.tpsu or 0.0, row.tpsg or 0.0) for row in self.rows]
         for (faster, less), (slower, more) in itertools.pairwise(points):
             if slower <= tpsu <= faster:
@@ -210,17 +212,12 @@ class Curve:
 def concurrency_sweep(
     deployment: SimulatedDeployment, workload: Workload, concurrencies: Iterable[int], latency_model: LatencyModel
 ) -> Curve:
-    """One curve by the procedure of j-pareto's sweep: a short run finds the rate, then a run of a minute counts whole.
+    """Simulate one curve by the procedure of j-pareto's sweep: a short run finds the rate, then a run of a minute
+    counts.
 
     Requests: max(C, 20), then max(200, 60 s x rate, 2 C); fill and drain are in the rates, as they are in the source's.
     """
     return Curve(tuple(_level(deployment, workload, level, latency_model) for level in concurrencies))
-
-
-def best_at(curves: Sequence[Curve], tpsu: float) -> float | None:
-    """The most output tokens per second and GPU that any of the curves reaches at so many per user."""
-    reached = [tpsg for curve in curves if (tpsg := curve.tpsg_at(tpsu)) is not None]
-    return max(reached, default=None)
 
 
 def _level(deployment: SimulatedDeployment, workload: Workload, concurrency: int, latency_model: LatencyModel) -> Row:

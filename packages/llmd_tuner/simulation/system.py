@@ -1,4 +1,4 @@
-"""All servers of a deployment, and the way of a request through them.
+"""Servers of a deployment, and the way of a request through them.
 
 Its router has the scorers of llm-d's endpoint picker, and its choice of the highest sum. It sees servers as they are
 now, where the real one reads their metrics every 50 ms. Formulas: gateway-api-inference-extension v1.5.0
@@ -36,8 +36,8 @@ _QUEUE_THRESHOLD_TOKENS = 4_194_304
 def picker(
     weights: Mapping[str, float], random: Random, filters: Mapping[str, Mapping[str, JsonValue]] | None = None
 ) -> Pick:
-    """The choice that scorers with weights make among what filters leave: the highest sum, equals at random; without
-    scorers all are equal.
+    """Return the choice that scorers with weights make among what filters leave: the highest sum, equals at random;
+    without scorers all are equal.
     """
     scoring = [(_SCORERS[name], weight) for name, weight in weights.items()]
     narrowing = [_FILTERS[name](parameters) for name, parameters in (filters or {}).items()]
@@ -60,7 +60,7 @@ def picker(
 
 
 def _between(counts: Sequence[int]) -> Sequence[float]:
-    """1 for the fewest, 0 for the most, in proportion between; 1 for all where they are equal."""
+    """Score counts: 1 for the fewest, 0 for the most, in proportion between; 1 for all where they are equal."""
     least, most = min(counts), max(counts)
     if least == most:
         return [1.0] * len(counts)
@@ -68,7 +68,7 @@ def _between(counts: Sequence[int]) -> Sequence[float]:
 
 
 def _queue(engines: Sequence[EngineSimulation], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
-    """Waiting requests alone, of which decode servers hardly have any."""
+    """Score by waiting requests alone, of which decode servers hardly have any."""
     return _between([engine.waiting for engine in engines])
 
 
@@ -81,20 +81,22 @@ def _cache_use(engines: Sequence[EngineSimulation], _size: RequestClass, _prefix
 
 
 def _active(engines: Sequence[EngineSimulation], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
-    """Requests that were sent and are not answered: 1 for an idle server, 0 for the busiest."""
+    """Score by requests that were sent and are not answered: 1 for an idle server, 0 for the busiest."""
     counts = [engine.assigned for engine in engines]
     most = max(counts)
     return [(most - count) / most if count else 1.0 for count in counts]
 
 
 def _token_load(engines: Sequence[EngineSimulation], size: RequestClass, prefix: int | None) -> Sequence[float]:
-    """Prompt tokens that were sent and gave no first token yet, and those of the request that the server lacks."""
+    """Score by prompt tokens that were sent and gave no first token yet, and those of the request that the server
+    lacks.
+    """
     loads = [engine.assigned_tokens + size.input_tokens - _known(engine, size, prefix) for engine in engines]
     return [1.0 - min(load, _QUEUE_THRESHOLD_TOKENS) / _QUEUE_THRESHOLD_TOKENS for load in loads]
 
 
 def _prefix(engines: Sequence[EngineSimulation], size: RequestClass, prefix: int | None) -> Sequence[float]:
-    """The share of the prompt that the server was sent before."""
+    """Score by the share of the prompt that the server was sent before."""
     return [_known(engine, size, prefix) / size.input_tokens for engine in engines]
 
 
@@ -103,8 +105,10 @@ def _known(engine: EngineSimulation, size: RequestClass, prefix: int | None) -> 
 
 
 def _affinity(parameters: Mapping[str, JsonValue]) -> Filter:
-    """Those that have four fifths of the prompt cached, unless the tokens under way at the least busy of them take 18 s
-    longer than at the least busy of the others (llm-d-router v0.10.0, filter/prefixcacheaffinity).
+    """Return the filter that leaves servers with four fifths of the prompt cached.
+
+    All stay where the tokens under way at the least busy of these take 18 s longer than at the least busy of the others
+    (llm-d-router v0.10.0, filter/prefixcacheaffinity).
     """
     tokens_per_s = float(str(parameters.get(PEAK_PREFILL_THROUGHPUT, _PEAK_PREFILL_TOKENS_PER_S)))
 
@@ -134,7 +138,7 @@ _SCORERS: Mapping[str, Scorer] = {
 
 @dataclass(frozen=True)
 class SimulatedUnit:
-    """The servers behind one router; `first` are those that see a request first."""
+    """Servers behind one router; `first` are those that see a request first."""
 
     first: list[EngineSimulation]
     decode: list[EngineSimulation]
@@ -175,11 +179,11 @@ class System:
         self._units = [self._unit() for _ in range(deployment.copies)]
 
     def engines(self, role: Role) -> list[EngineSimulation]:
-        """The servers of a role in all units."""
+        """Return the servers of a role in all units."""
         return [engine for unit in self._units for engine in (unit.decode if role == "decode" else unit.first)]
 
     def arrive(self, size: RequestClass) -> None:
-        """A request comes to the endpoint now."""
+        """Receive a request at the endpoint now."""
         units = self._units
         unit = units[0] if len(units) == 1 else units[int(self._random.random() * len(units))]
         prefix = int(self._random.random() * size.prefixes) if size.prefixes else None

@@ -2,13 +2,11 @@
 
 import json
 import re
-from functools import cache
 
 import pytest
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_bench.files import write_rows
-from llmd_tuner import published_claims
 from llmd_tuner.cli.tune import app
 from tuning_for_tests import row
 from typer.testing import CliRunner
@@ -19,14 +17,6 @@ LLAMA = ["--model", "llama-3.3-70b-instruct-fp8-dynamic"]
 
 def run(*arguments):
     return CliRunner().invoke(app, ["fidelity", *arguments], catch_exceptions=True, env={"COLUMNS": "80"})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _curves_once():
-    """Compute once what statements are held against, as it is the same in each run of a model."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(published_claims, "_curve", cache(published_claims._curve))
-        yield
 
 
 @pytest.fixture(name="published", scope="module")

@@ -1,6 +1,6 @@
-"""The event simulation against published findings: what holds must go on to hold, what doesn't must be listed.
+"""The event simulation against published claims: what holds must go on to hold, what doesn't must be listed.
 
-The table is `values/tuning/published-findings.yaml`. Where a better model turns a known miss into a hit, take it off
+The table is `values/tuning/published-claims.yaml`. Where a better model turns a known miss into a hit, take it off
 the list there; where a change makes a hit a miss, the change is what to look at.
 """
 
@@ -8,23 +8,23 @@ from dataclasses import replace
 
 import pytest
 from llmd_base.row import Basis
-from llmd_tuner.published_claims import ClaimOutcome, PublishedClaim, check_findings, published_findings
+from llmd_tuner.published_claims import ClaimOutcome, PublishedClaim, check_claims, published_claims
 
 
 @pytest.fixture(name="outcomes", scope="module")
 def outcomes_fixture():
-    return check_findings(published_findings())
+    return check_claims(published_claims().claims)
 
 
 def told(outcomes, verdict):
     return [
-        f"{outcome.finding.name} at {outcome.at:g} {outcome.unit}: {outcome.predicted} ({outcome.accepted})"
+        f"{outcome.claim.name} at {outcome.at:g} {outcome.unit}: {outcome.predicted} ({outcome.accepted})"
         for outcome in outcomes
         if outcome.verdict == verdict
     ]
 
 
-def test_no_finding_is_missed_that_is_not_known_to_be(outcomes):
+def test_no_claim_is_missed_that_is_not_known_to_be(outcomes):
     assert told(outcomes, "miss") == []
 
 
@@ -42,7 +42,7 @@ def test_the_bands_of_prefill_servers_come_in_their_order(outcomes):
     groups = {
         outcome.at: outcome.predicted.split()[0]
         for outcome in outcomes
-        if "prefill-server" in outcome.finding.name and outcome.finding.evaluate.kind == "winner"
+        if "prefill-server" in outcome.claim.name and outcome.claim.evaluate.kind == "winner"
     }
     winners = [groups[tpsu] for tpsu in sorted(groups)]
     assert winners == sorted(winners, reverse=True)
@@ -51,18 +51,18 @@ def test_the_bands_of_prefill_servers_come_in_their_order(outcomes):
 
 def test_a_prediction_of_assumed_figures_is_not_called_calibrated(outcomes):
     """Llama's prefill is an assumption."""
-    bases = {(outcome.basis, "llama" in outcome.finding.name) for outcome in outcomes}
+    bases = {(outcome.basis, "llama" in outcome.claim.name) for outcome in outcomes}
     assert bases == {(Basis.CALIBRATED, False), (Basis.BOUND, True)}
 
 
 def test_every_known_miss_names_a_point_that_is_evaluated(outcomes):
-    points = {(outcome.finding.name, outcome.at) for outcome in outcomes}
-    listed = {(finding.name, at) for finding in published_findings().findings for at in finding.known_misses}
+    points = {(outcome.claim.name, outcome.at) for outcome in outcomes}
+    listed = {(claim.name, at) for claim in published_claims().claims for at in claim.known_misses}
     assert listed <= points
 
 
-def test_findings_have_names_of_their_own():
-    names = [finding.name for finding in published_findings().findings]
+def test_claims_have_names_of_their_own():
+    names = [claim.name for claim in published_claims().claims]
     assert len(names) == len(set(names))
 
 
@@ -71,7 +71,7 @@ def test_findings_have_names_of_their_own():
     [(True, False, "hit"), (False, False, "miss"), (False, True, "known miss"), (True, True, "unexpected hit")],
 )
 def test_a_verdict_says_whether_it_was_known(holds, known, verdict):
-    finding = published_findings().findings[0]
-    bare = PublishedClaim.model_validate({**finding.model_dump(), "known_misses": {20.0: "why"} if known else {}})
+    claim = published_claims().claims[0]
+    bare = PublishedClaim.model_validate({**claim.model_dump(), "known_misses": {20.0: "why"} if known else {}})
     outcome = ClaimOutcome(bare, 20.0, "TPSU", Basis.CALIBRATED, "1", "2", holds=False)
     assert replace(outcome, holds=holds).verdict == verdict
