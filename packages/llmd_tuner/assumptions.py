@@ -33,11 +33,15 @@ def of_forecast(
     `servers` is how many generate tokens; `forecast_share` and `load_share` are how far figures may be off. Where no
     load was asked for, the forecast is of the most that the deployment carries: less is no surprise then.
     """
+    load: list[Assumption] = []
+    if rate := forecast.offered_requests_per_s:
+        given = targets.requests_per_s is not None
+        basis, side = ("given", "near") if given else (forecast.basis.value, "at most")
+        load.append(Assumption(REQUESTS, AssumptionKind.LOAD, rate, basis, side, load_share * rate))
+    hit_share = forecast.prefix_cache_hit_share or 0.0
     return (
-        *_load(forecast, targets, load_share),
-        *of_lengths(
-            forecast.input_tokens, forecast.output_tokens, load_share, hit_share=forecast.prefix_cache_hit_share or 0.0
-        ),
+        *load,
+        *of_lengths(forecast.input_tokens, forecast.output_tokens, load_share, hit_share=hit_share),
         *_forecast(forecast, servers, forecast_share),
         *of_targets(targets),
     )
@@ -58,14 +62,6 @@ def of_targets(targets: Targets) -> Iterator[Assumption]:
     """Return the promised latencies, as limits of their means in milliseconds."""
     ttft_s, itl_s = targets.ttft_s, targets.itl_s
     yield from latency_limits(None if ttft_s is None else ttft_s * 1000, None if itl_s is None else itl_s * 1000)
-
-
-def _load(forecast: Row, targets: Targets, share: float) -> Iterator[Assumption]:
-    rate = forecast.offered_requests_per_s
-    if rate:
-        given = targets.requests_per_s is not None
-        basis, side = ("given", "near") if given else (forecast.basis.value, "at most")
-        yield Assumption(REQUESTS, AssumptionKind.LOAD, rate, basis, side, share * rate)
 
 
 def _forecast(forecast: Row, servers: int, share: float) -> Iterator[Assumption]:

@@ -10,7 +10,7 @@ efficiency of all-reduce is kept as it was: prompts of one length can't tell it 
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,15 +111,15 @@ def _fit_prefill(points: Sequence[StepTime], busy: Sequence[bool], base: Latency
     links = replace(base, factors=replace(ideal.factors, prefill_compute_efficiency=float("inf")))
     at_work = dict(zip(points, busy, strict=True))
 
-    def overheads(point: StepTime) -> float:
-        return 0.0 if at_work[point] else 1 / point.sequences
-
     def share(point: StepTime) -> float:
         return 1.0 if at_work[point] else _together(point) / point.sequences
 
     overhead_s, slowness = _solve(
         points,
-        lambda point: [overheads(point), share(point) * (_gpu_s(ideal, point) - _gpu_s(links, point))],
+        lambda point: [
+            0.0 if at_work[point] else 1 / point.sequences,
+            share(point) * (_gpu_s(ideal, point) - _gpu_s(links, point)),
+        ],
         lambda point: share(point) * _gpu_s(links, point),
     )
     if slowness <= 0:
@@ -272,7 +272,10 @@ def calibrate(rows: Sequence[Row], model: CatalogueModel, node: NodeHardware, ba
             or too few of either role.
     """
     own = [row for row in rows if row.model in {model.name, model.repository} and row.gpu == node.gpu.product]
-    image = _one_image(own)
+    images = sorted({row.image for row in own if row.image})
+    if len(images) > 1:
+        raise KitError(f"The rows are of several images: {', '.join(images)}.", "Fit one at a time: `--image`.")
+    image = images[0] if images else None
     figures = base
     fitted: list[str] = []
     for role in ROLES:
@@ -290,14 +293,6 @@ def calibrate(rows: Sequence[Row], model: CatalogueModel, node: NodeHardware, ba
     return Calibration(figures.model_copy(update={"image": image, "conditions": None}), tuple(fitted))
 
 
-def _one_image(rows: Sequence[Row]) -> str | None:
-    images = sorted({row.image for row in rows if row.image})
-    if len(images) > 1:
-        listed = ", ".join(images)
-        raise KitError(f"The rows are of several images: {listed}.", "Fit one at a time: `--image`.")
-    return images[0] if images else None
-
-
 def _one_kind(rows: Sequence[Row], image: str | None) -> Conditions:
     """Return the conditions that the servers of all rows were started under; one that only some rows tell is a
     difference.
@@ -308,16 +303,15 @@ def _one_kind(rows: Sequence[Row], image: str | None) -> Conditions:
     every = [conditions_of(row).model_copy(update={"image": image}) for row in rows]
     values = {name: Counter(getattr(conditions, name) for conditions in every) for name in Conditions.model_fields}
     if several := {name: counts for name, counts in values.items() if len(counts) > 1}:
-        listed = "; ".join(f"{name.replace('_', ' ')} {_counts_text(counts)}" for name, counts in several.items())
+        texts: list[str] = []  # `block size 16 (4 rows), not told (2 rows)`
+        for name, counts in several.items():
+            known = sorted(counts.items(), key=lambda item: (item[0] is None, str(item[0])))
+            shown = (f"{'not told' if value is None else value} ({count} rows)" for value, count in known)
+            texts.append(f"{name.replace('_', ' ')} {', '.join(shown)}")
+        listed = "; ".join(texts)
         remedy = f"Fit one kind at a time: {', '.join(f'--only {name}=VALUE' for name in several)}."
         raise KitError(f"The {rows[0].subject} rows were measured under several conditions: {listed}.", remedy)
     return every[0]
-
-
-def _counts_text(counts: Mapping[str | int | None, int]) -> str:
-    """`16 (4 rows), not told (2 rows)`."""
-    known = sorted(counts.items(), key=lambda item: (item[0] is None, str(item[0])))
-    return ", ".join(f"{'not told' if value is None else value} ({count} rows)" for value, count in known)
 
 
 def _with_role(

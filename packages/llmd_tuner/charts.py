@@ -41,24 +41,35 @@ def picture(
     model: str, question: SearchInputs, confidence: Confidence, ranking: Ranking, measured: Sequence[Row] = ()
 ) -> Picture:
     """Return the frontier of all deployments, the curves of the best ones of different kinds, and measured runs."""
-    shown = list({deployment.family: deployment for deployment in _candidates(ranking)}.values())[:MAX_CURVES]
-    curves = [curve_of(question, deployment) for deployment in shown]
-    return Picture(model, question, confidence, ranking, frontier_of(question), curves, measured)
-
-
-def _candidates(ranking: Ranking) -> list[Candidate]:
-    """Return the first deployment, then the best of the other families, an aggregated one early among them."""
     losers = [loser.deployment for loser in ranking.losers]
     aggregated = [deployment for deployment in losers if deployment.family.startswith("agg")]
-    return [*ranking.first[:1], *aggregated[:1], *losers]
+    # The first, then the best of the other families, an aggregated one early among them.
+    candidates = (*ranking.first[:1], *aggregated[:1], *losers)
+    shown = list({deployment.family: deployment for deployment in candidates}.values())[:MAX_CURVES]
+    curves = [curve_of(question, deployment) for deployment in shown]
+    return Picture(model, question, confidence, ranking, frontier_of(question), curves, measured)
 
 
 def scatter(picture: Picture) -> list[ChartSeries]:
     """Return the series of TPSG against TPSU: curves over the load, the frontier with its topologies, measured runs."""
     basis = picture.confidence.basis
-    curves = [ChartSeries(deployment_name(curve[0]), _load_points(curve), basis) for curve in picture.curves if curve]
-    best = ChartSeries("best of all", _frontier_points(picture.frontier), basis)
-    return [*curves, best, *_measured(picture.measured)]
+    series: list[ChartSeries] = []
+    for curve in filter(None, picture.curves):
+        ends = {0, len(curve) - 1}
+        points = [
+            ChartPoint(
+                deployment.tpsu, deployment.tpsg, f"{deployment.requests_per_s:.0f} qps" if place in ends else ""
+            )
+            for place, deployment in enumerate(curve)
+        ]
+        series.append(ChartSeries(deployment_name(curve[0]), points, basis))
+    shown = _thinned(picture.frontier, MAX_POINTS)
+    step = -(-len(shown) // MAX_NAMES)  # names stand at even distances
+    best = [
+        ChartPoint(deployment.tpsu, deployment.tpsg, "" if place % step else deployment_name(deployment))
+        for place, deployment in enumerate(shown)
+    ]
+    return [*series, ChartSeries("best of all", best, basis), *_measured(picture.measured)]
 
 
 def _measured(rows: Sequence[Row]) -> Iterator[ChartSeries]:
@@ -114,25 +125,6 @@ def _latency(picture: Picture, label: str, field: str) -> str:
         if curve
     ]
     return lines_svg(series, title=label.split(",", maxsplit=1)[0], x_label="requests/s", y_label=label)
-
-
-def _load_points(curve: Sequence[Candidate]) -> list[ChartPoint]:
-    """A curve, with the loads at its ends."""
-    ends = {0, len(curve) - 1}
-    return [
-        ChartPoint(deployment.tpsu, deployment.tpsg, f"{deployment.requests_per_s:.0f} qps" if place in ends else "")
-        for place, deployment in enumerate(curve)
-    ]
-
-
-def _frontier_points(frontier: Sequence[Candidate]) -> list[ChartPoint]:
-    """A part of the frontier, with the names of some of its deployments at even distances."""
-    shown = _thinned(frontier, MAX_POINTS)
-    step = -(-len(shown) // MAX_NAMES)
-    return [
-        ChartPoint(deployment.tpsu, deployment.tpsg, "" if place % step else deployment_name(deployment))
-        for place, deployment in enumerate(shown)
-    ]
 
 
 def _thinned(frontier: Sequence[Candidate], most: int) -> Sequence[Candidate]:

@@ -166,7 +166,8 @@ class ServerLatency:
         sizes = self.model.sizes
         full = sizes.full_layers * tokens * (context_tokens + tokens / 2)
         window = sizes.window_layers * min(sizes.window_tokens, context_tokens + tokens) * tokens
-        return tokens * self._prefill_token_s + (full + window) * self._attention_s
+        token_s, attention_s = self._prefill_terms
+        return tokens * token_s + (full + window) * attention_s
 
     def decode_step_s(self, batch: int, context_tokens: float) -> float:
         """Return the time of a step, one token for each of `batch` sequences with a mean context of `context_tokens`,
@@ -177,15 +178,20 @@ class ServerLatency:
         flops = 2 batch parameters / tp.
         """
         sizes = self.model.sizes
-        weights = self._dense_s + (self._experts_s * (1.0 - self._miss**batch) if sizes.experts else 0.0)
+        start_s, dense_s, experts_s, sequence_s, key_value_s = self._step_terms
+        missed = 1.0 - sizes.active_experts / sizes.experts if sizes.experts else 1.0
+        weights_s = dense_s + experts_s * (1.0 - missed**batch)
         full = sizes.full_layers * context_tokens
         window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
-        return self._start_s + weights + batch * (self._sequence_s + (full + window) * self._key_value_s)
+        return start_s + weights_s + batch * (sequence_s + (full + window) * key_value_s)
 
     @cached_property
-    def _prefill_token_s(self) -> float:
-        sizes = self.model.sizes
-        return 2 * sizes.prefill_parameters / self._prefill_flops + self._all_reduce_token_s
+    def _prefill_terms(self) -> tuple[float, float]:
+        """Seconds of each prompt token, and of its attention to each other token in each layer."""
+        sizes, factors = self.model.sizes, self.model.factors
+        flops = self.tensor_parallel_size * factors.prefill_compute_efficiency * self.model.hardware.flops
+        token_s = 2 * sizes.prefill_parameters / flops + self._all_reduce_token_s
+        return token_s, 4 * sizes.attention_heads * sizes.head_dim / flops
 
     @cached_property
     def _all_reduce_token_s(self) -> float:
@@ -203,53 +209,21 @@ class ServerLatency:
         return sent * (shares[-1] if shares else 1.0) / rate
 
     @cached_property
-    def _attention_s(self) -> float:
-        return 4 * self.model.sizes.attention_heads * self.model.sizes.head_dim / self._prefill_flops
-
-    @cached_property
-    def _prefill_flops(self) -> float:
-        return self.tensor_parallel_size * self.model.factors.prefill_compute_efficiency * self.model.hardware.flops
-
-    @cached_property
-    def _start_s(self) -> float:
-        """Seconds of a step before any work: launches of its layers, and what was seen at this size beside them."""
-        fixed = dict(self.model.factors.decode_fixed_s)
-        other = sum(fixed.values()) / len(fixed) if fixed else 0.0
-        layers_s = self.model.factors.decode_layer_s * self.model.sizes.layers
-        return layers_s + fixed.get(self.tensor_parallel_size, other)
-
-    @cached_property
-    def _byte_s(self) -> float:
-        return (
-            self.model.factors.decode_bytes_factor / self.model.hardware.memory_bytes_per_s / self.tensor_parallel_size
-        )
-
-    @cached_property
-    def _dense_s(self) -> float:
-        return self.model.sizes.dense_bytes * self._byte_s
-
-    @cached_property
-    def _experts_s(self) -> float:
-        return self.model.sizes.expert_bytes * self._byte_s
-
-    @cached_property
-    def _miss(self) -> float:
-        """The chance that a token is not routed to a given expert."""
-        return 1.0 - self.model.sizes.active_experts / self.model.sizes.experts
-
-    @cached_property
-    def _key_value_s(self) -> float:
-        """Reading the KV cache of one token of context in one layer that has one."""
-        sizes = self.model.sizes
+    def _step_terms(self) -> tuple[float, float, float, float, float]:
+        """Seconds of a step before any work, of reading dense weights and those of all experts, of each sequence, and of
+        the KV cache of one token of context in one layer that has one.
+        """
+        sizes, factors, hardware = self.model.sizes, self.model.factors, self.model.hardware
+        fixed = dict(factors.decode_fixed_s)
+        other_s = sum(fixed.values()) / len(fixed) if fixed else 0.0
+        start_s = factors.decode_layer_s * sizes.layers + fixed.get(self.tensor_parallel_size, other_s)
+        byte_s = factors.decode_bytes_factor / hardware.memory_bytes_per_s / self.tensor_parallel_size
+        compute = 2 * sizes.decode_parameters / hardware.flops / self.tensor_parallel_size
+        state_s = 2 * sizes.state_bytes * byte_s
+        sequence_s = factors.decode_sequence_s + factors.decode_flops_factor * compute + state_s
         copies = sizes.key_value_copies(self.tensor_parallel_size)
-        return copies * sizes.key_value_bytes_per_token / max(1, sizes.layers - sizes.linear_layers) * self._byte_s
-
-    @cached_property
-    def _sequence_s(self) -> float:
-        factors, sizes = self.model.factors, self.model.sizes
-        compute = 2 * sizes.decode_parameters / self.model.hardware.flops / self.tensor_parallel_size
-        state = 2 * sizes.state_bytes * self._byte_s
-        return factors.decode_sequence_s + factors.decode_flops_factor * compute + state
+        cached = copies * sizes.key_value_bytes_per_token / max(1, sizes.layers - sizes.linear_layers)
+        return start_s, sizes.dense_bytes * byte_s, sizes.expert_bytes * byte_s, sequence_s, cached * byte_s
 
 
 @lru_cache(maxsize=256)
@@ -268,11 +242,6 @@ _IDEAL = Factors(
     transfer_efficiency=1.0,
     handshake_s=0.0,
 )
-
-
-def most_prefill_tokens_per_s(model: LatencyModel, tokens: int, tensor_parallel_size: int) -> float:
-    """Return prompt tokens per second at the peak rate of the GPUs' matrix units, with nothing else to do."""
-    return tokens / ideal(model).server(tensor_parallel_size).prefill_s(tokens)
 
 
 def least_step_s(model: LatencyModel, batch: int, context_tokens: float, tensor_parallel_size: int) -> float:

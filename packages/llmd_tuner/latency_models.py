@@ -52,7 +52,10 @@ def latency_model_of(
     """
     cached = model.kv_cache.bytes_per_token if key_value_bytes_per_token is None else key_value_bytes_per_token
     regions = key_value_regions(model, conditions.release)
-    sizes = _sizes(model, cached, regions, windows_alone=hands_over_windows(conditions.release))
+    # Of a release that is not named, layers with a window are taken to hand all of their cache over.
+    known = None if conditions.release is None else release(conditions.release)
+    windows_alone = known is not None and known.vllm.kv_connector.hybrid_flag is not None
+    sizes = _sizes(model, cached, regions, windows_alone=windows_alone)
     return LatencyModel(sizes, _hardware(model, node), _factors(figures, conditions.quick_reduce or "NONE"))
 
 
@@ -179,14 +182,6 @@ def _decode(figures: DecodeFigures, fit: Fit) -> Iterator[Unphysical]:
         consequence = "a step takes nothing for its layers, so that small batches and other sizes come out too fast"
         remedy = "`llmd-oke tune run --grid full`: small batches of these sizes"
         yield Unphysical("decode", factor, data, consequence, remedy, "sizes")
-
-
-def hands_over_windows(name: str | None) -> bool:
-    """Return whether vLLM of a release hands over the window alone of layers that have one; False where no release is
-    named.
-    """
-    found = None if name is None else release(name)
-    return found is not None and found.vllm.kv_connector.hybrid_flag is not None
 
 
 def key_value_regions(model: CatalogueModel, release: str | None) -> int:

@@ -71,7 +71,15 @@ def rank(question: SearchInputs, most: int = 5, sensitivity: bool = True) -> Ran
             for deployment in result.best_of_families()
             if best is None or deployment.family != best.family
         ),
-        swings=tuple(_swings(question, best)) if best and sensitivity else (),
+        swings=tuple(
+            Swing(name, factor, winner, winner is None or not same(winner, best))
+            for name, vary in _INPUTS.items()
+            for factor in (1 - SWING, 1 + SWING)
+            if (varied := vary(question, factor))
+            for winner in [search(varied).best()]
+        )
+        if best and sensitivity
+        else (),
         # One thing that would have to change, or several together where no single one is enough.
         remedies=() if best else tuple([*_looser_latencies(result), *_less_load(result)] or _together(result)),
     )
@@ -110,15 +118,6 @@ def _why_lost(deployment: Candidate, best: Candidate | None, question: SearchInp
         return f"needs whole nodes of {deployment.gpus_reserved} GPUs instead of {best.gpus_reserved}"
     less = 1 - deployment.capacity_per_s / best.capacity_per_s
     return f"carries {deployment.capacity_per_s:.1f} requests/s within the targets, {less:.0%} less"
-
-
-def _swings(question: SearchInputs, best: Candidate) -> Iterator[Swing]:
-    for name, vary in _INPUTS.items():
-        for factor in (1 - SWING, 1 + SWING):
-            varied = vary(question, factor)
-            if varied is not None:
-                winner = search(varied).best()
-                yield Swing(name, factor, winner, winner is None or not same(winner, best))
 
 
 def _together(result: Search) -> Iterator[str]:

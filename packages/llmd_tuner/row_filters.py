@@ -14,7 +14,7 @@ from llmd_oke.config import Topology
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.values import Entry, required_entry
 
-from llmd_tuner.latency import LatencyModel, least_step_s, most_prefill_tokens_per_s
+from llmd_tuner.latency import LatencyModel, ideal, least_step_s
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import decode_points, requests_per_s
 from llmd_tuner.search_inputs import sizes_of
@@ -115,7 +115,9 @@ def _hardware_bound(row: Row, limits: RowLimits) -> Iterator[RowFinding]:
     rate = requests_per_s(row)
     if row.subject == "prefill" and rate is not None:
         tokens_per_s = rate * row.input_tokens
-        most = most_prefill_tokens_per_s(limits.model, round(row.input_tokens), row.tensor_parallel_size)
+        # At the peak rate of the GPUs' matrix units, with nothing else to do.
+        prompt = round(row.input_tokens)
+        most = prompt / ideal(limits.model).server(row.tensor_parallel_size).prefill_s(prompt)
         if tokens_per_s > most:
             why = f"{tokens_per_s:,.0f} prompt tokens/s, at most {most:,.0f} can be computed: a cache answered"
             yield RowFinding(row, Rule.HARDWARE_BOUND, "rejected", why)
@@ -137,18 +139,12 @@ def _prefix_cache(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
 def _max_num_seqs(row: Row, _limits: RowLimits) -> Iterator[RowFinding]:
     if not row.concurrency or not row.max_num_seqs or row.subject == "prefill":
         return
-    most = row.max_num_seqs * _generating_servers(row)
+    servers = Topology.model_validate(row.topology).servers() if row.topology else {}
+    generating = sum(part.replicas for role, part in servers.items() if role != "prefill")
+    most = row.max_num_seqs * row.copies * (generating if row.topology else 1)
     if row.concurrency > most:
         why = f"{row.concurrency:g} in flight, {most} at a time: the rest waited"
         yield RowFinding(row, Rule.MAX_NUM_SEQS, "rejected" if row.subject == "decode" else "flagged", why)
-
-
-def _generating_servers(row: Row) -> int:
-    """Return how many servers generate tokens, over all copies."""
-    if row.topology is None:
-        return row.copies
-    servers = Topology.model_validate(row.topology).servers()
-    return row.copies * sum(part.replicas for role, part in servers.items() if role != "prefill")
 
 
 def _key_value_cache(row: Row, limits: RowLimits) -> Iterator[RowFinding]:

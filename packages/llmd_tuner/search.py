@@ -12,7 +12,6 @@ from llmd_tuner.families import (
     CONSTRAINTS,
     FINE,
     Aggregated,
-    DeploymentCounts,
     DeploymentFamily,
     Disaggregated,
     ScoredFleet,
@@ -182,26 +181,18 @@ def search(question: SearchInputs) -> Search:
         fleet = fleet_of(family, question.hardware.gpus)
         if not fleet.copies.size:
             continue
-        if question.targets.requests_per_s:
-            scored_fleet, capacity = _at_load(question, family, fleet)
+        if rate := question.targets.requests_per_s:
+            scored_fleet = score_fleet(question, family, fleet, np.full(len(fleet.copies), rate))
+            capacity = np.full(len(fleet.copies), np.nan)  # stays so for what misses a target: few are looked at
+            fine = np.flatnonzero(scored_fleet.worst <= FINE)
+            if fine.size:
+                capacity[fine] = capacities_of(question, family, fleet.at(fine))
         else:  # each at the most that it carries within the targets, or nearly idle where it carries nothing
             capacity = capacities_of(question, family, fleet)
             scored_fleet = score_fleet(question, family, fleet, np.where(capacity > 0, capacity, _IDLE_PER_S))
         scored.append(scored_fleet)
         capacities.append(capacity)
     return Search(question, tuple(scored), tuple(capacities), _order(question, scored, capacities))
-
-
-def _at_load(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> tuple[ScoredFleet, Array]:
-    """Score at the load that is asked for; the capacity of a deployment that misses a target stays NaN: few are looked
-    at.
-    """
-    scored = score_fleet(question, family, fleet, np.full(len(fleet.copies), question.targets.requests_per_s))
-    capacity = np.full(len(fleet.copies), np.nan)
-    fine = np.flatnonzero(scored.worst <= FINE)
-    if fine.size:
-        capacity[fine] = capacities_of(question, family, fleet.at(fine))
-    return scored, capacity
 
 
 def families(question: SearchInputs) -> list[DeploymentFamily]:

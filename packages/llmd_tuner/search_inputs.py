@@ -1,5 +1,6 @@
 """Inputs of a search: the workload, the targets and the GPUs, found by their names in the catalogue."""
 
+import math
 from dataclasses import dataclass, field, fields
 from functools import cache
 
@@ -87,21 +88,16 @@ def parse_targets(text: str) -> Targets:
     values: dict[str, float] = {}
     for part in filter(None, (text_part.strip() for text_part in text.split(","))):
         name, _, value = part.partition("=")
-        number = _positive(value)
-        if name not in names or number is None:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if name not in names or not 0 < number < math.inf:
             raise KitError(f"{part!r} is no target.", f"Accepted: {SLO_FORM}.")
         if names[name] in values:
             raise KitError(f"{name} is there twice.", f"Accepted: {SLO_FORM}.")
         values[names[name]] = number if name == "qps" else number / 1000
     return Targets(**values)
-
-
-def _positive(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0 < number < float("inf") else None
 
 
 def joined(first: Targets, second: Targets) -> Targets:

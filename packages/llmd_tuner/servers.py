@@ -13,7 +13,7 @@ from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from numpy.typing import NDArray
 
-from llmd_tuner.latency import LatencyModel, ServerLatency
+from llmd_tuner.latency import LatencyModel
 from llmd_tuner.waits import scv
 from llmd_tuner.workload import WorkloadClasses
 
@@ -85,7 +85,10 @@ def prefill_server(
 ) -> PrefillServer:
     """Return a prefill server under a workload; a cached prefix is context that costs no computing but attention."""
     server = model.server(tensor_parallel_size)
-    times = [(lengths.weight, _prompt_s(server, workload, lengths.input_tokens)) for lengths in workload.classes]
+    times: list[tuple[float, float]] = []
+    for lengths in workload.classes:
+        cached = round(lengths.input_tokens * workload.prefix_cache_hit_share)
+        times.append((lengths.weight, server.prefill_s(max(1, round(lengths.input_tokens) - cached), cached)))
     return PrefillServer(
         tensor_parallel_size=tensor_parallel_size,
         service_s=workload.mean(time_s for _, time_s in times),
@@ -121,8 +124,3 @@ def _steps(model: LatencyModel, workload: WorkloadClasses, size: int, batch: int
 
 def _rates(workload: WorkloadClasses, batches: Array, itl_s: Array) -> Array:
     return (batches - 1) / (workload.output_tokens * itl_s)
-
-
-def _prompt_s(server: ServerLatency, workload: WorkloadClasses, input_tokens: float) -> float:
-    cached = round(input_tokens * workload.prefix_cache_hit_share)
-    return server.prefill_s(max(1, round(input_tokens) - cached), cached)

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -119,7 +119,9 @@ def read_trace(path: Path) -> WorkloadClasses:
         raise KitError(f"{path} can't be read: {error}") from error
     requests: list[tuple[float, float, float | None]] = []
     wrong: list[str] = []
-    for line, entry in _entries(text, path.suffix == ".csv"):
+    rows: Iterable[tuple[int, Any]] = enumerate(csv.DictReader(StringIO(text)), 2)
+    lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
+    for line, entry in rows if path.suffix == ".csv" else lines:
         try:
             requests.append(_request(entry))
         except (KeyError, TypeError, ValueError) as error:
@@ -132,15 +134,6 @@ def read_trace(path: Path) -> WorkloadClasses:
     times = [time_s for _, _, time_s in requests if time_s is not None]
     span_s = max(times) - min(times) if len(times) == len(requests) else 0.0
     return WorkloadClasses(_condensed(requests), requests_per_s=(len(times) - 1) / span_s if span_s > 0 else None)
-
-
-def _entries(text: str, is_csv: bool) -> Iterator[tuple[int, Any]]:
-    if is_csv:
-        yield from enumerate(csv.DictReader(StringIO(text)), 2)
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            yield number, line
 
 
 def _request(entry: Any) -> tuple[float, float, float | None]:

@@ -1,6 +1,6 @@
 """Comparison of a run's deployments: tables, Markdown, and a page with plots."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from statistics import fmean
@@ -55,24 +55,38 @@ def write(folder: RunFolder) -> list[Row]:
 
     rows = folder.gather()
     comparison = tables(folder, rows)
-    introduction, notes = _introduction(folder.state), _notes(rows)
+    introduction = _introduction(folder.state)
+    files = ((row, (row.origin.file or "").removesuffix("/row.json")) for row in rows)
+    notes = [f"{file}: {'; '.join(row.notes)}" for row, file in files if row.notes]
     title = f"Experiment {folder.path.parent.name}, stack {folder.state.settings.stack}"
-    write_whole(folder.path / MARKDOWN, _markdown(title, introduction, comparison, notes))
+    parts = [f"# {title}", introduction]
+    for heading, table in comparison:
+        marks = ["---:" if numeric else "---" for numeric in table.numeric]
+        lines = [list(table.columns), marks, *([cell.text for cell in row] for row in table.cells)]
+        parts.append(f"## {heading}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+    if notes:
+        parts.append("## Remarks\n\n" + "\n".join(f"- {note}" for note in notes))
+    write_whole(folder.path / MARKDOWN, "\n\n".join(parts) + "\n")
+    by_deployment: dict[str, list[Row]] = {}
+    for row in rows:
+        by_deployment.setdefault(deployment_of(row), []).append(row)
+    plots = (pareto_section(by_deployment), latency_section(by_deployment), _distributions(folder, by_deployment))
     sections = [
         PageSection("What this is", introduction),
         *(PageSection(heading, table=table) for heading, table in comparison),
+        *(section for section in plots if section),
+        *([PageSection("Remarks", "\n\n".join(notes))] if notes else []),
     ]
-    sections += sections_with_charts(folder, rows)
-    if notes:
-        sections.append(PageSection("Remarks", "\n\n".join(notes)))
     write_whole(folder.path / HTML, page(title, sections))
     return rows
 
 
 def tables(folder: RunFolder, rows: Sequence[Row], *, brief: bool = False) -> list[tuple[str, Table]]:
     """Return the table of results, then that of each deployment's difference from the baseline at the same level."""
-    levels = levels_of(rows)
-    metrics = _metrics(rows, brief=brief)
+    by_level = groupby(rows, lambda row: (deployment_of(row), (row.origin.file or "").split("/")[1].rsplit("-s", 1)[0]))
+    levels = {name: list(group) for name, group in by_level}
+    candidates = [METRICS[name] for name in (_BRIEF if brief else (*_BRIEF, *_FURTHER))]
+    metrics = [metric for metric in candidates if any(metric.of(row) is not None for row in rows)]
     comparison = [("Results", _results(levels, metrics, brief=brief))]
     differences = _differences(folder, levels, metrics)
     return [*comparison, (f"Against {baseline_of(folder)}", differences)] if differences.rows else comparison
@@ -85,25 +99,18 @@ def baseline_of(folder: RunFolder) -> str:
     return baseline if baseline in names else names[0]
 
 
-def _metrics(rows: Sequence[Row], *, brief: bool) -> list[Metric]:
-    """Return the metrics that any row has."""
-    candidates = [METRICS[name] for name in (_BRIEF if brief else (*_BRIEF, *_FURTHER))]
-    return [metric for metric in candidates if any(metric.of(row) is not None for row in rows)]
-
-
 def _results(levels: Levels, metrics: Sequence[Metric], *, brief: bool) -> Table:
     further = [] if brief else ["GPUs", "n"]
     columns = ["deployment", "level", *(metric.title for metric in metrics), "failed", "basis", *further]
-    return Table(columns, [_result(*name, rows, metrics)[: len(columns)] for name, rows in levels.items()])
-
-
-def _result(deployment: str, level: str, rows: Sequence[Row], metrics: Sequence[Metric]) -> list[str | Cell]:
-    failed = sum(row.failures for row in rows)
-    values = [_values(rows, metric) for metric in metrics]
-    numbers = [number(fmean(metric_values)) if metric_values else "-" for metric_values in values]
-    failures = Cell(str(failed), "bad" if failed else "")
-    basis = Cell(rows[0].basis.value, "quiet")
-    return [deployment, level, *numbers, failures, basis, str(rows[0].gpus_counted), str(len(rows))]
+    lines: list[list[str | Cell]] = []
+    for (deployment, level), rows in levels.items():
+        failed = sum(row.failures for row in rows)
+        values = [_values(rows, metric) for metric in metrics]
+        numbers = [number(fmean(metric_values)) if metric_values else "-" for metric_values in values]
+        cells = [Cell(str(failed), "bad" if failed else ""), Cell(rows[0].basis.value, "quiet")]
+        further_cells = [] if brief else [str(rows[0].gpus_counted), str(len(rows))]
+        lines.append([deployment, level, *numbers, *cells, *further_cells])
+    return Table(columns, lines)
 
 
 def _values(rows: Sequence[Row], metric: Metric) -> tuple[float, ...]:
@@ -113,22 +120,20 @@ def _values(rows: Sequence[Row], metric: Metric) -> tuple[float, ...]:
 def _differences(folder: RunFolder, levels: Levels, metrics: Sequence[Metric]) -> Table:
     """Compare what was measured in the same way: whole deployments, or servers of one kind."""
     baseline = baseline_of(folder)
-    rows = [
-        [deployment, level, *_changes(rows, others, metrics)]
-        for (deployment, level), rows in levels.items()
-        if deployment != baseline and (others := levels.get((baseline, level))) and others[0].subject == rows[0].subject
-    ]
-    return Table(["deployment", "level", *(metric.title for metric in metrics)], rows)
+    lines: list[list[str | Cell]] = []
+    for (deployment, level), rows in levels.items():
+        others = levels.get((baseline, level))
+        if deployment != baseline and others and others[0].subject == rows[0].subject:
+            changes = (_change(metric, _values(rows, metric), _values(others, metric)) for metric in metrics)
+            lines.append([deployment, level, *changes])
+    return Table(["deployment", "level", *(metric.title for metric in metrics)], lines)
 
 
-def _changes(rows: Sequence[Row], others: Sequence[Row], metrics: Sequence[Metric]) -> Iterator[Cell]:
-    for metric in metrics:
-        own, other = _values(rows, metric), _values(others, metric)
-        change = MetricChange(metric, other, own) if own and other else None
-        yield _change(change) if change and change.relative is not None else Cell("-")
-
-
-def _change(change: MetricChange) -> Cell:
+def _change(metric: Metric, own: tuple[float, ...], other: tuple[float, ...]) -> Cell:
+    """Return the relative change from the baseline's values, with its interval of confidence where there are seeds."""
+    change = MetricChange(metric, other, own) if own and other else None
+    if change is None or change.relative is None:
+        return Cell("-")
     interval = change.relative_interval
     confidence = f" ({interval[0]:+.0%} … {interval[1]:+.0%})" if interval else ""
     return Cell(f"{change.relative:+.0%}{confidence}", _TONES[change.verdict])
@@ -155,51 +160,9 @@ def _moment(iso: str) -> str:
     return datetime.fromisoformat(iso).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
-    """Return one line for each measurement that has remarks."""
-    return [f"{(row.origin.file or '').removesuffix('/row.json')}: {'; '.join(row.notes)}" for row in rows if row.notes]
-
-
-def _markdown(title: str, introduction: str, comparison: Sequence[tuple[str, Table]], notes: Sequence[str]) -> str:
-    parts = [f"# {title}", introduction]
-    parts += [f"## {heading}\n\n{_markdown_table(table)}" for heading, table in comparison]
-    if notes:
-        parts.append("## Remarks\n\n" + "\n".join(f"- {note}" for note in notes))
-    return "\n\n".join(parts) + "\n"
-
-
-def _markdown_table(table: Table) -> str:
-    marks = ["---:" if numeric else "---" for numeric in table.numeric]
-    lines = [list(table.columns), marks, *([cell.text for cell in row] for row in table.cells)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def deployment_of(row: Row) -> str:
     """Return the name of the deployment that a row of a run is about."""
     return (row.origin.file or "").split("/")[0]
-
-
-def level_of(row: Row) -> str:
-    """Return the name of the load level, the same for all seeds and deployments."""
-    return (row.origin.file or "").split("/")[1].rsplit("-s", 1)[0]
-
-
-def levels_of(rows: Sequence[Row]) -> Levels:
-    """Group rows that are in the order of a recipe."""
-
-    def key(row: Row) -> tuple[str, str]:
-        return deployment_of(row), level_of(row)
-
-    return {name: list(group) for name, group in groupby(rows, key)}
-
-
-def sections_with_charts(folder: RunFolder, rows: Sequence[Row]) -> list[PageSection]:
-    """Return one section for each kind of plot that the rows have something for."""
-    by_deployment: dict[str, list[Row]] = {}
-    for row in rows:
-        by_deployment.setdefault(deployment_of(row), []).append(row)
-    sections = (pareto_section(by_deployment), latency_section(by_deployment), _distributions(folder, by_deployment))
-    return [section for section in sections if section]
 
 
 def _distributions(folder: RunFolder, by_deployment: Mapping[str, Sequence[Row]]) -> PageSection | None:
@@ -211,15 +174,12 @@ def _distributions(folder: RunFolder, by_deployment: Mapping[str, Sequence[Row]]
     }
     if len(levels) != 1:
         return None
-    single = [(name, rows[0].basis, _latencies(folder, rows)) for name, rows in by_deployment.items()]
-    ttft = [Samples(name, latencies.ttft_ms, basis) for name, basis, latencies in single]
-    itl = [Samples(name, latencies.itl_ms, basis) for name, basis, latencies in single]
+    ttft, itl = list[Samples](), list[Samples]()
+    for name, rows in by_deployment.items():
+        latencies = Latencies()
+        for row in rows:
+            with (folder.path / (row.origin.file or "")).with_name(REQUESTS_FILE).open(encoding="utf-8") as lines:
+                latencies.add(lines)
+        ttft.append(Samples(name, latencies.ttft_ms, rows[0].basis))
+        itl.append(Samples(name, latencies.itl_ms, rows[0].basis))
     return distribution_section(ttft, itl)
-
-
-def _latencies(folder: RunFolder, rows: Sequence[Row]) -> Latencies:
-    latencies = Latencies()
-    for row in rows:
-        with (folder.path / (row.origin.file or "")).with_name(REQUESTS_FILE).open(encoding="utf-8") as lines:
-            latencies.add(lines)
-    return latencies

@@ -34,49 +34,46 @@ def name_of(stack: str) -> str:
 
 def derive(base: StackConfig, stack: str, models: Sequence[config.ModelConfig]) -> dict[str, Any]:
     """Return the object of a stack that serves `models` in the cluster of the stack `stack`, whose config is `base`."""
+    if isinstance(base.cluster, CreateCluster):
+        # The file and object stores of states call every organization so; elsewhere the stack's full name is given.
+        cluster = {"clusterStack": stack if stack.count("/") == 2 else f"organization/llmd-oke/{stack}"}
+    else:
+        cluster = _dump(base, "cluster" if base.cluster else "cluster_stack")
     return {
         "layer": "serving",
-        **_cluster(base, stack),
-        "gpuPools": [{"name": pool.name, "shape": pool.shape, "size": pool.size} for pool in base.gpu_pools],
+        **cluster,
+        "gpuPools": [pool.model_dump(include={"name", "shape", "size"}) for pool in base.gpu_pools],
         **_common(base, models),
-        "storage": _dump(base.storage),
+        **_dump(base, "storage"),
     }
 
 
 def derive_rehearsed(base: StackConfig, stack: str, models: Sequence[config.ModelConfig], nodes: int) -> dict[str, Any]:
     """Return the object of a rehearsed stack: a local cluster of its own, with so many nodes of the stack's shape."""
-    pool = base.gpu_pools[0]
-    storage = {} if isinstance(base.cluster, CreateCluster) else {"storage": _dump(base.storage)}
+    pool = base.gpu_pools[0].model_dump(include={"name", "shape"})
     return {
         "layer": "all",
         "cluster": {"mode": "existing", "identifier": name_of(stack)},
-        "gpuPools": [{"name": pool.name, "shape": pool.shape, "size": nodes}],
+        "gpuPools": [{**pool, "size": nodes}],
         **_common(base, models),
-        **storage,
+        **({} if isinstance(base.cluster, CreateCluster) else _dump(base, "storage")),
     }
-
-
-def _cluster(base: StackConfig, stack: str) -> dict[str, Any]:
-    if isinstance(base.cluster, CreateCluster):
-        # The file and object stores of states call every organization so; elsewhere the stack's full name is given.
-        full = stack if stack.count("/") == 2 else f"organization/llmd-oke/{stack}"
-        return {"clusterStack": full}
-    return {"cluster": _dump(base.cluster)} if base.cluster else {"clusterStack": base.cluster_stack}
 
 
 def _common(base: StackConfig, models: Sequence[config.ModelConfig]) -> dict[str, Any]:
     return {
-        "rdma": base.rdma,
-        "release": base.release,
-        **({"override": base.override.model_dump(by_alias=True, exclude_none=True)} if base.override else {}),
+        **base.model_dump(include={"rdma", "release"}),
+        **base.model_dump(include={"override"}, by_alias=True, exclude_none=True),
         "namespace": f"{base.namespace[: 36 - len(SUFFIX)]}{SUFFIX}",
         "models": [{**_dump(model), "topology": str(model.topology)} for model in models],
         "smoke": {"where": "client"},  # the program that measures evaluates what changes answers
     }
 
 
-def _dump(part: config.ConfigPart) -> dict[str, Any]:
-    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+def _dump(part: config.ConfigPart, *names: str) -> dict[str, Any]:
+    """Return what is set of a part of a stack file, or of these of its fields, as the file has it."""
+    include = set(names) or None
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True, include=include)
 
 
 def write(project: Path, stack: str, value: dict[str, Any]) -> Path:

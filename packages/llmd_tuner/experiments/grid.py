@@ -89,18 +89,14 @@ def decode_levels(name: GridName, tensor_parallel_size: int, most: int) -> tuple
 
     The largest batch is among them, because no forecast goes beyond what was measured.
     """
-    if name == "full":
-        return _at_most((*_full_decode(tensor_parallel_size), most), most)
-    least = min(grids().adaptive.least_decode, most)
-    return tuple(sorted({least, round((least * most) ** 0.5), most}))
-
-
-def _full_decode(tensor_parallel_size: int) -> tuple[int, ...]:
+    if name == "adaptive":
+        least = min(grids().adaptive.least_decode, most)
+        return tuple(sorted({least, round((least * most) ** 0.5), most}))
     levels = list(grids().full.decode)
     last = levels[-1]
     while levels[-1] * 2 <= last * tensor_parallel_size:
         levels.append(levels[-1] * 2)
-    return tuple(levels)
+    return _at_most((*levels, most), most)
 
 
 def _at_most(levels: Sequence[int], most: int) -> tuple[int, ...]:
@@ -163,12 +159,18 @@ def tuning_recipe(servers: MeasuredServers, grid: GridName, sizes: Sequence[int]
         *(_deployment(servers, size, "decode-only", _name("decode", decode, size)) for size in chosen),
     ]
     listed = ", ".join(f"TP{size}" for size in chosen)
+    longest, output_tokens = math.ceil(servers.workload.longest_input_tokens), math.ceil(servers.workload.output_tokens)
+    # Lengths of decode loads have the workload's mean context.
+    input_tokens = max(1, math.ceil(servers.workload.context_tokens - output_tokens / 2))
     return Recipe(
         description=f"{servers.model.name}: servers that only prefill or only decode, {listed}",
         source="j-pareto, pd-config" if grid == "full" else "",
         model=servers.model.name,
         deployments=tuple(deployments),
-        loads=(*_prefill_loads(servers, prefill), *_decode_loads(servers, decode)),
+        loads=(
+            *_loads(servers, "prefill", prefill, longest, 1),
+            *_loads(servers, "decode", decode, input_tokens, output_tokens),
+        ),
         rehearsal=RehearsalScale(time_scale=grids().rehearsal.time_scale),
     )
 
@@ -203,18 +205,6 @@ def _deployment(servers: MeasuredServers, size: int, subject: Any, load: str) ->
 def _name(role: str, levels: Mapping[int, tuple[int, ...]], size: int) -> str:
     """Return the name of a size's load: one for all sizes, or one for each where their levels differ."""
     return role if len(set(levels.values())) == 1 else f"{role}-tp{size}"
-
-
-def _prefill_loads(servers: MeasuredServers, levels: Mapping[int, tuple[int, ...]]) -> list[RecipeLoad]:
-    input_tokens = math.ceil(servers.workload.longest_input_tokens)
-    return _loads(servers, "prefill", levels, input_tokens, output_tokens=1)
-
-
-def _decode_loads(servers: MeasuredServers, levels: Mapping[int, tuple[int, ...]]) -> list[RecipeLoad]:
-    """Return loads of lengths whose mean context is the workload's."""
-    output_tokens = math.ceil(servers.workload.output_tokens)
-    input_tokens = max(1, math.ceil(servers.workload.context_tokens - output_tokens / 2))
-    return _loads(servers, "decode", levels, input_tokens, output_tokens)
 
 
 def _loads(

@@ -44,6 +44,7 @@ from llmd_oke.catalogue.models import model_name
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.locks import file_lock
 from llmd_oke.operations.smoke import run_context_of, smoke_plan
+from llmd_oke.records import collected
 
 from llmd_tuner.experiments.recipes import RecipeStage
 from llmd_tuner.experiments.runs import FAILURE_FILE, DeploymentRun, RunFolder
@@ -283,34 +284,27 @@ def measure_file(file: Path, progress: Progress) -> int:
 def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -> Row:
     """Return the row of one stage of a deployment."""
     row = smoke_row(result, model=model_name(result.plan.model))
-    alone = assignment.subject != "end-to-end"
+    size = result.plan.topology.servers[0].tensor_parallel_size
+    # The share that a prefix cache answered is by the servers' own counters.
+    cached = change(result.before, result.after, "aggregated", VLLM_COUNTERS.cached_tokens).value
+    prompt_tokens = sum(record.input_tokens for record in result.records if record.succeeded)
+    counted = assignment.subject == "prefill-only" and cached is not None and prompt_tokens
     origin = {
         "tool": TOOL,
         "file": f"{assignment.deployment}/{stage.name}/row.json",
         "run": f"{assignment.recipe}/{assignment.folder.name}",
     }
-    return row.model_copy(
-        update={
-            "subject": _SUBJECTS[assignment.subject],
-            "origin": row.origin.model_copy(update=origin),
-            "tensor_parallel_size": result.plan.topology.servers[0].tensor_parallel_size if alone else None,
-            "gpus_reserved": row.gpus_reserved or row.gpus_counted,
-            "arrival": stage.arrival,
-            "offered_requests_per_s": None if stage.concurrency else stage.level,
-            "seed": stage.seed,
-            "max_num_seqs": assignment.max_num_seqs,
-            "prefix_cache_hit_share": _cached_share(result) if assignment.subject == "prefill-only" else None,
-            "goodput_share": _goodput_share(result, assignment),
-            "price_usd_per_hour": assignment.price_usd_per_hour,
-        }
-    )
-
-
-def _cached_share(result: SmokeResult) -> float | None:
-    """Return the share of the prompts' tokens that a prefix cache answered, by the servers' own counters."""
-    cached = change(result.before, result.after, "aggregated", VLLM_COUNTERS.cached_tokens).value
-    prompt_tokens = sum(record.input_tokens for record in result.records if record.succeeded)
-    return None if cached is None or not prompt_tokens else cached / prompt_tokens
+    named = {
+        "subject": _SUBJECTS[assignment.subject],
+        "origin": row.origin.model_copy(update=origin),
+        "tensor_parallel_size": None if assignment.subject == "end-to-end" else size,
+        "gpus_reserved": row.gpus_reserved or row.gpus_counted,
+        "offered_requests_per_s": None if stage.concurrency else stage.level,
+        "prefix_cache_hit_share": cached / prompt_tokens if counted and cached is not None else None,
+        "goodput_share": _goodput_share(result, assignment),
+    }
+    keys = (*named, "arrival", "seed", "max_num_seqs", "price_usd_per_hour")
+    return row.model_copy(update=collected("row", keys, (stage, assignment), named))
 
 
 def _goodput_share(result: SmokeResult, assignment: DeploymentRun) -> float | None:

@@ -240,7 +240,10 @@ def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options
     shape = catalogue.shape(base.gpu_pools[0].shape)
     if shape is None:
         raise KitError(f"The catalogue has no shape {base.gpu_pools[0].shape}.", f"See llmd-oke check --stack {stack}.")
-    chosen = _chosen(recipe, options.only)
+    names = [deployment.object_name for deployment in recipe.deployments]
+    if unknown := [only for only in options.only if only not in names]:
+        raise KitError(f"The recipe has no deployment {', '.join(unknown)}.", f"It has {', '.join(names)}.")
+    chosen = tuple(item for item in recipe.deployments if not options.only or item.object_name in options.only)
     gpus = options.gpus or _gpus(recipe, chosen, base, shape, rehearsed=options.rehearsed)
     time_scale = options.time_scale or recipe.rehearsal.time_scale
     settings = RunSettings(
@@ -255,13 +258,6 @@ def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options
     if problems := {str(problem): problem for problem in _problems(experiment)}:
         raise InvalidStack(list(problems.values()), recipes.VERDICT)
     return experiment
-
-
-def _chosen(recipe: Recipe, only: Sequence[str]) -> tuple[RecipeDeployment, ...]:
-    names = [deployment.object_name for deployment in recipe.deployments]
-    if unknown := [name for name in only if name not in names]:
-        raise KitError(f"The recipe has no deployment {', '.join(unknown)}.", f"It has {', '.join(names)}.")
-    return tuple(deployment for deployment in recipe.deployments if not only or deployment.object_name in only)
 
 
 def _time_scale(recipe: Recipe, chosen: Sequence[RecipeDeployment], shape: catalogue.Shape, gpus: int) -> float:
@@ -319,15 +315,11 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
                 why += f"; the stack's own models leave {max(0, free)} of its pools"
             accepted = f"--gpus {deployment.gpus} or more, or --only without it"
             yield Problem(f"{path}.topology", str(deployment.topology), accepted, why)
-        else:
-            yield from (_of_deployment(problem, path) for problem in experiment.problems([deployment]))
-
-
-def _of_deployment(problem: Problem, path: str) -> Problem:
-    """The problem of a derived stack in the words of the recipe."""
-    if problem.path.startswith("models[0]"):
-        return replace(problem, path=path + problem.path.removeprefix("models[0]"))
-    return replace(problem, path=f"{path} in the stack: {problem.path}")
+            continue
+        for problem in experiment.problems([deployment]):  # of the derived stack, in the words of the recipe
+            of_model = problem.path.startswith("models[0]")
+            own = problem.path.removeprefix("models[0]") if of_model else f" in the stack: {problem.path}"
+            yield replace(problem, path=f"{path}{own}")
 
 
 def forecast_of(experiment: Experiment, names: Sequence[str], measured: Mapping[str, float]) -> Forecast:

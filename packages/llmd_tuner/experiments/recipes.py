@@ -171,8 +171,10 @@ class Recipe(ConfigPart):
 
     def model_of(self, deployment: RecipeDeployment) -> config.ModelConfig:
         """Return the entry of a stack file that has the deployment."""
-        loads = self.loads_of(deployment)
+        loads, engine = self.loads_of(deployment), deployment.engine
         alone = deployment.subject != "end-to-end"
+        if deployment.subject == "decode-only":
+            engine = engine.model_copy(update={"extra_args": (*engine.extra_args, DECODE_BENCH)})
         return config.ModelConfig(
             model=deployment.model or self.model,
             name=deployment.object_name,
@@ -183,14 +185,8 @@ class Recipe(ConfigPart):
                 input_tokens=max(load.input_tokens for load in loads),
                 output_tokens=max(load.output_tokens for load in loads),
             ),
-            engine=_engine(deployment),
+            engine=engine,
         )
-
-
-def _engine(deployment: RecipeDeployment) -> config.Engine:
-    if deployment.subject != "decode-only":
-        return deployment.engine
-    return deployment.engine.model_copy(update={"extra_args": (*deployment.engine.extra_args, DECODE_BENCH)})
 
 
 class RecipeStage(BaseModel):
@@ -258,10 +254,12 @@ def _stage(load: RecipeLoad, level: float, seed: int, most_requests: int | None)
 
 def recipe_problems(recipe: Recipe) -> list[Problem]:
     """Return all problems of a recipe by itself, whatever stack it is for."""
+    names = [deployment.object_name for deployment in recipe.deployments]
+    baseline = "one of " + ", ".join(names), "there is no such deployment"
     return [
         *_twice([load.name for load in recipe.loads], "loads"),
-        *_twice([deployment.object_name for deployment in recipe.deployments], "deployments"),
-        *_baseline(recipe),
+        *_twice(names, "deployments"),
+        *([] if recipe.baseline in {None, *names} else [Problem("baseline", recipe.baseline, *baseline)]),
         *(problem for i, load in enumerate(recipe.loads) for problem in _load(load, f"loads[{i}]")),
         *(problem for i, deployment in enumerate(recipe.deployments) for problem in _deployment(recipe, deployment, i)),
     ]
@@ -271,12 +269,6 @@ def _twice(names: Sequence[str], key: str) -> Iterator[Problem]:
     for i, name in enumerate(names):
         if (first := names.index(name)) < i:
             yield Problem(f"{key}[{i}].name", name, "a name of its own", f"{key}[{first}] has it already")
-
-
-def _baseline(recipe: Recipe) -> Iterator[Problem]:
-    names = [deployment.object_name for deployment in recipe.deployments]
-    if recipe.baseline is not None and recipe.baseline not in names:
-        yield Problem("baseline", recipe.baseline, "one of " + ", ".join(names), "there is no such deployment")
 
 
 def _load(load: RecipeLoad, path: str) -> Iterator[Problem]:
@@ -304,13 +296,8 @@ def _deployment(recipe: Recipe, deployment: RecipeDeployment, index: int) -> Ite
     if deployment.topology.disaggregated:
         why = f"{deployment.subject} measures servers of one kind by themselves"
         yield Problem(f"{path}.topology", str(deployment.topology), "an aggregated topology, as agg-tp1-1r", why)
-    if deployment.subject == "prefill-only":
-        yield from _longer_than_one_token(recipe, deployment, path)
-
-
-def _longer_than_one_token(recipe: Recipe, deployment: RecipeDeployment, path: str) -> Iterator[Problem]:
     long = [load.name for load in recipe.loads_of(deployment) if load.output_tokens != 1]
-    if long:
+    if deployment.subject == "prefill-only" and long:
         accepted = "loads with outputTokens: 1"
         yield Problem(f"{path}.loads", ", ".join(long), accepted, "a prefill ends with the first token")
 

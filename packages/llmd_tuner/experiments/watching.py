@@ -115,7 +115,12 @@ def watch(
         latest = _add(tally, snapshot, (now_s - read_s) / pace.time_scale)
         read_s = now_s
         why = (tally.unheard,) if tally.unheard else ()
-        yield _seen(tally, evidence, basis), replace(observation(latest, tally.moments[-1:], basis), notes=why)
+        share = remote_prefill(tally.first, tally.last, evidence) if evidence else None
+        if share is not None:  # otherwise nothing has come since servers came, went or could not be read
+            tally.remote_prefill_share = share
+        seen = observation(tally.whole, tally.moments, basis)
+        seen = replace(seen, remote_prefill_share=tally.remote_prefill_share, notes=tuple(_notes(tally)))
+        yield seen, replace(observation(latest, tally.moments[-1:], basis), notes=why)
 
 
 def _read(read: Callable[[], Snapshot], tally: _Tally, now_s: float) -> Snapshot:
@@ -148,14 +153,6 @@ def _add(tally: _Tally, snapshot: Snapshot, seconds: float) -> CounterWindow:
 
 def _pods(snapshot: Snapshot) -> set[str]:
     return {reading.endpoint.pod for reading in snapshot.readings}
-
-
-def _seen(tally: _Tally, evidence: EvidenceSettings | None, basis: Basis) -> CountedObservation:
-    share = remote_prefill(tally.first, tally.last, evidence) if evidence else None
-    if share is not None:  # otherwise nothing has come since servers came, went or could not be read
-        tally.remote_prefill_share = share
-    seen = observation(tally.whole, tally.moments, basis)
-    return replace(seen, remote_prefill_share=tally.remote_prefill_share, notes=tuple(_notes(tally)))
 
 
 def _notes(tally: _Tally) -> Iterator[str]:

@@ -252,14 +252,6 @@ class EngineSimulation:
             self._free_tokens -= self._reserved(request)
             self._pull(request, start_s)
 
-    def _join_ready(self) -> None:
-        ready, batch = self._ready, self._batch
-        while ready and len(batch) < self._max_num_seqs:
-            request = ready.popleft()
-            self.waiting -= 1
-            self._join(request, request.input_tokens - 1, request.output_tokens)
-            self._joined.append(request)
-
     def _join(self, request: Request, context_tokens: int, steps: int) -> None:
         """Let the request decode from the next step on, for `steps` steps."""
         self._context_tokens += context_tokens
@@ -270,8 +262,12 @@ class EngineSimulation:
 
     def _begin(self, now_s: float) -> None:
         """Decide what runs next."""
-        if self._ready:
-            self._join_ready()
+        ready, batch = self._ready, self._batch
+        while ready and len(batch) < self._max_num_seqs:
+            request = ready.popleft()
+            self.waiting -= 1
+            self._join(request, request.input_tokens - 1, request.output_tokens)
+            self._joined.append(request)
         if self._waiting and self._waiting[0].remote:
             self._admit_remote(now_s)
         if self._waiting or self._prefilling:
@@ -279,9 +275,11 @@ class EngineSimulation:
             if chunks:
                 self._begin_mixed(now_s, chunks)
                 return
-        self._busy = bool(self._batch)
-        if self._busy:
-            self._begin_run(now_s)
+        self._busy = bool(batch)
+        if batch:  # decode alone, until the first sequence ends or something comes
+            run = DecodeRun(self._latency, now_s, len(batch), self._context_tokens, batch[0][0] - self._steps)
+            self._run = run
+            self._calendar.at(run.end_s, self._finish_run, (run, run.steps))
 
     def _chunks(self) -> list[tuple[Request, int]]:
         """Return how many tokens of which prompts the next step computes."""
@@ -348,13 +346,6 @@ class EngineSimulation:
             self._end(request)
         else:
             self._join(request, request.input_tokens, request.output_tokens - 1)
-
-    def _begin_run(self, now_s: float) -> None:
-        """Decode alone, until the first sequence ends or something comes."""
-        batch = self._batch
-        run = DecodeRun(self._latency, now_s, len(batch), self._context_tokens, batch[0][0] - self._steps)
-        self._run = run
-        self._calendar.at(run.end_s, self._finish_run, (run, run.steps))
 
     def _shorten(self, run: DecodeRun, now_s: float) -> None:
         """End the run with the step that runs now."""

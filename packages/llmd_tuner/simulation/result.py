@@ -260,7 +260,11 @@ class SimulationResult:
         first = self.rows[0]
         if len(self.rows) == 1:
             return first
-        merged = {name: _mean_quantiles([getattr(row, name) for row in self.rows]) for name in _LATENCIES}
+        merged: dict[str, Quantiles] = {}
+        for latency in _LATENCIES:
+            parts = [getattr(row, latency) for row in self.rows]
+            quantiles = {name: _mean([getattr(part, name) for part in parts]) for name in Quantiles.model_fields}
+            merged[latency] = Quantiles(**quantiles)
         means = {name: _mean([getattr(row, name) for row in self.rows]) for name in (*_RATES, "duration_s")}
         update = {
             **merged,
@@ -279,7 +283,15 @@ class SimulationResult:
         Raises:
             KeyError: rows have no such figure, or it isn't known for this load.
         """
-        return estimate([_figure(row, metric) for row in self.rows])
+        values: list[float] = []
+        for row in self.rows:
+            value: object = row
+            for name in metric.split("."):
+                value = getattr(value, name, None)
+            if not isinstance(value, int | float):
+                raise KeyError(metric)
+            values.append(float(value))
+        return estimate(values)
 
     def goodput_share(self, ttft_ms: float, tpot_ms: float) -> Estimate:
         """Return the share of requests whose time to first token and mean time for each later one are within the
@@ -324,35 +336,6 @@ def row_of(
     )
 
 
-def view_of(run: SimulationRun, window: Window) -> View:
-    """Return the part of a run that counts."""
-    if window == "whole":
-        return run.record.between(0.0, run.record.end_s)
-    sending_s = run.record.sending_s
-    return run.record.between(TRIMMED_SHARE * sending_s, (1 - TRIMMED_SHARE) * sending_s)
-
-
-def mean_use(runs: Sequence[SimulationRun]) -> dict[Role, Use]:
-    """Return the mean use of servers over all runs."""
-    return {
-        role: Use(fmean(run.use[role].busy_share for run in runs), fmean(run.use[role].batch for run in runs))
-        for role in runs[0].use
-    }
-
-
-def _figure(row: Row, metric: str) -> float:
-    value: object = row
-    for name in metric.split("."):
-        value = getattr(value, name, None)
-    if not isinstance(value, int | float):
-        raise KeyError(metric)
-    return float(value)
-
-
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) else None
-
-
-def _mean_quantiles(parts: Sequence[Quantiles]) -> Quantiles:
-    return Quantiles(**{name: _mean([getattr(part, name) for part in parts]) for name in Quantiles.model_fields})

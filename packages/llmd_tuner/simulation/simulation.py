@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from statistics import fmean
 
 from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_base.row import Basis, Row
@@ -24,14 +25,14 @@ from llmd_tuner.simulation.deployment import (
 )
 from llmd_tuner.simulation.engine import Calendar
 from llmd_tuner.simulation.result import (
+    TRIMMED_SHARE,
     SimulationResult,
     SimulationRun,
     Use,
+    View,
     Window,
-    mean_use,
     record,
     row_of,
-    view_of,
 )
 from llmd_tuner.simulation.system import System
 
@@ -72,7 +73,12 @@ def run_once(
     system.calendar.run()
     if not system.answered:
         raise KitError("No request arrived in the time of the simulation.", "Simulate a longer time.")
-    return SimulationRun(seed, record(system.answered, system.gaps), _use(system, deployment))
+    uses: dict[Role, Use] = {}
+    for role in deployment.limits:
+        engines = system.engines(role)
+        total_s = system.calendar.now_s * len(engines)
+        uses[role] = Use(sum(e.busy_s for e in engines) / total_s, sum(e.sequence_s for e in engines) / total_s)
+    return SimulationRun(seed, record(system.answered, system.gaps), uses)
 
 
 def _send_when_due(system: System, requests: Iterator[tuple[float, RequestClass]], end_s: float) -> None:
@@ -101,15 +107,6 @@ def _send_in_a_closed_loop(system: System, requests: Iterator[RequestClass], con
     system.on_answer = lambda: system.calendar.at(system.calendar.now_s, send, None)
     for _ in range(concurrency):
         system.calendar.at(0.0, send, None)
-
-
-def _use(system: System, deployment: SimulatedDeployment) -> dict[Role, Use]:
-    uses: dict[Role, Use] = {}
-    for role in deployment.limits:
-        engines = system.engines(role)
-        total_s = system.calendar.now_s * len(engines)
-        uses[role] = Use(sum(e.busy_s for e in engines) / total_s, sum(e.sequence_s for e in engines) / total_s)
-    return uses
 
 
 def simulate(
@@ -141,11 +138,19 @@ def simulate(
         raise InvalidStack(problems, "the load can't be simulated")
     extent = Extent(duration_s, requests if requests or not isinstance(arrivals, RecordedTimes) else len(workload))
     runs = [run_once(deployment, workload, arrivals, latency_model, extent, seed) for seed in seeds]
-    views = [view_of(run, window) for run in runs]
+    trimmed = TRIMMED_SHARE if window == "steady" else 0.0
+    views: list[View] = []
+    for run in runs:
+        end_s = run.record.sending_s if window == "steady" else run.record.end_s
+        views.append(run.record.between(trimmed * end_s, (1 - trimmed) * end_s))
     if not all(view.duration_s and view.requests for view in views):
         raise KitError("No request arrived in the part of the simulation that counts.", "Simulate a longer time.")
     rows = [row_of(view, run, deployment, arrivals, window, basis) for view, run in zip(views, runs, strict=True)]
-    return SimulationResult(tuple(rows), tuple(views), mean_use(runs))
+    uses: dict[Role, list[Use]] = {role: [run.use[role] for run in runs] for role in runs[0].use}
+    mean: dict[Role, Use] = {}
+    for role, own in uses.items():
+        mean[role] = Use(fmean(use.busy_share for use in own), fmean(use.batch for use in own))
+    return SimulationResult(tuple(rows), tuple(views), mean)
 
 
 def _load_problems(
@@ -158,22 +163,20 @@ def _load_problems(
             why = "a request has at least one token in and one out, and a weight above 0"
             yield Problem(f"workload[{index}]", request_class, "positive numbers", why)
     if isinstance(arrivals, RecordedTimes):
-        yield from _recorded_problems(workload, arrivals)
+        times_s = arrivals.times_s
+        if len(times_s) != len(workload):
+            why = f"there are {len(times_s)} times and {len(workload)} requests"
+            yield Problem("arrivals.times_s", len(times_s), "one time for each request", why)
+        if any(before > after for before, after in itertools.pairwise(times_s)) or any(t < 0 for t in times_s):
+            yield Problem(
+                "arrivals.times_s", None, "ascending times from 0 on", "a request comes before an earlier one"
+            )
         return
     rate = arrivals.concurrency if isinstance(arrivals, ClosedLoopArrivals) else arrivals.requests_per_s
     if rate <= 0:
         yield Problem("arrivals", arrivals, "more than 0", "nothing would ever arrive")
     if (duration_s or 0) <= 0 and (requests or 0) <= 0:
         yield Problem("duration_s", duration_s, "duration_s or requests above 0", "the simulation would have no end")
-
-
-def _recorded_problems(workload: Workload, arrivals: RecordedTimes) -> Iterator[Problem]:
-    times_s = arrivals.times_s
-    if len(times_s) != len(workload):
-        why = f"there are {len(times_s)} times and {len(workload)} requests"
-        yield Problem("arrivals.times_s", len(times_s), "one time for each request", why)
-    if any(before > after for before, after in itertools.pairwise(times_s)) or any(t < 0 for t in times_s):
-        yield Problem("arrivals.times_s", None, "ascending times from 0 on", "a request comes before an earlier one")
 
 
 def _size_problems(deployment: SimulatedDeployment, workload: Workload) -> Iterator[Problem]:

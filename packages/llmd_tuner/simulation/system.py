@@ -227,19 +227,17 @@ class System:
 
     def _pull(self, request: Request, start_s: float) -> None:
         prefill = request.prefill
-        transfer_s = self._transfer_time_s(request.input_tokens, prefill.block_size)
-        prefill.port_free_s = max(start_s, prefill.port_free_s) + transfer_s
+        tokens = request.input_tokens
+        if tokens not in self._transfer_s:
+            transfer_s = self._latency.key_value_transfer_s(tokens, self._rails, prefill.block_size)
+            self._transfer_s[tokens] = transfer_s
+        prefill.port_free_s = max(start_s, prefill.port_free_s) + self._transfer_s[tokens]
         self.calendar.at(prefill.port_free_s, self._pulled, request)
 
     def _pulled(self, request: Request) -> None:
         request.prefill.assigned_tokens -= request.sent_tokens
         request.prefill.release(request)
         request.decode.received(request)
-
-    def _transfer_time_s(self, tokens: int, block_size: int) -> float:
-        if tokens not in self._transfer_s:
-            self._transfer_s[tokens] = self._latency.key_value_transfer_s(tokens, self._rails, block_size)
-        return self._transfer_s[tokens]
 
     def _answered(self, request: Request) -> None:
         request.decode.assigned -= 1
