@@ -297,7 +297,7 @@ class ClusterAutoscalerAddOn:
         self._records.put(with_size(launched, size))
 
     def _grow(self, group: NodeGroup, record: ResourceRecord, pods: Sequence[PodRequest], now_s: float) -> bool:
-        """Request nodes for waiting pods; return whether any waits for nodes of this pool, so that none may be removed."""
+        """Request nodes for waiting pods; return whether any waits for this pool's nodes, so that all have to stay."""
         pool, spec = self._pools[group.pool_id], machine_spec(record, self._records)
         if spec is None:
             return False
