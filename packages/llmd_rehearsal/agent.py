@@ -106,7 +106,6 @@ class Agent:
         await route_services(config.service_cidr)
         await self.fleet.await_api_server()
         await install_crds(self._client, config.definitions)
-        register_kinds(config.definitions)
         await install_objects(self._client, config.objects)
         await self.fleet.add(config.nodes)
         sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
@@ -196,23 +195,16 @@ class Agent:
 
 
 async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, Any]]) -> None:
-    """Create definitions; those that exist already stay as they are."""
+    """Create definitions and register classes for their objects; definitions that exist already stay as they are."""
     for manifest in definitions:
         try:
             await client.create(cast("CustomResourceDefinition", CustomResourceDefinition.from_dict(dict(manifest))))
         except ApiError as error:
             if error.status.code != CONFLICT:
                 raise
-
-
-def register_kinds(definitions: Iterable[Mapping[str, Any]]) -> None:
-    """Register classes for objects of these definitions."""
-    for definition in definitions:
-        spec = definition["spec"]
-        names = spec["names"]
-        make = _MAKERS[spec["scope"]]
+        spec = manifest["spec"]
         for version in spec["versions"]:
-            make(spec["group"], version["name"], names["kind"], names["plural"])
+            _MAKERS[spec["scope"]](spec["group"], version["name"], spec["names"]["kind"], spec["names"]["plural"])
 
 
 async def install_objects(client: AsyncClient, objects: Iterable[Mapping[str, Any]]) -> None:

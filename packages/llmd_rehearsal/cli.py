@@ -24,7 +24,6 @@ from rich.table import Table
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.autoscaling import ScalingTime, keda_parts
 from llmd_rehearsal.cluster_plan import SIMULATED, SIMULATED_PLUGIN, programs_in_pods
-from llmd_rehearsal.deployed_programs import version_differences
 from llmd_rehearsal.engine_project import DEPLOYED
 from llmd_rehearsal.inventory import IN_TESTS, WATCHING, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
@@ -34,7 +33,6 @@ from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from llmd_rehearsal.time_scale import SLOWEST
 
 if TYPE_CHECKING:
-    from llmd_rehearsal.deployed_programs import VersionDifference
     from llmd_rehearsal.release_differences import ObjectDifference
 
 
@@ -84,7 +82,9 @@ def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None
         "stack": prepared.stack,
         "plan": plan_document(prepared.plan),
         **releases_document(prepared.inventory.release),
-        "version_differences": [dataclasses.asdict(difference) for difference in _version_differences(prepared)],
+        "version_differences": [
+            dataclasses.asdict(difference) for difference in prepared.inventory.version_differences(prepared.plan)
+        ],
         "release_differences": [dataclasses.asdict(difference) for difference in _differences(prepared)],
         "programs": {
             name: {"version": program.version, "origin": program.origin, "path": str(program.path)}
@@ -155,8 +155,8 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     if substitution := substitution_text(prepared.inventory.release):
         yield "release", substitution
         yield "differs", "\n".join(map(str, _differences(prepared)))
-    if versions := _version_differences(prepared):
-        yield "versions", "\n".join(map(str, versions))
+    if versions := "\n".join(map(str, prepared.inventory.version_differences(prepared.plan))):
+        yield "versions", versions
     if report:
         yield "report", str(report)
     yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"
@@ -166,11 +166,6 @@ def scaling_text(time: ScalingTime) -> str:
     """Notice about the scaling of servers and its differences from a real stack."""
     version = keda_parts().definitions.version
     return f"KEDA {version} and Kubernetes' own HPA controller, by the rehearsal's Prometheus; {time}"
-
-
-def _version_differences(prepared: Prepared) -> "Sequence[VersionDifference]":
-    """Programs of the stack that are rehearsed in another version, with the reasons."""
-    return version_differences(prepared.plan, prepared.inventory.release, prepared.inventory.programs)
 
 
 def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":

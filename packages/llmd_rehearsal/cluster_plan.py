@@ -110,17 +110,22 @@ def local_cluster_spec(
         scaling_time: how times of scaling pass; None where nothing is scaled.
         versions: those of the programs that run in pods, for whoever asks what runs.
     """
-    scaling_flags = _scaling_flags(scaling_time) if scaling_time else ()
+    scaling_periods_s = (
+        {"sync-period": scaling_time.sync_period_s, "downscale-stabilization": scaling_time.stabilization_s}
+        if scaling_time
+        else {}
+    )
+    scaling_flags = [f"--horizontal-pod-autoscaler-{name}={time_s:g}s" for name, time_s in scaling_periods_s.items()]
     control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes), scaling_flags)
     agent = _agent_config(state, plan, programs, control.pki, (time_scale, probe_time_scale), pod_environment or {})
     agent_text = agent.model_dump_json(indent=2)
     agent_file = state / "agent.json"
     agent_file.write_text(agent_text)
+    shapes = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
     return ClusterSpec(
         processes=(
             *control.processes,
-            _simulator(project, plan, time_scale, startup_s),
-            _outside(project, control.pki),
+            *_simulators(project, plan, control.pki, time_scale, startup_s),
             *_plugins(state, project, programs["helm"], plugin, 1 / scaling_time.speed if scaling_time else 1.0),
             *(_prometheus(state, programs["prometheus"], scaling_time) if _has_prometheus(plan) else []),
             ProcessSpec(
@@ -135,7 +140,7 @@ def local_cluster_spec(
         nameserver=control_plane.DNS_SERVICE,
         facts={
             "agent_digest": hashlib.sha256(agent_text.encode()).hexdigest(),
-            "shapes_digest": _shapes_digest(plan),
+            "shapes_digest": hashlib.sha256("".join(shapes).encode()).hexdigest(),
             "nodes": str(len(agent.nodes)),
             "kubernetes_plugin": str(plugin),
             PROGRAMS: " ".join(f"{name}={version}" for name, version in (versions or {}).items()),
@@ -210,34 +215,25 @@ def _node(plan: Plan, node: PlacedNode) -> NodeConfig:
     )
 
 
-def _shapes_digest(plan: Plan) -> str:
-    """Digest of the project's entries that describe nodes."""
-    digests = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
-
-
-def _simulator(project: Path, plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
+def _simulators(
+    project: Path, plan: Plan, keys: Pki, time_scale: float, startup_s: float | None
+) -> tuple[ProcessSpec, ProcessSpec]:
+    """Return the processes that stand for all vLLM servers, and for the hosts outside that models come from."""
     options = (
         *("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(time_scale)),
         *("--project", str(project)),
     )
     startup = () if startup_s is None else ("--startup-seconds", str(startup_s))
     argv = (sys.executable, "-m", "llmd_rehearsal.vllm", *options, *startup, "--shape", plan.pools[0].shape.name)
-    return ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz"))
-
-
-def _outside(project: Path, keys: Pki) -> ProcessSpec:
-    command = (sys.executable, "-m", "llmd_rehearsal.model_server", "--address", control_plane.NODE_ADDRESS)
-    argv = (
-        *command,
-        "--project",
-        str(project),
-        "--certificate",
-        str(keys.outside.certificate),
-        "--key",
-        str(keys.outside.key),
+    outside = (
+        *(sys.executable, "-m", "llmd_rehearsal.model_server", "--address", control_plane.NODE_ADDRESS),
+        *("--project", str(project)),
+        *("--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key)),
     )
-    return ProcessSpec("outside", argv, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS))
+    return (
+        ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz")),
+        ProcessSpec("outside", outside, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS)),
+    )
 
 
 def _plugins(
@@ -277,12 +273,6 @@ def programs_in_pods(plan: Plan) -> tuple[str, ...]:
 def _has_prometheus(plan: Plan) -> bool:
     """Tell whether Prometheus runs; scaling needs one too."""
     return plan.monitoring is not None or is_scaled(plan)
-
-
-def _scaling_flags(time: ScalingTime) -> tuple[str, ...]:
-    """The HPA controller's, for times that pass so."""
-    flags = {"sync-period": time.sync_period_s, "downscale-stabilization": time.stabilization_s}
-    return tuple(f"--horizontal-pod-autoscaler-{name}={seconds:g}s" for name, seconds in flags.items())
 
 
 def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[ProcessSpec]:

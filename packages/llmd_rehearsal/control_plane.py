@@ -329,15 +329,15 @@ def prepare_pki(folder: Path, outside_names: Sequence[str] = ("outside.invalid",
     clients = (pki.admin, pki.controller_manager, pki.scheduler, pki.front_proxy)
     pairs = (pki.authority, pki.api_server, pki.outside, pki.in_pods, *clients)
     files = [path for pair in (*pairs, pki.service_accounts) for path in (pair.certificate, pair.key)]
-    if not all(path.is_file() for path in files) or _ends_within_a_day(pki.authority.certificate):
+    is_valid = False
+    if all(path.is_file() for path in files):
+        authority = x509.load_pem_x509_certificate(pki.authority.certificate.read_bytes())
+        is_valid = authority.not_valid_after_utc > datetime.now(UTC) + _MARGIN
+    if not is_valid:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         _generate(pki, outside_names)
     return pki
-
-
-def _ends_within_a_day(certificate: Path) -> bool:
-    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc <= datetime.now(UTC) + _MARGIN
 
 
 def _generate(pki: Pki, outside_names: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from typing import Any, Protocol, TypeAlias, cast
@@ -152,23 +152,21 @@ def device_rules() -> DeviceRules:
 
 def node_devices(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> NodeDevices:
     """Quantities and labels that a node shows at the moment."""
-    labels = dict(_labels(node, objects, rules))
-    labelled = NodeFacts(node.name, {**node.labels, **labels}, node.taints, node.devices)
-    shown = {device for device in node.devices if _is_provided(device, labelled, objects, rules)}
+    labels: dict[str, str] = {}
+    for label_rule in rules.labels:
+        fitting = [device for device in node.devices if fnmatchcase(device, label_rule.device)]
+        if fitting and all(_is_met(need, fitting[0], node, objects) for need in label_rule.needs):
+            labels |= label_rule.labels
+    labelled = replace(node, labels={**node.labels, **labels})
+    shown = {
+        device
+        for device in node.devices
+        for rule in rules.devices
+        if fnmatchcase(device, rule.device)
+        if any(all(_is_met(need, device, labelled, objects) for need in item.needs) for item in rule.providers)
+    }
     devices = {device: quantity if device in shown else "0" for device, quantity in node.devices.items()}
     return NodeDevices(devices, labels)
-
-
-def _labels(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> Iterator[tuple[str, str]]:
-    for rule in rules.labels:
-        fitting = [device for device in node.devices if fnmatchcase(device, rule.device)]
-        if fitting and all(_is_met(need, fitting[0], node, objects) for need in rule.needs):
-            yield from rule.labels.items()
-
-
-def _is_provided(device: str, node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> bool:
-    providers = [provider for rule in rules.devices if fnmatchcase(device, rule.device) for provider in rule.providers]
-    return any(all(_is_met(need, device, node, objects) for need in provider.needs) for provider in providers)
 
 
 def _is_met(need: Need, device: str, node: NodeFacts, objects: ClusterObjects) -> bool:
@@ -184,17 +182,15 @@ def _is_met(need: Need, device: str, node: NodeFacts, objects: ClusterObjects) -
 def _fits(obj: Obj, need: ObjectNeed, device: str, node: NodeFacts) -> bool:
     named = not need.name or _at(obj, ("metadata", "name")) == need.name
     equal = all(_at(obj, path.split(".")) == value for path, value in need.equals.items())
+    selector: Any = _at(obj, need.selects_node_by) if need.selects_node_by else {}
     return (
         named
         and equal
-        and (not need.selects_node_by or _selects(_at(obj, need.selects_node_by), node))
+        and isinstance(selector, Mapping)
+        and cast("Obj", selector).items() <= node.labels.items()
         and (not need.tolerates_by or tolerates(_at(obj, need.tolerates_by) or (), node.taints))
         and (not need.names_device_by or f"{need.device_prefix}{_at(obj, need.names_device_by)}" == device)
     )
-
-
-def _selects(selector: Any, node: NodeFacts) -> bool:
-    return isinstance(selector, Mapping) and cast("Obj", selector).items() <= node.labels.items()
 
 
 def tolerates(tolerations: Sequence[Obj], taints: Sequence[Obj]) -> bool:
@@ -214,17 +210,6 @@ def _covers(toleration: Obj, taint: Obj) -> bool:
 def _has_condition(obj: Obj, type_: str) -> bool:
     conditions = _at(obj, ("status", "conditions")) or ()
     return any(condition["type"] == type_ and condition["status"] == "True" for condition in conditions)
-
-
-def _is_one_of(pod: Pod, by_labels: Sequence[Mapping[str, str]]) -> bool:
-    pod_labels = texts(metadata(pod), "labels")
-    return any(labels.items() <= pod_labels.items() for labels in by_labels)
-
-
-def _as_object(pod: Pod) -> Obj:
-    """A pod as the API server writes it."""
-    written: Any = pod
-    return written.to_dict()
 
 
 def _has_labels(obj: Obj, labels: Mapping[str, str]) -> bool:
@@ -316,16 +301,20 @@ class DeviceProvider:
         needs = list(self._rules.needs())
         on_node = [need.pod_on_node for need in needs if need.pod_on_node is not None]
         deployments = [need.deployment for need in needs if need.deployment is not None]
+        pods = [
+            pod
+            for pod in self._pods
+            if any(labels.items() <= texts(metadata(pod), "labels").items() for labels in on_node)
+        ]
         return ClusterObjects(
-            pods=[_as_object(pod) for pod in self._pods if _is_one_of(pod, on_node)],
+            pods=[pod.to_dict() for pod in pods],
             deployments=[
-                deployment for labels in deployments for deployment in await self._labelled(Deployment, labels)
+                item.to_dict()
+                for labels in deployments
+                async for item in self._client.list(Deployment, namespace="*", labels={**labels})
             ],
             objects={name: await self._custom(resource) for name, resource in self._kinds.items()},
         )
-
-    async def _labelled(self, kind: Any, labels: Mapping[str, str]) -> list[Obj]:
-        return [item.to_dict() async for item in self._client.list(kind, namespace="*", labels=dict(labels))]
 
     async def _custom(self, kind: Any) -> list[dict[str, Any]]:
         """The objects of a kind; none where it has no definition."""

@@ -1,19 +1,33 @@
-"""Programs, charts and definitions that a rehearsal has; they decide on the release that it runs."""
+"""Programs, charts and definitions that a rehearsal has; they decide on the release that it runs.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+A program's version stands once: in the release, container image, chart or definition that a stack deploys. What a
+rehearsal runs is held to it by `values/rehearsal/programs.yaml`, where a difference has its reason.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 from llmd_oke import catalogue
-from llmd_oke.catalogue import Release
-from llmd_oke.catalogue import releases as catalogue_releases
-from llmd_oke.catalogue.releases import CrdFiles
+from llmd_oke.catalogue.operators import operator
+from llmd_oke.catalogue.releases import CrdFiles, ImageProgram, Release
+from llmd_oke.catalogue.serving import scaling
+from llmd_oke.planning import Plan
+from llmd_oke.planning.monitoring import OPERATOR as MONITORING
 
 from llmd_rehearsal.control_plane import PROGRAMS as CONTROL_PLANE
 from llmd_rehearsal.kubernetes_plugin import charts
-from llmd_rehearsal.programs import LocalProgram, ensure, locate, module_folder, why_unbuildable
+from llmd_rehearsal.programs import (
+    LocalProgram,
+    ensure,
+    locate,
+    module_folder,
+    program_definition,
+    why_unbuildable,
+)
 
 ENGINE = ("pulumi", "helm")
 IN_PODS = ("epp", "pd-sidecar", "envoy")
@@ -28,6 +42,8 @@ FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
 
 IN_TESTS = ("actionlint", "llm-d-inference-sim", "promtool", "registry", *BEHIND_GATEWAY, *WATCHING, *FOLLOWING)
 HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+_PROMETHEUS_IMAGE = ("prometheus", "prometheusSpec", "image")
 
 
 @dataclass(frozen=True)
@@ -43,8 +59,22 @@ class ReleaseChoice:
 
 
 @dataclass(frozen=True)
+class VersionDifference:
+    """A program that a rehearsal runs in another version than a stack; `deployed` is None where no stack deploys it."""
+
+    program: str
+    rehearsed: str
+    deployed: str | None
+    because: str
+
+    def __str__(self) -> str:
+        instead = "" if self.deployed is None else f" in place of {self.deployed}"
+        return f"{self.program} {self.rehearsed}{instead}: {self.because}"
+
+
+@dataclass(frozen=True)
 class Inventory:
-    """Programs by name, and the release whose router they are."""
+    """Programs by name, and the choice of the release whose router they are, with the stack's overrides."""
 
     release: ReleaseChoice
     programs: Mapping[str, LocalProgram]
@@ -54,7 +84,7 @@ class Inventory:
         return {name: program.path for name, program in self.programs.items()}
 
     def link_engine(self, folder: Path) -> Path:
-        """A folder for PATH that has the engine's programs and nothing else."""
+        """Return a folder for PATH that has the engine's programs and nothing else."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in ENGINE:
             link = folder / name
@@ -62,9 +92,54 @@ class Inventory:
             link.symlink_to(self.programs[name].path)
         return folder
 
+    def version_differences(self, plan: Plan) -> Iterator[VersionDifference]:
+        """Yield the programs that are in another version than the stack would deploy, with the reasons."""
+        asked, used = self.release.asked, self.release.used
+        versions = {name: _release_version(name, asked) for name in IN_PODS}
+        if plan.monitoring is not None and plan.monitoring.install:
+            versions |= dict.fromkeys(WATCHING, _prometheus())
+        versions |= dict.fromkeys(FOLLOWING, scaling().definitions.version)
+        stands_in = f"{used.name} stands in for {asked.name}" if used.name != asked.name else ""
+        reasons = {program.name: stands_in for program in _release_programs(asked)}
+        if plan.override.proxy_image is not None:
+            reasons["envoy"] = "`override.proxyImage` of the stack file"
+        for program in self.programs.values():
+            definition, deployed = program_definition(program.name), versions.get(program.name)
+            if definition.not_deployed is not None:
+                yield VersionDifference(program.name, program.version, None, definition.not_deployed)
+            elif deployed not in {None, program.version}:
+                because = (
+                    definition.differs.get(deployed or "") or reasons.get(program.name) or f"from {program.origin}"
+                )
+                yield VersionDifference(program.name, program.version, deployed, because)
+
+
+def deployed_versions() -> dict[str, dict[str, str]]:
+    """Return the versions that stacks deploy, by program and by the kit's record that has them."""
+    return {
+        **{name: {release.name: _release_version(name, release) for release in _releases()} for name in IN_PODS},
+        **{name: {"Prometheus": _prometheus()} for name in (*WATCHING, "promtool")},
+        **{name: {"KEDA": scaling().definitions.version} for name in FOLLOWING},
+    }
+
+
+def _release_version(program: str, release: Release) -> str:
+    if program == "envoy":  # of a tag such as `distroless-v1.40.0`
+        tag = release.proxy.image.tag
+        match = _VERSION.search(tag)
+        return f"v{match[0].removeprefix('v')}" if match else tag
+    return next(item.version for item in _release_programs(release) if item.name == program)
+
+
+def _prometheus() -> str:
+    """Return Prometheus' version as that of its Go module: 0.312.0 for 3.12.0 (prometheus/prometheus, RELEASE.md)."""
+    tag = next(place.image.tag for place in operator(MONITORING).images if place.at == _PROMETHEUS_IMAGE)
+    match = _VERSION.search(tag)
+    return tag if match is None else f"v0.{match[1]}{match[2]:0>2}.{match[3]}"
+
 
 def take_inventory(release: Release, progress: Progress, further: Sequence[str] = ()) -> Inventory:
-    """Everything that a stack of that release needs, and `further` programs, found or built.
+    """Find or build all that a stack of that release needs, and `further` programs.
 
     Raises:
         KitError: something can't be had; names all of it, each with the command that installs it.
@@ -96,22 +171,21 @@ def fetch_charts(progress: Progress) -> None:
         module_folder(module.name, module.version, progress)
 
 
-def _why_missing(program: catalogue_releases.ImageProgram) -> str | None:
+def _why_missing(program: ImageProgram) -> str | None:
     """Reason why a release's program is neither on this machine nor can be built on it; None where it is or can."""
     if locate(program.name, program.version) is not None:
         return None
     return why_unbuildable(program.name, program.version)
 
 
-def choose_release(desired: Release, missing: Callable[[catalogue_releases.ImageProgram], str | None]) -> ReleaseChoice:
-    """The nearest release that is `missing` none of its programs; between equals the older one.
+def choose_release(desired: Release, missing: Callable[[ImageProgram], str | None]) -> ReleaseChoice:
+    """Return the nearest release that is `missing` none of its programs; between equals the older one.
 
     Raises:
         KitError: no release has its programs.
     """
-    releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     because = ""
-    for release in sorted(releases, key=lambda release: (abs(release.order - desired.order), release.order)):
+    for release in sorted(_releases(), key=lambda release: (abs(release.order - desired.order), release.order)):
         reasons = list(filter(None, map(missing, _release_programs(release))))
         if not reasons:
             return ReleaseChoice(desired, release, because)
@@ -119,6 +193,10 @@ def choose_release(desired: Release, missing: Callable[[catalogue_releases.Image
     raise KitError("No release's endpoint picker and routing sidecar can be had on this machine.", because)
 
 
-def _release_programs(release: Release) -> tuple[catalogue_releases.ImageProgram, ...]:
-    """The programs of a release that the rehearsal runs for real."""
+def _releases() -> list[Release]:
+    return [release for name in catalogue.release_names() if (release := catalogue.release(name))]
+
+
+def _release_programs(release: Release) -> tuple[ImageProgram, ...]:
+    """Return the programs of a release that the rehearsal runs for real: endpoint picker and routing sidecar."""
     return release.endpoint_picker.program, release.routing_sidecar.program

@@ -13,9 +13,16 @@ from llmd_oke.values import values_folder
 from llmd_rehearsal import programs
 from llmd_rehearsal.autoscaling import keda_parts
 from llmd_rehearsal.cluster_plan import programs_in_pods
-from llmd_rehearsal.deployed_programs import deployed_versions, version_differences
 from llmd_rehearsal.front_door import gateway_parts
-from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING, ReleaseChoice
+from llmd_rehearsal.inventory import (
+    BEHIND_GATEWAY,
+    FOLLOWING,
+    IN_PODS,
+    WATCHING,
+    Inventory,
+    ReleaseChoice,
+    deployed_versions,
+)
 from llmd_rehearsal.programs import LocalProgram, ProgramDefinition, pinned_modules
 
 PROGRAMS = programs.definitions().programs
@@ -94,7 +101,7 @@ def told(changes: dict[str, Any], **versions: str) -> list[str]:
         name: LocalProgram(name, Path(name), versions.get(name, deployed.get(name, PROGRAMS[name].version)), "PATH")
         for name in names
     }
-    return [str(item) for item in version_differences(plan, choice, located)]
+    return [str(item) for item in Inventory(choice, located).version_differences(plan)]
 
 
 def test_a_rehearsal_of_the_deployed_versions_tells_no_difference():
