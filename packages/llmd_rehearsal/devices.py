@@ -300,19 +300,20 @@ class DeviceProvider:
         """Objects that the rules name, which are a small part of a large cluster."""
         needs = list(self._rules.needs())
         on_node = [need.pod_on_node for need in needs if need.pod_on_node is not None]
-        deployments = [need.deployment for need in needs if need.deployment is not None]
-        pods = [
-            pod
+        need_labels = [need.deployment for need in needs if need.deployment is not None]
+        pods: list[Any] = [
+            pod.to_dict()
             for pod in self._pods
             if any(labels.items() <= texts(metadata(pod), "labels").items() for labels in on_node)
         ]
+        deployments: list[Any] = [
+            item.to_dict()
+            for labels in need_labels
+            async for item in self._client.list(Deployment, namespace="*", labels={**labels})
+        ]
         return ClusterObjects(
-            pods=[pod.to_dict() for pod in pods],
-            deployments=[
-                item.to_dict()
-                for labels in deployments
-                async for item in self._client.list(Deployment, namespace="*", labels={**labels})
-            ],
+            pods=pods,
+            deployments=deployments,
             objects={name: await self._custom(resource) for name, resource in self._kinds.items()},
         )
 

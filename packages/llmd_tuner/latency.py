@@ -210,8 +210,8 @@ class ServerLatency:
 
     @cached_property
     def _step_terms(self) -> tuple[float, float, float, float, float]:
-        """Seconds of a step before any work, of reading dense weights and those of all experts, of each sequence, and of
-        the KV cache of one token of context in one layer that has one.
+        """Seconds of a step before any work, of reading dense weights and those of all experts, of each sequence, and
+        of the KV cache of one token of context in one layer that has one.
         """
         sizes, factors, hardware = self.model.sizes, self.model.factors, self.model.hardware
         fixed = dict(factors.decode_fixed_s)
