@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -30,6 +31,7 @@ from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.resources.core_v1 import Pod
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
+from llmd_oke import planning
 from llmd_oke.operations import drift, guards
 from llmd_oke.operations.backend import remove_unfinished
 from llmd_oke.operations.locks import file_lock
@@ -134,7 +136,7 @@ def run(
     plugins = plugins_from_environment()
     require_plugins(plugins)
     started_s = time.monotonic()
-    loading = _start_loading(modules)
+    loading = _start_loading(modules, project, stack)
     reporter = EventReporter(progress, is_preview=operation == "preview")
     steps = StepRecorder(reporter.hear)
     workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading, prelude))
@@ -183,14 +185,19 @@ class EngineStack(automation.Stack):
         return automation.UpdateSummary("update", datetime.now(UTC), "", {}, {}, "succeeded")
 
 
-def _start_loading(modules: Sequence[str]) -> threading.Thread:
-    """Import modules beside the engine's start: Pulumi's packages take a second, 0.31 s of it to collect nothing."""
+def _start_loading(modules: Sequence[str], project: Path, stack: str) -> threading.Thread:
+    """Import modules and read the kit's data beside the engine's start: Pulumi's packages take a second, 0.31 s of it
+    to collect nothing.
+    """
 
     def load() -> None:
-        if modules:
-            gc.disable()
+        if not modules:
+            return
+        gc.disable()
         for module in modules:
             import_module(module)
+        with suppress(KitError):  # the program says the same
+            planning.plan_stack_file(project, stack)
 
     thread = threading.Thread(target=load, daemon=True)
     thread.start()

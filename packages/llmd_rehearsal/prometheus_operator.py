@@ -183,7 +183,8 @@ def exposition(nodes: Mapping[str, NodeState], restarts: Iterable[tuple[str, str
     for node, state in nodes.items():
         lines += [f'kube_node_spec_taint{{node="{node}",key="{key}"}} 1' for key in state.taints]
         lines += [
-            f'oke_npd_check_status_code{{instance="{node}",check="gpu-count"}} {int(state.fault is Fault.DEAD_GPU)}'
+            f'oke_npd_check_status_code{{instance="{node}",check="gpu-count"}} {int(state.fault is Fault.DEAD_GPU)}',
+            f'oke_npd_check_last_run_timestamp_seconds{{instance="{node}",check="gpu-count"}} {now_s}',
         ]
         for index in range(state.gpus):
             changed = _changed(state.fault if index == FAULTY_PORT else None, now_s)

@@ -348,10 +348,19 @@ def _run_engine(prepared: Prepared, operation: str, options: Sequence[str], prog
 
 CREATED_CLUSTER_MODULES = (
     "llmd_oke.program.cluster",
+    "pulumi_oci.containerengine.addon",
     "pulumi_oci.containerengine.cluster",
     "pulumi_oci.containerengine.node_pool",
+    "pulumi_oci.core.compute_cluster",
+    "pulumi_oci.core.default_security_list",
+    "pulumi_oci.core.nat_gateway",
     "pulumi_oci.core.network_security_group_security_rule",
+    "pulumi_oci.core.route_table",
+    "pulumi_oci.core.security_list",
+    "pulumi_oci.core.service_gateway",
+    "pulumi_oci.core.subnet",
     "pulumi_oci.core.vcn",
+    "pulumi_oci.identity.policy",
 )
 """Modules of every program that creates a cluster; the modules of OCI's package bring the types of all of it."""
 
