@@ -273,7 +273,7 @@ def _objects(client: Client, kind: str) -> list[Tree]:
 
 def _once(client: Client, folder: Path, kubeconfig: Path, faults: Faults, interval_s: float) -> None:
     nodes = dict(_nodes(client.list(Node), faults))
-    _Exporters.text = exposition(nodes, _restarts(client.list(Pod, namespace="*")), time.monotonic())
+    _Exporters.text = exposition(nodes, _restarts(client.list(Pod, namespace="*")), time.time())
     jobs = scrape_configs(_objects(client, "PodMonitor"), _objects(client, "ServiceMonitor"), kubeconfig)
     rules = rule_file(_objects(client, "PrometheusRule"), interval_s)
     files = {CONFIG_FILE: config(jobs, folder, interval_s), RULES_FILE: rules}
