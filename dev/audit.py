@@ -23,6 +23,7 @@ from typing import TypeVar
 
 import httpx2
 import yaml
+from llmd_base.records import document
 from pydantic import BaseModel, ValidationError
 
 DATABASE = "https://api.osv.dev"
@@ -344,7 +345,7 @@ class Database:
 
 
 def _question(package: Package) -> dict[str, object]:
-    return {"package": {"name": package.name, "ecosystem": package.ecosystem}, "version": package.version}
+    return {"package": document("name ecosystem", package), "version": package.version}
 
 
 def _read(type_: type[Answer], text: str) -> Answer:

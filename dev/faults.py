@@ -32,6 +32,7 @@ from typing import Any, Literal, get_args
 from bench_projects import with_change
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
+from llmd_base.records import document
 from llmd_bench.files import read_rows
 from llmd_oke.operations.locks import until
 from llmd_rehearsal import rehearsal
@@ -464,7 +465,7 @@ def table(outcomes: list[FaultOutcome]) -> str:
 
 def as_json(outcomes: list[FaultOutcome]) -> str:
     """Return all outcomes as JSON."""
-    rows = [{**asdict(outcome), "outcome": outcome.outcome, "recovered": outcome.recovered} for outcome in outcomes]
+    rows = [{**asdict(outcome), **document("outcome recovered", outcome)} for outcome in outcomes]
     return json.dumps({"basis": "measured", "faults": rows}, indent=2)
 
 

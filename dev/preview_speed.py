@@ -21,6 +21,7 @@ import plain_program
 from bench_projects import BenchProject, project_copy, with_change
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
+from llmd_base.records import document
 from llmd_oke import planning
 from llmd_oke.config import read
 from llmd_oke.config.model import MAX_COPIES
@@ -152,8 +153,8 @@ class Result:
 
 
 def _timing(timing: Timing) -> dict[str, object]:
-    more = {"min_s": timing.min_s, "median_s": timing.median_s, "s_per_100_resources": timing.s_per_100_resources}
-    return {**asdict(timing), **{name: round(value, 3) for name, value in more.items()}}
+    figures = document("min_s median_s s_per_100_resources", timing)
+    return {**asdict(timing), **{name: round(value, 3) for name, value in figures.items()}}
 
 
 def same_project(source: Path, stack: str, folder: Path) -> BenchProject:

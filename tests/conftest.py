@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from llmd_oke.cli import console
 from llmd_oke.values import open_project
 from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED
-from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS, WATCHING
+from llmd_rehearsal.downloads import MIRROR, NO_DOWNLOADS
+from llmd_rehearsal.inventory import CHARTS, CONTROL_PLANE, ENGINE, IN_PODS, WATCHING
 from llmd_rehearsal.programs import locate
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -77,11 +78,12 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until tests are collected
     for name, value in SELDOM_COLLECTED.items():  # of engines and control planes that tests start
         os.environ.setdefault(name, value)
+    os.environ[MIRROR] = NO_DOWNLOADS
     if _FOLDER in os.environ:
         return
     folder = Path(tempfile.mkdtemp(prefix="llmd-oke-programs-"))
     config.add_cleanup(lambda: shutil.rmtree(folder))
-    for name in (*CONTROL_PLANE, *ENGINE, *IN_PODS, *WATCHING):
+    for name in (*CONTROL_PLANE, *ENGINE, *CHARTS, *IN_PODS, *WATCHING):
         if program := locate(name):
             (folder / name).symlink_to(program.path)
     os.environ[_FOLDER] = str(folder)

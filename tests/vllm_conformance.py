@@ -1,4 +1,4 @@
-"""Answers of vLLM, and where two simulated servers differ from it (`values/rehearsal/conformance.yaml`)."""
+"""Answers of vLLM, and where simulated servers and vLLM on a processor differ (`values/rehearsal/conformance.yaml`)."""
 
 from functools import cache
 from typing import Any, Literal
@@ -6,8 +6,8 @@ from typing import Any, Literal
 from llmd_oke.values import Entry, required_entry
 from pydantic import Field, model_validator
 
-Server = Literal["ours", "other"]
-SERVERS: tuple[Server, ...] = ("ours", "other")
+Server = Literal["ours", "other", "real"]
+SERVERS: tuple[Server, ...] = ("ours", "other", "real")
 
 
 class Request(Entry):
@@ -21,7 +21,7 @@ class Request(Entry):
 
 
 class Case(Entry):
-    """One thing that is asked. `ours` and `other` are None where that server answers as vLLM does."""
+    """One thing that is asked. `ours`, `other` and `real` are None where that server answers as `vllm` says."""
 
     what: str
     see: Literal["error", "fields", "values", "events", "counts", "metric"]
@@ -36,11 +36,12 @@ class Case(Entry):
     some_labels: tuple[str, ...] = ()
     ours: dict[str, Any] | None = None
     other: dict[str, Any] | None = None
+    real: dict[str, Any] | None = None
     why: str | None = None
 
     def expected(self, server: Server) -> dict[str, Any]:
         """Return what that server answers."""
-        own = self.ours if server == "ours" else self.other
+        own: dict[str, Any] | None = getattr(self, server)
         return self.vllm if own is None else own
 
     @model_validator(mode="after")
@@ -48,8 +49,8 @@ class Case(Entry):
         for server in SERVERS:
             if getattr(self, server) == self.vllm:
                 raise ValueError(f"{server} is listed with what vLLM answers: that is no difference")
-        if self.ours is not None and self.why is None:
-            raise ValueError("a difference of ours needs its reason")
+        if self.why is None and (self.ours is not None or self.real is not None):
+            raise ValueError("a difference of ours, or of vLLM on a processor, needs its reason")
         return self
 
 

@@ -1,4 +1,4 @@
-"""What all components are written with: Kubernetes objects as resources, entries of the catalogue, inputs, order.
+"""Tools that all components are written with: Kubernetes objects as resources, entries of the catalogue, inputs, order.
 
 Each object is a resource of its own, so that previews, drift and diffs are for each object.
 """
@@ -72,7 +72,7 @@ def registry_mirror(args: Mapping[str, Any]) -> MirrorRegistry | None:
 
 
 def pulls_from(mirror: MirrorRegistry) -> pulumi.ResourceTransformation:
-    """Has the pods of all objects pull their images from a private registry, as an option of components."""
+    """Return the option of components by which the pods of all objects pull their images from a private registry."""
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if not args.type_.startswith("kubernetes:"):
@@ -175,7 +175,7 @@ def mapped(value: pulumi.Input[str], function: Callable[[str], str]) -> Any:
 
 
 def present(arguments: Mapping[str, Value | None]) -> dict[str, Value]:
-    """What there is of arguments, by name: those that aren't None."""
+    """Return the arguments that aren't None, by name."""
     return {key: value for key, value in arguments.items() if value is not None}
 
 
@@ -225,5 +225,5 @@ def _entry(entry: Value | None, kind: str, name: str, names: list[str]) -> Value
 
 
 def is_update() -> bool:
-    """Whether the engine really changes things: not in previews, nor under Pulumi's mocks."""
+    """Tell whether the engine really changes things: not in previews, nor under Pulumi's mocks."""
     return not pulumi.runtime.is_dry_run() and not isinstance(get_monitor(), mocks.MockMonitor)

@@ -25,7 +25,7 @@ def plugin_version(package: str) -> str:
 
 
 def load_by_module(package: str) -> None:
-    """Has the packages inside a package (`pulumi_oci`) load what is used of them, module by module.
+    """Make the packages inside a package (`pulumi_oci`) load what is used of them, module by module.
 
     That is for those that Pulumi's SDK knows of and has not loaded yet. What is asked of one and has no module of its
     own is found as without this: by loading the whole package.

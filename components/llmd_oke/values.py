@@ -1,4 +1,4 @@
-"""Where data lies: the kit's files of `values/`, how one is read, the project's own beside them, and downloads."""
+"""Paths of data: the kit's files of `values/`, how one is read, the project's own beside them, and downloads."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ _MAX_FILES = 2000
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """What lies in a project's `values/`, by its path from there. What is `outside` is a link out of the folder, or
+    """File in a project's `values/`, by its path from there. One that is `outside` is a link out of the folder, or
     neither a file nor a folder.
     """
 
@@ -99,7 +99,7 @@ Result = TypeVar("Result")
 
 
 def open_project(project: Path | None) -> None:
-    """Has all of this process read the entries of a project's own `values/` beside the kit's; None for the kit's alone.
+    """Read the entries of a project's own `values/` beside the kit's in all of this process; None for the kit's alone.
 
     Opened again, a project's files are read again where they have changed. In a checkout of the kit `values/` is the
     kit's.
@@ -117,12 +117,12 @@ def open_project(project: Path | None) -> None:
 
 
 def is_checkout(project: Path) -> bool:
-    """Whether a project is a checkout of the kit, whose `values/` are the kit's own."""
+    """Tell whether a project is a checkout of the kit, whose `values/` are the kit's own."""
     return (project / "components" / "llmd_oke").is_dir()
 
 
 def project_values() -> ProjectValues:
-    """What the open project has; without files where none is open."""
+    """Return what the open project has; without files where none is open."""
     return _project
 
 
@@ -176,5 +176,5 @@ def cache_folder() -> Path:
 
 
 def module_folder(module: str, version: str) -> Path:
-    """Where the charts and CRDs of a Go module are kept once they are on this machine."""
+    """Return the folder in which the charts and CRDs of a Go module are kept once they are on this machine."""
     return cache_folder() / "modules" / f"{module}@{version}"

@@ -441,6 +441,9 @@ def missing_tools(reports: Iterable[NodeReport]) -> list[str]:
     )
 
 
+NAMESPACE = "llmd-oke-acceptance"
+"""Namespace of all acceptances, and of nothing else: who may create pods in one may be any of its accounts."""
+
 LABEL = "llmd-oke/acceptance"
 """Label of ConfigMaps with results; the value is the pool."""
 

@@ -3,12 +3,13 @@ taints.
 
 Runs in a pod without GPUs, with nothing but Python itself. It ends with 0 when enough nodes may serve; with 1 and the
 cause otherwise. A node that fails is tainted; one that passes loses that taint. Where the image lacks a tool, nothing
-is judged.
+is judged. Its rights end with it, however it ends.
 """
 
 import http.client
 import json
 import os
+import signal
 import ssl
 import sys
 import time
@@ -56,6 +57,8 @@ NODE_VARIABLE = "LLMD_OKE_ACCEPTANCE"
 REPORT_KEY = "json"
 UNTESTED = "untested"
 """The end of the name of a ConfigMap with the nodes that could not be tested, and why; it goes with the Job."""
+
+RIGHTS_REMEDY = "A Job that failed has deleted its bindings: `llmd-oke up` or `pulumi up --refresh` makes them again."
 
 Object = dict[str, Any]
 
@@ -109,6 +112,7 @@ class KubernetesApi:
         Raises:
             KitError: the API server refuses, or does not answer in several tries.
             ConflictError: somebody else has changed or created it.
+            MissingRightError: the account may not do this.
         """
         problem = ""
         data = None if body is None else json.dumps(body).encode()
@@ -126,6 +130,8 @@ class KubernetesApi:
                     return None
                 if error.code == HTTPStatus.CONFLICT:
                     raise ConflictError(f"{method} {path}: {problem}") from error
+                if error.code == HTTPStatus.FORBIDDEN:
+                    raise MissingRightError(f"{method} {path}: {problem}", RIGHTS_REMEDY) from error
                 if error.code < HTTPStatus.TOO_MANY_REQUESTS:
                     break
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -139,6 +145,10 @@ class KubernetesApi:
 
 class ConflictError(KitError):
     """A change that somebody else made first."""
+
+
+class MissingRightError(KitError):
+    """A refusal of the API server for want of rights."""
 
 
 @dataclass
@@ -205,8 +215,11 @@ class AcceptanceRun:
         results = {**{name: kept[name] for name in map(_name, nodes) if name in kept}, **{r.node: r for r in new}}
         return list(results.values()), judge_pool(self.request, [_name(node) for node in nodes], results)
 
-    def give_up_rights(self) -> None:
-        """Take the Job's account out of its bindings, after which it may do nothing.
+    def give_up_rights(self, *, passed: bool) -> None:
+        """End what the Job's account may do.
+
+        The bindings of a Job that has passed stay, without its account, so that the stack's state stays as it is. Those
+        of one that has not passed are deleted, for its next attempt needs them made again.
 
         Raises:
             KitError: the API server refuses.
@@ -214,7 +227,10 @@ class AcceptanceRun:
         names, nobody = binding_names(self.job), {"subjects": None}
         within = f"{_RBAC}/namespaces/{self.request.namespace}/rolebindings/{names.of_namespace}"
         for path in (within, f"{_RBAC}/clusterrolebindings/{names.of_cluster}"):
-            self.api.ask("PATCH", path, nobody, "application/merge-patch+json")
+            if passed:
+                self.api.ask("PATCH", path, nobody, "application/merge-patch+json")
+            else:
+                self.api.ask("DELETE", path)
 
     def _targets(self, nodes: Sequence[Object], kept: Mapping[str, NodeResult]) -> list[Object]:
         """Return the nodes that are to be tested."""
@@ -416,18 +432,36 @@ def _states(status: Object, kind: str) -> list[dict[str, str]]:
     return [state[kind] for state in states if state.get(kind)]
 
 
+def judge(run: AcceptanceRun) -> list[str]:
+    """Lead an acceptance and end its rights, whatever becomes of it; return why not enough nodes may serve.
+
+    Raises:
+        KitError: nothing can be judged, or the rights can't be given up.
+    """
+    passed = False
+    try:
+        _, problems = run.lead()
+        passed = not problems
+    finally:
+        run.give_up_rights(passed=passed)
+    return problems
+
+
+def _end(*_: object) -> None:
+    raise KitError("The Job was ended before all nodes were judged.")
+
+
 def main() -> int:
     """Lead the acceptance that the file of the only argument describes; return the exit code."""
+    signal.signal(signal.SIGTERM, _end)
     try:
         request = request_from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
         api = KubernetesApi(f"https://{f'[{host}]' if ':' in host else host}:{port}")
         run = AcceptanceRun(request, api, os.environ["JOB_NAME"], os.environ["JOB_UID"])
-        _, problems = run.lead()
-        if not problems:  # a Job that failed is made again with the same bindings
-            run.give_up_rights()
+        problems = judge(run)
     except KitError as error:
-        problems = [error.message]
+        problems = [" ".join(filter(None, (error.message, error.remedy)))]
     if not problems:
         return 0
     cause = "; ".join(problems)

@@ -182,6 +182,7 @@ class Agent:
                 simulator,
                 config.time_scale,
                 config.certificate,
+                config.real_vllm,
             ),
             recorder=EventRecorder(client),
             state_folder=config.state_folder,

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from llmd_rehearsal.real_vllm.servers import RealServers
+
 
 class NodeTaint(BaseModel):
     """A node's taint, in Kubernetes' own words."""
@@ -70,6 +72,7 @@ class AgentConfig(BaseModel):
         default=(), description="objects of theirs, by these definitions or not"
     )
     simulator_url: str | None = Field(default=None, description="control API of the simulated vLLM process")
+    real_vllm: RealServers | None = Field(default=None, description="vLLM itself, in place of the simulated one")
     control_port: int | None = Field(default=None, description="of the control API that nodes come and go by")
     pod_network: IPv4Interface = Field(
         default=IPv4Interface("10.244.0.1/16"), description="of nodes and pods, with the local cluster's own address"

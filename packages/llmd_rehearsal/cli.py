@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
+from llmd_base.records import document
 from llmd_oke import planning
 from llmd_oke.cli import console, options
 from llmd_oke.cli.check import plan_document, show_plan
@@ -23,16 +24,19 @@ from rich.table import Table
 
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.autoscaling import ScalingTime, keda_parts
-from llmd_rehearsal.cluster_plan import SIMULATED, SIMULATED_PLUGIN, programs_in_pods
+from llmd_rehearsal.cluster_plan import SIMULATED_NODES, SIMULATED_PLUGIN, programs_in_pods, simulated_servers
 from llmd_rehearsal.engine_project import DEPLOYED
 from llmd_rehearsal.inventory import IN_TESTS, WATCHING, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import LocalProgram, ensure
+from llmd_rehearsal.real_vllm.choice import VllmChoice
+from llmd_rehearsal.real_vllm.differences import lines, real_vllm_data
 from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from llmd_rehearsal.time_scale import SLOWEST
 
 if TYPE_CHECKING:
+    from llmd_rehearsal.real_vllm.checks import ServerCheck
     from llmd_rehearsal.release_differences import ObjectDifference
 
 
@@ -87,14 +91,12 @@ def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None
         ],
         "release_differences": [dataclasses.asdict(difference) for difference in _differences(prepared)],
         "programs": {
-            name: {"version": program.version, "origin": program.origin, "path": str(program.path)}
+            name: document("version origin path", program, path=str(program.path))
             for name, program in prepared.inventory.programs.items()
         },
-        "kubernetes_plugin": {
-            "real": plugin.is_real,
-            "version": plugin.version,
-            "path": str(plugin.path) if plugin.path else None,
-        },
+        "kubernetes_plugin": document(
+            "real version path", plugin, real=plugin.is_real, path=str(plugin.path) if plugin.path else None
+        ),
         "simulated": list(prepared.simulated(update["placeholders"])),
         "time_scale": prepared.time_scale.scale,
         "time_scale_because": prepared.time_scale.because,
@@ -141,6 +143,7 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
         f"{name} {programs[name].version}" for name in (*_REAL, *(programs_in_pods(prepared.plan) if routed else ()))
     ]
     real += [f"{name} {programs[name].version}" for name in WATCHING if name in programs]
+    real += [f"vLLM {real_vllm_data().version}"] if prepared.real else []
     real += [f"Kubernetes plug-in {prepared.plugin.version}"] if prepared.plugin.is_real else []
     yield "real", ", ".join(real)
     picker = ", in which endpoint pickers read servers too" if scale > 1 else ""
@@ -149,6 +152,9 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     if time := prepared.scaling_time:
         yield "scaling", scaling_text(time)
     yield "simulated", f"{', '.join(prepared.simulated({}))}{pace}{start}"
+    if prepared.real:
+        yield "cut", str(prepared.real.stack)
+        yield "vLLM differs", "\n".join(lines())
     if placeholders:  # images without a program, by the last part of their names
         names = ", ".join(image.rsplit("/", 1)[-1] for image in placeholders)
         yield "not run", f"{sum(placeholders.values())} pods, whose images have no program here: {names}"
@@ -160,6 +166,17 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     if report:
         yield "report", str(report)
     yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"
+
+
+def _show_checks(checks: "Sequence[ServerCheck]") -> None:
+    """Show what was checked of vLLM's own servers, a table for each model; nothing where they are simulated."""
+    for model in dict.fromkeys(check.model for check in checks):
+        table = Table("", "check", "evidence", title=f"vLLM itself: {model}", title_justify="left")
+        for check in checks:
+            if check.model == model:
+                verdict = "pass" if check.passed else "[bold red]FAIL[/]"
+                table.add_row(verdict, check.check, escape(f"{check.evidence} ({check.seconds:g} s)"))
+        console.output().print(table)
 
 
 def scaling_text(time: ScalingTime) -> str:
@@ -199,8 +216,9 @@ def run_inside(
     if not copy.is_dir():
         raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: scripts/rehearse --stack {stack}")
     options = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
-    real = rehearsal.running_settings(project, stack).plugin is PluginChoice.REAL
-    parts = (*SIMULATED, *([] if real else [SIMULATED_PLUGIN]))
+    running = rehearsal.running_settings(project, stack)
+    has_plugin = running.plugin is PluginChoice.REAL
+    parts = (SIMULATED_NODES, simulated_servers(running.vllm), *([] if has_plugin else [SIMULATED_PLUGIN]))
     simulated = [word for part in parts for word in ("--simulated", part) if measures]
     from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL  # noqa: PLC0415 - it loads lightkube
 
@@ -300,6 +318,16 @@ Plugin = Annotated[
     ),
 ]
 
+Vllm = Annotated[
+    VllmChoice,
+    typer.Option(
+        "--vllm",
+        help="`real`: vLLM itself on this machine's processor, one for each server, with a tiny model of the same "
+        "family and as many servers as memory holds; it shows what they answer and hand over, and says nothing of "
+        "times. It is installed at first use (3 GiB to download). Another one than before starts the rehearsal anew.",
+    ),
+]
+
 TimeScale = Annotated[
     float | None,
     typer.Option(
@@ -341,6 +369,7 @@ def rehearse(
     fault: Faults = None,
     plugin: Plugin = PluginChoice.AUTO,
     scaling_speed: ScalingSpeed = None,
+    vllm: Vllm = VllmChoice.SIMULATED,
 ) -> None:
     """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
     if context.invoked_subcommand is not None:
@@ -350,7 +379,7 @@ def rehearse(
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
     settings = RehearsalSettings(
-        time_scale=time_scale, plugin=plugin, startup_s=startup_seconds, scaling_speed=scaling_speed
+        time_scale=time_scale, plugin=plugin, startup_s=startup_seconds, scaling_speed=scaling_speed, vllm=vllm
     )
     prepared = rehearsal.prepare(project, stack, settings, progress)
     _tell_release(prepared, progress)
@@ -371,12 +400,16 @@ def rehearse(
     simulated = prepared.simulated(update["placeholders"])
     started_s = time.time()
     status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
+    checks = rehearsal.check_servers(prepared, prepared.real) if prepared.real and benchmark else ()
+    status = status or int(not all(check.passed for check in checks))
     latest = project / "reports" / stack / "latest"
     report = latest if latest.exists() and latest.lstat().st_mtime >= started_s else None
     if as_json:
-        typer.echo(json.dumps(_document(prepared, update, report), indent=2))
+        found = [dataclasses.asdict(check) for check in checks]
+        typer.echo(json.dumps({**_document(prepared, update, report), "vllm": found}, indent=2))
     else:
         _show(prepared, update["placeholders"], report)
+        _show_checks(checks)
     raise typer.Exit(status)
 
 

@@ -17,6 +17,7 @@ from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import PlacedNode, Plan
 from llmd_oke.planning.conditions import bound_models
+from llmd_oke.planning.container_images import operators_of
 from llmd_oke.values import cache_folder, read_yaml, values_folder
 from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 
@@ -27,10 +28,13 @@ from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, Tcp
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import journal_file
 from llmd_rehearsal.front_door import gateway_parts, preinstalled_objects, simulated_gateway
-from llmd_rehearsal.inventory import BEHIND_GATEWAY, FOLLOWING, IN_PODS, WATCHING
+from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, FOLLOWING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import LocalProgram
+from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice
+from llmd_rehearsal.real_vllm.differences import real_vllm_data
+from llmd_rehearsal.real_vllm.servers import RealServers
 from llmd_rehearsal.time_scale import RULE_TIME_SCALE
 
 KUBERNETES_PLUGIN_PORT = 9301
@@ -51,6 +55,9 @@ POD_NETWORK = f"{control_plane.NODE_ADDRESS}/16"
 SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
 """The fact that tells how long simulated servers take to start, and its value where nobody asked for a time."""
 
+MEMORY_GIB = "memory_gib"
+"""The fact that tells what memory the servers were cut to; there where vLLM itself runs."""
+
 SCALING_SPEED = "scaling_speed"
 PROGRAMS = "programs"
 """The fact that tells how fast scaling goes; there where something is scaled."""
@@ -65,8 +72,11 @@ SYSTEM_NODE = NodeConfig(
 )
 """Node of the pool without GPUs that every cluster has."""
 
-SIMULATED = ("nodes and their GPUs", "vLLM")
-"""Parts that no rehearsal has real, whatever its stack."""
+SIMULATED_NODES = "nodes and their GPUs"
+"""What no rehearsal has real, whatever its stack."""
+
+SIMULATED_VLLM = "vLLM"
+SIMULATED_KERNELS = "GPU kernels and RDMA (vLLM itself runs on this machine's processor)"
 
 SIMULATED_PLUGIN = "Kubernetes plug-in of Pulumi"
 SIMULATED_OCI = "OCI and its plug-in of Pulumi"
@@ -91,6 +101,7 @@ def local_cluster_spec(
     startup_s: float | None = None,
     scaling_time: ScalingTime | None = None,
     versions: Mapping[str, str] | None = None,
+    real: RealRehearsal | None = None,
 ) -> ClusterSpec:
     """The processes of the local cluster of a plan. Writes keys and the agent's config into the state folder.
 
@@ -109,6 +120,7 @@ def local_cluster_spec(
         startup_s: wall seconds that each simulated vLLM takes to start; None for the default of its process.
         scaling_time: how times of scaling pass; None where nothing is scaled.
         versions: those of the programs that run in pods, for whoever asks what runs.
+        real: vLLM itself in place of the simulated one.
     """
     scaling_periods_s = (
         {"sync-period": scaling_time.sync_period_s, "downscale-stabilization": scaling_time.stabilization_s}
@@ -117,7 +129,8 @@ def local_cluster_spec(
     )
     scaling_flags = [f"--horizontal-pod-autoscaler-{name}={time_s:g}s" for name, time_s in scaling_periods_s.items()]
     control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes), scaling_flags)
-    agent = _agent_config(state, plan, programs, control.pki, (time_scale, probe_time_scale), pod_environment or {})
+    scales, servers = (time_scale, probe_time_scale), real and real.servers(control.pki.authority.certificate)
+    agent = _agent_config(state, plan, programs, control.pki, scales, pod_environment or {}, servers)
     agent_text = agent.model_dump_json(indent=2)
     agent_file = state / "agent.json"
     agent_file.write_text(agent_text)
@@ -125,8 +138,8 @@ def local_cluster_spec(
     return ClusterSpec(
         processes=(
             *control.processes,
-            *_simulators(project, plan, control.pki, time_scale, startup_s),
-            *_plugins(state, project, programs["helm"], plugin, 1 / scaling_time.speed if scaling_time else 1.0),
+            *_simulators(project, plan, control.pki, time_scale, startup_s, real.files if real else {}),
+            *_plugins(state, project, programs.get("helm"), plugin, 1 / scaling_time.speed if scaling_time else 1.0),
             *(_prometheus(state, programs["prometheus"], scaling_time) if _has_prometheus(plan) else []),
             ProcessSpec(
                 "agent",
@@ -147,6 +160,7 @@ def local_cluster_spec(
             "time_scale": str(time_scale),
             "probe_time_scale": str(probe_time_scale),
             SECONDS_TO_START: USUAL if startup_s is None else str(startup_s),
+            **({MEMORY_GIB: str(real.stack.memory_gib)} if real else {}),
             **({SCALING_SPEED: str(scaling_time.speed)} if scaling_time else {}),
         },
     )
@@ -159,6 +173,7 @@ def _agent_config(
     keys: Pki,
     scales: tuple[float, float],
     pod_environment: Mapping[str, str],
+    servers: RealServers | None,
 ) -> AgentConfig:
     """Configuration of the node agent. `scales` are two time scales, of servers and of probes."""
     return AgentConfig(
@@ -173,6 +188,7 @@ def _agent_config(
         ),
         objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan)),
         simulator_url=SIMULATOR_URL,
+        real_vllm=servers,
         control_port=NODE_CONTROL_PORT,
         pod_network=IPv4Interface(POD_NETWORK),
         service_cidr=IPv4Network(control_plane.SERVICE_NETWORK),
@@ -184,7 +200,7 @@ def _agent_config(
         certificate=(keys.in_pods.certificate, keys.in_pods.key),
         pod_environment=dict(pod_environment),
         faults=state / OCI_FAULTS_FILE,
-        time_scale=scales[0],
+        time_scale=real_vllm_data().picker_time_scale.value if servers else scales[0],
         probe_time_scale=scales[1],
     )
 
@@ -216,7 +232,7 @@ def _node(plan: Plan, node: PlacedNode) -> NodeConfig:
 
 
 def _simulators(
-    project: Path, plan: Plan, keys: Pki, time_scale: float, startup_s: float | None
+    project: Path, plan: Plan, keys: Pki, time_scale: float, startup_s: float | None, files: Mapping[str, Path]
 ) -> tuple[ProcessSpec, ProcessSpec]:
     """Return the processes that stand for all vLLM servers, and for the hosts outside that models come from."""
     options = (
@@ -229,6 +245,7 @@ def _simulators(
         *(sys.executable, "-m", "llmd_rehearsal.model_server", "--address", control_plane.NODE_ADDRESS),
         *("--project", str(project)),
         *("--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key)),
+        *(word for repository, folder in files.items() for word in ("--files", repository, str(folder))),
     )
     return (
         ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz")),
@@ -237,13 +254,14 @@ def _simulators(
 
 
 def _plugins(
-    state: Path, project: Path, helm: Path, plugin: KubernetesPlugin, autoscaler_time_scale: float
+    state: Path, project: Path, helm: Path | None, plugin: KubernetesPlugin, autoscaler_time_scale: float
 ) -> list[ProcessSpec]:
-    """The stand-in plug-ins. Both install charts with Helm, and find those of modules in the user's cache.
+    """The stand-in plug-ins. Both install charts with Helm, where the stack has any, and find those of modules in the
+    user's cache.
 
     `autoscaler_time_scale` is wall seconds for one of the cluster autoscaler's.
     """
-    charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm))
+    charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm)) if helm else ()
     oci = (
         *(sys.executable, "-m", "llmd_rehearsal.oci_plugin", "--port", str(OCI_PLUGIN_PORT)),
         *("--project", str(project)),
@@ -261,8 +279,9 @@ def _plugins(
 
 
 def further_programs(plan: Plan) -> tuple[str, ...]:
-    """Programs that this stack needs beside those of every rehearsal: for a Gateway, Prometheus, and KEDA."""
-    return (*programs_in_pods(plan)[len(IN_PODS) :], *(WATCHING if _has_prometheus(plan) else ()))
+    """Programs that this stack needs beside those of every rehearsal: for charts, a Gateway, Prometheus, and KEDA."""
+    charts = CHARTS if plan.created is not None or operators_of(plan) else ()
+    return (*charts, *programs_in_pods(plan)[len(IN_PODS) :], *(WATCHING if _has_prometheus(plan) else ()))
 
 
 def programs_in_pods(plan: Plan) -> tuple[str, ...]:
@@ -317,34 +336,50 @@ def preinstalled_definitions(plan: Plan) -> tuple[CrdFiles, ...]:
 
 
 def simulated(
-    plan: Plan, plugin: KubernetesPlugin, placeholders: Mapping[str, int] = MappingProxyType({})
+    plan: Plan,
+    plugin: KubernetesPlugin,
+    placeholders: Mapping[str, int] = MappingProxyType({}),
+    vllm: VllmChoice = VllmChoice.SIMULATED,
 ) -> tuple[str, ...]:
     """Parts of a plan's rehearsal with that plug-in that aren't real; its pods have these images without a program and
     their number.
     """
     has_weights = plan.model_cache is not None and plan.model_cache.prewarm is not None
-    bounds = bound_models(plan)
+    is_real = vllm is VllmChoice.REAL
+    bounds = () if is_real else bound_models(plan)
     return (
-        *SIMULATED,
+        SIMULATED_NODES,
+        simulated_servers(vllm),
         *([] if plugin.is_real else [SIMULATED_PLUGIN]),
         *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
         *simulated_gateway(plan),
         *([SIMULATED_MONITORING] if _has_prometheus(plan) else []),
         *([SIMULATED_NODE_SCALING] if plan.created and plan.created.autoscaler else []),
-        *([SIMULATED_WEIGHTS] if has_weights else []),
+        *([SIMULATED_WEIGHTS] if has_weights or is_real else []),
         *(f"times of {repository} (bounds: a role of it has no figures for this GPU)" for repository in bounds),
         *(f"{image} (no program, pods: {count})" for image, count in placeholders.items()),
     )
 
 
+def simulated_servers(vllm: VllmChoice) -> str:
+    """Return what of the servers is not real."""
+    return SIMULATED_KERNELS if vllm is VllmChoice.REAL else SIMULATED_VLLM
+
+
 def pod_environment(
-    plan: Plan, programs: Mapping[str, LocalProgram], plugin: KubernetesPlugin, time_scale: float
+    plan: Plan,
+    programs: Mapping[str, LocalProgram],
+    plugin: KubernetesPlugin,
+    time_scale: float,
+    vllm: VllmChoice = VllmChoice.SIMULATED,
 ) -> dict[str, str]:
     """Environment variables that describe the rehearsal to programs in pods: benchmarks measure in model time."""
     versions = {name: programs[name].version for name in programs_in_pods(plan)}
-    context = RunContext(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
+    is_real = vllm is VllmChoice.REAL
+    basis, bounds = (Basis.MEASURED, ()) if is_real else (Basis.CALIBRATED, bound_models(plan))
+    context = RunContext(time_scale, basis, simulated(plan, plugin, vllm=vllm), versions, bounds)
     variables = {VARIABLE: context.to_text()}
     for model in plan.models:
-        if (file := model.model.vocabulary) is not None:
+        if (file := model.model.vocabulary) is not None and not is_real:
             variables[REHEARSED_VOCABULARY] = hashlib.sha256(vocabulary(file.file, file.bytes)).hexdigest()
     return variables

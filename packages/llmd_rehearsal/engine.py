@@ -43,7 +43,7 @@ from pulumi import automation
 from pulumi.automation import events
 from pulumi.automation._stack import StackInitMode
 
-from llmd_rehearsal.engine_events import EventReporter, StepRecorder, step_with_outputs
+from llmd_rehearsal.engine_events import EventReporter, StepRecorder, failed_container, step_with_outputs
 from llmd_rehearsal.engine_nodes import replace_rehearsed_nodes
 from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest, mend
 from llmd_rehearsal.oci_plugin.bridge import without_defaults
@@ -137,7 +137,7 @@ def run(
     require_plugins(plugins)
     started_s = time.monotonic()
     loading = _start_loading(modules, project, stack)
-    reporter = EventReporter(progress, is_preview=operation == "preview")
+    reporter = EventReporter(progress, is_preview=operation == "preview", trouble=_trouble)
     steps = StepRecorder(reporter.hear)
     workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading, prelude))
     checkpoint = checkpoint_file(project.parent, stack)
@@ -371,6 +371,13 @@ def journal_finder(journal: Path) -> Find:
         return next((id_ for id_ in ids if id_ not in recorded_ids), None)
 
     return find
+
+
+def _trouble() -> str | None:
+    try:
+        return failed_container(lightkube.Client(KubeConfig.from_env(), trust_env=False))
+    except ConfigError:
+        return None
 
 
 def placeholder_images() -> dict[str, int]:

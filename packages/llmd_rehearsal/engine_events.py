@@ -8,11 +8,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
+from lightkube import Client
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import Pod
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
+from llmd_base.records import document
 from llmd_oke.operations import guards
+from llmd_oke.operations.objects import metadata as object_metadata
 from llmd_oke.operations.previews import of_document
 from llmd_oke.operations.recovery import BEGUN_FIELDS
+from llmd_oke.operations.status.reading import container_statuses, name_of
 from pulumi.automation import events
 
 HEARTBEAT_S = 5.0
@@ -36,6 +43,7 @@ _PREVIEW_VERBS = {
 }
 
 _MAX_DIFFERENCES = 4
+_LONGEST_LINE = 200
 _LINES_OF_THE_ENGINE = 8
 
 _CONSEQUENCES = {"update failed", "Resource monitor has terminated, shutting down"}
@@ -43,10 +51,15 @@ _CONSEQUENCES = {"update failed", "Resource monitor has terminated, shutting dow
 
 
 class EventReporter:
-    """Listener to the engine's events: keeps errors for the end, prints every few seconds what is waited for."""
+    """Listener to the engine's events: keeps errors for the end, prints every few seconds what is waited for, and the
+    `trouble` that the cluster has meanwhile.
+    """
 
-    def __init__(self, progress: Progress, *, is_preview: bool = False) -> None:
+    def __init__(
+        self, progress: Progress, *, is_preview: bool = False, trouble: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._progress = progress
+        self._trouble = trouble
         self._verbs = _PREVIEW_VERBS if is_preview else _PAST_VERBS
         self._running: dict[str, float] = {}
         self._errors: list[str] = []
@@ -102,8 +115,11 @@ class EventReporter:
         while True:
             time.sleep(1.0)
             with self._lock:
-                if time.monotonic() - self._reported_s > HEARTBEAT_S:
-                    self._say(f"waiting for {self._waited_for()}")
+                quiet = time.monotonic() - self._reported_s > HEARTBEAT_S
+            if quiet:
+                trouble = self._trouble()
+                with self._lock:
+                    self._say(f"waiting for {self._waited_for()}{f'; {trouble}' if trouble else ''}")
 
     def _waited_for(self) -> str:
         waiting = [
@@ -115,6 +131,26 @@ class EventReporter:
         seconds = time.monotonic() - self._running[oldest]
         more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
         return f"{short_name(oldest)}{more} ({seconds:.0f} s)"
+
+
+def failed_container(client: Client) -> str | None:
+    """Describe a container of the cluster that ended with an error and is started again, with its last line; None where
+    there is none, or where the API server doesn't answer.
+    """
+    try:
+        for pod in client.list(Pod, namespace="*"):
+            for status in container_statuses(pod):
+                last = status.lastState.terminated if status.lastState else None
+                if status.ready or not last or not last.exitCode:
+                    continue
+                name, namespace = name_of(pod), object_metadata(pod).namespace
+                log = client.log(name, namespace=namespace, container=status.name, tail_lines=5)
+                words = [line.strip() for line in log if line.strip()]
+                again = f"ended with {last.exitCode}, {status.restartCount} restarts"
+                return f"{status.name} of Pod {name} {again}{f': {words[-1][:_LONGEST_LINE]}' if words else ''}"
+    except (ApiError, httpx2.HTTPError):
+        return None
+    return None
 
 
 def differences(metadata: events.StepEventMetadata) -> str:
@@ -166,29 +202,29 @@ class StepRecorder:
 def logged(event: events.EngineEvent) -> dict[str, Any]:
     """Line of the CLI's event log for an event, where a resource failed or the engine complains."""
     if event.diagnostic_event:
-        diagnostic = event.diagnostic_event
-        return {"diagnosticEvent": {"urn": diagnostic.urn, "message": diagnostic.message}}
+        return {"diagnosticEvent": document("urn message", event.diagnostic_event)}
     if event.res_op_failed_event is None:
         return {}
     metadata = event.res_op_failed_event.metadata
     new = {name: getattr(metadata.new, name, None) for name in BEGUN_FIELDS}
-    return {"resOpFailedEvent": {"metadata": {"op": _text(metadata.op), "urn": metadata.urn, "new": new}}}
+    return {"resOpFailedEvent": {"metadata": document("op urn", metadata, op=_text(metadata.op), new=new)}}
 
 
 def step(metadata: events.StepEventMetadata) -> dict[str, Any]:
     """A step in the words of `pulumi preview --json`."""
-    return {
-        "op": _text(metadata.op),
-        "urn": metadata.urn,
-        "oldState": _state(metadata.old),
-        "newState": _state(metadata.new),
-        "detailedDiff": {
+    return document(
+        "op urn",
+        metadata,
+        op=_text(metadata.op),
+        oldState=_state(metadata.old),
+        newState=_state(metadata.new),
+        detailedDiff={
             path: {"kind": _text(difference.diff_kind), "inputDiff": difference.input_diff}
             for path, difference in (metadata.detailed_diff or {}).items()
         },
-        "replaceReasons": list(metadata.keys or ()),
-        "diffReasons": list(metadata.diffs or ()),
-    }
+        replaceReasons=list(metadata.keys or ()),
+        diffReasons=list(metadata.diffs or ()),
+    )
 
 
 def step_with_outputs(metadata: events.StepEventMetadata) -> dict[str, Any]:

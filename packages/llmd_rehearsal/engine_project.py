@@ -21,6 +21,7 @@ from llmd_oke.values import VALUES, open_project, project_values
 from llmd_rehearsal import front_door
 from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED
 from llmd_rehearsal.model_sources import source_hosts
+from llmd_rehearsal.real_vllm.topologies import CutStack
 
 DEPLOYED, PREVIEWED = "project", "preview"
 """Folders of the copies in a local cluster's own: of the last update, and of the previews since."""
@@ -56,9 +57,11 @@ class ProjectCopy:
         }
 
 
-def copy_project(project: Path, stack: str, state: Path, router: str, kind: str = DEPLOYED) -> ProjectCopy:
+def copy_project(
+    project: Path, stack: str, state: Path, router: str, kind: str = DEPLOYED, cut: CutStack | None = None
+) -> ProjectCopy:
     """Bring the copy in the folder `kind` up to date with the project; `router` is the release whose router
-    runs, where that is not the stack's own."""
+    runs, where that is not the stack's own, and `cut` has the servers that fit the machine, where not all do."""
     copy = ProjectCopy(state / kind, state / "backend", state / "pulumi", state / "passphrase")
     for folder in (copy.folder / "stacks", copy.backend, copy.pulumi_home):
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +77,7 @@ def copy_project(project: Path, stack: str, state: Path, router: str, kind: str 
         copy.passphrase_file.touch(mode=0o600)
         copy.passphrase_file.write_text(secrets.token_urlsafe(32))
     salt_source = stack_file(state / DEPLOYED, stack)
-    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), router, salt_source, state)
+    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), router, salt_source, state, cut)
     return copy
 
 
@@ -91,12 +94,15 @@ def _copy_values(project: Path, copy: Path) -> None:
             shutil.copyfile(project_values().folder / file.path, target)
 
 
-def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path, state: Path) -> None:
+def _write_stack_file(
+    source: Path, target: Path, router: str, salt_source: Path, state: Path, cut: CutStack | None
+) -> None:
     """Write a copy's stack file, with the encryption salt of the last update's."""
     document: dict[str, Any] = read(source).value
     stack: dict[str, Any] = front_door.rehearsed_front_door(
         front_door.rehearsed_gateway(document["config"][CONFIG_KEY])
     )
+    stack = cut.written_into(stack) if cut else stack
     override: dict[str, Any] = stack.get("override") or {}
     if router != override.get("router", stack.get("release")):
         stack = {**stack, "override": {**override, "router": router}}

@@ -90,9 +90,11 @@ def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def build_arguments(variables: Mapping[str, str], packages: Sequence[str], output: Path) -> list[str]:
-    """The arguments of a `go build` of pinned modules; one package goes to a file, several go into a folder."""
-    linked = " ".join(f"-X {name}={value}" for name, value in variables.items())
-    flags = ["-mod=readonly", "-buildvcs=false", *(["-ldflags", linked] if linked else [])]
+    """The arguments of a `go build` of pinned modules, without debug symbols; one package goes to a file, several go
+    into a folder.
+    """
+    linked = " ".join(["-s -w", *(f"-X {name}={value}" for name, value in variables.items())])
+    flags = ["-mod=readonly", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", linked]
     return ["build", "-v", *flags, "-o", str(output), *packages]
 
 
@@ -122,9 +124,9 @@ def download(
     return Path(answer["Dir"]), answer["Sum"]
 
 
-def is_refusal(message: str) -> bool:
+def is_refusal(error: KitError) -> bool:
     """Tell whether a failed download is a module proxy's answer, and not a network without one."""
-    return re.search(r"\b(403 Forbidden|404 Not Found|410 Gone)\b", message) is not None
+    return re.search(r"\b(403 Forbidden|404 Not Found|410 Gone)\b", error.message) is not None
 
 
 def version_satisfies(version: str, required: str, accepts: str) -> bool:

@@ -26,10 +26,13 @@ from llmd_rehearsal.programs import (
     locate,
     module_folder,
     program_definition,
-    why_unbuildable,
+    why_unavailable,
 )
 
-ENGINE = ("pulumi", "helm")
+ENGINE = ("pulumi",)
+CHARTS = ("helm",)
+"""Programs that only stacks with charts need: of operators, monitoring, and a created cluster's add-ons."""
+
 IN_PODS = ("epp", "pd-sidecar", "envoy")
 BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
 """Further ones in pods, for stacks with a Gateway."""
@@ -86,10 +89,11 @@ class Inventory:
     def link_engine(self, folder: Path) -> Path:
         """Return a folder for PATH that has the engine's programs and nothing else."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ENGINE:
+        for name in (*ENGINE, *CHARTS):
             link = folder / name
             link.unlink(missing_ok=True)
-            link.symlink_to(self.programs[name].path)
+            if name in self.programs:
+                link.symlink_to(self.programs[name].path)
         return folder
 
     def version_differences(self, plan: Plan) -> Iterator[VersionDifference]:
@@ -172,10 +176,10 @@ def fetch_charts(progress: Progress) -> None:
 
 
 def _why_missing(program: ImageProgram) -> str | None:
-    """Reason why a release's program is neither on this machine nor can be built on it; None where it is or can."""
+    """Reason why a release's program is not on this machine and can't be had; None where it is or can."""
     if locate(program.name, program.version) is not None:
         return None
-    return why_unbuildable(program.name, program.version)
+    return why_unavailable(program.name, program.version)
 
 
 def choose_release(desired: Release, missing: Callable[[ImageProgram], str | None]) -> ReleaseChoice:

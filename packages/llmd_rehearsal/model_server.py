@@ -8,13 +8,14 @@ import asyncio
 import logging
 import signal
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 from llmd_oke import catalogue
 from llmd_oke.catalogue import CatalogueModel, open_project
+from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
@@ -23,10 +24,20 @@ from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
 class ModelSources:
     """HTTP handler for models' repositories and vocabularies; everything else is not found, as at the real hosts."""
 
-    def __init__(self, hosts: SourceHosts, models: Callable[[], Sequence[CatalogueModel]]) -> None:
-        """Take a function of the `models` to serve, called at each request: an update may bring another one."""
+    def __init__(
+        self,
+        hosts: SourceHosts,
+        models: Callable[[], Sequence[CatalogueModel]],
+        folders: Mapping[str, Path] | None = None,
+    ) -> None:
+        """Take a function of the `models` to serve, called at each request: an update may bring another one.
+
+        `folders` have the files of repositories, by name, that have more than synthetic ones, and `encodings` the
+        published vocabularies.
+        """
         self._hosts = hosts
         self._models = models
+        self._folders = folders or {}
 
     @property
     def _repositories(self) -> list[str]:
@@ -51,17 +62,24 @@ class ModelSources:
 
     async def _revision(self, request: web.Request) -> web.Response:
         commit = model_sources.commit(self._repository(request), request.match_info["revision"])
-        return web.json_response({"sha": commit})
+        files = [{"rfilename": path} for path in self._paths(self._repository(request))]
+        return web.json_response({"id": self._repository(request), "sha": commit, "siblings": files})
 
     async def _tree(self, request: web.Request) -> web.Response:
-        return web.json_response(model_sources.tree(self._repository(request), self._hosts.files))
+        return web.json_response(model_sources.tree(self._files(self._repository(request))))
 
     async def _file(self, request: web.Request) -> web.Response:
-        return self._content(self._repository(request), request.match_info["path"])
+        repository = self._repository(request)
+        commit = model_sources.commit(repository, request.match_info["commit"])
+        response = self._content(repository, request.match_info["path"])
+        response.headers["X-Repo-Commit"] = commit
+        return response
 
     async def _listing(self, request: web.Request) -> web.Response:
         prefix = request.query.get("prefix", "")
-        return web.json_response(model_sources.listing(self._repositories, self._hosts.files, prefix))
+        asked = [name for name in self._repositories if f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/")]
+        repositories = {name: self._files(name) for name in asked}
+        return web.json_response(model_sources.listing(repositories, prefix))
 
     async def _object(self, request: web.Request) -> web.Response:
         owner, _, rest = request.match_info["object"].partition("/")
@@ -77,6 +95,8 @@ class ModelSources:
         size = self._vocabularies.get(file)
         if size is None:
             raise web.HTTPNotFound
+        if folder := self._folders.get(ENCODINGS):
+            return web.Response(body=(folder / file).read_bytes())
         return web.Response(body=model_sources.vocabulary(file, size))
 
     def _repository(self, request: web.Request) -> str:
@@ -85,10 +105,25 @@ class ModelSources:
             raise web.HTTPNotFound
         return repository
 
+    def _files(self, repository: str) -> dict[str, bytes]:
+        """Files of a repository by their names: those of its folder, or else synthetic ones."""
+        return {path: self._bytes(repository, path) for path in self._paths(repository)}
+
+    def _paths(self, repository: str) -> list[str]:
+        folder = self._folders.get(repository)
+        return sorted(path.name for path in folder.iterdir()) if folder else list(self._hosts.files)
+
+    def _bytes(self, repository: str, path: str) -> bytes:
+        folder = self._folders.get(repository)
+        if folder:
+            return (folder / path).read_bytes()
+        return model_sources.content(repository, path, self._hosts.files[path])
+
     def _content(self, repository: str, path: str) -> web.Response:
-        if repository not in self._repositories or path not in self._hosts.files:
+        if repository not in self._repositories or path not in self._paths(repository):
             raise web.HTTPNotFound
-        return web.Response(body=model_sources.content(repository, path, self._hosts.files[path]))
+        content = self._bytes(repository, path)
+        return web.Response(body=content, headers={"ETag": f'"{model_sources.digest(path, content)}"'})
 
 
 def _models(project: Path | None) -> Sequence[CatalogueModel]:
@@ -98,14 +133,16 @@ def _models(project: Path | None) -> Sequence[CatalogueModel]:
     return [model for model in models if model]
 
 
-async def serve(address: str, context: ssl.SSLContext, project: Path | None) -> None:
+async def serve(
+    address: str, context: ssl.SSLContext, project: Path | None, folders: Mapping[str, Path] | None = None
+) -> None:
     """Serve the repositories of the catalogue, with those of the project, until SIGTERM or SIGINT; OSError when
-    the address can't be had.
+    the address can't be had. `folders` have the files of repositories by name.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    sources = ModelSources(source_hosts(), partial(_models, project))
+    sources = ModelSources(source_hosts(), partial(_models, project), folders)
     runner = web.AppRunner(sources.application(), access_log_format='%s "%r"')
     await runner.setup()
     await web.TCPSite(runner, address, PORT, ssl_context=context).start()
@@ -120,11 +157,13 @@ def main() -> None:
     parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")
     parser.add_argument("--certificate", type=Path, required=True, help="PEM file for all of the hosts")
     parser.add_argument("--key", type=Path, required=True, help="its private key")
+    parser.add_argument("--files", type=Path, nargs=2, action="append", default=[], help="a repository and its folder")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(arguments.certificate, arguments.key)
-    asyncio.run(serve(arguments.address, context, arguments.project))
+    folders = {str(repository): folder for repository, folder in arguments.files}
+    asyncio.run(serve(arguments.address, context, arguments.project, folders))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 from llmd_oke.catalogue import model_of_repository
@@ -19,6 +19,9 @@ PORT = 443
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WEIGHTS = ".safetensors"
 _INDEX = "model.safetensors.index.json"
+_POINTER_BYTES = 135
+"""Size of the text in a repository that stands for a large file of 100 MB to 1 GB (Git LFS, docs/spec.md)."""
+
 _SLACK = 16
 """For the digits of sizes in a header, which is filled up with blanks."""
 
@@ -95,19 +98,23 @@ def _weights(name: str, size: int) -> bytes:
     return struct.pack("<Q", len(text)) + text + _lines(name, room)
 
 
-def tree(repository: str, files: Mapping[str, int]) -> list[dict[str, object]]:
+def tree(files: Mapping[str, bytes]) -> list[dict[str, object]]:
     """The files as `/api/models/<repository>/tree/<commit>` lists them: weights are large files (LFS)."""
     entries: list[dict[str, object]] = []
-    for path, size in files.items():
-        data = content(repository, path, size)
+    for path, data in files.items():
         entry: dict[str, object] = {"type": "file", "path": path, "size": len(data), "oid": _git_digest(data)}
         if path.endswith(_WEIGHTS):
-            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            entry["lfs"] = {"oid": digest(path, data), "size": len(data), "pointerSize": _POINTER_BYTES}
         entries.append(entry)
     return entries
 
 
-def listing(repositories: Iterable[str], files: Mapping[str, int], prefix: str) -> dict[str, object]:
+def digest(path: str, data: bytes) -> str:
+    """Return the digest that names a file's content: SHA-256 of a large file (LFS), Git's of others."""
+    return hashlib.sha256(data).hexdigest() if path.endswith(_WEIGHTS) else _git_digest(data)
+
+
+def listing(repositories: Mapping[str, Mapping[str, bytes]], prefix: str) -> dict[str, object]:
     """The objects whose names begin with `prefix`, as a bucket lists them with name, size and MD5."""
 
     def md5(data: bytes) -> str:
@@ -115,9 +122,9 @@ def listing(repositories: Iterable[str], files: Mapping[str, int], prefix: str) 
 
     return {
         "objects": [
-            {"name": f"{repository}/{path}", "size": size, "md5": md5(content(repository, path, size))}
-            for repository in repositories
-            for path, size in files.items()
+            {"name": f"{repository}/{path}", "size": len(data), "md5": md5(data)}
+            for repository, files in repositories.items()
+            for path, data in files.items()
             if f"{repository}/{path}".startswith(prefix)
         ]
     }

@@ -1,26 +1,39 @@
-"""The Kubernetes plug-in of a rehearsal's engine: the real one where Pulumi has it, or the stand-in."""
+"""The Kubernetes plug-in of a rehearsal's engine: the real one where it is installed or the engine can fetch it, or the
+stand-in.
+"""
 
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Timer
 from typing import Final
+from urllib.parse import urlsplit
 
 from llmd_base.errors import KitError
+from llmd_base.progress import Progress
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Plan
 from llmd_oke.sdk_modules import plugin_version
+
+from llmd_rehearsal.downloads import MIRROR, NO_DOWNLOADS, architecture
+from llmd_rehearsal.programs import LocalProgram, refusal
 
 EXECUTABLE: Final = "pulumi-resource-kubernetes"
 ANSWER_TIMEOUT_S: Final = 20.0
 """Seconds that a plug-in on PATH may take to start and to say its version; the real one takes a second."""
 
+SERVER: Final = "https://get.pulumi.com/releases/plugins"
+"""Where the engine fetches Pulumi's own plug-ins from, for a deployment too."""
+
+_FETCH_TIMEOUT_S = 300.0
+
 
 class PluginChoice(StrEnum):
-    """Choice of the Kubernetes plug-in; `auto` is the real one where it is installed and can do all of the stack."""
+    """Choice of the Kubernetes plug-in; `auto` is the real one where it can be had and can do all of the stack."""
 
     AUTO = "auto"
     REAL = "real"
@@ -56,8 +69,27 @@ class KubernetesPlugin:
             (folder / EXECUTABLE).symlink_to(self.path.resolve())
 
 
-def choose_plugin(choice: PluginChoice, plan: Plan) -> KubernetesPlugin:
+def check_choice(choice: PluginChoice, plan: Plan) -> None:
+    """Refuse the real plug-in for a stack that it can't make here.
+
+    Raises:
+        KitError: the real one is asked for, and the stack installs charts.
+    """
+    if choice is PluginChoice.REAL and installs_charts(plan):
+        raise KitError(
+            "The real Kubernetes plug-in downloads the charts of the operators that this stack installs, and a "
+            "rehearsal has no way out.",
+            "Leave --plugin out: the stand-in has the charts on this machine.",
+        )
+
+
+def choose_plugin(choice: PluginChoice, plan: Plan, fetch: Callable[[str], Path | None]) -> KubernetesPlugin:
     """The plug-in for the rehearsal of a plan.
+
+    Args:
+        choice: what is asked for.
+        plan: the stack's.
+        fetch: gives the real one of a version where it isn't installed yet, or None.
 
     Raises:
         KitError: the real one is asked for, and it isn't installed or can't do what the stack needs; says what would
@@ -67,13 +99,8 @@ def choose_plugin(choice: PluginChoice, plan: Plan) -> KubernetesPlugin:
     stand_in = KubernetesPlugin(version)
     if choice is PluginChoice.STAND_IN or (choice is PluginChoice.AUTO and installs_charts(plan)):
         return stand_in
-    if choice is PluginChoice.REAL and installs_charts(plan):
-        raise KitError(
-            "The real Kubernetes plug-in downloads the charts of the operators that this stack installs, and a "
-            "rehearsal has no way out.",
-            "Leave --plugin out: the stand-in has the charts on this machine.",
-        )
-    path = installed(version)
+    check_choice(choice, plan)
+    path = installed(version) or fetch(version)
     if path is None and choice is PluginChoice.REAL:
         raise KitError(
             f"Pulumi's Kubernetes plug-in v{version} is not installed: it is neither {_folder(_home(), version)}, nor "
@@ -98,6 +125,46 @@ def installed(version: str) -> Path | None:
         return executable
     on_path = shutil.which(EXECUTABLE)
     return Path(on_path) if on_path and reported_version(Path(on_path)) == version else None
+
+
+def fetch(version: str, pulumi: LocalProgram, progress: Progress) -> Path | None:
+    """Let the engine fetch the real plug-in into its own folder, as it does for a deployment; None where it can't.
+
+    What doesn't answer is not asked again for a day: a rehearsal has the stand-in then.
+    """
+    mirror = os.environ.get(MIRROR, "")
+    if mirror == NO_DOWNLOADS:
+        return None
+    server = mirror.rstrip("/") or SERVER
+    url = f"{server}/{EXECUTABLE}-v{version}-linux-{architecture()}.tar.gz"
+
+    def run() -> None:
+        from llmd_rehearsal import download_client  # noqa: PLC0415 - loads an HTTP client, which few rehearsals need
+
+        download_client.ask_for_address(url)  # the engine would try for ten seconds
+        progress.step(f"fetching Pulumi's Kubernetes plug-in v{version}")
+        _install(pulumi.path, version, server)
+
+    reason = refusal(f"kubernetes-plugin-{version}-{urlsplit(server).hostname}", run, lambda _: True)
+    return None if reason else installed(version)
+
+
+def _install(pulumi: Path, version: str, server: str) -> None:
+    command = [str(pulumi), "plugin", "install", "resource", "kubernetes", f"v{version}", "--exact", "--server", server]
+    try:
+        subprocess.run(
+            command,
+            env={**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_FETCH_TIMEOUT_S,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        raise KitError(f"the engine can't fetch it: {error.stderr.strip()}") from error
+    except subprocess.TimeoutExpired as error:
+        raise KitError(f"the engine hasn't fetched it within {_FETCH_TIMEOUT_S:.0f} s") from error
 
 
 def reported_version(executable: Path) -> str | None:

@@ -1,10 +1,12 @@
-"""The programs that a rehearsal runs: located on this machine, or built from `tools/` into the user's cache.
+"""The programs that a rehearsal runs: located on this machine, downloaded as their makers publish them, or built from
+`tools/` into the user's cache.
 
 `ensure` is what most callers need, `locate` only looks, `module_folder` has the charts and CRDs of a Go module. What
 there is to run and where it comes from say `values/rehearsal/programs.yaml` and `modules.yaml`.
 
-The cache has `programs/<name>/<version>-<hash of what it is built from>/<name>`, `modules/<module>@<version>/` and
-`logs/`. Everything enters it in one step, so that what is there is whole.
+The cache has `programs/<name>/<version>-<hash>/<name>`, `modules/<module>@<version>/` and `logs/`. The hash is that of
+what a program is built from, or the digest that a download is pinned by. Everything enters the cache in one step, so
+that what is there is whole.
 """
 
 import contextlib
@@ -17,8 +19,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -32,8 +36,9 @@ from llmd_oke.operations.locks import intervals
 from llmd_oke.values import Entry, required_entry, values_folder
 from pydantic import Field
 
-from llmd_rehearsal import golang
+from llmd_rehearsal import downloads, golang
 from llmd_rehearsal.cluster_spec import end_of_log
+from llmd_rehearsal.downloads import Download, ImageFile, ReleaseFile, UnreachableError
 from llmd_rehearsal.golang import normal_version, version_satisfies
 from llmd_rehearsal.namespaces import PATH as SYSTEM_PATH
 
@@ -46,6 +51,8 @@ _REMINDER_S = 10.0
 _BUILD_TIMEOUT_S = 3600.0
 ASKING_TIMEOUT_S = 30.0
 _REFUSAL_HOLDS_S = 24 * 3600.0
+_BUILDS_AT_ONCE = 2
+_POLL_S = 0.5
 _HEARTBEAT_S = 10.0
 _GRACE_S = 10.0
 _OS_RELEASE = Path("/etc/os-release")
@@ -74,11 +81,14 @@ class PythonSource(Entry):
 
 
 class ProgramSource(Entry):
-    """Source of a program that isn't on PATH: a build, a Python distribution, or the operating system.
+    """Source of a program that isn't on PATH: a download, a build, a Python distribution, or the operating system.
 
+    `release` is the file that its makers publish of it, `images` are deployed images that have it, by its version.
     `other_builds` make further versions, for releases that ask for them.
     """
 
+    release: ReleaseFile | None = None
+    images: dict[str, ImageFile] = Field(default_factory=dict[str, ImageFile])
     build: str | None = None
     other_builds: dict[str, str] = Field(default_factory=dict[str, str])
     python: PythonSource | None = None
@@ -114,18 +124,25 @@ class ProgramDefinition(Entry):
         found = (item for item in self.builds.items() if self.satisfies(item[0], required))
         return next(found, None)
 
+    def download_of(self, required: str) -> tuple[str, Download] | None:
+        """The version that can be downloaded where this one is required, with its download; None without one."""
+        release = self.source.release and downloads.of_release(self.source.release)
+        if release and self.satisfies(self.version, required):
+            return self.version, release
+        found = ((version, downloads.of_image(file)) for version, file in self.source.images.items())
+        return next(((version, file) for version, file in found if file and self.satisfies(version, required)), None)
+
 
 class Build(Entry):
     """Programs that one `go build` makes: `packages` by the program's name, `variables` set at link time.
 
-    `cgo` is Go's own default unless it is given. `minutes` is what a first build takes on two cores. `asks_for` is a
-    Go module that not every module proxy has: it is asked for before anything counts on the build.
+    `minutes` is what a first build takes on two cores. `asks_for` is a Go module that not every module proxy has: it is
+    asked for before anything counts on the build.
     """
 
     module: str
     packages: dict[str, str]
     variables: dict[str, str] = Field(default_factory=dict)
-    cgo: bool | None = None
     minutes: int = 1
     asks_for: str | None = None
 
@@ -196,7 +213,7 @@ class LocalProgram:
 def ensure(
     names: Iterable[str], progress: Progress, versions: Mapping[str, str] | None = None
 ) -> dict[str, LocalProgram]:
-    """Every program by name: located on this machine, or built now.
+    """Every program by name: located on this machine, or downloaded or built now.
 
     `versions` are those that a release needs where they are not those of the data file. Raises KitError that names
     everything that can't be had, each with the command that installs it, before anything is built.
@@ -209,41 +226,86 @@ def ensure(
         what = f"{', '.join(remedies)} can't be found in a version that will do"
         raise KitError(what, "\n".join(dict.fromkeys(remedies.values())))
     resolved = {name: version or program_definition(name).version for name, version in required.items()}
-    found = (program_definition(name).build_of(resolved[name]) for name in missing)
-    for build in dict.fromkeys(build for _, build in filter(None, found)):
-        build_programs(build, definitions().builds[build], progress)
+    _download_programs({name: resolved[name] for name in missing}, progress)
+    unpublished = [name for name in missing if locate(name, required[name]) is None]
+    found = (program_definition(name).build_of(resolved[name]) for name in unpublished)
+    _build_all({build: definitions().builds[build] for _, build in filter(None, found)}, progress)
     for name in missing:
         program = locate(name, required[name])
         if program is None:
-            raise KitError(f"{name} was built, yet it is not in the cache")
+            raise KitError(f"{name} was downloaded or built, yet it is not in the cache")
         programs[name] = program
     return {name: programs[name] for name in required}
 
 
-def why_unbuildable(name: str, version: str) -> str | None:
-    """Reason why that version of a program can't be built here; None where it can.
+def _download_programs(required: Mapping[str, str], progress: Progress) -> None:
+    """Download what is published of these programs, until a host can't be reached: then the rest is built."""
+    for name, wanted in required.items():
+        found = program_definition(name).download_of(wanted)
+        if found is None or not found[1].is_wanted:
+            continue
+        version, download = found
+        file = _downloaded_file(name, version, download)
+        try:
+            with _locked(f"{name}-{version}", progress, _BUILD_TIMEOUT_S):
+                if not file.is_file():
+                    progress.step(f"downloading {name} {version} from {download.origin}")
+                    with _temporary_folder() as folder:
+                        download.fetch(folder / name, progress)
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        (folder / name).replace(file)
+        except UnreachableError as error:
+            progress.detail(f"{error.message}: what is missing is built here instead")
+            return
+        except KitError as error:
+            progress.detail(f"{error.message}: it is built here instead")
 
-    A build that depends on a Go module which not every module proxy has is asked for, within `ASKING_TIMEOUT_S`; what a
-    proxy refuses is not asked for again for a day.
+
+def why_unavailable(name: str, version: str) -> str | None:
+    """Reason why that version of a program can neither be downloaded nor be built here; None where it can.
+
+    What not everybody can have is asked for: an image, and a build that depends on a Go module which not every module
+    proxy has. What is refused is not asked for again for a day.
     """
-    found = program_definition(name).build_of(version)
+    definition = program_definition(name)
+    if downloaded := definition.download_of(version):
+        of_version, download = downloaded
+        if _downloaded_file(name, of_version, download).is_file():
+            return None
+        key = f"{name}-{of_version}-{download.digest[:12]}"
+        if download.is_wanted and refusal(key, download.ask, _is_answer) is None:
+            return None
+    found = definition.build_of(version)
     if found is None:
         return f"nothing builds {name} {version}"
     built, build_name = found
     build = definitions().builds[build_name]
-    if build.asks_for is None or program_file(name, built, build).is_file():
+    if (module := build.asks_for) is None or program_file(name, built, build).is_file():
         return None
-    refusal = cache_folder() / "refusals" / f"{build_name}-{fingerprint(build, os.environ.get('GOPROXY', ''))}"
-    if refusal.is_file() and time.time() - refusal.stat().st_mtime < _REFUSAL_HOLDS_S:
-        return refusal.read_text()
-    try:
+
+    def ask() -> None:
         with _temporary_folder() as folder:
-            golang.download(_find_go(build.module), build.asks_for, built, folder, ASKING_TIMEOUT_S)
+            golang.download(_find_go(build.module), module, built, folder, ASKING_TIMEOUT_S)
+
+    return refusal(f"{build_name}-{fingerprint(build, os.environ.get('GOPROXY', ''))}", ask, golang.is_refusal)
+
+
+def _is_answer(error: KitError) -> bool:
+    return not isinstance(error, UnreachableError)
+
+
+def refusal(key: str, ask: Callable[[], None], is_final: Callable[[KitError], bool]) -> str | None:
+    """Reason that asking for something failed; None where it did not. One that is final is remembered for a day."""
+    file = cache_folder() / "refusals" / key
+    if file.is_file() and time.time() - file.stat().st_mtime < _REFUSAL_HOLDS_S:
+        return file.read_text()
+    try:
+        ask()
     except KitError as error:
         reason = " ".join(error.message.split())
-        if golang.is_refusal(reason):
-            refusal.parent.mkdir(parents=True, exist_ok=True)
-            refusal.write_text(reason)
+        if is_final(error):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(reason)
         return reason
     return None
 
@@ -305,12 +367,17 @@ def _in_override(name: str, definition: ProgramDefinition, required: str | None)
 
 
 def _in_cache(name: str, definition: ProgramDefinition, required: str) -> LocalProgram | None:
-    found = definition.build_of(required)
-    if found is None:
-        return None
-    version, build = found
-    path = program_file(name, version, definitions().builds[build])
-    return LocalProgram(name, path, version, "built from tools/") if path.is_file() else None
+    if downloaded := definition.download_of(required):
+        version, download = downloaded
+        path = _downloaded_file(name, version, download)
+        if path.is_file():
+            return LocalProgram(name, path, version, f"downloaded from {download.origin}")
+    if found := definition.build_of(required):
+        version, build = found
+        path = program_file(name, version, definitions().builds[build])
+        if path.is_file():
+            return LocalProgram(name, path, version, "built from tools/")
+    return None
 
 
 def _in_distribution(name: str, definition: ProgramDefinition, required: str) -> LocalProgram | None:
@@ -366,20 +433,38 @@ def program_version(path: Path, definition: ProgramDefinition) -> str | None:
     return normal_version(match[1]) if match else None
 
 
-def build_programs(name: str, build: Build, progress: Progress) -> None:
-    """Make every program of one build, unless another program has made them by the time it is this one's turn.
+def _build_all(builds: Mapping[str, Build], progress: Progress) -> None:
+    """Make the programs of all these builds, several at a time: while one links, another compiles. One that fails ends
+    the others.
+    """
+    longest_first = sorted(builds, key=lambda name: -builds[name].minutes)
+    stop = threading.Event()
+    with ThreadPoolExecutor(_BUILDS_AT_ONCE) as threads:
+        started = [threads.submit(build_programs, name, builds[name], progress, stop) for name in longest_first]
+        try:
+            for build in as_completed(started):
+                build.result()
+        except BaseException:
+            stop.set()
+            threads.shutdown(cancel_futures=True)
+            raise
+
+
+def build_programs(name: str, build: Build, progress: Progress, stop: threading.Event | None = None) -> None:
+    """Make every program of one build, unless another program has made them by the time it is this one's turn. `stop`
+    ends it early.
 
     Raises KitError when Go is missing, or with the end of the build's log when it fails.
     """
     go = _find_go(build.module)
     files = {program: program_file(program, _built_version(program, name), build) for program in build.packages}
-    with _locked(name, progress, _BUILD_TIMEOUT_S):
+    with _locked(name, progress, _BUILD_TIMEOUT_S, stop):
         if all(file.is_file() for file in files.values()):
             return
         duration = f"about {build.minutes} minute{'s' if build.minutes > 1 else ''}"
         progress.step(f"building {', '.join(files)} ({duration} the first time)")
         with _temporary_folder() as folder:
-            _compile(go, name, build, folder, progress)
+            _compile(go, name, build, folder, progress, stop or threading.Event())
             for program, file in files.items():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 built = build.packages[program].rpartition("/")[2] if len(build.packages) > 1 else program
@@ -397,7 +482,7 @@ def _find_go(module: str) -> Path:
     return golang.find_go(tools_folder() / module, packaged_file(packaged), packaged.install)
 
 
-def _compile(go: Path, name: str, build: Build, folder: Path, progress: Progress) -> None:
+def _compile(go: Path, name: str, build: Build, folder: Path, progress: Progress, stop: threading.Event) -> None:
     """Run one `go build`; several programs get the names of their packages, a single one its own.
 
     It is ended, with the compilers that it started, when this is left early.
@@ -409,14 +494,14 @@ def _compile(go: Path, name: str, build: Build, folder: Path, progress: Progress
         process = subprocess.Popen(
             [str(go), *golang.build_arguments(build.variables, tuple(build.packages.values()), output)],
             cwd=tools_folder() / build.module,
-            env=golang.environment({} if build.cgo is None else {"CGO_ENABLED": str(int(build.cgo))}),
+            env=golang.environment({"CGO_ENABLED": "0"}),
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     try:
-        _wait(process, log, progress)
+        _wait(name, process, log, progress, stop)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
@@ -425,17 +510,17 @@ def _compile(go: Path, name: str, build: Build, folder: Path, progress: Progress
         raise KitError(f"building {name} failed; the end of {log}:\n{end_of_log(log, lines=20)}")
 
 
-def _wait(process: subprocess.Popen[bytes], log: Path, progress: Progress) -> None:
-    start_s = time.monotonic()
-    while (elapsed_s := time.monotonic() - start_s) < _BUILD_TIMEOUT_S:
+def _wait(name: str, process: subprocess.Popen[bytes], log: Path, progress: Progress, stop: threading.Event) -> None:
+    start_s = told_s = time.monotonic()
+    while (now_s := time.monotonic()) - start_s < _BUILD_TIMEOUT_S and not stop.is_set():
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_HEARTBEAT_S)
+            process.wait(timeout=_POLL_S)
             return
-        lines = log.read_text(errors="replace").splitlines()
-        progress.detail(
-            f"{elapsed_s + _HEARTBEAT_S:.0f} s, {len(lines)} packages, now {lines[-1] if lines else 'starting'}"
-        )
-    raise KitError(f"the build took longer than {_BUILD_TIMEOUT_S / 60:.0f} minutes ({log})")
+        if now_s - told_s >= _HEARTBEAT_S:
+            told_s = now_s
+            lines = log.read_text(errors="replace").splitlines()
+            progress.detail(f"{name}: {len(lines)} packages, now {lines[-1] if lines else 'starting'}")
+    raise KitError(f"the build of {name} took longer than {_BUILD_TIMEOUT_S / 60:.0f} minutes, or was ended ({log})")
 
 
 def module_folder(module: str, version: str, progress: Progress | None = None) -> Path:
@@ -479,6 +564,10 @@ def program_file(name: str, version: str, build: Build) -> Path:
     return cache_folder() / "programs" / name / f"{version}-{fingerprint(build)}" / name
 
 
+def _downloaded_file(name: str, version: str, download: Download) -> Path:
+    return cache_folder() / "programs" / name / f"{version}-{download.digest[:12]}" / name
+
+
 def fingerprint(build: Build, more: str = "") -> str:
     """Digest of all that a build is made from: the files of its Go module, its settings, and `more`."""
     digest = hashlib.sha256(build.model_dump_json(exclude={"minutes", "asks_for"}).encode() + more.encode())
@@ -499,10 +588,10 @@ def _temporary_folder() -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(name: str, progress: Progress, timeout_s: float) -> Generator[None]:
+def _locked(name: str, progress: Progress, timeout_s: float, stop: threading.Event | None = None) -> Generator[None]:
     """Let no other program make the same thing meanwhile.
 
-    Raises KitError when another has the lock for longer than the limit.
+    Raises KitError when another has the lock for longer than the limit, or when `stop` ends the wait.
     """
     path = cache_folder() / "locks" / f"{name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -512,6 +601,8 @@ def _locked(name: str, progress: Progress, timeout_s: float) -> Generator[None]:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
+            if stop is not None and stop.is_set():
+                raise KitError(f"the wait for another program that is making {name} was ended")
             if waited_s >= reminder_s:
                 progress.detail(f"another program is making {name}, waiting for it, {waited_s:.0f} s")
                 reminder_s = waited_s + _REMINDER_S

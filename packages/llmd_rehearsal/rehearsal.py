@@ -9,9 +9,9 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
@@ -25,9 +25,10 @@ from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
 from llmd_oke.values import cache_folder
 
-from llmd_rehearsal import cluster_plan, time_scale
+from llmd_rehearsal import cluster_plan, plugins, time_scale
 from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts
 from llmd_rehearsal.cluster_plan import (
+    MEMORY_GIB,
     OCI_FAULTS_FILE,
     PLUGIN_PORTS,
     PROGRAMS,
@@ -42,12 +43,19 @@ from llmd_rehearsal.cluster_plan import (
 )
 from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
 from llmd_rehearsal.engine_project import DEPLOYED, OCI_FOLDER, PREVIEWED, checkpoint_file, copy_project, latest
-from llmd_rehearsal.inventory import Inventory, fetch_charts, fetch_definitions, take_inventory
+from llmd_rehearsal.inventory import CHARTS, Inventory, fetch_charts, fetch_definitions, take_inventory
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.oci_plugin.faults import FaultRule
 from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
 from llmd_rehearsal.plugins import KubernetesPlugin, PluginChoice, choose_plugin
+from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice, choose_stack
+from llmd_rehearsal.real_vllm.choice import prepare as prepare_real
+from llmd_rehearsal.real_vllm.tiny_models import TinyModel
+from llmd_rehearsal.real_vllm.topologies import CutStack, available_gib
 from llmd_rehearsal.time_scale import TimeScale
+
+if TYPE_CHECKING:
+    from llmd_rehearsal.real_vllm.checks import ServerCheck
 
 ENGINE_END_TIMEOUT_S = 30.0
 COMMAND_END_TIMEOUT_S = 60.0
@@ -72,7 +80,8 @@ _CLUSTER_FOLDERS = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
 class RehearsalSettings:
     """Options of a rehearsal. `time_scale` is wall seconds for a second of model time, `probe_time_scale` of probes.
 
-    `startup_s` is the wall time that each simulated server takes to start; None is about a second.
+    `startup_s` is the wall time that each simulated server takes to start; None is about a second. Where `vllm` is the
+    real one, servers and probes go by the wall clock; `memory_gib` is what was available as it began.
 
     Where `time_scale` is None, a rehearsal that runs keeps its own, and another gets one that suits stack and machine.
     `scaling_speed` are seconds of scaling by load in one of wall time; None is that of the rehearsal that runs, or else
@@ -84,6 +93,8 @@ class RehearsalSettings:
     plugin: PluginChoice = PluginChoice.AUTO
     startup_s: float | None = None
     scaling_speed: float | None = None
+    vllm: VllmChoice = VllmChoice.SIMULATED
+    memory_gib: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,12 @@ class Prepared:
     probe_time_scale: float
     startup_s: float | None
     scaling_time: ScalingTime | None
+    real: RealRehearsal | None = None
+
+    @property
+    def vllm(self) -> VllmChoice:
+        """Choice of its servers: simulated, or vLLM itself."""
+        return VllmChoice.REAL if self.real else VllmChoice.SIMULATED
 
     @property
     def router(self) -> str:
@@ -113,7 +130,8 @@ class Prepared:
 
     def simulated(self, placeholders: Mapping[str, int]) -> tuple[str, ...]:
         """Parts of the rehearsal that aren't real; its pods have these images without a program, with their number."""
-        return (*cluster_plan.simulated(self.plan, self.plugin, placeholders), *unenforced_policies(self.state))
+        parts = cluster_plan.simulated(self.plan, self.plugin, placeholders, self.vllm)
+        return (*parts, *unenforced_policies(self.state))
 
 
 def unenforced_policies(state: Path) -> tuple[str, ...]:
@@ -177,12 +195,17 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
         KitError: a program can't be had, or the local cluster doesn't get ready; says why.
     """
     plan = planning.plan_stack_file(project, stack)
-    plugin = choose_plugin(settings.plugin, plan)
+    fitting = _fitting(project, stack, settings)
+    plugins.check_choice(settings.plugin, plan)
     inventory = take_inventory(plan.release, progress, further_programs(plan))
+    pulumi = inventory.programs["pulumi"]
+    plugin = choose_plugin(settings.plugin, plan, lambda version: plugins.fetch(version, pulumi, progress))
     if isinstance(plan.cluster, config.CreateCluster):
         fetch_charts(progress)
     fetch_definitions(preinstalled_definitions(plan), progress)
-    rehearsed = planning.plan(with_router(config.load(project, stack), inventory.release.used.name))
+    real = prepare_real(*fitting, progress) if fitting else None
+    stack_config = real.stack.config if real else config.load(project, stack)
+    rehearsed = planning.plan(with_router(stack_config, inventory.release.used.name))
     scale = _time_scale(project, stack, rehearsed, settings)
     prepared = Prepared(
         project=project,
@@ -192,8 +215,9 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
         inventory=inventory,
         plugin=plugin,
         time_scale=scale,
-        probe_time_scale=settings.probe_time_scale,
+        probe_time_scale=1.0 if real else settings.probe_time_scale,
         startup_s=settings.startup_s,
+        real=real,
         scaling_time=_scaling_time(project, stack, rehearsed, settings, scale.scale),
     )
     progress.step(str(prepared.time_scale))
@@ -201,6 +225,17 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
         progress.step(str(prepared.scaling_time))
     _start(prepared, progress)
     return prepared
+
+
+def _fitting(project: Path, stack: str, settings: RehearsalSettings) -> tuple[CutStack, Mapping[str, TinyModel]] | None:
+    """Return the stack as vLLM itself can serve it here, with tiny models; None where vLLM is simulated.
+
+    A rehearsal that runs keeps the topology that it was begun with, whose memory is no longer available.
+    """
+    if settings.vllm is VllmChoice.SIMULATED:
+        return None
+    running = running_settings(project, stack).memory_gib if phase(project, stack) == "ready" else None
+    return choose_stack(config.load(project, stack), time_scale.processors(), running or available_gib())
 
 
 def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
@@ -212,6 +247,8 @@ def _time_scale(project: Path, stack: str, plan: Plan, settings: RehearsalSettin
     """Time scale of the settings, else of the local cluster that runs, else the one that suits stack and machine."""
     if settings.time_scale is not None:
         return TimeScale(settings.time_scale, "as asked for")
+    if settings.vllm is VllmChoice.REAL:
+        return TimeScale(1.0, "vLLM itself goes by the wall clock")
     suits = time_scale.choose_time_scale(time_scale.demand_of(plan), time_scale.processors())
     running = running_settings(project, stack).time_scale if phase(project, stack) == "ready" else None
     if running is None or running == suits.scale:
@@ -239,7 +276,13 @@ def running_settings(project: Path, stack: str) -> RehearsalSettings:
     scales = {name: float(record.facts[name]) for name in names if name in record.facts}
     plugin, _, _version = record.facts.get("kubernetes_plugin", PluginChoice.AUTO).partition(" ")
     start = record.facts.get(SECONDS_TO_START, USUAL)
-    return RehearsalSettings(**scales, plugin=PluginChoice(plugin), startup_s=None if start == USUAL else float(start))
+    return RehearsalSettings(
+        **scales,
+        plugin=PluginChoice(plugin),
+        startup_s=None if start == USUAL else float(start),
+        vllm=VllmChoice.REAL if MEMORY_GIB in record.facts else VllmChoice.SIMULATED,
+        memory_gib=int(record.facts[MEMORY_GIB]) if MEMORY_GIB in record.facts else None,
+    )
 
 
 def running_programs(project: Path, stack: str) -> tuple[str, ...]:
@@ -253,7 +296,7 @@ def _start(prepared: Prepared, progress: Progress) -> None:
     state, scale = prepared.state, prepared.time_scale.scale
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
-    variables = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, scale)
+    variables = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, scale, prepared.vllm)
     scales = (scale, prepared.probe_time_scale)
     spec = local_cluster_spec(
         state,
@@ -266,6 +309,7 @@ def _start(prepared: Prepared, progress: Progress) -> None:
         startup_s=prepared.startup_s,
         scaling_time=prepared.scaling_time,
         versions={name: prepared.inventory.programs[name].version for name in programs_in_pods(prepared.plan)},
+        real=prepared.real,
     )
     prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
 
@@ -312,7 +356,8 @@ def _is_upgrade(prepared: Prepared) -> bool:
 
 def _run_engine(prepared: Prepared, operation: str, options: Sequence[str], progress: Progress) -> dict[str, Any]:
     folder = PREVIEWED if operation in {"drift", "preview"} else DEPLOYED
-    copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.router, folder)
+    cut = prepared.real.stack if prepared.real else None
+    copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.router, folder, cut)
     prepared.plugin.install(copy.pulumi_home)
     result_file = prepared.state / "engine.json"
     result_file.unlink(missing_ok=True)
@@ -445,7 +490,7 @@ def have_programs(progress: Progress) -> Inventory:
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     for release in releases:
         fetch_definitions((release.crds,), progress)
-    return take_inventory(releases[-1], progress)
+    return take_inventory(releases[-1], progress, CHARTS)
 
 
 def pre_scale_down(prepared: Prepared, progress: Progress) -> Displacement | None:
@@ -485,3 +530,25 @@ def removed_servers(file: Path, plan: Plan) -> list[str]:
         for role in unit.roles
     ]
     return [name for name in deployed if not any(re.fullmatch(pattern, name) for pattern in planned)]
+
+
+def check_servers(prepared: Prepared, real: RealRehearsal) -> "Sequence[ServerCheck]":
+    """Check the servers of vLLM itself from inside, and keep the results beside the stack's reports.
+
+    Raises:
+        KitError: the checks came to no result.
+    """
+    from llmd_rehearsal.real_vllm import report  # noqa: PLC0415 - it loads Pulumi
+
+    reports = prepared.project / "reports" / prepared.stack
+    reports.mkdir(parents=True, exist_ok=True)
+    facts, results = prepared.state / "real-vllm-facts.json", reports / report.RESULTS_FILE
+    enforced = not unenforced_policies(prepared.state)
+    models = report.model_facts(prepared.plan, real, policies_enforced=enforced)
+    facts.write_text(json.dumps([asdict(model) for model in models]))
+    results.unlink(missing_ok=True)
+    argv = [sys.executable, "-m", "llmd_rehearsal.real_vllm.checks", str(facts), str(results)]
+    status = run_command(prepared.project, prepared.stack, argv)
+    if not (found := report.read_results(results)):
+        raise KitError(f"The checks of vLLM's servers ended with {status} and without a result.")
+    return found

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from llmd_base.metrics import METRICS, Metric
+from llmd_base.records import collected
 from llmd_base.row import Row
 from llmd_bench.comparison import ForecastError, mean_absolute_error
 from llmd_bench.loads import deployment
@@ -15,7 +16,6 @@ from llmd_bench.plots.charts import agreement_svg
 from llmd_bench.plots.drawing import ChartPoint, ChartSeries
 from llmd_bench.plots.page import Cell, PageSection, Table, page
 from llmd_bench.texts import number, plain
-from llmd_oke.records import collected
 
 from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, ClaimSimulation, Omission, Standing
 

@@ -53,6 +53,13 @@ class Sizes:
         return max(1, gpus // self.key_value_parts) if self.key_value_parts else 1
 
 
+def window_blocks(window_tokens: int, block_size: int) -> int:
+    """Return the most blocks that a layer with a sliding window hands over: the last ones that cover the window, and
+    one more (vLLM 0.26, `blocks_per_sw` of the NIXL connector).
+    """
+    return -(-window_tokens // block_size) + 1
+
+
 @dataclass(frozen=True)
 class GpuLimits:
     """Limits of one GPU and its ports, in bytes and operations per second. A link is counted in one direction; a GPU
@@ -128,21 +135,17 @@ class LatencyModel:
         return sizes.key_value_bytes_per_token * layer_tokens / max(1, sizes.layers - sizes.linear_layers)
 
     def window_tokens(self, tokens: int, block_size: int) -> int:
-        """Return of how many of `tokens` a layer with a sliding window hands KV cache over.
-
-        These are the tokens of the last blocks that cover the window, and of one more (vLLM 0.26, `blocks_per_sw` of
-        the NIXL connector).
-        """
+        """Return of how many of `tokens` a layer with a sliding window hands KV cache over."""
         if not self.sizes.windows_alone:
             return tokens
-        return min(tokens, (-(-self.sizes.window_tokens // block_size) + 1) * block_size)
+        return min(tokens, window_blocks(self.sizes.window_tokens, block_size) * block_size)
 
     def descriptors(self, tokens: int, block_size: int) -> int:
         """Return the pieces in which the KV cache of `tokens` is handed over: each region of each block."""
         sizes = self.sizes
         per_layer = sizes.key_value_regions // max(1, sizes.layers - sizes.linear_layers)
-        window_blocks = -(-self.window_tokens(tokens, block_size) // block_size)
-        left_out = (-(-tokens // block_size) - window_blocks) * sizes.window_layers * per_layer
+        windowed = -(-self.window_tokens(tokens, block_size) // block_size)
+        left_out = (-(-tokens // block_size) - windowed) * sizes.window_layers * per_layer
         return -(-tokens // block_size) * sizes.key_value_regions - left_out
 
     def server(self, tensor_parallel_size: int) -> "ServerLatency":

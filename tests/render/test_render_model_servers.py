@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue.models import LinearAttention
 from render_support import env, pod, selects, vllm
 from stack_files import existing_cluster, existing_pool
 
@@ -148,6 +150,18 @@ def test_what_has_windowed_layers_hand_over_their_windows_alone_is_stated(varied
     assert KEPT not in vllm(baseline, AGGREGATED)["args"] + vllm(older, DECODE)["args"] + vllm(asked, DECODE)["args"]
     llama = varied(model="llama-3.3-70b-instruct-fp8-dynamic", name="gpt-oss-120b")
     assert KEPT not in vllm(llama, DECODE)["args"]
+
+
+def test_servers_are_told_to_hand_over_the_states_of_linear_attention(varied, monkeypatch):
+    dense = catalogue.model("qwen3-32b")
+    linear = LinearAttention(layers=48, state_bytes_per_sequence=2**20)
+    architecture = dense.architecture.model_copy(update={"linear_attention": linear})
+    monkeypatch.setattr(catalogue, "model", lambda _: dense.model_copy(update={"architecture": architecture}))
+    servers = varied(model="qwen3-32b", name="gpt-oss-120b", topology="2p-tp1-2d-tp1")
+    assert env(vllm(servers, DECODE))["VLLM_SSM_CONV_STATE_LAYOUT"] == "DS"
+    assert KEPT in vllm(servers, PREFILL)["args"]
+    alone = varied(model="qwen3-32b", name="gpt-oss-120b", topology="agg-tp1-2r")
+    assert "VLLM_SSM_CONV_STATE_LAYOUT" not in env(vllm(alone, AGGREGATED))
 
 
 def test_amd_environment_uses_aiter_and_rocm_transports(rehearsal):

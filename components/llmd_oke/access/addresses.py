@@ -1,4 +1,4 @@
-"""Where a stack's cluster is: its region, the address of its API server, whether that answers.
+"""Address of a stack's cluster: its region, the address of its API server, whether that answers.
 
 Nothing here loads an HTTP client: every preview imports it.
 """
@@ -43,7 +43,7 @@ def region_of(config: StackConfig, region: str | None = None) -> str:
 
 
 def host_and_port(api_server: str) -> tuple[str, int]:
-    """Where an API server's address (`https://127.0.0.1:6443`) leads to.
+    """Return the host and port of an API server's address (`https://127.0.0.1:6443`).
 
     Raises:
         KitError: it is none of HTTPS.
@@ -59,7 +59,7 @@ def host_and_port(api_server: str) -> tuple[str, int]:
 
 
 def is_reachable(host: str, port: int) -> bool:
-    """Whether a TCP connection comes about within a second."""
+    """Tell whether a TCP connection comes about within a second."""
     try:
         with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S):
             return True

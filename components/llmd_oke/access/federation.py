@@ -54,7 +54,7 @@ class TokenExchange:
 
     @property
     def token_url(self) -> str:
-        """Where tokens are exchanged."""
+        """Address at which tokens are exchanged."""
         return f"{self.domain_url.rstrip('/')}/oauth2/v1/token"
 
 
@@ -135,7 +135,7 @@ def signed_in(
     http: httpx2.Client | None = None,
     renewed_after_s: float = RENEWED_AFTER_S,
 ) -> Generator[None]:
-    """Signs this process, and those that it starts, in to OCI as the user that the domain takes the job for. The token
+    """Sign this process, and those that it starts, in to OCI as the user that the domain takes the job for. The token
     is renewed until the block ends, and everything is removed then. `report` is told of renewals that fail.
 
     Raises:
@@ -169,8 +169,9 @@ def signed_in(
 
 
 def _variables(home: Path) -> dict[str, str]:
-    """What leads the kit, OCI's command line and OCI's plug-in to the profile. The plug-in looks for `.oci/config` in
-    the home folder, which `TF_HOME_OVERRIDE` alone moves (terraform-provider-oci, internal/utils/helpers.go).
+    """Return the variables that lead the kit, OCI's command line and OCI's plug-in to the profile. The plug-in looks
+    for `.oci/config` in the home folder, which `TF_HOME_OVERRIDE` alone moves (terraform-provider-oci,
+    internal/utils/helpers.go).
     """
     config = str(home / ".oci" / "config")
     return {
@@ -201,7 +202,7 @@ def _write_profile(home: Path, key: RSAPrivateKey, token: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a file for its owner alone, at once."""
+    """Write a file for its owner alone, at once."""
     unfinished = path.with_suffix(".new")
     unfinished.touch(mode=0o600)
     unfinished.write_text(text)
@@ -216,7 +217,7 @@ def _renew(
     report: Callable[[str], None],
     most_s: float,
 ) -> None:
-    """Replaces the token before it ends. Who signs reads it anew for each request."""
+    """Replace the token before it ends; whoever signs reads it anew for each request."""
     wait_s = _use_s(token, most_s)
     while not ended.wait(wait_s):
         try:
@@ -230,14 +231,14 @@ def _renew(
 
 
 def _use_s(token: str, most_s: float) -> float:
-    """How long a token is used before the next one is asked for."""
+    """Return how long a token is used before the next one is asked for, in seconds."""
     ends_s = _claims(token).get("exp")
     left_s = ends_s - time.time() if isinstance(ends_s, int | float) else most_s
     return min(most_s, max(1.0, left_s / 2))
 
 
 def _claims(token: str) -> Mapping[str, object]:
-    """What a token says, unverified; nothing where it is no JWT. OCI may change what its tokens look like."""
+    """Read what a token says, unverified; nothing where it is no JWT. OCI may change what its tokens look like."""
     try:
         part = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))

@@ -31,7 +31,7 @@ class ModelFile:
 
     @property
     def sha256(self) -> str:
-        """Of the content, in hexadecimal."""
+        """SHA-256 of the content, in hexadecimal."""
         return sha256(self.content).hexdigest()
 
 

@@ -47,7 +47,7 @@ class StoredFile:
 
 
 def stored_file(uri: str, http: httpx2.Client | None = None) -> StoredFile:
-    """What is behind a link (a pre-authenticated request, which needs no signature).
+    """Ask what is behind a link (a pre-authenticated request, which needs no signature).
 
     Raises:
         OciError: the link leads nowhere, has expired, or nothing answers. It never says the link, which is a secret.
@@ -64,11 +64,11 @@ def stored_file(uri: str, http: httpx2.Client | None = None) -> StoredFile:
 
 
 class TooLongError(ValueError):
-    """A file is longer than anybody wants to read."""
+    """Error for a file that is longer than anybody wants to read."""
 
 
 def bounded_content(http: httpx2.Client, uri: str, most_bytes: int, *, raw: bool = False) -> bytes:
-    """What anyone may read there; with `raw` as it was sent, where a server may have packed it for the way.
+    """Read what anyone may read there; with `raw` as it was sent, where a server may have packed it for the way.
 
     Raises:
         httpx2.HTTPError: nothing answers, or with an error.
@@ -140,7 +140,7 @@ class OciError(KitError):
 
 
 class OciClient(Protocol):
-    """Asks OCI. Tests have one of their own."""
+    """Client of OCI's API. Tests have one of their own."""
 
     def get(self, service: str, path: str, **query: str) -> Any:
         """The document at a path; all pages of it where it is a list, or has one under `items`.
@@ -160,7 +160,7 @@ class OciClient(Protocol):
 
 
 class SignedOciClient:
-    """Signs each request."""
+    """Client of OCI's API that signs each request."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class SignedOciClient:
         return self._hosts[service].format(region=self._region) + path
 
     def _ask(self, method: str, url: str, body: bytes | None) -> httpx2.Response:
-        """Asks again where OCI is busy; a request that may change something only where it was surely not taken."""
+        """Ask again where OCI is busy; a request that may change something only where it was surely not taken."""
         for attempt in range(1, TRIES + 1):
             try:
                 headers = self._signer.headers(method, url, body=body)

@@ -17,7 +17,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 from pydantic import BaseModel, ValidationError
 
-from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.container_images import PLATFORM, ContainerImage
 
 Answer = TypeVar("Answer")
 
@@ -26,9 +26,6 @@ TRIES = 3
 MAX_RETRY_AFTER_S = 10.0
 MAX_MANIFEST_BYTES = 4 * 2**20
 """What registries must take at least (OCI Distribution Specification, Pushing Manifests); no image has a longer one."""
-
-PLATFORM = ("linux", "amd64")
-"""What the nodes of all shapes of the catalogue are."""
 
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -47,7 +44,7 @@ _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Refusal(StrEnum):
-    """Why a registry doesn't give an image."""
+    """Reason why a registry doesn't give an image."""
 
     UNREACHABLE = "unreachable"
     DENIED = "denied"
@@ -67,8 +64,8 @@ class RegistryError(KitError):
 
 @dataclass(frozen=True)
 class StoredImage:
-    """What a registry has under a tag: the digest that pulls are pinned by, of the index where there are several
-    platforms; the sum of the compressed layers for linux/amd64 in bytes, None where it was not asked for.
+    """Image or chart that a registry has under a tag: the digest that pulls are pinned by, of the index where there are
+    several platforms; the sum of the compressed layers for linux/amd64 in bytes, None where it was not asked for.
     """
 
     digest: str
@@ -96,7 +93,7 @@ class Layer(BaseModel):
 
 
 class _Body(BaseModel):
-    """What of a manifest, or of an index of manifests, is read (OCI Image Format Specification)."""
+    """Fields of a manifest, or of an index of manifests, that are read (OCI Image Format Specification)."""
 
     mediaType: str | None = None  # noqa: N815 - as the specification spells it
     manifests: tuple[_Listed, ...] = ()
@@ -123,7 +120,7 @@ class _Manifest:
 
 
 class RegistryClient:
-    """Asks registries anonymously. Not for several threads."""
+    """Anonymous client of registries, for one thread."""
 
     def __init__(self, http: httpx2.Client | None = None, pause: Callable[[float], None] = time.sleep) -> None:
         self._http = http or httpx2.Client(timeout=TIMEOUT_S, follow_redirects=True, max_redirects=3)
@@ -131,7 +128,7 @@ class RegistryClient:
         self._tokens: dict[tuple[str, str], str] = {}
 
     def stored(self, image: ContainerImage, *, by_digest: bool = False, with_size: bool = False) -> StoredImage:
-        """What the registry has under the image's tag, or under its digest.
+        """Ask the registry what it has under the image's tag, or under its digest.
 
         Args:
             image: what is asked for.
@@ -155,20 +152,24 @@ class RegistryClient:
         return StoredImage(manifest.digest, self._manifest(image, child).layer_bytes)
 
     def layers(self, image: ContainerImage) -> tuple[Layer, ...]:
-        """What an image or a chart consists of; the digest of a chart's archive is its checksum.
+        """Return the layers of a chart, or of an image for linux/amd64; the digest of a chart's archive is its
+        checksum.
 
         Raises:
             RegistryError: the registry doesn't give it.
         """
-        return self._manifest(image, image.digest or image.tag).body.layers
+        manifest = self._manifest(image, image.digest or image.tag)
+        if manifest.media_type in _INDEXES:
+            manifest = self._manifest(image, _for_platform(image, manifest))
+        return manifest.body.layers
 
-    def blob(self, image: ContainerImage, digest: str) -> bytes:
-        """A small part of an image or of another artifact.
+    def blob(self, image: ContainerImage, digest: str, max_bytes: int | None = None) -> bytes:
+        """Return a part of an image or of another artifact, of at most `max_bytes`; by default those of a manifest.
 
         Raises:
             RegistryError: the registry doesn't give it, or gives something else.
         """
-        content = self._ask("GET", image, digest, "blobs").content
+        content = self._ask("GET", image, digest, "blobs", max_bytes).content
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
             raise RegistryError(Refusal.UNSOUND, f"{image.registry} answers with something else than {digest}.")
         return content
@@ -191,7 +192,14 @@ class RegistryClient:
             raise RegistryError(Refusal.UNSOUND, message) from error
         return _Manifest(digest, body.mediaType or _media_type(answer), body)
 
-    def _ask(self, method: str, image: ContainerImage, name: str, kind: str = "manifests") -> httpx2.Response:
+    def _ask(
+        self,
+        method: str,
+        image: ContainerImage,
+        name: str,
+        kind: str = "manifests",
+        max_bytes: int | None = None,
+    ) -> httpx2.Response:
         """The answer to a request for a manifest, or another `kind`; with a token if the registry wants one, again
         where it is busy.
         """
@@ -202,10 +210,10 @@ class RegistryClient:
         attempt = 0
         while True:
             attempt += 1
-            answer = self._send(method, url, image, self._tokens.get(key))
+            answer = self._send(method, url, image, self._tokens.get(key), max_bytes)
             if answer.status_code == 401 and key not in self._tokens:
                 self._tokens[key] = self._token(answer.headers.get("www-authenticate", ""), image, host)
-                answer = self._send(method, url, image, self._tokens[key])
+                answer = self._send(method, url, image, self._tokens[key], max_bytes)
             pause_s = _pause_s(answer, attempt)
             if pause_s is None or attempt == TRIES:
                 _judge(answer, image, name)
@@ -233,22 +241,26 @@ class RegistryClient:
             raise RegistryError(Refusal.UNSOUND, message) from error
         return body.token or body.access_token
 
-    def _send(self, method: str, url: str, image: ContainerImage, token: str | None) -> httpx2.Response:
+    def _send(
+        self, method: str, url: str, image: ContainerImage, token: str | None, max_bytes: int | None = None
+    ) -> httpx2.Response:
+        limit_bytes = max_bytes or MAX_MANIFEST_BYTES
         headers = {"Accept": _ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})}
         try:
             with self._http.stream(method, url, headers=headers) as answer:
-                content = b""
+                content = bytearray()
                 for chunk in answer.iter_bytes():
                     content += chunk
-                    if len(content) > MAX_MANIFEST_BYTES:
-                        raise RegistryError(Refusal.UNSOUND, f"{image.registry} answers with more than a manifest.")
+                    if len(content) > limit_bytes:
+                        message = f"{image.registry} answers with more than {limit_bytes} bytes."
+                        raise RegistryError(Refusal.UNSOUND, message)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             message = f"{urlsplit(url).netloc} does not answer within {TIMEOUT_S:.0f} s: {reason}."
             raise RegistryError(Refusal.UNREACHABLE, message) from error
         undone = {"content-encoding", "content-length"}  # the content has no encoding any more
         plain = {key: value for key, value in answer.headers.items() if key not in undone}
-        return httpx2.Response(answer.status_code, headers=plain, content=content)
+        return httpx2.Response(answer.status_code, headers=plain, content=bytes(content))
 
 
 Answers = Mapping[str, StoredImage | RegistryError]
@@ -276,7 +288,7 @@ def query_registries(
 
 
 def stored_image(client: RegistryClient, image: ContainerImage) -> StoredImage | RegistryError:
-    """What a registry has under an image's tag, with its size, or why it doesn't give it."""
+    """Return what a registry has under an image's tag, with its size, or why it doesn't give it."""
     try:
         return client.stored(image, with_size=True)
     except RegistryError as error:
@@ -284,7 +296,9 @@ def stored_image(client: RegistryClient, image: ContainerImage) -> StoredImage |
 
 
 def _judge(answer: httpx2.Response, image: ContainerImage, name: str | None) -> None:
-    """Raises what the status means; `name` is the tag or digest that was asked for, None where it was a token."""
+    """Raise the error that the status means; `name` is the tag or digest that was asked for, None where it was
+    a token.
+    """
     status, registry = answer.status_code, image.registry
     if answer.is_success:
         return
@@ -303,7 +317,7 @@ def _judge(answer: httpx2.Response, image: ContainerImage, name: str | None) -> 
 
 
 def _pause_s(answer: httpx2.Response, attempt: int) -> float | None:
-    """How long to wait before asking again; None where that would not help, or not soon."""
+    """Return how long to wait before asking again, in seconds; None where that would not help, or not soon."""
     if answer.status_code == 429:
         after = answer.headers.get("retry-after", "")
         wait_s = float(after) if after.isdigit() else 2.0**attempt

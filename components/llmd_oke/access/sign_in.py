@@ -1,4 +1,4 @@
-"""Who signs in to OCI where a stack's `oci:` config says it: the same for OCI's resources, clusters and tunnels."""
+"""Identity that signs in to OCI as a stack's `oci:` config says: the same for OCI's resources, clusters and tunnels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from llmd_base.errors import KitError
 
 
 class Auth(StrEnum):
-    """How to sign in."""
+    """Way to sign in."""
 
     API_KEY = "api-key"
     INSTANCE_PRINCIPAL = "instance-principal"
@@ -43,7 +43,7 @@ class SignIn:
 
     @property
     def words(self) -> list[str]:
-        """As options of the kit's commands."""
+        """Options of the kit's commands that sign in this way."""
         auth = ["--auth", str(self.auth)] if self.auth else []
         return [*auth, *(["--profile", self.profile] if self.profile else [])]
 
@@ -87,7 +87,7 @@ def of_environment(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def auth_of_environment(environment: Mapping[str, str]) -> Auth:
-    """How a program of the kit signs in where nothing but the environment says it: by API key where that says nothing.
+    """Read how to sign in from the environment alone: by API key where that says nothing.
 
     Raises:
         KitError: the environment says something else, or two things.

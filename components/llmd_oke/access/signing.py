@@ -54,7 +54,7 @@ class Signer:
     private_key: RSAPrivateKey
 
     def __repr__(self) -> str:
-        """Nothing of the key, and nothing of a session's token, which is part of its `key_id`."""
+        """Show nothing of the key, and nothing of a session's token, which is part of its `key_id`."""
         return "Signer(…)"
 
     def headers(

@@ -53,7 +53,7 @@ SSH_OPTIONS = (
 
 
 class NotYet(KitError):
-    """What a tunnel leads to, or through, is not there, but may come."""
+    """Error for a part of a tunnel that is not there, but may come."""
 
 
 class SshFailed(KitError):
@@ -62,7 +62,7 @@ class SshFailed(KitError):
 
 @dataclass(frozen=True)
 class TunnelOptions:
-    """Which cluster is wanted: an OCID, or else the name and the compartment of one that a stack makes.
+    """Cluster that is wanted: an OCID, or else the name and the compartment of one that a stack makes.
 
     `bastion_id` is a bastion of the user's; otherwise it is looked for in the network's compartment, which is the
     cluster's if left out. `session_s` is how long a session may live, in seconds.
@@ -78,7 +78,7 @@ class TunnelOptions:
 
 @dataclass(frozen=True)
 class TunnelTarget:
-    """What the tunnel leads to: a private address and port, through a bastion, in sessions of at most so long."""
+    """End of a tunnel: a private address and port, through a bastion, in sessions of at most so long."""
 
     bastion_id: str
     host: str
@@ -226,7 +226,7 @@ Find = Callable[[], tuple[OciClient, TunnelTarget]]
 
 @dataclass(frozen=True)
 class TunnelIntervals:
-    """How the tunnel is kept, in seconds: how often cluster and `ssh` are looked at, how long `ssh` may take until it
+    """Intervals of a tunnel, in seconds: how often cluster and `ssh` are looked at, how long `ssh` may take until it
     listens, how long it must have run not to count as failed, the pause before it is started again and how often in a
     row, with how many sessions in a row, and how long before its end a session is renewed.
     """
@@ -246,7 +246,7 @@ class _Ended(Exception):
 
 
 class Tunnel:
-    """Makes `https://127.0.0.1:<port>` lead to a cluster's private API endpoint.
+    """Tunnel by which `https://127.0.0.1:<port>` leads to a cluster's private API endpoint.
 
     `failure` says why it is kept no longer, where nobody ended it.
     """
@@ -261,7 +261,7 @@ class Tunnel:
         self._open = threading.Event()
 
     def keep(self, patience_s: float | None = None) -> None:
-        """Keeps it open until the block of `beside` is left, or an interrupt.
+        """Keep the tunnel open until the block of `beside` is left, or an interrupt.
 
         It waits for cluster and bastion, so long at most if a limit is given.
 
@@ -305,7 +305,7 @@ class Tunnel:
             thread.join()
 
     def wait_until_open(self, timeout_s: float) -> None:
-        """Returns once it is open.
+        """Return once the tunnel is open.
 
         Raises:
             KitError: it can't be opened, or is not in time.
@@ -346,7 +346,7 @@ class Tunnel:
             self._pause(self._pace.seek_s)
 
     def _forward(self, argv: Sequence[str], held: ExitStack, renew_at_s: float) -> None:
-        """Runs `ssh` until the session has to be renewed; the last one is left to the stack, so that it goes on."""
+        """Run `ssh` until the session has to be renewed; the last one is left to the stack, so that it goes on."""
         failed = 0
         while True:
             self._open.clear()
@@ -366,7 +366,7 @@ class Tunnel:
             self._pause(self._pace.again_s)
 
     def _watch(self, process: subprocess.Popen[bytes], renew_at_s: float) -> bool:
-        """Whether it ran until the session has to be renewed; not if it ended, or listens nowhere in time."""
+        """Tell whether `ssh` ran until the session has to be renewed; not if it ended, or listens nowhere in time."""
         listens_by_s = time.monotonic() + self._pace.listen_s
         while process.poll() is None:
             now_s = time.monotonic()
@@ -387,7 +387,7 @@ class Tunnel:
 
 
 def _is_final(error: KitError) -> bool:
-    """Whether waiting would not help: OCI has understood, and refuses."""
+    """Tell whether waiting would not help: OCI has understood, and refuses."""
     return isinstance(error, OciError) and 400 <= error.status < 500 and error.status not in {409, 429}
 
 

@@ -1,4 +1,4 @@
-"""What Jobs that benchmark inside a cluster run with, and the accuracy that models must keep."""
+"""Requests and limits of Jobs that benchmark inside a cluster, and the accuracy that models must keep."""
 
 from functools import cache
 from typing import Literal
@@ -17,14 +17,16 @@ class Amounts(Entry):
 
 
 class Resources(Entry):
-    """What a container asks of its node, and what it may have at most."""
+    """Resources of a container: what it asks of its node, and what it may have at most."""
 
     requests: Amounts
     limits: Amounts
 
 
 class JobFacts(Entry):
-    """`packages` are those that a program may import beside the standard library, `user_id` whom it runs as."""
+    """Facts of a Job: `packages` are those that a program may import beside the standard library, `user_id` whom it
+    runs as.
+    """
 
     packages: tuple[str, ...]
     user_id: int
@@ -59,8 +61,8 @@ def inference_perf() -> InferencePerf:
 
 
 class NodeFigures(Entry):
-    """What a shape's nodes must reach: bus bandwidth of an all-reduce between two nodes and within one, in GB/s (None
-    where no threshold is published), and the MTU of the RDMA network.
+    """Figures that a shape's nodes must reach: bus bandwidth of an all-reduce between two nodes and within one, in GB/s
+    (None where no threshold is published), and the MTU of the RDMA network.
     """
 
     all_reduce_gb_per_s: float | None
@@ -69,7 +71,7 @@ class NodeFigures(Entry):
 
 
 class AcceptanceFacts(Entry):
-    """What GPU nodes must show before they serve, by shape, and how it is measured."""
+    """Acceptance of GPU nodes before they serve, by shape, and how it is measured."""
 
     shapes: dict[str, NodeFigures]
     least_link_share: float
@@ -101,7 +103,7 @@ def acceptance() -> AcceptanceFacts:
 
 
 class KvPathFacts(Entry):
-    """In how many pieces of memory a layer's KV cache is, by llm-d release."""
+    """Number of pieces of memory that a layer's KV cache is in, by llm-d release."""
 
     regions_per_layer: dict[str, int]
 

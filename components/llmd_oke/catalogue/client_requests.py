@@ -1,4 +1,4 @@
-"""What clients may ask of a model, and which fields and headers of a request are the router's alone."""
+"""Requests that clients may make of a model, and the fields and headers that are the router's alone."""
 
 from functools import cache
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What a created cluster is made of beside shapes: its network, how its nodes boot, what its parts may do in OCI."""
+"""Parts of a created cluster beside shapes: its network, how its nodes boot, what its parts may do in OCI."""
 
 from functools import cache
 from typing import Literal
@@ -152,7 +152,7 @@ class AgentPlugins(Entry):
 
 
 class Bootstrap(Entry):
-    """How often and how long a node tries to join."""
+    """Tries of a node to join: how many, and how long."""
 
     attempts: int
     pause_s: int
@@ -160,8 +160,8 @@ class Bootstrap(Entry):
 
 
 class Packages(Entry):
-    """Where OKE's packages come from if the image has none, and how long a node tries to install packages. `codenames`
-    are those of Ubuntu's versions.
+    """Source of OKE's packages for images without them, and how long a node tries to install packages. `codenames` are
+    those of Ubuntu's versions.
     """
 
     repositories: tuple[str, ...]
@@ -179,14 +179,14 @@ class Raid(Entry):
 
 
 class RdmaNamespaces(Entry):
-    """How long it is tried to give RDMA devices to one network namespace each, and how often, in seconds."""
+    """Trial of giving RDMA devices to one network namespace each: how long, and how often, in seconds."""
 
     timeout_s: int
     pause_s: int
 
 
 class NodeChecks(Entry):
-    """How often a node checks itself, and how long that may take, in seconds."""
+    """Checks of a node by itself: how often, and how long they may take, in seconds."""
 
     interval_s: int
     timeout_s: int
@@ -203,7 +203,7 @@ class KernelFault(Entry):
 
 
 class CloudInit(Entry):
-    """What the nodes of each kind of pool (`gpu`, `cpu`) run at their first boot, in that order."""
+    """Scripts that the nodes of each kind of pool (`gpu`, `cpu`) run at their first boot, in that order."""
 
     scripts: dict[str, tuple[str, ...]]
     kernel_faults: tuple[KernelFault, ...]
@@ -219,7 +219,7 @@ class CloudInit(Entry):
 
 @cache
 def cloud_init() -> CloudInit:
-    """What nodes run at their first boot."""
+    """Read the scripts that nodes run at their first boot."""
     return required_entry("cloud-init", "node", CloudInit)
 
 
@@ -270,7 +270,7 @@ class Eviction(Entry):
 
 @cache
 def eviction() -> Eviction:
-    """How long nodes are drained before they go."""
+    """Read how long nodes are drained before they go."""
     return required_entry("node-pools", "eviction", Eviction)
 
 
@@ -286,7 +286,7 @@ class NodeComparison(Entry):
 
 @cache
 def node_comparison() -> NodeComparison:
-    """What OKE compares the nodes of a pool by."""
+    """Read what OKE compares the nodes of a pool by."""
     return required_entry("node-pools", "cycling", NodeComparison)
 
 
@@ -344,7 +344,7 @@ class IamStatement(Entry):
 
 
 class NeedEntry(Entry):
-    """Why something is granted, when, and what."""
+    """Need for a right: why it is granted, when, and what."""
 
     phase: Phase
     why: str

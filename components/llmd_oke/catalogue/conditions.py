@@ -1,4 +1,6 @@
-"""How vLLM servers are started, as far as times depend on it: those that were measured, and those that are deployed."""
+"""Conditions under which vLLM servers run, as far as times depend on them: of those that were measured, and of those
+that are deployed.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -11,7 +13,7 @@ from llmd_oke.values import Entry, required_entry
 
 
 class Conditions(Entry):
-    """What servers of one kind were started with; None where that is not told.
+    """Conditions of servers of one kind; None where that is not told.
 
     `release` is of the catalogue: vLLM of later ones hands a KV cache over in fewer pieces.
     """
@@ -24,7 +26,7 @@ class Conditions(Entry):
 
     @property
     def started_told(self) -> bool:
-        """Whether anything is told beside image and release."""
+        """True if anything is told beside image and release."""
         return any((self.attention_backend, self.quick_reduce, self.block_size))
 
 
@@ -36,7 +38,7 @@ DEFAULT_BLOCK_SIZE = 16
 
 
 def conditions_of(row: Row) -> Conditions:
-    """What the servers of a row were started with, as far as it tells."""
+    """Return the conditions of a row's servers, as far as it tells."""
     return Conditions(
         image=row.image,
         release=row.release,
@@ -47,7 +49,7 @@ def conditions_of(row: Row) -> Conditions:
 
 
 def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[str]:
-    """How servers that are deployed differ from those that were measured, with what is known of the effect."""
+    """Describe how servers that are deployed differ from those that were measured, with what is known of the effect."""
     if measured and measured.image and deployed.image and measured.image != deployed.image:
         yield f"image {deployed.image}, measured {measured.image}: effect unknown"
     if measured is None or not measured.started_told:
@@ -97,10 +99,10 @@ class QuickReduceTimes(Entry):
 
 @cache
 def quick_reduce_times() -> QuickReduceTimes:
-    """What is known of quantized all-reduce."""
+    """Read what is known of quantized all-reduce."""
     return required_entry("tuning", "quick-reduce", QuickReduceTimes)
 
 
 def all_reduce_shares(quantization: QuickReduceFormat) -> tuple[tuple[int, float], ...]:
-    """What a quantization leaves of an all-reduce's time, by tensor parallel size, ascending."""
+    """Return the share of an all-reduce's time that a quantization leaves, by tensor parallel size, ascending."""
     return tuple(sorted(quick_reduce_times().time_share.get(quantization, {}).items()))

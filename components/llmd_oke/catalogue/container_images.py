@@ -15,6 +15,9 @@ from llmd_oke.values import Entry, follows_project, required_entry, values_folde
 OCI_REGISTRY = ".ocir.io"
 """How the names of OCI's registries end, to which nodes sign in with rights of their own."""
 
+PLATFORM = ("linux", "amd64")
+"""Operating system and architecture of the nodes of all shapes of the catalogue."""
+
 DIGEST = r"sha256:[0-9a-f]{64}"
 _HOST = r"localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+(?=:[0-9])"
 _REFERENCE = re.compile(
@@ -35,12 +38,12 @@ class ContainerImage(Entry):
 
     @property
     def reference(self) -> str:
-        """By tag: what reports, comparisons and the lock call it."""
+        """Reference by tag, as reports, comparisons and the lock have it."""
         return f"{self.registry}/{self.repository}:{self.tag}"
 
     @property
     def pinned(self) -> str:
-        """What manifests ask for: tag and digest, where the digest is known."""
+        """Reference in manifests: tag and digest, where the digest is known."""
         return f"{self.registry}/{self.repository}:{self.pinned_tag}"
 
     @property
@@ -49,13 +52,15 @@ class ContainerImage(Entry):
         return self.tag if self.digest is None else f"{self.tag}@{self.digest}"
 
     def is_copied_by(self, reference: str) -> bool:
-        """Whether a reference is this image, or a mirror of it: the last part of the repository and the tag agree."""
+        """Tell whether a reference is this image, or a mirror of it: the last part of the repository and the
+        tag agree.
+        """
         name = self.repository.rpartition("/")[2]
         return reference.partition("@")[0].rpartition("/")[2] == f"{name}:{self.tag}"
 
 
 class LockedDigest(Entry):
-    """What the lock has of one image: its digest with its source, or None and the reason. One that is `gone` can't be
+    """Entry of the lock for one image: its digest with its source, or None and the reason. One that is `gone` can't be
     pulled any more, for that reason.
 
     `download_bytes` is the sum of its compressed layers for linux/amd64, None where no registry has told it.
@@ -92,7 +97,7 @@ LOCK = EntryKind("container-images", Lock, files=("lock",))
 
 
 def lock_file() -> Path:
-    """Where the kit's lock lies."""
+    """Return the path of the kit's lock."""
     return values_folder() / LOCK.folder / "lock.yaml"
 
 
@@ -144,7 +149,9 @@ def locked_image(reference: str) -> ContainerImage:
 
 
 def removal_reason(image: ContainerImage) -> str | None:
-    """Why nobody can pull an image any more; None where nothing is known of that. A mirror has another reference."""
+    """Return the reason why nobody can pull an image any more; None where nothing is known of that. A mirror has
+    another reference.
+    """
     known = lock().images.get(image.reference)
     return known.reason if known and known.gone else None
 
@@ -158,7 +165,7 @@ LockedImage = Annotated[
 
 
 class PullLimit(Entry):
-    """How many manifests one address may pull from a registry without an account, in so many hours."""
+    """Number of manifests that one address may pull from a registry without an account, in so many hours."""
 
     pulls: int
     hours: int
@@ -173,13 +180,13 @@ class Registries(Entry):
 
 @follows_project
 def registries() -> Registries:
-    """What is known of registries (`values/container-images/registries.yaml`)."""
+    """Read what is known of registries (`values/container-images/registries.yaml`)."""
     return required_entry("container-images", "registries", Registries)
 
 
 class Publisher(Entry):
-    """Who signs images: by a public `key` in PEM, whose signatures are over a `hash`, or as an `identity` of Sigstore's
-    certificates that an `issuer` vouches for, with `<tag>` in it for the image's tag.
+    """Publisher that signs images: by a public `key` in PEM, whose signatures are over a `hash`, or as an `identity` of
+    Sigstore's certificates that an `issuer` vouches for, with `<tag>` in it for the image's tag.
     """
 
     images: tuple[str, ...]
@@ -203,7 +210,7 @@ class Signatures(Entry):
     unsigned: dict[str, str]
 
     def publisher(self, image: ContainerImage) -> Publisher | str | None:
-        """Who signs an image, or why nobody does; None where nothing is known of that."""
+        """Return who signs an image, or why nobody does; None where nothing is known of that."""
         name = f"{image.registry}/{image.repository}"
         for publisher in self.publishers:
             if any(fnmatchcase(name, pattern) for pattern in publisher.images):
@@ -213,7 +220,7 @@ class Signatures(Entry):
 
 @follows_project
 def signatures() -> Signatures:
-    """Who signs images (`values/container-images/signatures.yaml`)."""
+    """Read who signs images (`values/container-images/signatures.yaml`)."""
     return required_entry("container-images", "signatures", Signatures)
 
 

@@ -58,7 +58,7 @@ class RouterProfile(Entry):
 
 
 class KnownLimit(Entry):
-    """What a version can't do: where servers are `disaggregated`, and, with `api`, for models used by that API."""
+    """Limit of a version: where servers are `disaggregated`, and, with `api`, for models used by that API."""
 
     text: str
     source: str
@@ -67,8 +67,8 @@ class KnownLimit(Entry):
 
 
 class Metrics(Entry):
-    """What a version calls its counters of routing decisions and requests, and its gauge of the servers that are
-    ready; None where it has no such gauge.
+    """Names of a version's counters of routing decisions and requests, and of its gauge of the servers that are ready;
+    None where it has no such gauge.
     """
 
     decisions: str
@@ -153,7 +153,7 @@ class EndpointPickerVersion(Entry):
         }
 
     def refusals(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
-        """Why this version would not start with a config, or would leave a part of it unread without a word."""
+        """Explain why this version would not start with a config, or would leave a part of it unread without a word."""
         yield from (f"unknown key {key}" for key in config if key not in self.top_level)
         if config.get("apiVersion") not in self.api_versions:
             yield f"apiVersion {config.get('apiVersion')} is not one of {', '.join(self.api_versions)}"

@@ -62,7 +62,7 @@ class ProjectEntry:
 
     @property
     def is_deployed(self) -> bool:
-        """Whether what is deployed follows from it, and not only what is said of it."""
+        """True if what is deployed follows from the entry, and not only what is said of it."""
         return self.kind.partition("/")[0] not in {"prices", "latency"}
 
 
@@ -109,7 +109,7 @@ def project_names(folder: str) -> list[str]:
 
 
 def origin(folder: str, name: str) -> ProjectEntry | None:
-    """Where an entry comes from, None where it is the kit's."""
+    """Return the project's file that an entry comes from, None where it is the kit's."""
     file = _project_files(folder).get(name)
     if file is None:
         return None

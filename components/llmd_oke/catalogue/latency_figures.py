@@ -21,7 +21,9 @@ from llmd_oke.values import VALUES, Entry, follows_project, read_yaml, required_
 
 
 class Fit(Entry):
-    """What a section was fitted to, and how well. Errors are mean absolute errors of a time, as shares of it."""
+    """Fit of a section: what it was fitted to, and how well. Errors are mean absolute errors of a time, as shares of
+    it.
+    """
 
     source: str
     """Where the measurements are from."""
@@ -95,21 +97,23 @@ class LatencyFigures(Entry):
 
     @property
     def basis(self) -> Basis:
-        """What latencies by these figures are: bounds where a role's are limits or assumptions."""
+        """Basis of latencies by these figures: bounds where a role's are limits or assumptions."""
         return Basis.BOUND if Basis.BOUND in {self.prefill.basis, self.decode.basis} else Basis.CALIBRATED
 
     @property
     def measured(self) -> bool:
-        """Whether a role was fitted to anything; else they are bounds or assumptions, all of them."""
+        """True if a role was fitted to anything; else they are bounds or assumptions, all of them."""
         return self.prefill.fit is not None or self.decode.fit is not None
 
     def measured_conditions(self) -> dict[str, Conditions | None]:
-        """What the servers were started with that each fitted role was measured of."""
+        """Return the conditions of the servers that each fitted role was measured of."""
         fits = {"prefill": self.prefill.fit, "decode": self.decode.fit}
         return {name: fit.conditions or self.conditions for name, fit in fits.items() if fit}
 
     def differences(self, deployed: Conditions) -> list[str]:
-        """How servers that are deployed differ from those that were measured; none for figures without a fit."""
+        """Describe how servers that are deployed differ from those that were measured; nothing for figures without a
+        fit.
+        """
         measured = self.measured_conditions()
         return list(
             common_first({name: list(differences(conditions, deployed)) for name, conditions in measured.items()})
@@ -117,7 +121,7 @@ class LatencyFigures(Entry):
 
 
 def latency_kind(gpu: str) -> EntryKind[LatencyFigures]:
-    """Where the figures of models on a GPU product are."""
+    """Return the kind of entry that has the figures of models on a GPU product."""
     return EntryKind(f"{LATENCY}/{gpu}", LatencyFigures, key="model")
 
 

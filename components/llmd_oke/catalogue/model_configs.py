@@ -1,4 +1,4 @@
-"""What a model's config.json and the index of its weights say of it: the computed part of its catalogue entry.
+"""The computed part of a model's catalogue entry, from its config.json and the index of its weights.
 
 A pure function of these files. What differs between architectures beyond their keys is `values/architectures`.
 """
@@ -88,13 +88,13 @@ class Quantization(_File):
 
 
 class StoredConfig(_File):
-    """How a model's weights are stored."""
+    """Form in which a model's weights are stored."""
 
     quantization_config: Quantization | None = None
 
 
 class TransformerConfig(StoredConfig):
-    """What all architectures have."""
+    """Fields of config.json that all architectures have."""
 
     model_type: str
     hidden_size: Size
@@ -144,7 +144,7 @@ class ExpertsConfig(_File):
         return self.shared_intermediate_size or (self.n_shared_experts or 0) * self.intermediate_size
 
     def in_layer(self, layer: int) -> bool:
-        """Whether a layer has experts, not one dense part."""
+        """Tell whether a layer has experts, not one dense part."""
         sparse = (layer + 1) % self.decoder_sparse_step == 0 and layer not in self.mlp_only_layers
         return sparse and layer >= self.first_k_dense_replace
 
@@ -181,7 +181,7 @@ class DeltaNetConfig(_File):
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Of keys and values over all heads."""
+        """Sizes of keys and values over all heads."""
         key = self.linear_num_key_heads * self.linear_key_head_dim
         return key, self.linear_num_value_heads * self.linear_value_head_dim
 
@@ -221,7 +221,7 @@ class Index(_File):
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How weights are stored: the bits of one with its share of scales; `block` are the weights of a row with one."""
+    """Form of weights: the bits of one with its share of scales; `block` are the weights of a row with one."""
 
     name: str
     bits: float
@@ -276,7 +276,9 @@ def _pattern_problems(quantization: Quantization | None) -> Iterator[Problem]:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Whether a pattern of unquantized modules is meant for a module: by its name, its parents', a glob or `re:`."""
+    """Tell whether a pattern of unquantized modules is meant for a module: by its name, its parents', a glob
+    or `re:`.
+    """
     if pattern.startswith("re:"):
         return re.match(pattern[3:], module) is not None
     if "." not in pattern:
@@ -302,7 +304,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _ModelFiles:
-    """What was read of a model, each checked."""
+    """Files of a model that were read, each checked."""
 
     family: ArchitectureFamily
     config: TransformerConfig
@@ -318,7 +320,7 @@ class _ModelFiles:
         return self.delta_net.layers(self.config) if self.delta_net else frozenset()
 
     def parts(self, layer: int) -> Iterator[_Part]:
-        """Of one layer."""
+        """Yield the parts of one layer."""
         name, hidden = f"model.layers.{layer}", self.config.hidden_size
         attention = self._attention(layer)
         yield _Part(
@@ -350,7 +352,6 @@ class _ModelFiles:
         return config.hidden_size * (query + gate + 2 * key_value) + query * config.hidden_size
 
     def part_bytes(self, part: _Part) -> float:
-        """As it is stored."""
         quantization = self.config.quantization_config
         patterns = (quantization and quantization.unquantized) or ()
         plain = not part.module or any(_matches(pattern, part.module) for pattern in patterns)
@@ -385,6 +386,7 @@ def _architecture(files: _ModelFiles) -> Architecture:
     config, experts, latent, delta_net = files.config, files.experts, files.latent, files.delta_net
     mean_head = (latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim) // 2 if latent else 0
     return Architecture(
+        family=config.model_type,
         layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
         attention_heads=config.num_attention_heads,
@@ -397,16 +399,17 @@ def _architecture(files: _ModelFiles) -> Architecture:
         and Experts(count=experts.count, active=experts.active, intermediate_size=experts.intermediate_size),
         latent_attention=latent
         and LatentAttention(key_value_rank=latent.kv_lora_rank, rope_dim=latent.qk_rope_head_dim),
-        linear_attention=delta_net
-        and LinearAttention(
+        linear_attention=LinearAttention(
             layers=len(files.linear_layers), state_bytes_per_sequence=len(files.linear_layers) * delta_net.state_bytes()
-        ),
+        )
+        if delta_net and files.linear_layers
+        else None,
         attention_sinks=files.family.attention_sinks,
     )
 
 
 def _sliding_window(config: TransformerConfig) -> SlidingWindow | None:
-    """Those that `layer_types` calls so; without it all from `max_window_layers` on."""
+    """Return the window of the layers that `layer_types` calls so; without it of all from `max_window_layers` on."""
     if config.sliding_window is None or not config.use_sliding_window:
         return None
     layers = config.num_hidden_layers - config.max_window_layers
@@ -440,7 +443,9 @@ def _work(files: _ModelFiles, parts: list[_Part], head: int) -> ModelWork:
 
 
 def _weights(files: _ModelFiles, parts: list[_Part], embeddings: int) -> Weights:
-    """In a server's memory; layers that predict further tokens (`num_nextn_predict_layers`) are in the files alone."""
+    """Return the weights in a server's memory; layers that predict further tokens (`num_nextn_predict_layers`) are in
+    the files alone.
+    """
     config = files.config
     loaded = sum(files.part_bytes(part) for part in parts) + _HALF * (embeddings + config.hidden_size)
     last = sum(files.part_bytes(part) for part in files.parts(config.num_hidden_layers - 1))

@@ -54,9 +54,10 @@ class LinearAttention(Entry):
 class Architecture(Entry):
     """Sizes from the model's config.json, and whether its attention has sinks, a learned weight for each head.
 
-    `head_dim` is the mean of keys and values where they differ.
+    `family` is its `model_type`; `head_dim` is the mean of keys and values where they differ.
     """
 
+    family: str | None = None
     layers: PositiveInt
     hidden_size: PositiveInt
     attention_heads: PositiveInt
@@ -92,12 +93,13 @@ class Weights(Entry):
 
     @property
     def files_gib(self) -> float:
-        """What the files take on a disk."""
+        """Size of the files on a disk, in GiB."""
         return self.stored_gib or self.gib
 
 
 class ModelWork(Entry):
-    """What a token passes through and a decode step reads: parameters in billions, weights in GB (10^9 bytes).
+    """Work of a token: the parameters that it passes through, in billions, and the weights that a decode step reads, in
+    GB (10^9 bytes).
 
     A prompt token passes through all but the head, which runs for the last one only. Of the experts a step reads those
     that its tokens are routed to, of the dense weights all.
@@ -143,7 +145,9 @@ class QuickReduce(Entry):
 
 
 class ComputedModel(Entry):
-    """What follows from a model's files (`llmd_oke.catalogue.model_configs`); `max_model_len` in tokens."""
+    """Computed part of an entry, from a model's files (`llmd_oke.catalogue.model_configs`); `max_model_len` in
+    tokens.
+    """
 
     architecture: Architecture
     parameters: Parameters
@@ -216,14 +220,16 @@ def key_value_tokens(model: CatalogueModel, node: NodeHardware, tensor_parallel_
 
 
 def key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:
-    """How many GPUs of a server hold the same part of the KV cache."""
+    """Count the GPUs of a server that hold the same part of the KV cache."""
     if model.architecture.latent_attention is not None:
         return tensor_parallel_size
     return max(1, tensor_parallel_size // model.architecture.key_value_heads)
 
 
 def heads_allow(model: CatalogueModel, tensor_parallel_size: int) -> bool:
-    """Whether so many GPUs share the attention heads evenly, and each has whole KV heads; a latent cache is copied."""
+    """Tell whether so many GPUs share the attention heads evenly, and each has whole KV heads; a latent cache is
+    copied.
+    """
     sizes, gpus = model.architecture, tensor_parallel_size
     shared = sizes.key_value_heads % gpus == 0 or gpus % sizes.key_value_heads == 0
     return sizes.attention_heads % gpus == 0 and (shared or sizes.latent_attention is not None)
@@ -244,7 +250,7 @@ def shared_size(model: CatalogueModel, arguments: Iterable[str] = ()) -> int | N
 
 
 def blocks_allow(model: CatalogueModel, tensor_parallel_size: int, arguments: Iterable[str] = ()) -> bool:
-    """Whether each GPU has whole blocks of weights that are scaled by blocks: vLLM starts with nothing else."""
+    """Tell whether each GPU has whole blocks of weights that are scaled by blocks: vLLM starts with nothing else."""
     inner, block = shared_size(model, arguments), model.weights.block_size
     return block is None or inner is None or inner % (tensor_parallel_size * block) == 0
 
@@ -270,5 +276,5 @@ def names_by_repository() -> dict[str, str]:
 
 
 def model_name(repository: str) -> str:
-    """What rows of results call a model: its key in the catalogue, or the repository where it has none."""
+    """Return what rows of results call a model: its key in the catalogue, or the repository where it has none."""
     return names_by_repository().get(repository, repository)

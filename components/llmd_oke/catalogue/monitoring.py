@@ -1,4 +1,4 @@
-"""What monitoring is made of: metrics with their sources, rules, alerts, dashboards, and where Prometheus is."""
+"""Parts of monitoring: metrics with their sources, rules, alerts, dashboards, and where Prometheus is."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ class Dashboards(Entry):
 
 @follows_project
 def monitoring() -> MonitoringFacts:
-    """Where Prometheus is, and what its operator needs."""
+    """Read where Prometheus is, and what its operator needs."""
     return required_entry("monitoring", "prometheus", MonitoringFacts)
 
 

@@ -1,4 +1,4 @@
-"""What operating a stack goes by: how OCI lists resources, remedies, durations, limits and list prices."""
+"""Facts for operating a stack: how OCI lists resources, remedies, durations, limits and list prices."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -38,7 +38,7 @@ class OciResource(Entry):
         return f"oci {self.command} {self.list.format_map(_Known(inputs))}"
 
     def delete_command(self, identifier: str) -> str:
-        """The command that deletes one of them."""
+        """Return the command that deletes one of them."""
         return f"oci {self.command} {self.delete} --{self.command.rsplit(' ', 1)[-1]}-id {identifier}"
 
 
@@ -65,7 +65,7 @@ def oci_resources() -> OciResources:
 
 
 class Remedy(Entry):
-    """What helps where a failure says these words."""
+    """Remedy for a failure that says these words."""
 
     says: str
     remedy: str
@@ -81,7 +81,7 @@ def _remedies() -> _Remedies:
 
 
 def remedy_for(failure: str) -> str | None:
-    """What helps against a failure, None where nothing is known."""
+    """Return what helps against a failure, None where nothing is known."""
     return next((item.remedy for item in _remedies().remedies if item.says in failure), None)
 
 
@@ -115,7 +115,7 @@ class WeightRates(Entry):
 
 
 class ServerStart(Entry):
-    """How fast a server reads its weights, in MB a second, and what it takes besides, in seconds."""
+    """Start of a server: how fast it reads its weights, in MB a second, and what it takes besides, in seconds."""
 
     read_megabytes_per_s: float
     seconds: float
@@ -166,7 +166,7 @@ def limits() -> ServiceLimits:
 
 
 class TagLimits(Entry):
-    """What one resource of OCI takes of tags (`bytes` are those of all as JSON), how much of it the kit and OCI use
+    """Limits of the tags of one resource of OCI (`bytes` are those of all as JSON), how much of it the kit and OCI use
     themselves (`own_...`), the namespaces that OCI sets itself, and the tags that tenancies have by themselves.
     """
 
@@ -238,7 +238,7 @@ class ClusterRule(Entry):
 
 
 class PipelineIdentity(Entry):
-    """What an identity of continuous integration may do in OCI and, by `rules`, in the cluster."""
+    """Rights of an identity of continuous integration in OCI and, by `rules`, in the cluster."""
 
     why: str
     statements: tuple[PolicyStatement, ...]
@@ -246,7 +246,7 @@ class PipelineIdentity(Entry):
 
 
 class PipelineIdentities(Entry):
-    """All of them, by name."""
+    """Identities of continuous integration, by name."""
 
     identities: dict[str, PipelineIdentity]
 
@@ -258,14 +258,14 @@ def pipeline_identities() -> dict[str, PipelineIdentity]:
 
 
 class FlexiblePrice(Entry):
-    """What a flexible shape costs by the hour, for each OCPU and each GB of memory."""
+    """Price of a flexible shape by the hour, for each OCPU and each GB of memory."""
 
     usd_per_ocpu_hour: NonNegativeFloat
     usd_per_gb_hour: NonNegativeFloat
 
 
 class BlockVolumePrice(Entry):
-    """What a block or boot volume costs by the month, for each GB, and for each performance unit (VPU) of each GB."""
+    """Price of a block or boot volume by the month, for each GB, and for each performance unit (VPU) of each GB."""
 
     usd_per_gb_month: NonNegativeFloat
     usd_per_vpu_gb_month: NonNegativeFloat

@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any, Literal, Self
 
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from pydantic import Field, model_validator
 
 from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked_image
@@ -41,7 +42,7 @@ class HelmChart(Entry):
 
     @property
     def artifact(self) -> ContainerImage | None:
-        """What a registry has of it, with the lock's digest; None for a chart of a repository."""
+        """Chart in a registry, with the lock's digest; None for a chart of a repository."""
         if self.repository is not None:
             return None
         image = locked_image(f"{self.reference.removeprefix(_OCI)}:{self.version.replace('+', '_')}")
@@ -49,7 +50,7 @@ class HelmChart(Entry):
 
     @property
     def published(self) -> ContainerImage:
-        """What of it is copied into a private registry, by the name that its registry or its repository gives it."""
+        """Chart as it is copied into a private registry, by the name that its registry or its repository gives it."""
         if self.repository is None:
             assert self.artifact is not None  # noqa: S101 - a chart without a repository is in a registry
             return self.artifact
@@ -64,14 +65,14 @@ class HelmChart(Entry):
 
     @property
     def pinned(self) -> str:
-        """What Helm is told: the reference, with the digest where it is known."""
+        """Reference for Helm, with the digest where it is known."""
         digest = self.artifact.digest if self.artifact else None
         return f"{self.reference}@{digest}" if digest else self.reference
 
 
 class ImagePlace(Entry):
-    """Where an image goes: in one text, or `in_parts` as a map of repository and tag. With `digest_key` the map has
-    registry and digest apart, the digest under that key: `sha` and `digest` with the name of its algorithm,
+    """Place of an image in values: in one text, or `in_parts` as a map of repository and tag. With `digest_key` the map
+    has registry and digest apart, the digest under that key: `sha` and `digest` with the name of its algorithm,
     `sha-without-algorithm` as `sha` without.
     """
 
@@ -82,13 +83,13 @@ class ImagePlace(Entry):
 
     @property
     def value(self) -> str | dict[str, str]:
-        """What goes there."""
+        """Value at the place."""
         image = self.image
         if self.digest_key is not None:
             key, _, without_algorithm = self.digest_key.partition("-")
             digest = image.digest or ""
             own = digest.removeprefix("sha256:") if without_algorithm else digest
-            return {"registry": image.registry, "repository": image.repository, "tag": image.tag, key: own}
+            return {**document("registry repository tag", image), key: own}
         if not self.in_parts:
             return image.pinned
         return {"repository": f"{image.registry}/{image.repository}", "tag": image.pinned_tag}
@@ -143,7 +144,7 @@ class PublishedManifest(Entry):
 
 
 class PolicyEngineNode(Entry):
-    """What is changed of the DaemonSet `name` beside OKE's network."""
+    """Changes of the DaemonSet `name` beside OKE's network."""
 
     name: str
     removed_environment: tuple[str, ...]
@@ -152,8 +153,8 @@ class PolicyEngineNode(Entry):
 
 
 class PolicyEngine(Entry):
-    """What enforces network policies: its manifest, without the objects of `left_out` (`Kind/name`), and the images of
-    what is left. `timeout_s` is how long each object may take to be ready, in seconds.
+    """Engine that enforces network policies: its manifest, without the objects of `left_out` (`Kind/name`), and the
+    images of what is left. `timeout_s` is how long each object may take to be ready, in seconds.
     """
 
     name: str
@@ -166,7 +167,7 @@ class PolicyEngine(Entry):
 
 
 class NodeOperations(Entry):
-    """What has OKE act on a node that somebody labels: the kind of its rules, and their actions by the label's value.
+    """Rules by which OKE acts on a node that somebody labels: their kind, and their actions by the label's value.
 
     `definition_timeout_s` is the limit of the wait for the kind's definition, in seconds; `max_parallelism` how many
     nodes one rule acts on at a time.
@@ -216,7 +217,7 @@ def _with_pull_secret(tree: dict[str, Any], at: tuple[str, ...], secret: str | N
 
 
 class PoolConfig(Entry):
-    """How many nodes may be drained at a time while virtual functions are made: a number or a percentage."""
+    """Limit of nodes that are drained at a time while virtual functions are made: a number or a percentage."""
 
     name: str
     max_unavailable: str
@@ -232,7 +233,7 @@ class IpPool(Entry):
 
 
 class FunctionPolicy(Entry):
-    """How ports are split into virtual functions. `mtu` in bytes."""
+    """Split of ports into virtual functions. `mtu` in bytes."""
 
     device_type: str
     mtu: int
@@ -241,7 +242,7 @@ class FunctionPolicy(Entry):
 
 
 class FunctionNames(Entry):
-    """What pods ask for to get virtual functions: the resource, and the network that gives a pod one of them."""
+    """Names by which pods ask for virtual functions: the resource, and the network that gives a pod one of them."""
 
     resource: str
     network_attachment: NetworkAttachment
@@ -274,7 +275,7 @@ class RdmaByFunctions(Entry):
 
 
 class GpuStack(Entry):
-    """What one choice in the stack file needs: add-ons and the kit's components, in order, and labels of GPU nodes."""
+    """Needs of one choice in the stack file: add-ons and the kit's components, in order, and labels of GPU nodes."""
 
     node_labels: dict[str, str] = Field(default_factory=dict[str, str])
     add_ons: tuple[AddOn, ...] = ()
@@ -282,7 +283,7 @@ class GpuStack(Entry):
 
 
 class NodeAllowance(Entry):
-    """What is kept of each node for all that isn't a router: processors (hardware threads) and memory."""
+    """Allowance of each node for all that isn't a router: processors (hardware threads) and memory."""
 
     cpus: int
     memory_gib: int
@@ -376,11 +377,11 @@ def cluster_autoscaler() -> ClusterAutoscaler:
 
 @cache
 def gpu_stacks() -> GpuStacks:
-    """What each choice of `gpuStack` and `rdma` needs."""
+    """Read what each choice of `gpuStack` and `rdma` needs."""
     return required_entry("operators", "gpu-stacks", GpuStacks)
 
 
 @cache
 def system_nodes() -> SystemNodes:
-    """What nodes without GPUs have for routers."""
+    """Read what nodes without GPUs have for routers."""
     return required_entry("operators", "system-nodes", SystemNodes)

@@ -57,7 +57,7 @@ def _is_beside(file: ProjectFile) -> bool:
 
 
 def _misplaced(file: ProjectFile) -> Iterator[Problem]:
-    """What is wrong with a path: folders and files that mean nothing, and links that lead elsewhere."""
+    """Find what is wrong with a path: folders and files that mean nothing, and links that lead elsewhere."""
     where = f"{VALUES}/{file.path}".rstrip("/")
     folder, _, rest = file.path.partition("/")
     if file.outside:
@@ -75,7 +75,7 @@ def _misplaced(file: ProjectFile) -> Iterator[Problem]:
 
 
 def _accepted(folder: str, rest: str, is_folder: bool) -> str | None:
-    """What would be right in the place of a path within a folder; None where it is right."""
+    """Return what would be right in the place of a path within a folder; None where it is right."""
     if folder == LATENCY:
         gpu, _, name = rest.partition("/")
         if not name:

@@ -15,6 +15,7 @@ from llmd_oke.catalogue.downloads import pinned_file
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.catalogue.models import CatalogueModel
+from llmd_oke.config.base import EnvironmentName
 from llmd_oke.config.engine import Engine, argument_of, flag_of
 from llmd_oke.config.model import Role
 from llmd_oke.config.stack import Override, QuickReduceFormat
@@ -34,7 +35,7 @@ def _tagged_program(name: str) -> Any:
 
 
 class Requests(Entry):
-    """What a container asks of its node: processors (hardware threads) and memory."""
+    """Requests of a container to its node: processors (hardware threads) and memory."""
 
     cpus: int
     memory_gib: int
@@ -50,12 +51,12 @@ class EndpointPicker(Entry):
 
     @property
     def dialect(self) -> EndpointPickerVersion:
-        """What this version reads, counts and can't do."""
+        """Fields that this version reads, counters that it has, and limits."""
         return endpoint_picker(self.program.version)
 
 
 class RouterDialect(Entry):
-    """How a release's upstream chart writes the objects of a router, where releases differ.
+    """Dialect of a release's upstream chart for the objects of a router, where releases differ.
 
     `chart` is the one that the kit's own objects are held to. `mode_label` marks a router's pods as upstream does.
     `replicas` is how many of them run: several where an endpoint picker that doesn't lead knows the servers too, so
@@ -142,7 +143,7 @@ class AttentionBackend(Entry):
         return frozenset((*chosen, *self.refused_with_kv_connector, *self.split_by_heads))
 
     def chosen(self, model: CatalogueModel, *, kv_connector: bool) -> str:
-        """That of a model's servers, with or without a KV connector."""
+        """Return the connector or backend of a model's servers, with or without a KV connector."""
         if model.architecture.latent_attention is not None:
             return self.latent
         return self.kv_connector if kv_connector else self.default
@@ -168,7 +169,8 @@ class KvConnector(Entry):
     `without_peers` pull KV cache from no server that a request names.
     `hybrid_flag` keeps the hybrid KV cache manager on beside the kit's connector, with which layers with a sliding
     window hand over their window alone; None where the release hands over every layer in full. `hybrid_flags` are all
-    that say something of it.
+    that say something of it. `linear_attention_environment` are variables without which servers don't hand over the
+    states of layers with linear attention.
     """
 
     roles: dict[Role, str]
@@ -179,17 +181,21 @@ class KvConnector(Entry):
     offload_words: tuple[str, ...] = ()
     without_peers: tuple[str, ...] = ()
     hybrid_flag: str | None = None
+    linear_attention_environment: dict[EnvironmentName, str] = Field(default={})
     hybrid_flags: tuple[str, ...] = ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager")
 
     def hybrid_argument(self, model: CatalogueModel, arguments: Sequence[str]) -> str | None:
-        """The argument that keeps the hybrid KV cache manager on, for a model with sliding windows; None where the
-        user's `arguments` say something of it, or have another connector, which may lack it and then end vLLM.
+        """The argument that keeps the hybrid KV cache manager on, for a model with sliding windows or linear attention;
+        None where the user's `arguments` say something of it, or have another connector, which may lack it and then
+        end vLLM.
         """
         told = {flag_of(argument) for argument in arguments} & {*self.flags, *self.hybrid_flags}
-        return None if told or model.architecture.sliding_window is None else self.hybrid_flag
+        architecture = model.architecture
+        is_hybrid = architecture.sliding_window is not None or architecture.linear_attention is not None
+        return self.hybrid_flag if is_hybrid and not told else None
 
     def given(self, arguments: Iterable[str]) -> list[str]:
-        """Those of `flags` that are among a user's arguments, in the order of the arguments, each once."""
+        """Return the `flags` that are among a user's arguments, in the order of the arguments, each once."""
         return [flag for flag in dict.fromkeys(map(flag_of, arguments)) if flag in self.flags]
 
     def naming_peers(self, arguments: Sequence[str]) -> list[str]:
@@ -233,8 +239,8 @@ class KvConnector(Entry):
 
 @dataclass(frozen=True)
 class KvCacheSettings:
-    """What servers of one kind are started with for their KV cache: whether they have a connector, the attention
-    backend, and the size of blocks in tokens.
+    """KV cache settings of servers of one kind: whether they have a connector, the attention backend, and the size of
+    blocks in tokens.
     """
 
     kv_connector: bool
@@ -276,7 +282,7 @@ class Vllm(Entry):
         return KvCacheSettings(connected, backend, engine.block_size or usual)
 
     def runs(self, reference: str) -> bool:
-        """Whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""
+        """Tell whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""
         return any(image.is_copied_by(reference) for image in (self.image, *map(parse_reference, self.other_images)))
 
 
@@ -305,7 +311,7 @@ class Release(Entry):
 
     @property
     def router_requests(self) -> Requests:
-        """What the pod of a router asks of its node: endpoint picker and Envoy."""
+        """Requests of a router's pod to its node: endpoint picker and Envoy."""
         picker, proxy = self.endpoint_picker.requests, self.proxy.requests
         return Requests(cpus=picker.cpus + proxy.cpus, memory_gib=picker.memory_gib + proxy.memory_gib)
 

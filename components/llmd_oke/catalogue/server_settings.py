@@ -1,4 +1,4 @@
-"""What a vLLM server is started with: each setting is decided here, for its plan, its pod, reports and forecasts."""
+"""Settings of a vLLM server: each is decided here, for its plan, its pod, reports and forecasts."""
 
 import math
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class ServerSettings:
 
     @property
     def hands_over(self) -> bool:
-        """Whether KV cache is handed over between servers."""
+        """True if KV cache is handed over between servers."""
         return self.role in HANDING_OVER
 
     @property
@@ -131,8 +131,9 @@ def reduced(quantization: QuickReduceFormat | None, most_gpus: int) -> QuickRedu
 def _quick_reduce(
     release: Release, model: CatalogueModel, engine: Engine, tensor_parallel_size: int
 ) -> QuickReduceFormat | None:
-    """By the user's override, or for a model that an evaluation has passed with it, as it changes answers. What the
-    environment of the user or the model says is passed to the server whatever its size.
+    """Return the quantization of all-reduce: the user's override, or that of a model that an evaluation has passed with
+    it, as it changes answers. What the environment of the user or the model says is passed to the server whatever its
+    size.
     """
     environment = {**model.environment, **engine.env}
     if (written := environment.get(QUICK_REDUCE_VARIABLE)) is not None:

@@ -1,4 +1,4 @@
-"""What serving is made of beside releases: storage drivers, scaling by load, what servers may differ in, Gateways."""
+"""Facts for serving beside releases: storage drivers, scaling by load, what servers may differ in, Gateways."""
 
 from functools import cache
 
@@ -9,14 +9,14 @@ from llmd_oke.values import Entry, entry, names, required_entry
 
 
 class PrewarmRequests(Entry):
-    """What the pod that fills a cache asks of its node."""
+    """Requests of the pod that fills a cache to its node."""
 
     cpu: str
     memory: str
 
 
 class FileStorageDriver(Entry):
-    """How pods mount File Storage."""
+    """Driver by which pods mount File Storage."""
 
     driver: str
     mount_options: tuple[str, ...]
@@ -24,7 +24,7 @@ class FileStorageDriver(Entry):
 
 
 class LustreDriver(Entry):
-    """How pods mount File Storage with Lustre."""
+    """Driver by which pods mount File Storage with Lustre."""
 
     driver: str
     mount_options: tuple[str, ...]
@@ -32,7 +32,7 @@ class LustreDriver(Entry):
 
 
 class ModelCacheFacts(Entry):
-    """What fills caches, and the drivers of shared ones."""
+    """Programs that fill caches, and the drivers of shared ones."""
 
     requests: PrewarmRequests
     file_storage: FileStorageDriver
@@ -46,7 +46,9 @@ def model_cache() -> ModelCacheFacts:
 
 
 class ScalingRate(Entry):
-    """How fast servers come or go: `pods` in each `period_s`, and only for what held for all of `window_s`; seconds."""
+    """Rate at which servers come or go: `pods` in each `period_s`, and only for what held for all of `window_s`;
+    seconds.
+    """
 
     pods: int
     period_s: int
@@ -92,7 +94,7 @@ def handshake() -> Handshake:
 
 
 class Repositories(Entry):
-    """What has vLLM read a repository beside its model's own: flags, by where their values name it, and variables.
+    """Flags and variables by which vLLM reads a repository beside its model's own; flags by where their values name it.
 
     `other_values` are those of a flag that name none.
     """
@@ -110,8 +112,8 @@ def repositories() -> Repositories:
 
 
 class WithoutRdma(Entry):
-    """How servers of one node hand KV cache over without the RDMA network: the variables that they are given, and rates
-    in GB (10^9 bytes) per second, as others measured or reported them.
+    """Hand-over of KV cache between servers of one node without the RDMA network: the variables that they are given,
+    and rates in GB (10^9 bytes) per second, as others measured or reported them.
     """
 
     name: str

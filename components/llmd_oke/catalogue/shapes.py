@@ -21,7 +21,7 @@ INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 
 
 class Link(Entry):
-    """How the GPUs of a node are joined: GB/s in one direction, to each other GPU, or to all together if `switched`."""
+    """Connection of a node's GPUs: GB/s in one direction, to each other GPU, or to all together if `switched`."""
 
     gb_per_s: PositiveFloat
     switched: bool
@@ -36,7 +36,7 @@ class DenseTflops(Entry):
 
     def of(self, number_format: str) -> float:
         """The rate for weights in that format; that of BF16 where matrix units lack it, so that it is only stored."""
-        return {"fp8": self.fp8, "mxfp4": self.mxfp4}.get(number_format) or self.bf16
+        return getattr(self, number_format, None) or self.bf16
 
 
 class OtherNode(Entry):
@@ -138,7 +138,7 @@ class NodeDefaults(Entry):
 
 
 class ServerRequests(Entry):
-    """What a server asks of the node for each of its GPUs."""
+    """Requests of a server to the node for each of its GPUs."""
 
     cpus: PositiveInt
     memory_gib: PositiveInt
@@ -167,7 +167,7 @@ class Shape(Entry):
         return self.rdma.port_gbit_per_s
 
     def devices(self, *, rdma: bool) -> dict[str, int]:
-        """What pods ask of a node by resource: GPUs, and with `rdma` virtual functions."""
+        """Return what pods ask of a node by resource: GPUs, and with `rdma` virtual functions."""
         functions = {self.rdma.resource: self.rdma.virtual_functions} if rdma and self.rdma.virtual_functions else {}
         return {self.gpu.resource: self.gpus, **functions}
 
@@ -206,7 +206,7 @@ class NodeHardware(Protocol):
 
     @property
     def gpus(self) -> int:
-        """How many it has."""
+        """Number of GPUs."""
         ...
 
     @property

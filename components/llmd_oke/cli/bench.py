@@ -18,6 +18,7 @@ import typer
 import yaml
 from llmd_base.addresses import HttpEndpoint
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from llmd_base.row import Basis, Quantiles, Row
 from llmd_bench.deployment import ServerPods, stability
 from llmd_bench.files import REQUESTS_FILE, make_folder, write_rows
@@ -146,7 +147,7 @@ class LoadFlags:
         return [LoadStage(shape, self.requests, self.duration) for shape in shapes]
 
     def workload(self, input_tokens: str, output_tokens: str) -> RequestWorkload:
-        """What is asked of the model; the lengths are for options that are left out.
+        """Return the requests to the model; the lengths are for options that are left out.
 
         Raises:
             KitError: a text can't be read.
@@ -160,7 +161,7 @@ class LoadFlags:
         )
 
     def conditions(self, clock: "ClockOptions") -> StageConditions:
-        """How it is run.
+        """Return the conditions of a stage.
 
         Raises:
             KitError: the trim can't be read.
@@ -193,7 +194,7 @@ class SenderOptions:
 
     @property
     def pods(self) -> bool:
-        """Whether pods do."""
+        """True if pods send the load."""
         return self.in_cluster or self.tool != "own"
 
 
@@ -257,7 +258,7 @@ def _required_stack(target: TargetOptions) -> str:
 
 @dataclass(frozen=True)
 class BenchTarget:
-    """What is loaded.
+    """Target of a load.
 
     `input_tokens` and `output_tokens` are for options that are left out; `facts` belong into rows, None where not
     enough is known for any; `simulated_basis` is what figures of simulated servers are; the files are where its results
@@ -322,7 +323,7 @@ def target_of_stack(
 
 
 def target_of_url(target: TargetOptions) -> BenchTarget:
-    """What answers at --url; without --model the only model that it serves.
+    """Return the target at --url; without --model the only model that it serves.
 
     Raises:
         KitError: it can't be asked, or serves several models; the address or the token is none.
@@ -363,17 +364,18 @@ def _choose_model(models: Sequence[ModelPlan], name: str | None) -> ModelPlan:
 def _facts(plan: Plan, model: ModelPlan) -> dict[str, Any]:
     from llmd_oke.program.smoke import conditions  # noqa: PLC0415
 
-    return {
-        "model": model.model.repository,
-        "gpu": plan.pools[0].shape.gpu.product,
-        "gpus_counted": model.gpus,
-        "topology": str(model.topology),
-        "copies": len(model.units),
+    return document(
+        "max_num_seqs config_hash",
+        model.engine,
+        plan,
+        model=model.model.repository,
+        gpu=plan.pools[0].shape.gpu.product,
+        gpus_counted=model.gpus,
+        topology=str(model.topology),
+        copies=len(model.units),
+        price_usd_per_hour=round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
         **conditions(plan, model),
-        "max_num_seqs": model.engine.max_num_seqs,
-        "price_usd_per_hour": round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
-        "config_hash": plan.config_hash,
-    }
+    )
 
 
 def _authority(certificates: Path) -> ssl.SSLContext:
@@ -474,7 +476,9 @@ def _exit(results: Sequence[StageResult], *, failed: bool) -> None:
 
 
 class _RequestsFile:
-    """Writes requests to a file as they end; a file that can't be written any more ends the writing, not the run."""
+    """File of requests, which are written as they end; a file that can't be written any more ends the writing, not the
+    run.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

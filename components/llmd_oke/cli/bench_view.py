@@ -1,10 +1,12 @@
-"""What `llmd-oke bench` shows: one line while a stage runs, then a table of all stages."""
+"""Display of `llmd-oke bench`: one line while a stage runs, then a table of all stages."""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from llmd_base.row import Basis, Quantiles
 from llmd_bench.load.records import classify
 from llmd_bench.load.stages import Live, StageResult
@@ -21,7 +23,7 @@ PLAIN_INTERVAL_S = 10.0
 
 
 class BenchProgressView:
-    """Shows how far a run is: a table that changes on a terminal, a line now and then elsewhere."""
+    """Display of a run's progress: a table that changes on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
         self._display = LiveDisplay(console=console.errors(), auto_refresh=False, transient=True)
@@ -96,7 +98,9 @@ def _two(quantiles: Quantiles) -> tuple[str, str]:
 
 
 def remarks(results: Sequence[StageResult]) -> Iterator[str]:
-    """What a reader has to know: failures with an example of each kind, what was left out, what spoiled a stage."""
+    """Yield what a reader has to know: failures with an example of each kind, what was left out, what spoiled
+    a stage.
+    """
     for result in results:
         name = result.stage.name
         if result.second_try_because:
@@ -110,7 +114,7 @@ def remarks(results: Sequence[StageResult]) -> Iterator[str]:
 
 
 def show_unmeasured(stages: Sequence[str]) -> None:
-    """Shows the stages that are no measurement, each with the reason."""
+    """Show the stages that are no measurement, each with the reason."""
     if stages:
         remedy = (
             "Requests were kept, rows were not. Has this machine time to spare, the model time to answer, and do its"
@@ -122,34 +126,19 @@ def show_unmeasured(stages: Sequence[str]) -> None:
 def summary(result: StageResult) -> dict[str, Any]:
     """A stage as JSON."""
     good = [record for record in result.counted if record.succeeded]
-    return {
-        "load": result.stage.name,
-        "requests": len(result.counted),
-        "planned": result.planned,
-        "interrupted": result.interrupted,
-        "shortfall": result.shortfall,
-        "started": result.started.isoformat(timespec="milliseconds") if result.started else None,
-        "window": {"begin_s": result.window.begin_s, "end_s": result.window.end_s, "rule": result.window.rule},
-        "achieved_requests_per_s": result.requests_per_s,
-        "output_tokens_per_s": result.output_tokens_per_s,
-        "concurrency": result.concurrency,
-        "ttft_ms": quantiles_ms(record.ttft_s for record in good).model_dump(),
-        "tpot_ms": quantiles_ms(record.tpot_s for record in good).model_dump(),
-        "itl_ms": quantiles_ms(gap for record in good for gap in record.gaps_s).model_dump(),
-        "e2e_ms": quantiles_ms(record.latency_s for record in good).model_dump(),
-        "failures": [vars(failure) for failure in classify(result.records)],
-        "generator": _health(result),
-    }
-
-
-def _health(result: StageResult) -> dict[str, Any]:
-    health = result.health
-    return {
-        "slip_ms": vars(health.slip_ms) if health.slip_ms else None,
-        "loop_lag_ms": vars(health.loop_lag_ms) if health.loop_lag_ms else None,
-        "cpu_share": list(health.cpu_share),
-        "offered_requests_per_s": health.offered_requests_per_s,
-        "sent_requests_per_s": health.sent_requests_per_s,
-        "abandoned": health.abandoned,
-        "spoiled": health.spoiled,
-    }
+    return document(
+        "load requests planned interrupted shortfall started window achieved_requests_per_s output_tokens_per_s"
+        " concurrency",
+        result,
+        load=result.stage.name,
+        requests=len(result.counted),
+        started=result.started.isoformat(timespec="milliseconds") if result.started else None,
+        window=document("begin_s end_s rule", result.window),
+        achieved_requests_per_s=result.requests_per_s,
+        ttft_ms=quantiles_ms(record.ttft_s for record in good).model_dump(),
+        tpot_ms=quantiles_ms(record.tpot_s for record in good).model_dump(),
+        itl_ms=quantiles_ms(gap for record in good for gap in record.gaps_s).model_dump(),
+        e2e_ms=quantiles_ms(record.latency_s for record in good).model_dump(),
+        failures=[vars(failure) for failure in classify(result.records)],
+        generator=asdict(result.health),
+    )

@@ -1,11 +1,13 @@
 """`llmd-oke check` and `schema`: whether a stack file is right, what it would deploy, and the schema for editors."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import typer
 from llmd_base.errors import InvalidStack
+from llmd_base.records import document
 from rich.console import Group
 from rich.markup import escape
 from rich.padding import Padding
@@ -38,8 +40,8 @@ def check(stack: options.Stack, project: options.Project = options.HERE, as_json
         raise typer.Exit(1) from refused
     differences = forecast_differences(plan)
     if as_json:
-        document = plan_document(plan) | {"not_as_measured": differences}
-        _print({"stack": stack, "ok": True, "problems": [], **document})
+        deployed = plan_document(plan) | {"not_as_measured": differences}
+        _print({"stack": stack, "ok": True, "problems": [], **deployed})
         return
     show_plan(stack, plan)
     for name, texts in differences.items():
@@ -76,7 +78,7 @@ def schema(project: options.Project = options.HERE) -> None:
 
 
 def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
-    """Prints a plan and its advice; `release` are words for it in place of its name."""
+    """Print a plan and its advice; `release` are words for it in place of its name."""
     console.output().print(f"[bold]{escape(stack)}[/] can be deployed")
     cost, forecast = costs(plan), bring_up(plan)
     published = [f"{leg.name}: {leg.source}" for leg in forecast.legs if leg.source != ASSUMED]
@@ -117,57 +119,47 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     Prices are list prices in US dollars, `price_usd_per_hour` that of the GPU nodes; `key_value_tokens` are bounds.
     """
     cost = costs(plan)
-    return {
-        "release": plan.release.name,
-        "namespace": plan.namespace,
-        "nodes": len(plan.nodes_at_first),
-        "idle_nodes": len(plan.idle_nodes),
-        "gpus": plan.gpus,
-        "used_gpus": plan.used_gpus,
-        "price_usd_per_hour": plan.price_usd_per_hour,
-        "costs": {
-            "usd_per_hour": _cents(cost.usd_per_hour),
-            "as_of": cost.as_of,
-            "parts": [{"part": part.part, "usd_per_hour": _cents(part.usd_per_hour)} for part in cost.parts],
-            "not_included": list(cost.not_included),
-        },
-        "models": [_model(model) for model in plan.models],
-        "bring_up": _bring_up_as_json(bring_up(plan)),
-        "acceptance": [
-            {
-                "pool": accepted.pool.name,
-                "in_update": accepted.in_update,
-                "checks": list(accepted.checks),
-                "needed_nodes": accepted.needed,
-                "on_failure": accepted.on_failure,
-                "limit_s": accepted.limit_s,
-                "price_usd": _cents(accepted.price_usd),
-            }
+    parts = [document("part", part, usd_per_hour=_cents(part.usd_per_hour)) for part in cost.parts]
+    return document(
+        "release namespace nodes idle_nodes gpus used_gpus price_usd_per_hour costs models bring_up acceptance images"
+        " project_entries advice",
+        plan,
+        release=plan.release.name,
+        nodes=len(plan.nodes_at_first),
+        idle_nodes=len(plan.idle_nodes),
+        costs=document(
+            "usd_per_hour as_of parts not_included", cost, usd_per_hour=_cents(cost.usd_per_hour), parts=parts
+        ),
+        models=[_model(model) for model in plan.models],
+        bring_up=_bring_up_document(bring_up(plan)),
+        acceptance=[
+            document(
+                "pool in_update checks needed_nodes on_failure limit_s price_usd",
+                accepted,
+                pool=accepted.pool.name,
+                needed_nodes=accepted.needed,
+                price_usd=_cents(accepted.price_usd),
+            )
             for accepted in plan.acceptance
         ],
-        "images": [
-            {"image": used.image.reference, "digest": used.image.digest, "used_by": used.used_by, "path": used.path}
+        images=[
+            document("image digest used_by path", used, used.image, image=used.image.reference)
             for used in images_of(plan)
         ],
-        "project_entries": [
-            {"kind": entry.kind, "name": entry.name, "file": entry.file, "replaces_kit": entry.replaces_kit}
-            for entry in plan.project_entries
-        ],
-        "advice": [{"path": advice.path, "text": advice.text} for advice in plan.advice],
-    }
+        project_entries=[document("kind name file replaces_kit", entry) for entry in plan.project_entries],
+        advice=[asdict(advice) for advice in plan.advice],
+    )
 
 
-def _bring_up_as_json(forecast: BringUp) -> dict[str, Any]:
-    starts, critical = forecast.starts, forecast.critical
+def _bring_up_document(forecast: BringUp) -> dict[str, Any]:
     legs = [
-        {
-            "name": leg.name,
-            "starts_s": round(starts[leg.name]),
-            "seconds": round(leg.seconds),
-            "source": leg.source,
-            "after": list(leg.after),
-            "critical": leg.name in critical,
-        }
+        document(
+            "name starts_s seconds source after critical",
+            leg,
+            starts_s=round(forecast.starts[leg.name]),
+            seconds=round(leg.seconds),
+            critical=leg.name in forecast.critical,
+        )
         for leg in forecast.legs
     ]
     return {"seconds": round(forecast.seconds), "legs": legs}
@@ -178,27 +170,17 @@ def _cents(usd: float | None) -> float | None:
 
 
 def _model(model: ModelPlan) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "model": model.model.repository,
-        "topology": str(model.topology),
-        "copies": len(model.units),
-        "gpus": model.gpus,
-        "router": model.router.mode,
-        "updates": {"way": model.update_way, "note": model.update_note},
-        "max_model_len": model.max_model_len,
-        "roles": [
-            {
-                "role": role.role,
-                "replicas": role.replicas,
-                "tensor_parallel_size": role.tensor_parallel_size,
-                "key_value_tokens": role.memory.key_value_tokens,
-                "max_surge": role.rollout.max_surge,
-                "max_unavailable": role.rollout.max_unavailable,
-            }
-            for role in model.units[0].roles
-        ],
-    }
+    role_keys = "role replicas tensor_parallel_size key_value_tokens max_surge max_unavailable"
+    return document(
+        "name model topology copies gpus router updates max_model_len roles",
+        model,
+        model=model.model.repository,
+        topology=str(model.topology),
+        copies=len(model.units),
+        router=model.router.mode,
+        updates={"way": model.update_way, "note": model.update_note},
+        roles=[document(role_keys, role, role.memory, role.rollout) for role in model.units[0].roles],
+    )
 
 
 def _cluster(plan: Plan, release: str) -> Table:

@@ -1,4 +1,4 @@
-"""What a person sees: results on standard output, everything else on standard error."""
+"""Output for people: results on standard output, everything else on standard error."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_base.progress import PlainProgress, Progress
+from llmd_base.records import document
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.control import Control
 from rich.markup import escape
@@ -38,7 +39,7 @@ def visible(text: str) -> str:
 
 @dataclass(frozen=True)
 class Visible:
-    """What is shown, without what names in it would have a terminal do. Rich's own codes are no part of its texts."""
+    """Text without what names in it would have a terminal do. Rich's own codes are no part of its texts."""
 
     shown: ConsoleRenderable
 
@@ -48,7 +49,7 @@ class Visible:
 
 
 class _VisibleOnly(RenderHook):
-    """Has everything that a console shows go through `Visible`, whoever prints it."""
+    """Hook by which everything that a console shows goes through `Visible`, whoever prints it."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [part if isinstance(part, Control) else Visible(part) for part in renderables]
@@ -77,7 +78,7 @@ _MARGIN = 13
 
 
 def show_error(error: KitError) -> None:
-    """Shows an error of the kit, and what would put it right."""
+    """Show an error of the kit, and what would put it right."""
     if isinstance(error, InvalidStack):
         show_problems(error.problems, error.verdict)
         return
@@ -87,7 +88,7 @@ def show_error(error: KitError) -> None:
 
 
 def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
-    """Shows all problems of a file, and what they mean."""
+    """Show all problems of a file, and what they mean."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     errors().print(f"[red bold]error[/] {escape(verdict)}: {count}")
     for problem in problems:
@@ -127,7 +128,9 @@ def progress() -> Progress:
 
 
 def inherited_environment() -> dict[str, str]:
-    """What a command that this one runs must know to look like a part of it: the terminal, and when it all began."""
+    """Return the variables by which a command that this one runs looks like a part of it: the terminal, and when it all
+    began.
+    """
     look = {name: os.environ[name] for name in ("TERM", "COLORTERM", "COLUMNS", "NO_COLOR") if name in os.environ}
     return {**look, _BEGAN: str(_started_s())}
 
@@ -137,7 +140,7 @@ _BEGAN = "LLMD_OKE_BEGAN_S"
 
 @cache
 def _started_s() -> float:
-    """On the clock that all processes of a machine share (`CLOCK_MONOTONIC`)."""
+    """Return when it all began, on the clock that all processes of a machine share (`CLOCK_MONOTONIC`)."""
     return float(os.environ.get(_BEGAN) or time.monotonic())
 
 
@@ -145,13 +148,13 @@ _AS_JSON: ContextVar[bool] = ContextVar("as_json", default=False)
 
 
 def remember_json(as_json: bool) -> bool:
-    """Keeps in mind whether the command has --json."""
+    """Keep in mind whether the command has --json."""
     _AS_JSON.set(as_json)
     return as_json
 
 
 def print_json_error(error: KitError) -> None:
-    """Prints an error of the kit as JSON, if the command has --json."""
+    """Print an error of the kit as JSON, if the command has --json."""
     if _AS_JSON.get():
         typer.echo(json.dumps(error_document(error), indent=2, default=str))
 
@@ -169,14 +172,7 @@ def error_document(error: KitError) -> dict[str, Any]:
 
 def problem_document(problem: Problem) -> dict[str, Any]:
     """One problem of a file as plain data."""
-    return {
-        "file": problem.file,
-        "path": problem.path,
-        "line": problem.line,
-        "value": _plain(problem),
-        "accepted": problem.accepted,
-        "why": problem.why,
-    }
+    return document("file path line value accepted why", problem, value=_plain(problem))
 
 
 def _plain(problem: Problem) -> object:

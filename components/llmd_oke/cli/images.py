@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import InvalidStack, KitError
+from llmd_base.records import document
 from pydantic import ValidationError
 from rich.table import Table
 
@@ -77,8 +78,8 @@ def copy_list(
     ] = CopyForm.PLAIN,
     as_json: options.Json = False,
 ) -> None:
-    """What must be copied into a private registry before a stack pulls from it: each source with its digest, and where
-    it goes. What no registry of yours can have is told on standard error.
+    """List what must be copied into a private registry before a stack pulls from it: each source with its digest, and
+    where it goes. What no registry of yours can have is told on standard error.
     """
     plan = plan_stack_file(project, stack)
     destination = plan.registry_mirror if mirror is None else _mirror(mirror)
@@ -116,11 +117,11 @@ def sbom(
 
 @app.command("verify")
 def verify(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
-    """Whether images and charts of a stack are signed by those who publish them, at the registries that publish them.
-    Publishers that sign nothing are told. Ends with 1 where a signature is missing or another's.
+    """Check that images and charts of a stack are signed by those who publish them, at the registries that publish
+    them. Publishers that sign nothing are told. Ends with 1 where a signature is missing or another's.
     """
     from llmd_oke.cli.preflight import print_findings  # noqa: PLC0415 - other commands ask no registry
-    from llmd_oke.operations.preflight import exit_code  # noqa: PLC0415
+    from llmd_oke.operations.findings import exit_code  # noqa: PLC0415
     from llmd_oke.operations.signatures import signature_findings  # noqa: PLC0415
 
     findings = signature_findings(images_of(plan_stack_file(project, stack)), console.progress())
@@ -165,15 +166,14 @@ def update(
 def as_plain(used: UsedImage) -> dict[str, Any]:
     """An image of a stack as plain data."""
     known = lock().images.get(used.image.reference)
-    return {
-        "image": used.image.reference,
-        "tag": used.image.tag,
-        "digest": used.image.digest,
-        "digest_source": known.source if known else None,
-        "no_digest_because": known.reason if known else None,
-        "used_by": used.used_by,
-        "path": used.path,
-    }
+    return document(
+        "image tag digest digest_source no_digest_because used_by path",
+        used,
+        used.image,
+        image=used.image.reference,
+        digest_source=known.source if known else None,
+        no_digest_because=known.reason if known else None,
+    )
 
 
 def _mirror(prefix: str) -> MirrorRegistry:

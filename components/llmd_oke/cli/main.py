@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Runs the command, and gives its exit code."""
+    """Run the command; return its exit code."""
     try:
         app(standalone_mode=True)
     except SystemExit as end:
@@ -117,7 +117,7 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _discard_output() -> None:
-    """What could not be written is not tried again when Python ends."""
+    """Discard what could not be written, so that Python doesn't try it again as it ends."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -126,8 +126,8 @@ def _discard_output() -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Generator[list[int]]:
-    """Has SIGTERM (of a service manager, a cancelled job, `timeout`) interrupt what runs in the block as Ctrl-C does,
-    so that children end as that ends them. Gives the signals that came.
+    """Let SIGTERM (of a service manager, a cancelled job, `timeout`) interrupt what runs in the block as Ctrl-C does,
+    so that children end as that ends them. Yields the signals that came.
     """
     signals: list[int] = []
 

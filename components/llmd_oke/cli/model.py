@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 import yaml
 from llmd_base.errors import InvalidStack, KitError
+from llmd_base.records import document
 
 from llmd_oke.cli import console, options
 from llmd_oke.values import values_folder
@@ -238,14 +239,12 @@ def _kit_file(entry: ComputedEntry) -> Path | None:
 def _as_plain(entry: ComputedEntry, path: Path | None) -> dict[str, Any]:
     from llmd_oke.catalogue.models import ComputedModel  # noqa: PLC0415
 
-    files = [{"name": f.name, "address": f.address, "sha256": f.sha256, "commit": f.commit} for f in entry.files]
-    return {
-        "name": entry.model.name,
-        "repository": entry.model.repository,
-        "revision": entry.model.revision,
-        "written": str(path) if path else None,
-        "replaces_kit": _kit_file(entry) is not None,
-        "read": files,
-        "computed": entry.model.model_dump(mode="json", include=set(ComputedModel.model_fields)),
-        "assumed": {name: {"value": value, "why": why} for name, (value, why) in _ASSUMED.items()},
-    }
+    return document(
+        "name repository revision",
+        entry.model,
+        written=str(path) if path else None,
+        replaces_kit=_kit_file(entry) is not None,
+        read=[document("name address sha256 commit", file) for file in entry.files],
+        computed=entry.model.model_dump(mode="json", include=set(ComputedModel.model_fields)),
+        assumed={name: {"value": value, "why": why} for name, (value, why) in _ASSUMED.items()},
+    )

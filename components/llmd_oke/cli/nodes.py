@@ -69,7 +69,7 @@ def replace(
 
 
 def _drain(plan: Plan, limit_s: float, *, force: bool, asks: bool) -> Drain | None:
-    """What drains nodes; None where the API server can't be reached and the user says that they go all the same.
+    """Return what drains nodes; None where the API server can't be reached and the user says that they go all the same.
 
     Raises:
         KitError: it can't be reached, and nobody is there to ask, or says no.

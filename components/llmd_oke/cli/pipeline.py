@@ -263,7 +263,7 @@ def limit(
 
 @contextmanager
 def signed_in(*, oci: bool = True, backend: bool = True) -> Generator[None]:
-    """Signs a job in by its own token where its environment says so: to OCI, and to Pulumi Cloud. Variables that a
+    """Sign a job in by its own token where its environment says so: to OCI, and to Pulumi Cloud. Variables that a
     workflow passes empty say nothing.
 
     Raises:
@@ -353,7 +353,7 @@ def summarise(
 
 
 def drift_summary(stack: str, by_hand: Sequence[Drift]) -> str:
-    """What was changed by hand in a stack, as Markdown."""
+    """Write what was changed by hand in a stack, as Markdown."""
     title = "nothing was changed by hand" if not by_hand else f"changed by hand: {len(by_hand)}"
     return (
         "\n\n".join([f"### `{stack}`: {title}", *_listed("Changes", [_plain(str(drift)) for drift in by_hand])]) + "\n"
@@ -412,11 +412,11 @@ class TimeLimit:
 
     @property
     def minutes(self) -> int:
-        """All of it, in whole minutes."""
+        """Time of all of it, in whole minutes."""
         return ceil(sum(minutes for _, minutes in (*self.path, *self.upgraded)) + self.around)
 
     def lines(self) -> Iterator[str]:
-        """What it is made of, but for what takes seconds."""
+        """Yield the parts that take more than seconds."""
         for name, minutes in self.path:
             if minutes:
                 yield f"{minutes:5.0f} min  {name}"

@@ -12,7 +12,7 @@ from llmd_oke.access.addresses import region_of
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import project_name, settings
 from llmd_oke.operations.cluster_checks import certificate_findings, prometheus_findings
-from llmd_oke.operations.preflight import Finding, Verdict, exit_code
+from llmd_oke.operations.findings import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.registries import chart_findings, registry_findings
@@ -56,7 +56,7 @@ def preflight(
 
 
 def print_findings(stack: str, findings: Sequence[Finding], *, as_json: bool) -> None:
-    """Prints what was found of a stack, for people or as JSON."""
+    """Print what was found of a stack, for people or as JSON."""
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
         return

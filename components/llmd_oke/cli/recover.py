@@ -17,9 +17,9 @@ from llmd_oke.config import CreateCluster, StackConfig, load, project_name, sett
 from llmd_oke.operations import backend, recovery
 from llmd_oke.operations import drift as operation
 from llmd_oke.operations.drift import Drift
-from llmd_oke.operations.preflight import StackTenancy
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery, State
+from llmd_oke.operations.tenancy import StackTenancy
 
 DRIFTED = 3
 """Exit code where something was changed by hand: 1 is an error, and 2 a command line that can't be understood."""
@@ -61,7 +61,7 @@ def drift(
 
 
 def changes_by_hand(project: Path, stack: str, *, rehearse: bool, through_tunnel: bool) -> Sequence[Drift]:
-    """What was changed by hand in a stack, or in its rehearsal.
+    """Return what was changed by hand in a stack, or in its rehearsal.
 
     Raises:
         KitError: the state, OCI or the cluster can't be read, or the rehearsal isn't up.
@@ -108,7 +108,7 @@ def recover(
 
 
 def client_for(project: Path, stack: str) -> ClientOf:
-    """Gives a client of OCI that signs in as the stack's `oci:` config says, in the cluster's region."""
+    """Give a client of OCI that signs in as the stack's `oci:` config says, in the cluster's region."""
 
     def client() -> OciClient:
         return token.client_of(token.sign_in_of(settings(project, stack)), region_of(load(project, stack)))
@@ -125,7 +125,9 @@ def _choices(take: Sequence[str]) -> dict[str, str]:
 
 
 def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State, result: Recovery) -> list[Orphan]:
-    """Only a stack that creates its cluster makes resources of OCI. What the state takes is no orphan."""
+    """Find orphans. Only a stack that creates its cluster makes resources of OCI, and what the state takes is no
+    orphan.
+    """
     cluster = config.cluster
     if not isinstance(cluster, CreateCluster):
         return []

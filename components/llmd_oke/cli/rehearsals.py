@@ -22,11 +22,11 @@ class Rehearsals(Protocol):
     """
 
     def drift(self, project: Path, stack: str, progress: "Progress") -> "Sequence[Drift]":
-        """What was changed by hand in a rehearsed stack."""
+        """Return what was changed by hand in a rehearsed stack."""
         ...
 
     def preview(self, project: Path, stack: str, progress: "Progress") -> "Preview":
-        """What an update of a rehearsed stack would do."""
+        """Return what an update of a rehearsed stack would do."""
         ...
 
     def replace_nodes(
@@ -57,7 +57,7 @@ class Rehearsals(Protocol):
         measures: bool = True,
         interruptible: bool = False,
     ) -> int:
-        """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit
+        """Run `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; return its exit
         code. A command that measures is told what is not real. An interruptible one ends by itself after Ctrl-C.
         """
         ...

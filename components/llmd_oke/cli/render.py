@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from llmd_base.errors import KitError
+from llmd_base.records import document
 
 from llmd_oke.cli import console, options
 
@@ -66,49 +67,34 @@ def _document(
     rendered: "Rendering", output: str, changes: "FolderChanges | None", replaced: Sequence[str], *, argo_cd: bool
 ) -> dict[str, Any]:
     """The rendering as plain data. `replaced` are the units whose servers this update replaces where they are."""
-    from llmd_oke.gitops.manifests import helm_command  # noqa: PLC0415
+    from llmd_oke.gitops.manifests import FolderChanges, helm_command  # noqa: PLC0415
 
     charts = rendered.charts if not argo_cd else ()
-    return {
-        "stack": rendered.stack,
-        "output": output,
-        "objects": len(rendered.objects),
-        "waves": rendered.waves,
-        "files": {
-            "written": list(changes.written if changes else ()),
-            "unchanged": list(changes.unchanged if changes else ()),
-            "removed": list(changes.removed if changes else ()),
-        },
-        "secrets": [
-            {
-                "namespace": secret.namespace,
-                "name": secret.name,
-                "key": secret.key,
-                "command": secret.command(rendered.stack),
-            }
+    return document(
+        "stack output objects waves files secrets charts left_out updates",
+        rendered,
+        output=output,
+        objects=len(rendered.objects),
+        files=document("written unchanged removed", changes or FolderChanges()),
+        secrets=[
+            document("namespace name key", secret, command=secret.command(rendered.stack))
             for secret in rendered.secrets
         ],
-        "charts": [
-            {"name": chart.name, "before_wave": chart.wave + 1, "command": helm_command(chart, output)}
-            for chart in charts
+        charts=[
+            document("name", chart, before_wave=chart.wave + 1, command=helm_command(chart, output)) for chart in charts
         ],
-        "left_out": [{"name": item.name, "reason": item.reason} for item in rendered.left_out],
-        "updates": [
-            {
-                "model": item.model,
-                "way": item.way,
-                "note": item.note,
-                "replaced_now": [unit for unit in item.units if unit in replaced],
-            }
+        left_out=[document("name reason", item) for item in rendered.left_out],
+        updates=[
+            document("model way note", item, replaced_now=[unit for unit in item.units if unit in replaced])
             for item in rendered.updates
         ],
-    }
+    )
 
 
 def _show(
     rendered: "Rendering", output: str, changes: "FolderChanges | None", replaced: Sequence[str], *, argo_cd: bool
 ) -> None:
-    """What was written, and what is left to do: on standard error, because a stream has standard output."""
+    """Show what was written, and what is left to do: on standard error, because a stream has standard output."""
     document = _document(rendered, output, changes, replaced, argo_cd=argo_cd)
     lines = [f"{document['objects']} objects of {rendered.stack} in {document['waves']} waves"]
     if changes:

@@ -256,7 +256,7 @@ def _figures(row: Row) -> Table:
 
 
 def history_address(history: str | None, project: Path) -> str:
-    """Where earlier results are."""
+    """Return the address of earlier results."""
     return history or str(project / "reports")
 
 
@@ -280,7 +280,7 @@ def parse_hints(texts: Iterable[str]) -> Hints:
 
 
 def show_rejected(rejected: Sequence[Rejection]) -> None:
-    """Says what was not read, by file and line."""
+    """Say what was not read, by file and line."""
     for item in rejected[:MAX_REJECTED]:
         console.errors().print(f"[magenta]not read[/] {escape(str(item))}", soft_wrap=True)
     if len(rejected) > MAX_REJECTED:

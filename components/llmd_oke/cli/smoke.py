@@ -74,8 +74,8 @@ def smoke(
 
 @dataclass(frozen=True)
 class UpdateBenchmark:
-    """What the smoke benchmark of an update said: the summary of each model, the passports' files, why the update is
-    not as good as it has to be, and why there is no benchmark where it could not be run or read.
+    """Smoke benchmark of an update: the summary of each model, the passports' files, why the update is not as good as
+    it has to be, and why there is no benchmark where it could not be run or read.
     """
 
     summaries: Sequence[Mapping[str, Any]] = ()
@@ -85,7 +85,7 @@ class UpdateBenchmark:
 
 
 def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) -> UpdateBenchmark:
-    """Shows the benchmark that belongs to an update, or runs it where it belongs to the client; `as_json` leaves the
+    """Show the benchmark that belongs to an update, or run it where it belongs to the client; `as_json` leaves the
     tables out. After a failed update it is the benchmark only if that is what failed.
 
     One that can't be run or read fails the update where it is the client's. The cluster's the update itself waited for.
@@ -116,7 +116,7 @@ def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) 
 
 
 def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
-    """Shows what the benchmark in the cluster found, if an update failed by that; its error comes after."""
+    """Show what the benchmark in the cluster found, if an update failed by that; its error comes after."""
     with suppress(KitError):
         outcomes = _fetched(stack, plan, reports)
         if not all(outcome.passed for outcome in outcomes):
@@ -131,7 +131,7 @@ def _show_tables(outcomes: Sequence["SmokeOutcome"]) -> None:
 
 
 def _show(outcomes: Sequence["SmokeOutcome"], *, tables: bool) -> None:
-    """Shows results where tables are wanted, and in any case what was not passed."""
+    """Show results where tables are wanted, and in any case what was not passed."""
     if tables:
         _show_tables(outcomes)
     for outcome in outcomes:
@@ -156,7 +156,7 @@ def _measured(stack: str, plan: Plan, how: RunContext, reports: Path) -> list["S
 
 
 def run_context(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> RunContext:
-    """What a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION.
+    """Return what a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION.
 
     Raises:
         KitError: one of these is no version.
@@ -202,7 +202,7 @@ def passport(
 
 
 def write_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
-    """Writes the passports after a benchmark or an evaluation and says where; a cluster that is gone fails nothing."""
+    """Write the passports after a benchmark or an evaluation and say where; a cluster that is gone fails nothing."""
     from llmd_oke.operations.passport import issue_passports  # noqa: PLC0415
 
     try:

@@ -89,7 +89,7 @@ def status(
 
 
 def exit_code(status: "StackStatus") -> int:
-    """What a status means: something is wrong, all is well, or that could not be seen."""
+    """Return the exit code of a status: something is wrong, all is well, or that could not be seen."""
     if status.symptoms:
         return WRONG
     return HEALTHY if status.seen else UNSEEN
@@ -115,8 +115,8 @@ def _reader(
 def _watch(
     read: "Callable[[], StackStatus]", every_s: float, show: "Callable[[StackStatus], None]", *, live: bool
 ) -> NoReturn:
-    """Looks until Ctrl-C: `live` in one place of the terminal, where the last look stays, otherwise one after the
-    other.
+    """Look until Ctrl-C: `live` in one place of the terminal, where the last look stays, otherwise one after
+    the other.
     """
     from llmd_oke.cli.status_view import screen  # noqa: PLC0415
 

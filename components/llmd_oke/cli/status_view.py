@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from llmd_base.records import document
 from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
@@ -28,7 +29,7 @@ _NONE = "-"
 
 
 def screen(status: StackStatus) -> RenderableType:
-    """All of it; what is wrong comes first."""
+    """Return the whole screen; what is wrong comes first."""
     parts: list[RenderableType] = [_header(status), _verdict(status)]
     if status.symptoms:
         parts += ["", _symptoms(status.symptoms)]
@@ -155,7 +156,7 @@ def _held(load: ModelLoad, figure: Figure) -> Text:
 
 
 def _facts(status: StackStatus) -> Table:
-    """What runs, what changed last, which alerts fire."""
+    """Return the table of what runs, what changed last, and which alerts fire."""
     table = Table.grid(padding=(0, 2, 0, 0))
     rows = [
         *(("versions" if place == 0 else "", text) for place, text in enumerate(_versions(status))),
@@ -199,39 +200,32 @@ def _unread(name: str, part: Unread) -> Text:
 
 
 def status_document(status: StackStatus) -> dict[str, Any]:
-    """All of it as plain data. A part that could not be read is `{"unread": why}`."""
+    """Return the status as plain data. A part that could not be read is `{"unread": why}`."""
     reading = status.reading
-    return {
-        "stack": status.stack,
-        "cluster": status.cluster,
-        "namespace": status.namespace,
-        "release": status.release,
-        "taken": reading.taken.isoformat(timespec="seconds"),
-        "kubernetes": _known(reading.kubernetes, str),
-        "healthy": not status.symptoms and status.seen,
-        "symptoms": [
-            {"severity": symptom.severity.word, "what": symptom.what, "remedy": symptom.remedy}
-            for symptom in status.symptoms
+    return document(
+        "stack cluster namespace release taken kubernetes healthy symptoms nodes servers units models load_source basis"
+        " images ran changes prometheus alerts",
+        status,
+        taken=reading.taken.isoformat(timespec="seconds"),
+        kubernetes=_known(reading.kubernetes, str),
+        healthy=not status.symptoms and status.seen,
+        symptoms=[
+            document("severity what remedy", symptom, severity=symptom.severity.word) for symptom in status.symptoms
         ],
-        "nodes": _known(status.nodes, lambda pools: [asdict(pool) for pool in pools]),
-        "servers": _known(status.groups, lambda groups: [asdict(group) for group in groups]),
-        "units": {name: asdict(gauges) for name, gauges in status.gauges.items()},
-        "models": _known(status.loads, lambda loads: [_load_document(load) for load in loads]),
-        "load_source": status.load_source,
-        "basis": status.basis.value,
-        "images": _known(status.images, lambda images: {name: item.model_dump() for name, item in images.items()}),
-        "ran": dict(status.ran),
-        "changes": [
-            {"when": change.when.isoformat(), "what": change.what, "by": change.by} for change in status.changes
-        ],
-        "prometheus": status.prometheus,
-        "alerts": _known(
+        nodes=_known(status.nodes, lambda pools: [asdict(pool) for pool in pools]),
+        servers=_known(status.groups, lambda groups: [asdict(group) for group in groups]),
+        units={name: asdict(gauges) for name, gauges in status.gauges.items()},
+        models=_known(status.loads, lambda loads: [_load_document(load) for load in loads]),
+        basis=status.basis.value,
+        images=_known(status.images, lambda images: {name: item.model_dump() for name, item in images.items()}),
+        changes=[document("when what by", change, when=change.when.isoformat()) for change in status.changes],
+        alerts=_known(
             status.alerts,
             lambda alerts: [
                 {**asdict(item), "since": item.since.isoformat() if item.since else None} for item in alerts
             ],
         ),
-    }
+    )
 
 
 def _known(part: Part | Unread, document: Callable[[Part], object]) -> object:
@@ -239,22 +233,21 @@ def _known(part: Part | Unread, document: Callable[[Part], object]) -> object:
 
 
 def _load_document(load: ModelLoad) -> dict[str, Any]:
-    seen = load.observation
-    names = ("duration_s", "answered", "requests_per_s", "input_tokens", "output_tokens", "ttft_ms", "itl_ms")
-    names += ("most_running", "waiting", "kv_cache_usage", "preemptions", "remote_prefill_share")
-    return {
-        "model": load.model,
-        "basis": seen.basis.value,
-        **{name: getattr(seen, name) for name in names},
-        "limits": [
-            {
-                "name": item.assumption.figure.name,
-                "side": item.assumption.side,
-                "limit": item.assumption.value,
-                "seen": item.value,
-                "verdict": item.verdict.value,
-            }
+    return document(
+        "model basis duration_s answered requests_per_s input_tokens output_tokens ttft_ms itl_ms most_running waiting"
+        " kv_cache_usage preemptions remote_prefill_share limits unread",
+        load,
+        load.observation,
+        basis=load.observation.basis.value,
+        limits=[
+            document(
+                "name side limit seen verdict",
+                item.assumption.figure,
+                item.assumption,
+                limit=item.assumption.value,
+                seen=item.value,
+                verdict=item.verdict.value,
+            )
             for item in load.judgements
         ],
-        "unread": dict(load.unread),
-    }
+    )

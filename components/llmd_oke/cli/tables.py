@@ -28,7 +28,7 @@ class FittingTable:
     table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As Rich asks for it."""
+        """Yield the parts that Rich shows."""
         if _widest(console, options, self.table) <= options.max_width:
             yield self.table
             return
@@ -74,7 +74,7 @@ def _paragraphs(console: Console, table: Table, width: int) -> Iterator[Renderab
 
 
 def _lines(pairs: Iterable[Text], width: int) -> Iterator[Text]:
-    """As many names with their figures on each line as it has room for."""
+    """Write as many names with their figures on each line as it has room for."""
     line: list[Text] = []
     for pair in pairs:
         if line and _BETWEEN.join([*line, pair]).cell_len > width:

@@ -53,7 +53,7 @@ def signer_of(auth: Auth | None, profile: str | None) -> RequestSigner:
 
 
 def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: str | None = None) -> SignIn:
-    """As asked for, or else as the `oci:` config of a stack says.
+    """Sign in as asked for, or else as the `oci:` config of a stack says.
 
     Raises:
         KitError: the stack's way to sign in is none that the kit has.

@@ -130,7 +130,7 @@ class _ClusterStack:
 
     @property
     def port(self) -> int:
-        """Where the stack's objects look for the API server.
+        """Port at which the stack's objects look for the API server.
 
         Raises:
             KitError: not on this machine.
@@ -148,7 +148,7 @@ class _ClusterStack:
 
 
 class _Steps:
-    """Tells steps only: details would break into what the engine shows."""
+    """Progress of steps alone: details would break into what the engine shows."""
 
     def __init__(self, progress: Progress) -> None:
         self.step = progress.step
@@ -167,7 +167,7 @@ def _cluster_stack(project: Path, stack: str) -> _ClusterStack:
 def tunnel_options_of(
     stack: StackConfig, cluster_id: str | None = None, bastion_id: str | None = None
 ) -> TunnelOptions:
-    """What a tunnel to a stack's cluster leads to and through; what is given takes the place of what the stack has.
+    """Return the cluster and bastion of a tunnel; what is given takes the place of what the stack has.
 
     Raises:
         KitError: the stack does not say which cluster it is.

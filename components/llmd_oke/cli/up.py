@@ -77,15 +77,15 @@ def up(
 
 @dataclass(frozen=True)
 class _Offers:
-    """Whether somebody may be asked about nodes that can't be used, and whether these are given back unasked."""
+    """Tell whether somebody may be asked about nodes that can't be used, and whether these are given back unasked."""
 
     asks: bool
     scales: bool
 
 
 def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, offers: _Offers) -> str:
-    """After an update that failed: what the nodes of pools cost whose gate nobody has passed, and the commands that
-    give them back, unless they were given back. The answer is the remedy, empty where nothing is left to give back.
+    """Tell, after an update that failed, what the nodes of pools cost whose gate nobody has passed, and the commands
+    that give them back, unless they were given back; return the remedy, empty where nothing is left to give back.
     """
     try:
         pools = unready_pools(pulumi.resources(), plan)
@@ -114,7 +114,7 @@ def _ask_passphrase(new: bool) -> str:
 
 
 def _refuse_unevaluated(plan: Plan) -> None:
-    """Without its benchmark, a client's update would evaluate nothing.
+    """Refuse a client's update without its benchmark where that alone evaluates what changes answers.
 
     Raises:
         KitError: something changes answers, and this command is what evaluates them.
@@ -145,7 +145,7 @@ def destroy(
 
 
 def _end(status: int, error: KitError | None, account: "_Account | None", benchmark: UpdateBenchmark) -> None:
-    """Prints the account with --json, and ends with the exit code that belongs to the operation."""
+    """Print the account with --json, and end with the exit code that belongs to the operation."""
     if account:
         typer.echo(json.dumps(account.document(benchmark, error), indent=2))
     if error:
@@ -153,7 +153,7 @@ def _end(status: int, error: KitError | None, account: "_Account | None", benchm
 
 
 class _Account:
-    """What an operation of the Pulumi CLI did to a stack, as one JSON object.
+    """Account of an operation of the Pulumi CLI on a stack, as one JSON object.
 
     It begins before the operation, so that changes and duration are its own.
 
@@ -192,7 +192,7 @@ class _Account:
 
 
 def _failure(operation: str, status: int, remedy: str = "Standard error says why.") -> KitError | None:
-    """What to say of the Pulumi CLI's exit code, None where all went well."""
+    """Return the error for the Pulumi CLI's exit code, None where all went well."""
     if not status:
         return None
     return KitError(f"`pulumi {operation}` ended with exit code {status}.", remedy)

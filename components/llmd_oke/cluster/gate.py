@@ -21,7 +21,7 @@ _LABELS = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/name": "n
 
 
 class NodeGateArgs(TypedDict):
-    """What the gate waits for."""
+    """Nodes and devices that the gate waits for."""
 
     pool_name: str
     """Name of the pool of GPU nodes."""
@@ -45,8 +45,8 @@ class NodeGateArgs(TypedDict):
 
 
 class NodeGate(pulumi.ComponentResource):
-    """Waits until as many nodes of a pool as are wanted are Ready with all their devices, and fails the update with the
-    cause otherwise.
+    """Gate that waits until as many nodes of a pool as are wanted are Ready with all their devices, and fails the
+    update with the cause otherwise.
 
     The Job's name says what it waits for, so that a changed pool is waited for again and an unchanged one is not. With
     `once` the name says the pool only, and the Job stays as it is: the cluster autoscaler may have taken nodes away,
@@ -183,7 +183,7 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, A
 
 
 def _states() -> str:
-    """Where the API server has what the SR-IOV operator tells of nodes."""
+    """Return the path at which the API server has what the SR-IOV operator tells of nodes."""
     resource, group = operators.rdma().node_states_resource
     return f"/apis/{group}/v1/namespaces/{operators.rdma().namespace}/{resource}"
 

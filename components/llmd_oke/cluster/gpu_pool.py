@@ -6,6 +6,7 @@ from typing import Any, NotRequired
 import pulumi
 import pulumi_oci as oci
 from llmd_base.errors import KitError
+from llmd_base.records import record
 
 from llmd_oke.catalogue.cluster import cloud_init, eviction
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, POOL_LABEL
@@ -27,11 +28,10 @@ from llmd_oke.cluster.provider import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL, T
 from llmd_oke.config.pools import GPU_BOOT_VOLUME_GIB, GPU_MAX_PODS
 from llmd_oke.objects import ShapeRef, given, outputs, present, resolve_shape
 from llmd_oke.planning.pools import MANAGED_LAUNCHES
-from llmd_oke.records import record
 
 
 class Launch(StrEnum):
-    """How the nodes of a GPU pool come about."""
+    """Way in which the nodes of a GPU pool come about."""
 
     MANAGED_COMPUTE_CLUSTER = "managed-compute-cluster"
     CLUSTER_NETWORK = "cluster-network"
@@ -40,7 +40,7 @@ class Launch(StrEnum):
 
 
 class GpuPoolArgs(TagArgs):
-    """What a pool of GPU nodes needs."""
+    """Arguments of a pool of GPU nodes."""
 
     cluster: JoinedCluster
     """Cluster that the nodes join: an `OkeCluster`, or what it says of itself."""
@@ -230,7 +230,9 @@ class _GpuNodes:
 
     @property
     def _named(self) -> dict[str, Any]:
-        """Where OCI has what the pool consists of, its name for people, and its tags."""
+        """Arguments that all of the pool's resources share: their compartment, their name for people, and
+        their tags.
+        """
         return {"compartment_id": self.compartment_id, "display_name": self.pool_name, **tag_args(self.args)}
 
     def instances(self) -> pulumi.Output[str]:
@@ -294,8 +296,8 @@ class _GpuNodes:
         )
 
     def _boot(self, *, self_managed: bool = False) -> Boot:
-        """What the nodes run when they boot. With a Topology Manager GPU and virtual function are of one socket: the
-        device plug-ins of both tell the kubelet where they are.
+        """Return what the nodes run when they boot. With a Topology Manager GPU and virtual function are of one socket:
+        the device plug-ins of both tell the kubelet where they are.
         """
         args = self.args
         of_shape = [TaintArgs(**taint.model_dump()) for taint in self.shape.node.taints]

@@ -33,7 +33,7 @@ class NodeTagArgs(TypedDict):
 
 
 class IamArgs(TagArgs):
-    """What dynamic groups and policies need."""
+    """Arguments of dynamic groups and policies."""
 
     needs: list[str]
     """What is to be possible, by its key in `values/iam/policies.yaml`: `managed-compute-cluster`, for example."""
@@ -232,7 +232,7 @@ def _policy_scope(args: IamArgs, scope: Scope) -> Scope:
 
 
 def _scopes(args: IamArgs, needs: Sequence[Need]) -> list[Scope]:
-    """Which policies there are; known before any OCID is, so that a preview shows them."""
+    """Return the policies' scopes, which are known before any OCID is, so that a preview shows them."""
     scopes = {_policy_scope(args, text.scope) for need in needs for text in facts.policies().needs[need].statements}
     return [scope for scope in _places(args) if scope in scopes]
 
@@ -271,8 +271,8 @@ def _statements(
 
 
 def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    """Declares a dynamic group, in an identity domain or, in older tenancies, in the root compartment; the answer is
-    how policies name it.
+    """Declare a dynamic group, in an identity domain or, in older tenancies, in the root compartment; return how
+    policies name it.
 
     What the domain answers otherwise than it was told is left alone: it adds a schema of its own for tags, and returns
     tags only when asked for them (terraform-provider-oci, issue 2418 and the test of this resource).

@@ -1,4 +1,4 @@
-"""What nodes are told when they boot: user data rendered from `values/cloud-init`, and the keys that OKE reads.
+"""Metadata of nodes when they boot: user data rendered from `values/cloud-init`, and the keys that OKE reads.
 
 Everything that a node runs is in its metadata. Nothing is fetched from a branch of a repository at boot, so that a node
 that boots next year runs what was reviewed today.
@@ -51,16 +51,16 @@ _GAP = re.compile(r"(?:\s|\\\n|(?<![^\s;&|()])#[^\n]*)+")
 
 _PASSED_OVER = re.compile(r"\\\n|#[^\n]*")
 
-_WORDS = re.compile(r"\\.|'[^']*'|\$?\(|\$\{|.", re.DOTALL)
+_WORDS = re.compile(r"[^\s\\'\"$(){}#]+|\\.|'[^']*'|\$?\(|\$\{|.", re.DOTALL)
 
-_QUOTED = re.compile(r"\\.|\$\(|\$\{|.", re.DOTALL)
+_QUOTED = re.compile(r"[^\\\"$(){}]+|\\.|\$\(|\$\{|.", re.DOTALL)
 
 _CLOSED_BY = {'"': '"', "(": ")", "$(": ")", "${": "}"}
 
 
 @dataclass(frozen=True)
 class Boot:
-    """What the scripts depend on. `taints` are written as the kubelet has them (`key=value:effect`); `self_managed` are
+    """Conditions of the scripts. `taints` are written as the kubelet has them (`key=value:effect`); `self_managed` are
     nodes that OKE launched no pool for; `file_storage` says that their pods mount OCI File Storage, `rdma_in_pods` that
     they have RDMA devices of their own. `gpus` are those that a node must have.
     """
@@ -149,8 +149,8 @@ def kubelet_arguments(boot: Boot) -> str:
 
 @dataclass(frozen=True)
 class SelfManaged:
-    """What a node that joins by itself must know. `ca_certificate` is base64 of the authority's PEM text, as in
-    kubeconfigs; `pod_subnet_id` is None with flannel.
+    """Cluster that a node joins by itself. `ca_certificate` is base64 of the authority's PEM text, as in kubeconfigs;
+    `pod_subnet_id` is None with flannel.
     """
 
     api_server_host: str

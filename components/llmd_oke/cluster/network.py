@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 import pulumi_oci as oci
 from llmd_base.errors import KitError
+from llmd_base.records import record
 
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import GroupRole, SubnetRole
@@ -25,7 +26,6 @@ from llmd_oke.planning.network import (
     layout,
     security_rules,
 )
-from llmd_oke.records import record
 
 ALL_SERVICES = "All .* Services In Oracle Services Network"
 """Name of the service that stands for all of a region (terraform-oci-oke, modules/network/gateways)."""
@@ -53,7 +53,7 @@ class NetworkPoolArgs(TypedDict):
 
 
 class NetworkChoiceArgs(TypedDict):
-    """Which parts a network has."""
+    """Parts of a network."""
 
     cni: NotRequired[str | None]
     """Pod network: `vcn-native` or `flannel`; `vcn-native` if left out."""
@@ -74,7 +74,7 @@ class NetworkChoiceArgs(TypedDict):
 
 
 class NetworkArgs(NetworkChoiceArgs, TagArgs):
-    """What a network needs. OCIDs of what is there already take the place of creating it."""
+    """Arguments of a network. OCIDs of what is there already take the place of creating it."""
 
     compartment_id: pulumi.Input[str]
     """Compartment of the network."""
@@ -118,7 +118,7 @@ class NetworkArgs(NetworkChoiceArgs, TagArgs):
 
 
 class NodeNetworkArgs(TypedDict):
-    """Where nodes and their pods are in the network."""
+    """Place of nodes and their pods in the network."""
 
     worker_subnet_id: pulumi.Input[str]
     """Subnet of the nodes."""
@@ -131,7 +131,7 @@ class NodeNetworkArgs(TypedDict):
 
 
 class ClusterNetworkArgs(TypedDict):
-    """Where a cluster's API endpoint and its load balancers are in the network."""
+    """Place of a cluster's API endpoint and its load balancers in the network."""
 
     vcn_id: pulumi.Input[str]
     """VCN of the cluster."""
@@ -229,7 +229,7 @@ class Network(pulumi.ComponentResource):
 
     @property
     def for_nodes(self) -> NodeNetworkArgs:
-        """Where nodes and their pods are: the argument `network` of pools."""
+        """Place of nodes and their pods: the argument `network` of pools."""
         return {
             "worker_subnet_id": self.worker_subnet_id,
             "worker_nsg_ids": [self.workers_nsg_id],
@@ -239,7 +239,7 @@ class Network(pulumi.ComponentResource):
 
     @property
     def for_cluster(self) -> ClusterNetworkArgs:
-        """Where the cluster is: the argument `network` of `OkeCluster`."""
+        """Place of the cluster: the argument `network` of `OkeCluster`."""
         return {
             "vcn_id": self.vcn_id,
             "api_subnet_id": self.api_subnet_id,
@@ -250,7 +250,7 @@ class Network(pulumi.ComponentResource):
 
 @dataclass(frozen=True)
 class _NetworkSpec:
-    """What is declared of a network: its range, its choices, the subnets that are created, and OCIDs of what is there
+    """Specification of a network: its range, its choices, the subnets that are created, and OCIDs of what is there
     already. `services_gateway_cidr` is what rules and routes call all services of the region by.
     """
 
@@ -294,7 +294,7 @@ class _NetworkSpec:
         return {"vcn_id": vcn_id, **self.named(part), "opts": self.options(ignore=ignore)}
 
     def named(self, part: str) -> dict[str, Any]:
-        """Where a part is, its name for people, and its tags."""
+        """Return the arguments that all parts share: their compartment, their name for people, and their tags."""
         label = f"{self.display_name}-{part}"
         return {"compartment_id": self.compartment_id, "display_name": label, **self.tags}
 
@@ -495,7 +495,9 @@ def _security_list(
 
 
 def _bastion_rules(spec: _NetworkSpec) -> dict[str, Any]:
-    """What the OCI Bastion service's endpoint needs, which can't be in a group (oci-hpc-oke, bastion-service.tf)."""
+    """Return the rules for the OCI Bastion service's endpoint, which can't be in a group (oci-hpc-oke,
+    bastion-service.tf).
+    """
     ingress = {
         "source": str(spec.created["bastion"]),
         "source_type": "CIDR_BLOCK",

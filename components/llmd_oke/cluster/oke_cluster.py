@@ -54,7 +54,7 @@ class OidcArgs(TypedDict):
 
 
 class OkeClusterArgs(TagArgs):
-    """What a cluster needs."""
+    """Arguments of a cluster."""
 
     region: str
     """Region of the cluster."""
@@ -159,7 +159,7 @@ class OkeCluster(pulumi.ComponentResource):
 
     @property
     def for_nodes(self) -> NodeClusterArgs:
-        """What nodes that join must know: the argument `cluster` of pools."""
+        """Facts for nodes that join: the argument `cluster` of pools."""
         return self._for_nodes
 
     def _cluster(self, name: str, args: OkeClusterArgs, network: ClusterNetworkArgs) -> oci.containerengine.Cluster:
@@ -283,7 +283,7 @@ def _token_user(cluster_id: str, region: str, sign_in: SignIn) -> dict[str, Any]
 
 
 async def wait_until_reached(api_server: str, access: KubeconfigAccess, limit_s: float = TUNNEL_LIMIT_S) -> None:
-    """Returns once the cluster's API server answers at that address, the end of a tunnel.
+    """Return once the cluster's API server answers at that address, the end of a tunnel.
 
     Pulumi's Kubernetes provider looks for the API server once, when it is configured, and takes it for unreachable from
     then on (pulumi-kubernetes, `Configure` in provider.go). So nobody gets the kubeconfig of a new cluster before its
@@ -304,7 +304,7 @@ async def wait_until_reached(api_server: str, access: KubeconfigAccess, limit_s:
 
 
 async def _obstacle(api_server: str, name: str, authority: ssl.SSLContext) -> str:
-    """Why the API server is not reached; empty if it is. Its certificate must be of the cluster's authority."""
+    """Explain why the API server is not reached; empty if it is. Its certificate must be of the cluster's authority."""
     host, port = host_and_port(api_server)
     try:
         opening = asyncio.open_connection(host, port, ssl=authority, server_hostname=name)
@@ -321,7 +321,7 @@ async def _obstacle(api_server: str, name: str, authority: ssl.SSLContext) -> st
 
 
 def _authority(access: KubeconfigAccess) -> ssl.SSLContext:
-    """Trusts the cluster's authority alone; its name is checked by whoever uses the kubeconfig."""
+    """Trust the cluster's authority alone; its name is checked by whoever uses the kubeconfig."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     try:
@@ -344,7 +344,7 @@ class AddOnArgs(TypedDict):
 
 
 class AddOnsArgs(TypedDict):
-    """Which add-ons a cluster has beside the essential ones."""
+    """Add-ons of a cluster beside the essential ones."""
 
     cluster_id: pulumi.Input[str]
     """OCID of the cluster."""

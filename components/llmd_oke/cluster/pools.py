@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
+from llmd_base.records import record
 
 from llmd_oke.catalogue.cluster import cloud_init, eviction
 from llmd_oke.catalogue.shapes import POOL_LABEL
@@ -18,7 +19,6 @@ from llmd_oke.objects import given, inputs, outputs, present
 from llmd_oke.planning.network import carried_pods
 from llmd_oke.planning.pools import newest_oke_image
 from llmd_oke.planning.tags import CHECKSUM_TAG
-from llmd_oke.records import record
 
 _CYCLE_MODES = {"replace-node": "INSTANCE_REPLACE", "replace-boot-volume": "BOOT_VOLUME_REPLACE"}
 
@@ -42,7 +42,7 @@ class TaintArgs(TypedDict):
 
 
 class CyclingArgs(TypedDict):
-    """How OKE replaces the nodes of a pool after a change."""
+    """Replacement of a pool's nodes by OKE after a change."""
 
     mode: str
     """`replace-node` or `replace-boot-volume`."""
@@ -53,7 +53,7 @@ class CyclingArgs(TypedDict):
 
 
 class CpuNodesArgs(TagArgs):
-    """What nodes without GPUs need."""
+    """Arguments of nodes without GPUs."""
 
     cluster: JoinedCluster
     """Cluster that the nodes join: an `OkeCluster`, or what it says of itself."""
@@ -94,7 +94,7 @@ class CpuNodesArgs(TagArgs):
 
 
 class CpuPoolArgs(CpuNodesArgs):
-    """What a pool without GPUs needs. `size` is what it starts with if `autoscaled`."""
+    """Arguments of a pool without GPUs. `size` is what it starts with if `autoscaled`."""
 
     autoscaled: NotRequired[bool | None]
     """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; false if left out."""
@@ -117,7 +117,7 @@ class CpuPool(pulumi.ComponentResource):
 
 
 class SystemPoolArgs(CpuNodesArgs):
-    """What the system pool needs."""
+    """Arguments of the system pool."""
 
 
 class SystemPool(pulumi.ComponentResource):
@@ -139,7 +139,7 @@ class SystemPool(pulumi.ComponentResource):
 
 
 class NodeImageArgs(TagArgs):
-    """What an imported image needs."""
+    """Arguments of an imported image."""
 
     compartment_id: pulumi.Input[str]
     """Compartment of the image."""
@@ -183,12 +183,12 @@ class NodeImage(pulumi.ComponentResource):
 
 
 def joined_cluster(cluster: JoinedCluster) -> NodeClusterArgs:
-    """What nodes must know of the cluster that they join."""
+    """Return what nodes must know of the cluster that they join."""
     return cluster.for_nodes if isinstance(cluster, OkeCluster) else cluster
 
 
 def node_network(network: NodePlace) -> NodeNetworkArgs:
-    """Where nodes and their pods are."""
+    """Return the place of nodes and their pods."""
     return network.for_nodes if isinstance(network, Network) else network
 
 
@@ -296,7 +296,7 @@ class NodePoolSpec:
 
 
 def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oci.containerengine.NodePool:
-    """Declares the node pool. Its tags are its instances' too, of which OKE gives them to new ones only.
+    """Declare the node pool. Its tags are its instances' too, of which OKE gives them to new ones only.
 
     An autoscaled pool keeps its size: the plug-in sends the number of nodes only where program and state say two
     numbers (seen with pulumi-oci 4.20), and the program says what the engine saw last. A node is drained for so long,
@@ -340,8 +340,8 @@ def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oc
 
 
 def _metadata(boot: Boot, host: str) -> dict[str, str]:
-    """With `areLegacyImdsEndpointsDisabled` OKE launches the instances without version 1 of the metadata service, for
-    which node pools have no argument (oci-hpc-oke, terraform/oke-workers.tf).
+    """Return the metadata. With `areLegacyImdsEndpointsDisabled` OKE launches the instances without version 1 of the
+    metadata service, for which node pools have no argument (oci-hpc-oke, terraform/oke-workers.tf).
     """
     keys = {
         "apiserver_host": host,

@@ -50,7 +50,7 @@ Answer = Mapping[str, Any]
 
 
 def invoke(function: str, args: Mapping[str, Any], opts: pulumi.InvokeOutputOptions) -> pulumi.Output[Answer]:
-    """What a function of the OCI provider answers, as plain data.
+    """Call a function of the OCI provider; return its answer as plain data.
 
     Pulumi's own functions load the classes of all answers of their package with them, a tenth of a second in each
     preview.
@@ -95,7 +95,7 @@ def home_provider(component: pulumi.Resource, name: str, args: Mapping[str, Any]
 
 
 def credentials() -> dict[str, Any]:
-    """Who signs in, for providers other than the default one, which reads the stack's `oci:` config itself."""
+    """Return who signs in, for providers other than the default one, which reads the stack's `oci:` config itself."""
     config = pulumi.Config("oci")
     settings = {
         argument: config.get_secret(key) if argument in SECRET else config.get(key)
@@ -105,8 +105,8 @@ def credentials() -> dict[str, Any]:
 
 
 def sign_in() -> SignIn:
-    """How `llmd-oke token` signs in to be who the stack's `oci:` config says. Of a secret only whether it is there
-    counts.
+    """Return how `llmd-oke token` signs in to be who the stack's `oci:` config says. Of a secret only whether it is
+    there counts.
 
     Raises:
         KitError: it can't be that.
@@ -148,7 +148,7 @@ def tag_args(args: TagArgs, further: Mapping[str, str] | None = None) -> dict[st
 
 
 def foreign_tags(args: TagArgs) -> list[str]:
-    """What an update leaves alone, for `ignore_changes`: tags that OCI adds by a tenancy's tag defaults are nobody's
-    drift. Beside tags of a component's own it is the provider that knows which are others'.
+    """Return the tags that an update leaves alone, for `ignore_changes`: those that OCI adds by a tenancy's tag
+    defaults are nobody's drift. Beside tags of a component's own it is the provider that knows which are others'.
     """
     return [] if args.get("defined_tags") else ["definedTags"]

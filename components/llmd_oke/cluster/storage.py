@@ -14,7 +14,7 @@ CREATE_TIMEOUT = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
 
 
 class StorageArgs(TagArgs):
-    """What a shared file system needs."""
+    """Arguments of a shared file system."""
 
     kind: str
     """`file-storage` or `lustre`."""
@@ -127,7 +127,7 @@ class Storage(pulumi.ComponentResource):
 
 
 def _require(args: StorageArgs, *keys: str) -> None:
-    """What creating a file system takes.
+    """Require what creating a file system takes.
 
     Raises:
         KitError: something of it is left out.

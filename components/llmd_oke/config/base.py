@@ -1,4 +1,4 @@
-"""What the parts of the stack file have in common: their base class, and the forms of names."""
+"""Base class of the stack file's parts, and the forms of names."""
 
 import re
 from typing import Annotated, TypeVar
@@ -30,7 +30,9 @@ class ConfigPart(BaseModel):
 
 
 def is_absent(value: object) -> bool:
-    """Whether a stack file doesn't say a key. It then leaves no trace in `Plan.config_hash`, which results have."""
+    """Tell whether a stack file doesn't say a key. It then leaves no trace in `Plan.config_hash`, which
+    results have.
+    """
     return value is None
 
 
@@ -61,7 +63,7 @@ characters of a Service's name.
 
 
 def is_dns_label(name: str) -> bool:
-    """Whether a name that nobody wrote is such a label."""
+    """Tell whether a name that nobody wrote is such a label."""
     return len(name) <= DNS_LABEL_LENGTH and re.fullmatch(_DNS_LABEL, name) is not None
 
 

@@ -237,7 +237,7 @@ class IamConfig(ConfigPart):
 
 
 class ApiEndpoint(ConfigPart):
-    """How the API server is reached."""
+    """Exposure of the API server."""
 
     access: Literal["private", "public"] = "private"
     """`private`: from the VCN and what is joined to it; `public`: also from the ranges of `allowedCidrs`."""
@@ -247,7 +247,7 @@ class ApiEndpoint(ConfigPart):
 
 
 class ImagePolicy(ConfigPart):
-    """Only signed images may run."""
+    """Policy by which only signed images may run."""
 
     kms_key_ids: Annotated[Items[Ocid], Field(min_length=1)]
     """Keys that images are signed with."""
@@ -423,7 +423,7 @@ KUBECONFIG_CREDENTIALS = frozenset({"token", "password", "client-key-data", "aut
 
 @dataclass(frozen=True)
 class KubeconfigAccess:
-    """Where an API server is and what its certificate is checked against (base64 of PEM text)."""
+    """Address of an API server and what its certificate is checked against (base64 of PEM text)."""
 
     server: str
     certificate_authority: str

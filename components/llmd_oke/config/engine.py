@@ -58,7 +58,7 @@ class EngineSetting(Entry):
 
     @property
     def path(self) -> str:
-        """Where it stands in a model of the stack file."""
+        """Path in a model of the stack file."""
         return f"engine.{to_camel(self.field)}"
 
     def written(self, value: SettingValue) -> str:
@@ -102,7 +102,7 @@ class EngineSettings(Entry):
         return of_settings | {row.flag: row.vllm for row in self.reserved}
 
     def taken(self) -> dict[str, str]:
-        """What the stack file has in place of an argument, by the argument's name in all its forms."""
+        """Return what the stack file has in place of an argument, by the argument's name in all its forms."""
         instead = {row.flag: row.path for row in self.settings} | {row.flag: row.instead for row in self.reserved}
         return {form: instead[name] for name, flag in self.flags().items() for form in flag.forms(name)}
 

@@ -23,7 +23,7 @@ ClientName = Annotated[
 
 
 class ConfigCertificate(ConfigPart):
-    """The certificate is a secret of the stack's config."""
+    """Certificate that is a secret of the stack's config."""
 
     kind: Literal["config"]
     """`config`: certificate chain and private key (PEM) are `llmd-oke:frontDoorCertificate.chain` and
@@ -31,7 +31,7 @@ class ConfigCertificate(ConfigPart):
 
 
 class SecretCertificate(ConfigPart):
-    """The certificate is in a Secret that something else makes and renews."""
+    """Certificate in a Secret that something else makes and renews."""
 
     kind: Literal["secret"]
     """`secret`: a Secret of type kubernetes.io/tls in the namespace of the models."""
@@ -96,7 +96,7 @@ Authentication = Annotated[ApiKeys | Jwt, Field(discriminator="kind")]
 
 
 class ClientLimit(ConfigPart):
-    """What one client may ask. What is left out is as for all clients."""
+    """Limits of one client. What is left out is as for all clients."""
 
     requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
     """Requests in a minute."""
@@ -123,7 +123,7 @@ ClientLimitOrNumber = Annotated[
 
 
 class Limits(ConfigPart):
-    """What one client may ask of all models together. Each of the two Envoys allows half of it."""
+    """Limits of each client for all models together. Each of the two Envoys allows half of it."""
 
     requests_per_minute: Annotated[RequestsPerMinute | None, Field(exclude_if=is_absent)] = None
     """Requests of one client in a minute; any number if left out."""
@@ -148,7 +148,7 @@ class Limits(ConfigPart):
 
 
 class LoadBalancer(ConfigPart):
-    """Where OCI's load balancer is. What is left out is that of the stack's own network, or else the cluster's."""
+    """Place of OCI's load balancer. What is left out is that of the stack's own network, or else the cluster's."""
 
     subnet_id: Ocid | None = None
     """Subnet."""

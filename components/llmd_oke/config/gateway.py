@@ -99,7 +99,7 @@ Gateway = Annotated[ExistingGateway | CreatedGateway, Field(discriminator="mode"
 
 
 class Route(ConfigPart):
-    """Which requests at the Gateway are for this model. All conditions must be met."""
+    """Requests at the Gateway that are for this model. All conditions must be met."""
 
     hosts: Items[HostName] = ()
     """Host names; any if left out."""

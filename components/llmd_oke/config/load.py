@@ -1,4 +1,4 @@
-"""From a stack file to a StackConfig, or to all problems of its shape at once."""
+"""Reading of a stack file: a StackConfig, or all problems of its shape at once."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def stacks(project: Path) -> list[str]:
 
 
 def require_project(project: Path) -> None:
-    """Makes sure that a folder is that of a project.
+    """Make sure that a folder is that of a project.
 
     Raises:
         KitError: it has no Pulumi.yaml.

@@ -10,6 +10,7 @@ from llmd_oke.config.engine import Engine
 from llmd_oke.config.gateway import Route
 
 Role = Literal["prefill", "decode", "aggregated"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 HANDING_OVER: frozenset[Role] = frozenset({"prefill", "decode"})
 """Roles whose servers hand KV cache over: they alone have a KV connector of the kit's, and virtual functions."""
@@ -57,23 +58,18 @@ class Topology(ConfigPart):
         return self._source_text
 
     def __eq__(self, other: object) -> bool:
-        """Whether the servers are equal, in whichever form they were written."""
+        """Tell whether the servers are equal, in whichever form they were written."""
         return isinstance(other, Topology) and self.servers() == other.servers()
 
     __hash__ = ConfigPart.__hash__
 
     def servers(self) -> dict[Role, Servers]:
         """The roles that the unit has, in the order prefill, decode, aggregated."""
-        by_role: dict[Role, Servers | None] = {
-            "prefill": self.prefill,
-            "decode": self.decode,
-            "aggregated": self.aggregated,
-        }
-        return {role: servers for role, servers in by_role.items() if servers is not None}
+        return {role: servers for role in ROLES if (servers := getattr(self, role)) is not None}
 
     @property
     def disaggregated(self) -> bool:
-        """Whether prefill and decode are separate servers."""
+        """True if prefill and decode are separate servers."""
         return self.prefill is not None and self.decode is not None
 
     @property
@@ -108,7 +104,7 @@ WindowSeconds = Annotated[int, Field(ge=0, le=3600)]
 
 
 class RouterConfig(ConfigPart):
-    """What stands in front of the model servers."""
+    """Router in front of the model servers."""
 
     mode: Literal["standalone", "gateway", "none"] = "standalone"
     """`standalone`: endpoint picker with an Envoy beside it. `gateway`: endpoint picker that the stack's `gateway`
@@ -154,7 +150,7 @@ class WorkloadConfig(ConfigPart):
 
 
 class Slo(ConfigPart):
-    """What users are promised."""
+    """Promises to users."""
 
     ttft_ms: Annotated[float, Field(gt=0)] | None = None
     """Time to first token in milliseconds."""
@@ -223,12 +219,7 @@ class Scaling(ConfigPart):
 
     def servers(self) -> dict[Role, ServersScaling]:
         """The roles that are scaled."""
-        by_role: dict[Role, ServersScaling | None] = {
-            "prefill": self.prefill,
-            "decode": self.decode,
-            "aggregated": self.aggregated,
-        }
-        return {role: servers for role, servers in by_role.items() if servers is not None}
+        return {role: servers for role in ROLES if (servers := getattr(self, role)) is not None}
 
 
 class ModelConfig(ConfigPart):

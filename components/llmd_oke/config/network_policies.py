@@ -27,7 +27,7 @@ class Destination(ConfigPart):
 
 
 class NetworkPolicies(ConfigPart):
-    """What enforces NetworkPolicies, without which they do nothing, and what they open.
+    """Engine that enforces NetworkPolicies, without which they do nothing, and what they open.
 
     Pods of the stack's namespace are reached by nobody and reach nobody but whom the kit's policies name.
     """

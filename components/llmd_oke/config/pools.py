@@ -79,7 +79,7 @@ CycleMode = Literal["replace-node", "replace-boot-volume"]
 
 
 class Cycling(ConfigPart):
-    """How OKE replaces the nodes of a managed pool after a change of image, version or metadata. What is left out
+    """Replacement of a managed pool's nodes by OKE after a change of image, version or metadata. What is left out
     returns no machine before there is another one.
     """
 
@@ -200,7 +200,7 @@ class CpuPoolConfig(SystemPoolConfig):
 
     @property
     def autoscaled(self) -> bool:
-        """Whether the cluster autoscaler decides how many nodes there are."""
+        """True if the cluster autoscaler decides how many nodes there are."""
         return isinstance(self.scaling, AutoscaledSize)
 
 
@@ -306,5 +306,5 @@ class GpuPoolConfig(ConfigPart):
 
     @property
     def autoscaled(self) -> bool:
-        """Whether the cluster autoscaler decides how many nodes there are."""
+        """True if the cluster autoscaler decides how many nodes there are."""
         return isinstance(self.scaling, AutoscaledSize)

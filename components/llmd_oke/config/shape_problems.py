@@ -68,7 +68,7 @@ def closest(written: str, known: Iterable[str]) -> str | None:
 
 
 def _follows_from_others(details: ErrorDetails) -> bool:
-    """Whether a list is too short only because pydantic doesn't count the items that it refused."""
+    """Tell whether a list is too short only because pydantic doesn't count the items that it refused."""
     return details["type"] == "too_short" and len(details["input"]) >= context_of(details)["min_length"]
 
 
@@ -109,7 +109,7 @@ def _location_in(document: Any, location: Location) -> Location:
 
 
 def _short_form(document: Any, location: Location) -> tuple[Location, str] | None:
-    """Where the location leads into a short form: the path of that and its text."""
+    """Return the path and text of a short form that the location leads into; None where it leads into none."""
     current = document
     for i, part in enumerate(location):
         if isinstance(current, str):
@@ -177,7 +177,7 @@ def _extra(location: Location, value: Any, choices: Sequence[_Choice]) -> Proble
 
 
 def _expected(location: Location, nodes: Nodes) -> str:
-    """What the value at a location may be: the keys of an object, or the kind of value and what it is for."""
+    """Describe the values that a location may have: the keys of an object, or the kind of value and what it is for."""
     if location and location[-1] == "topology":
         return SHORT_FORMS
     if keys := sorted({key for node in nodes(location) for key in node.get("properties", {})}):

@@ -28,8 +28,8 @@ QuickReduceFormat = Literal["NONE", QuantizedReduce]
 
 
 class Override(ConfigPart):
-    """What of the release is replaced. Versions that llm-d has not released together are nobody's but yours to prove:
-    plan, passport and reports show them.
+    """Replacements of what the release has. Versions that llm-d has not released together are nobody's but yours to
+    prove: plan, passport and reports show them.
     """
 
     router: str | None = None
@@ -57,7 +57,7 @@ class Override(ConfigPart):
     change answers, which the benchmark of each update then evaluates (`smoke.thresholds.minAccuracy`)."""
 
     def replacements(self) -> dict[str, str]:
-        """What is replaced, by its field's name."""
+        """Return what is replaced, by its field's name."""
         return self.model_dump(exclude_none=True)
 
 
@@ -164,7 +164,7 @@ ModelCache = Annotated[NoModelCache | NodeDisk | FileStorage | Lustre, Field(dis
 
 
 class Prewarm(ConfigPart):
-    """Weights are put into the cache before servers start, and servers then read nothing else."""
+    """Download of weights into the cache before servers start, which then read nothing else."""
 
     source: Literal["hugging-face", "object-storage", "none"] = "hugging-face"
     """`hugging-face`: the model's repository. `object-storage`: a bucket that the pre-authenticated request in the
@@ -186,7 +186,7 @@ class Prewarm(ConfigPart):
 
 
 class StorageConfig(ConfigPart):
-    """What a stack stores beside what Kubernetes does."""
+    """Storage of a stack beside that of Kubernetes."""
 
     model_cache: ModelCache = NoModelCache(kind="none")
     """Where weights are kept."""
@@ -200,7 +200,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SmokeThresholds(ConfigPart):
-    """What the smoke benchmark must reach; a figure that is left out is not judged."""
+    """Thresholds of the smoke benchmark; a figure that is left out is not judged."""
 
     max_failures: Annotated[int, Field(ge=0)] = 0
     """Requests that may fail."""
@@ -249,7 +249,7 @@ class Smoke(ConfigPart):
 
 
 class AcceptanceThresholds(ConfigPart):
-    """What nodes must reach, in place of the shape's figures (`values/bench/acceptance.yaml`)."""
+    """Thresholds of nodes, in place of the shape's figures (`values/bench/acceptance.yaml`)."""
 
     min_link_gb_per_s: Annotated[float, Field(gt=0)] | None = None
     """Least rate of a read from GPU to GPU over one RDMA port, in GB (10^9 bytes) per second."""
@@ -268,7 +268,7 @@ class AcceptanceThresholds(ConfigPart):
 
 
 class AcceptanceConfig(ConfigPart):
-    """What GPU nodes must show before models are served on them."""
+    """Acceptance of GPU nodes before models are served on them."""
 
     when: Literal["new-nodes", "by-command"] = "new-nodes"
     """`new-nodes`: each update tests the nodes of created pools that have not passed yet, before it goes on to models;
@@ -309,7 +309,7 @@ class PrometheusConfig(ConfigPart):
 
 
 class Tracing(ConfigPart):
-    """Where traces of requests go (OpenTelemetry, OTLP over gRPC)."""
+    """Target of traces of requests (OpenTelemetry, OTLP over gRPC)."""
 
     endpoint: Annotated[
         str, matching(r"^http://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?:[0-9]{1,5}$", "http://, a host and a port")

@@ -155,7 +155,7 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def _yaml_error(path: Path, error: Exception) -> KitError:
-    """What was found wrong when a file was read as YAML, and at which line."""
+    """Return the error of a file that was read as YAML, with its line."""
     if isinstance(error, UnicodeDecodeError):
         line = bytes(error.object)[: error.start].count(b"\n") + 1
         return KitError(f"{path}:{line} is not YAML: it has a byte that is not UTF-8.", "Save the file as UTF-8.")
@@ -169,13 +169,13 @@ def _yaml_error(path: Path, error: Exception) -> KitError:
 
 
 class Loader(_Fast):
-    """Reads a stack file."""
+    """Loader of a stack file."""
 
     yaml_implicit_resolvers: ClassVar[Any] = _RESOLVERS
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes the texts that would be read as something else."""
+    """Dumper that quotes the texts that would be read as something else."""
 
     yaml_implicit_resolvers: ClassVar[Any] = _RESOLVERS
 
@@ -321,7 +321,7 @@ def _yaml(typ: str) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that readers find whole, before and after; a link is replaced, not followed.
+    """Write a file that readers find whole, before and after; a link is replaced, not followed.
 
     Raises:
         OSError: its folder can't be made or written to.

@@ -99,7 +99,7 @@ def values_file(chart: ChartRelease) -> str:
 
 
 def helm_command(chart: ChartRelease, folder: str) -> str:
-    """What installs a chart as the engine does, with its values in `folder`."""
+    """Return the command that installs a chart as the engine does, with its values in `folder`."""
     words = ["helm", "upgrade", "--install", chart.name, chart.chart, "--version", chart.version]
     words += ["--repo", chart.repository] if chart.repository else []
     words += ["--namespace", chart.namespace, "--values", f"{folder}/{values_file(chart)}"]
@@ -115,7 +115,7 @@ def dump(document: Mapping[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes each text in the way that fits it, and never refers to an equal part."""
+    """Dumper that writes each text in the way that fits it, and never refers to an equal part."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's method
         return True
@@ -173,15 +173,15 @@ def _application(chart: ChartRelease) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FolderChanges:
-    """What was done to a folder, by names of files."""
+    """Changes of a folder, by names of files."""
 
-    written: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    removed: tuple[str, ...]
+    written: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> FolderChanges:
-    """Makes a folder hold these files, and none that an earlier call has written and that is no longer among them.
+    """Make a folder hold these files, and none that an earlier call has written and that is no longer among them.
 
     The record names files before they are there and until they are gone, so that a call that was interrupted is
     continued by the next one.

@@ -15,7 +15,7 @@ from pulumi.runtime import mocks
 
 from llmd_oke.config import CONFIG_KEY, locate, setting_names, stack_file
 from llmd_oke.planning import Plan, plan_stack_file
-from llmd_oke.planning.plan import UpdateWay
+from llmd_oke.planning.model_plan import UpdateWay
 from llmd_oke.program import program
 from llmd_oke.program.declare import COMPUTED, KUBECONFIG, ClusterMocks, Declared, declared
 from llmd_oke.serving import labels
@@ -52,17 +52,17 @@ class RenderedObject:
 
     @property
     def kind(self) -> str:
-        """Its kind, without group."""
+        """Kind of the object, without group."""
         return self.manifest["kind"]
 
     @property
     def namespace(self) -> str | None:
-        """Its namespace; None where it belongs to none."""
+        """Namespace of the object; None where it belongs to none."""
         return self.manifest["metadata"].get("namespace")
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the object."""
         return self.manifest["metadata"]["name"]
 
 
@@ -92,7 +92,7 @@ class RequiredSecret:
     setting: str
 
     def command(self, stack: str) -> str:
-        """What creates it, or sets it anew, without the value in arguments or files."""
+        """Return the command that creates the Secret, or sets it anew, without the value in arguments or files."""
         namespace, name, config = shlex.quote(self.namespace), shlex.quote(self.name), shlex.quote(stack)
         return (
             f'printf %s "$(pulumi config get --stack {config} llmd-oke:{self.setting})"'
@@ -111,8 +111,8 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class ModelUpdates:
-    """How another version of a model's servers comes: `beside` what serves, `one by one`, as an `outage`, or `rolling`
-    pod by pod; `note` says what that costs. `units` are those of the model.
+    """Way in which another version of a model's servers comes: `beside` what serves, `one by one`, as an `outage`, or
+    `rolling` pod by pod; `note` says what that costs. `units` are those of the model.
     """
 
     model: str
@@ -122,7 +122,7 @@ class ModelUpdates:
 
     @property
     def in_place(self) -> bool:
-        """Whether units keep their names while servers of another version take the place of the old ones."""
+        """True if units keep their names while servers of another version take the place of the old ones."""
         return self.way in {"outage", "one by one"}
 
 
@@ -139,7 +139,7 @@ class Rendering:
 
     @property
     def waves(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return len({part.wave for part in (*self.objects, *self.charts)})
 
 
@@ -173,7 +173,9 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
 
 
 def _front_door_problems(plan: Plan) -> Iterator[Problem]:
-    """What of a front door the engine alone makes: Secrets whose texts are worked out from several settings."""
+    """Find the parts of a front door that the engine alone makes: Secrets whose texts are worked out from several
+    settings.
+    """
     door = plan.front_door
     if door is None:
         return
@@ -201,7 +203,7 @@ def read_outputs(path: Path) -> Mapping[str, Any]:
 
 
 def _declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, Any]) -> tuple[Declared, ...]:
-    """What the program declares, with marks in place of secrets and of what only a cloud knows."""
+    """Return what the program declares, with marks in place of secrets and of what only a cloud knows."""
     config = plan.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     given = setting_names(project, stack)
     hidden = {f"llmd-oke:{name}": f"{_SECRET}{name}" for name in _SECRETS if f"llmd-oke:{name}" in given}
@@ -246,7 +248,7 @@ class _Unmade(ClusterMocks):
 
 
 def rendering_of(stack: str, resources: Sequence[Declared], updates: Sequence[ModelUpdates] = ()) -> Rendering:
-    """What of a program's resources goes into a cluster, in an order that suits `updates` of its models.
+    """Return what goes into a cluster of a program's resources, in an order that suits `updates` of its models.
 
     Raises:
         KitError: a secret stands elsewhere than in a Secret.
@@ -308,8 +310,8 @@ def _name(resource: Declared) -> str:
 
 
 def _waves(resources: Sequence[Declared], waits_for: Mapping[str, str]) -> dict[str, int]:
-    """How many objects each resource waits for, one behind the other. A child waits for what its parent waits for, as
-    it does in the engine. `waits_for` has one more object for some.
+    """Count how many objects each resource waits for, one behind the other. A child waits for what its parent waits
+    for, as it does in the engine. `waits_for` has one more object for some.
     """
     by_urn = {resource.urn: resource for resource in resources}
 
@@ -359,7 +361,7 @@ def _chart(resource: Declared, wave: int) -> ChartRelease:
 
 
 def _unknown_values(rendering: Rendering, plan: Plan) -> Iterator[Problem]:
-    """Where objects have a value that is known only after something was made."""
+    """Find values of objects that are known only after something was made."""
     for item in rendering.objects:
         for place in _places(item.manifest):
             why = f"{item.kind} {item.name} needs it ({place}), and it is known only once it is made"
@@ -373,7 +375,7 @@ def _unknown_values(rendering: Rendering, plan: Plan) -> Iterator[Problem]:
 
 
 def _places(value: Any, path: str = "") -> Iterator[str]:
-    """Where in an object marks of unknown values stand: `spec.csi.volumeHandle`."""
+    """Yield the paths in an object at which marks of unknown values stand: `spec.csi.volumeHandle`."""
     if isinstance(value, str) and UNKNOWN in value:
         yield path
     elif isinstance(value, Mapping):

@@ -15,7 +15,7 @@ from lightkube.resources.core_v1 import ConfigMap, Node
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding, RoleBinding
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
-from llmd_pods.acceptance import LABEL, RESULT_KEY, NodeResult, binding_names, result_from_json
+from llmd_pods.acceptance import LABEL, NAMESPACE, RESULT_KEY, NodeResult, binding_names, result_from_json
 from llmd_pods.acceptance_run import REPORT_KEY, UNTESTED
 
 from llmd_oke.catalogue.container_images import job_images
@@ -29,7 +29,6 @@ from llmd_oke.planning.plan import PoolAcceptance
 from llmd_oke.planning.pools import SYSTEM_POOL
 from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.serving.acceptance import (
-    NAMESPACE,
     SLACK_S,
     job_spec,
     namespace_manifest,
@@ -45,7 +44,7 @@ FIELD_MANAGER = "llmd-oke"
 
 @dataclass(frozen=True)
 class PoolResult:
-    """What came of a pool: the results that are kept of its nodes, those that could not be tested now with the reason,
+    """Outcome of a pool: the results that are kept of its nodes, those that could not be tested now with the reason,
     and why not enough of them may serve, None where enough do.
     """
 
@@ -57,7 +56,7 @@ class PoolResult:
 
 
 def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolResult]:
-    """Tests these nodes, or all that are free; pool by pool.
+    """Test these nodes, or all that are free; pool by pool.
 
     Raises:
         KitError: the cluster does not answer or refuses, or no pool has such nodes.
@@ -86,7 +85,7 @@ def node_names(client: lightkube.Client, pool: str) -> list[str]:
 
 
 def kept_results(client: lightkube.Client, pool: str) -> list[NodeResult]:
-    """What is kept of a pool's nodes; nothing where nothing was tested.
+    """Read the results that are kept of a pool's nodes; none where nothing was tested.
 
     Raises:
         KitError: the cluster does not answer or refuses.

@@ -1,4 +1,4 @@
-"""What an update needs of its state backend: the stack itself, and the passphrase of its secrets.
+"""Requirements of an update on its state backend: the stack itself, and the passphrase of its secrets.
 
 Each lack is met with the command that ends it, or, where somebody sits at a terminal, with a question.
 """
@@ -29,7 +29,7 @@ class Terminal:
 
 
 def require_stack(pulumi: PulumiCli, terminal: Terminal | None = None) -> None:
-    """Has the stack ready to be previewed: there, and its secrets readable.
+    """Make sure that a preview can begin: that the stack is there, and its secrets readable.
 
     Args:
         pulumi: the CLI and the stack.
@@ -54,7 +54,7 @@ def require_stack(pulumi: PulumiCli, terminal: Terminal | None = None) -> None:
 
 @contextmanager
 def signed_in_to_cloud(organization: str, token: str, lifetime: str | None = None) -> Generator[None]:
-    """Signs the Pulumi CLI in to Pulumi Cloud, or to the one at `PULUMI_BACKEND_URL`, with a job's own token: meant for
+    """Sign the Pulumi CLI in to Pulumi Cloud, or to the one at `PULUMI_BACKEND_URL`, by a job's own token for
     `cloud_audience`. The sign-in goes with the block; `lifetime` (`6h`) is Pulumi's default if None.
 
     Raises:
@@ -81,7 +81,7 @@ def signed_in_to_cloud(organization: str, token: str, lifetime: str | None = Non
 
 
 def cloud_audience(organization: str) -> str:
-    """Whom a job's token for Pulumi Cloud is meant for (pulumi.com, OIDC issuers)."""
+    """Return the audience of a job's token for Pulumi Cloud (pulumi.com, OIDC issuers)."""
     return f"urn:pulumi:org:{organization}"
 
 
@@ -105,7 +105,7 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 def unlock(pulumi: PulumiCli) -> int:
-    """Takes away the lock of an engine that was killed, and from a backend of files what it did not write to its end.
+    """Take away the lock of an engine that was killed, and from a backend of files what it did not write to its end.
 
     No other engine may run meanwhile. The answer is the CLI's exit code.
 
@@ -119,7 +119,7 @@ def unlock(pulumi: PulumiCli) -> int:
 
 
 def remove_unfinished(state: Path) -> None:
-    """Removes what an engine that was killed, or whose disk was full, did not write to its end.
+    """Remove what an engine that was killed, or whose disk was full, did not write to its end.
 
     Engines can't read it: an empty lock has them refuse every operation with `unexpected end of JSON input`, an empty
     `.attrs` (the content type of the file beside it, which need not be there) with `EOF`, both seen with Pulumi 3.250.

@@ -1,4 +1,4 @@
-"""How this machine reaches the Services and pods of a cluster.
+"""Access from this machine to the Services and pods of a cluster.
 
 Straight, where it is inside; otherwise through the API server's proxy, or as clients of a model's Gateway do: by the
 address, listener and host names of the Gateway itself.
@@ -122,7 +122,9 @@ class ClusterAccess:
         return self.api(f"/api/v1/namespaces/{namespace}/pods/{pod.name}:{port}/proxy")
 
     def expires(self, way: HttpEndpoint) -> bool:
-        """Whether a program of the kubeconfig gives the token for this way, so that it serves a few minutes only."""
+        """Tell whether a program of the kubeconfig gives the token for this way, so that it serves a few
+        minutes only.
+        """
         user = self._config.user
         return isinstance(way.headers, Authorization) and user is not None and user.exec is not None
 
@@ -138,7 +140,7 @@ class ClusterAccess:
 
     @cached_property
     def _verify(self) -> ssl.SSLContext | bool:
-        """How the API server is known: reading authorities takes tens of milliseconds."""
+        """Authorities by which the API server is known. Reading them takes tens of milliseconds."""
         config, user = self._config, self._config.user
         return verify_cluster(config.cluster, user, config.abs_file) if user else True
 

@@ -1,4 +1,5 @@
-"""What a stack counts on in its cluster without making it: certificates in Secrets, and a Prometheus that answers.
+"""Checks of what a stack counts on in its cluster without making it: certificates in Secrets, and a Prometheus that
+answers.
 
 The kit neither makes nor renews them, so that nothing but a look into the cluster tells before the first client does.
 """
@@ -16,9 +17,9 @@ from lightkube.resources.core_v1 import Secret
 from llmd_base.errors import InvalidStack, KitError, Problem
 
 from llmd_oke.config import ExistingCluster
+from llmd_oke.operations.findings import Finding, Verdict
 from llmd_oke.operations.kubeconfig import cluster_client, kubeconfig_context
 from llmd_oke.operations.objects import texts
-from llmd_oke.operations.preflight import Finding, Verdict
 from llmd_oke.operations.prometheus import PrometheusSeries, prometheus_url, query, service_path
 from llmd_oke.planning import Plan
 from llmd_oke.planning.front_door_secrets import certificate_problems
@@ -64,7 +65,7 @@ def used_certificates(plan: Plan) -> Iterator[UsedCertificate]:
 
 
 def certificate_findings(plan: Plan, read: ReadSecret | None = None) -> list[Finding]:
-    """How the certificates are that a stack takes from its cluster.
+    """Judge the certificates that a stack takes from its cluster.
 
     Args:
         plan: the stack's.
@@ -91,7 +92,7 @@ def certificate_findings(plan: Plan, read: ReadSecret | None = None) -> list[Fin
 
 
 def refuse_certificates(plan: Plan, read: ReadSecret | None = None) -> None:
-    """Holds an update back that would have clients meet a certificate which they refuse. A Secret that isn't there yet
+    """Hold back an update after which clients would meet a certificate that they refuse. A Secret that isn't there yet
     may come later, and a cluster that doesn't answer is told by the update itself.
 
     Raises:
@@ -128,7 +129,7 @@ def _findings(certificate: UsedCertificate, namespace: str, read: ReadSecret) ->
 
 
 def _problems(certificate: UsedCertificate, name: str, stored: StoredSecret) -> Iterator[Problem]:
-    """What is wrong with a Secret that is there, without its content; `name` is how it is called."""
+    """Find what is wrong with a Secret that is there, without its content; `name` is how it is called."""
     if stored.type != TYPE:
         why = f"the Secret {name} is of type {stored.type}"
         yield Problem(certificate.path, certificate.secret, f"a Secret of type {TYPE}", why)
@@ -163,7 +164,7 @@ def _reader(context: str | None) -> ReadSecret:
 
 
 def prometheus_findings(plan: Plan, ask: Ask | None = None) -> list[Finding]:
-    """How the Prometheus is that a stack's monitors, alerts or scaling count on; none where the stack makes it.
+    """Judge the Prometheus that a stack's monitors, alerts or scaling count on; nothing where the stack makes it.
 
     Args:
         plan: the stack's.
@@ -186,7 +187,7 @@ def prometheus_findings(plan: Plan, ask: Ask | None = None) -> list[Finding]:
 
 
 def _scraped(plan: Plan, path: str, ask: Ask) -> list[Finding]:
-    """Whether it has targets in the stack's namespace; before the first update there are none."""
+    """Judge whether it has targets in the stack's namespace; before the first update there are none."""
     up = ask(f'up{{namespace="{plan.namespace}"}}')
     if not up:
         value = f"it scrapes nothing in the namespace {plan.namespace}"

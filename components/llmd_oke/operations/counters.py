@@ -1,4 +1,4 @@
-"""What a deployed model's programs count, between two scrapes.
+"""Counters of a deployed model's programs, between two scrapes.
 
 Names are those of vllm/v1/metrics/loggers.py, those of earlier versions after them; the picker's are in
 `values/endpoint-pickers`.
@@ -59,7 +59,7 @@ def counter_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CounterWindow:
-    """What counters grew by in `seconds` of model time, by role and name; None where a program could not be read.
+    """Growth of counters in `seconds` of model time, by role and name; None where a program could not be read.
 
     `buckets` has observations up to each bound, in the units of the histogram; `server_seconds` adds up the seconds of
     all servers that generate.
@@ -71,7 +71,7 @@ class CounterWindow:
     buckets: Mapping[Key, Mapping[float, float]] = field(default_factory=dict[Key, Mapping[float, float]])
 
     def __add__(self, other: "CounterWindow") -> "CounterWindow":
-        """Both together. What one of them lacks had not begun to be counted."""
+        """Join two windows that follow each other. A counter that one of them lacks had not begun."""
         grown = {
             key: _sum(self.grown.get(key, 0.0), other.grown.get(key, 0.0)) for key in {**self.grown, **other.grown}
         }
@@ -83,18 +83,18 @@ class CounterWindow:
         return CounterWindow(self.seconds + other.seconds, server_seconds, grown, buckets)
 
     def of(self, role: EndpointRole, name: str) -> float | None:
-        """What a counter grew by; None where it is not shown."""
+        """Return the growth of a counter; None where it is not shown."""
         return self.grown.get((role, name))
 
     def mean(self, role: EndpointRole, name: str) -> float | None:
-        """Of a histogram's observations."""
+        """Return the mean of a histogram's observations."""
         total, count = self.of(role, f"{name} sum"), self.of(role, f"{name} count")
         return total / count if total is not None and count else None
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What gauges showed at one scrape."""
+    """Gauges at one scrape."""
 
     most_running: float
     waiting: float
@@ -104,7 +104,7 @@ class Moment:
 
 
 def window(before: Snapshot, after: Snapshot, seconds: float) -> CounterWindow:
-    """What grew between two snapshots."""
+    """Return the growth between two snapshots."""
     changes = dict(_changes(before, after))
     buckets: dict[Key, Mapping[float, float]] = {
         (role, name): counts
@@ -185,7 +185,7 @@ def _gauge(reading: Reading, gauge: Counter) -> float:
 
 
 def observation(counted: CounterWindow, moments: Sequence[Moment], basis: Basis) -> CountedObservation:
-    """What counters that grew, and gauges at moments, tell."""
+    """Return the observation that counters that grew, and gauges at moments, make."""
     generating: EndpointRole = "decode" if counted.of("decode", ANSWERED) is not None else "aggregated"
     prefilling: EndpointRole = "prefill" if generating == "decode" else "aggregated"
     answered = counted.of(generating, ANSWERED)
@@ -220,8 +220,9 @@ def _ttft_ms(counted: CounterWindow, prefilling: EndpointRole, generating: Endpo
 def _standard_errors(
     counted: CounterWindow, prefilling: EndpointRole, generating: EndpointRole
 ) -> Iterator[tuple[str, float]]:
-    """By the scatter within the buckets. A mean is one over independent requests, also of the time between tokens:
-    those of one request are alike."""
+    """Yield standard errors by the scatter within the buckets. A mean is one over independent requests, also of the
+    time between tokens: those of one request are alike.
+    """
     answered = counted.of(generating, ANSWERED)
     both = tuple(dict.fromkeys((prefilling, generating)))
     means: tuple[tuple[Figure, tuple[EndpointRole, ...], str, float], ...] = (
@@ -243,7 +244,7 @@ def _preemptions(counted: CounterWindow) -> float | None:
 
 
 def _percentiles(counted: CounterWindow) -> Iterator[tuple[str, dict[str, Percentile]]]:
-    """Of latencies; none of the time between tokens on prefill servers, which make one token."""
+    """Yield percentiles of latencies; none of the time between tokens on prefill servers, which make one token."""
     for (role, name), counts in sorted(counted.buckets.items(), reverse=True):
         is_latency = name == TTFT or (name == ITL and role != "prefill")
         if is_latency and (percentiles := percentiles_ms(counts)):

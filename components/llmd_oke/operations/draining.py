@@ -1,5 +1,5 @@
-"""Nodes are drained before their instances end: cordoned, and their pods evicted through the Eviction API, so that
-disruption budgets hold. DaemonSets' and static pods stay, as with `kubectl drain`.
+"""Draining of nodes before their instances end: they are cordoned, and their pods evicted through the Eviction API, so
+that disruption budgets hold. DaemonSets' and static pods stay, as with `kubectl drain`.
 """
 
 import time
@@ -47,13 +47,13 @@ NO_DEVICES: Devices = MappingProxyType({})
 
 
 def drain_limit_s() -> float:
-    """How long a node is drained if nobody says otherwise: as OKE does where GPU nodes replace each other."""
+    """Return the default limit of draining a node, in seconds: as OKE's where GPU nodes replace each other."""
     return eviction().cycling_grace_minutes * 60.0
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Drains nodes of a cluster within `limit_s` seconds. With `force` what runs on them after that ends with them.
+    """Draining of a cluster's nodes within `limit_s` seconds. With `force` what runs on them after that ends with them.
 
     `pause` and `clock` are those of `time`.
     """
@@ -66,7 +66,7 @@ class Drain:
     clock: Callable[[], float] = time.monotonic
 
     def require_cluster(self) -> None:
-        """Makes sure that the API server answers.
+        """Make sure that the API server answers.
 
         Raises:
             KitError: it doesn't; says how.
@@ -81,8 +81,8 @@ class Drain:
 
     @contextmanager
     def drained(self, instances: Instances) -> Generator[Devices]:
-        """Their nodes are drained before the block, which gets the devices that they offer, the most of each. Where
-        draining or the block fails, those that are left take pods again.
+        """Drain the nodes of instances before the block, which gets the devices that they offer, the most of each.
+        Where draining or the block fails, those that are left take pods again.
 
         Raises:
             KitError: the time is over, or the API server refuses.
@@ -107,7 +107,7 @@ class Drain:
             raise
 
     def await_ready(self, instances: Instances, devices: Devices = NO_DEVICES) -> None:
-        """Waits until these instances are nodes that are Ready, offer so many devices each, and take pods.
+        """Wait until these instances are nodes that are Ready, offer so many devices each, and take pods.
 
         Raises:
             KitError: they are not in time.
@@ -140,7 +140,7 @@ class Drain:
         return [(node, name) for node in nodes if (name := _instance_name(node, instances))]
 
     def _take_pods_again(self, instances: Instances) -> None:
-        """Uncordons what the kit has cordoned; what somebody else has stays so."""
+        """Uncordon what the kit has cordoned; what somebody else has stays so."""
         try:
             for node, name in self._nodes(instances):
                 if CORDONED in _metadata(node.metadata).annotations:
@@ -160,7 +160,7 @@ class Drain:
             raise KitError(f"The node {_metadata(node.metadata).name} can't be changed: {error}") from error
 
     def _empty(self, nodes: Sequence[tuple[Node, str]]) -> None:
-        """Evicts pods until none is left, again and again where a budget does not allow it yet."""
+        """Evict pods until none is left, again and again where a budget does not allow it yet."""
         ends_s, ticker = self.clock() + self.limit_s, Ticker(self.progress, clock=self.clock)
         names = [_metadata(node.metadata).name for node, _ in nodes]
         while left := self._evict(names):
@@ -179,7 +179,7 @@ class Drain:
         self.progress.step(f"{words}; they end with their node (--force)")
 
     def _evict(self, names: Sequence[str]) -> dict[str, str]:
-        """Asks for each pod of these nodes to go; the answer is why those that are left are still there, by pod."""
+        """Ask for each pod of these nodes to go; return why those that are left are still there, by pod."""
         left: dict[str, str] = {}
         for name in names:
             try:
@@ -193,7 +193,7 @@ class Drain:
         return left
 
     def _request_eviction(self, pod: Pod) -> str:
-        """Why the pod is still there; empty where it is gone."""
+        """Ask for the eviction of a pod; return why it is still there, empty where it is gone."""
         metadata = _metadata(pod.metadata)
         if metadata.ending:
             return f"{_full_name(pod)} is ending"
@@ -213,7 +213,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class _Metadata:
-    """What is asked of an object's metadata, of which lightkube says that all may be missing."""
+    """Fields of an object's metadata that are read, of which lightkube says that all may be missing."""
 
     name: str
     namespace: str
@@ -263,7 +263,7 @@ def _devices(node: Node) -> Devices:
 
 
 def _offers(node: Node, devices: Devices) -> bool:
-    """Whether a node offers at least so many of each."""
+    """Tell whether a node offers at least so many of each."""
     there = _devices(node)
     return all(there.get(name, 0) >= count for name, count in devices.items())
 

@@ -56,8 +56,8 @@ class Drift:
 
 
 def drift_of_refresh(changes: Iterable[ResourceChange], *, objects_only: bool = True) -> list[Drift]:
-    """What a refresh has found: resources that are gone, fields that are not as the last update set them, fields that
-    kubectl has added. A change's old state is the recorded one, its new state the live one.
+    """Return what a refresh has found: resources that are gone, fields that are not as the last update set them, fields
+    that kubectl has added. A change's old state is the recorded one, its new state the live one.
     """
     drifts: list[Drift] = []
     for change in filter(_is_object if objects_only else _exists, changes):
@@ -91,7 +91,7 @@ def to_read(drifts: Iterable[Drift]) -> list[str]:
 
 
 def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
-    """What has been changed by hand since the stack's state was written; nothing where that can't be seen."""
+    """Return what has been changed by hand since the stack's state was written; nothing where that can't be seen."""
     progress.step("looking for changes by hand")
     try:
         return drift_of_refresh(pulumi.look(OBJECTS))
@@ -101,7 +101,7 @@ def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
 
 
 def everywhere(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
-    """What is not as the stack's state has it, in OCI and in the cluster; the state stays as it is.
+    """Return what is not as the stack's state has it, in OCI and in the cluster; the state stays as it is.
 
     Raises:
         KitError: the state, OCI or the cluster can't be read; says why.
@@ -119,18 +119,20 @@ def everywhere(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
 
 
 def _exists(change: ResourceChange) -> bool:
-    """Whether it is in OCI or the cluster; of Helm's releases only whether they are there."""
+    """Tell whether a resource is in OCI or the cluster; Helm's releases are compared no further."""
     compared = "helm.sh" not in change.type or change.operation == "delete"
     return compared and not change.type.startswith(_WITHOUT_EXISTENCE)
 
 
 def _undoing(change: ResourceChange) -> str:
-    """What undoes a change. An update reads objects beforehand by itself, and what else there is on request."""
+    """Describe what undoes a change. An update reads objects beforehand by itself, and what else there is on
+    request.
+    """
     return "the update" if change.type.startswith("kubernetes:") else "an update after `pulumi refresh`"
 
 
 def _is_object(change: ResourceChange) -> bool:
-    """Whether it is an object; releases of Helm are many, and are Helm's to compare."""
+    """Tell whether a change is an object's; releases of Helm have many, which are Helm's to compare."""
     return change.type.startswith("kubernetes:") and "helm.sh" not in change.type
 
 
@@ -165,7 +167,7 @@ def _by(managers: Sequence[str]) -> str:
 
 
 def _is_hidden(one: str, other: str) -> bool:
-    """Whether values are not to be shown: secrets, which all look alike, and long ones."""
+    """Tell whether values are not to be shown: secrets, which all look alike, and long ones."""
     return one == other or len(one) + len(other) > LONGEST_VALUES
 
 
@@ -174,7 +176,9 @@ def _value_text(value: Any) -> str:
 
 
 def _added_fields(change: ResourceChange) -> Iterator[Drift]:
-    """What kubectl has set and the program hasn't. No update is made because of it, but the next one removes it."""
+    """Yield fields that kubectl has set and the program hasn't. No update is made because of them, but the next one
+    removes them.
+    """
     known = set(_managed_fields(change.old_outputs, _is_kubectl))
     for path, manager in _managed_fields(change.new_outputs, _is_kubectl):
         name = _name(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress, Ticker
+from llmd_base.records import document
 from llmd_base.row import Basis
 from llmd_bench.evals import BuiltinResult, EvalResult, read_result, write_result
 from llmd_bench.history import stack_folder
@@ -31,7 +32,7 @@ FOLDER = "evals"
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """How a deployment is asked: questions at a time, a limit in wall seconds, and what was not real."""
+    """Options of an evaluation: questions at a time, a limit in wall seconds, and what was not real."""
 
     concurrency: int = 16
     timeout_s: float = 900.0
@@ -39,7 +40,7 @@ class EvalOptions:
 
 
 def evaluate_builtin(plan: Plan, model: ModelPlan, how: EvalOptions, progress: Progress) -> EvalResult:
-    """Asks one model the questions of the kit's own set, through its router.
+    """Ask one model the questions of the kit's own set, through its router.
 
     Raises:
         KitError: the model is not there or does not answer at all.
@@ -60,7 +61,7 @@ def evaluate_builtin(plan: Plan, model: ModelPlan, how: EvalOptions, progress: P
 
     examined = asyncio.run(run())
     result = evaluated(plan, model, how, (BUILTIN, examined.question_set), examined.started, examined.answers)
-    return result.model_copy(update={"unanswered": examined.unanswered, "examples": examined.examples})
+    return result.model_copy(update=document("unanswered examples", examined))
 
 
 def evaluated(
@@ -106,12 +107,12 @@ def of_benchmark(result: SmokeResult, model: ModelPlan) -> EvalResult | None:
 
 
 def results_folder(reports: Path, stack: str, model: str) -> Path:
-    """Where the results of one model's evaluations are kept, one folder for each run, named by its time."""
+    """Return the folder of one model's evaluations, in which each run has a folder named by its time."""
     return reports / stack_folder(stack) / FOLDER / model
 
 
 def store_result(result: EvalResult, reports: Path, stack: str, model: str) -> Path:
-    """Writes a result where `latest` finds it."""
+    """Write a result where `latest` finds it."""
     moment = datetime.fromisoformat(result.started).strftime("%Y%m%dT%H%M%SZ")
     return write_result(result, results_folder(reports, stack, model) / moment)
 
@@ -139,7 +140,7 @@ def baseline(reports: Path, stack: str, model: str, evaluation: str) -> EvalResu
 
 
 def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, progress: Progress) -> EvalResult:
-    """Has a package evaluate one model from inside the cluster.
+    """Evaluate one model by a package that runs inside the cluster.
 
     Raises:
         KitError: the cluster does not answer, or the Job fails, takes too long or leaves no result.
@@ -162,7 +163,7 @@ def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, 
 
 
 def evaluation_place(plan: Plan, job: str) -> JobSettings:
-    """Where the pod of a published evaluation runs, with which image."""
+    """Return the place and image of the pod of a published evaluation."""
     return replace(place_of(plan, job), image=job_images().python)
 
 

@@ -1,4 +1,4 @@
-"""Whether a preview may become an update: what it would take away, what OKE would refuse, what has to go first.
+"""Guards between a preview and its update: what it would take away, what OKE would refuse, what has to go first.
 
 Updates that would take a cluster or a pool away are refused, with the input that causes it, and so are those that OKE
 would refuse half way. The engine creates first and deletes last, which is right wherever there is room for both. On
@@ -74,7 +74,7 @@ def losses(preview: Preview) -> list[ResourceChange]:
 
 
 def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
-    """Lets a preview pass that takes nothing guarded away, or where that is allowed.
+    """Refuse a preview that takes something guarded away, unless that is allowed.
 
     Raises:
         KitError: names every resource that would go, and the input properties that cause it.
@@ -111,7 +111,7 @@ def _open_inputs(change: ResourceChange) -> str:
 
 
 def refuse_skipped_versions(preview: Preview) -> None:
-    """Lets a preview pass that takes the control plane of a cluster at most one minor version up, as OKE does.
+    """Refuse a preview that takes a cluster's control plane up by more than one minor version, as OKE does.
 
     Raises:
         KitError: names the cluster, both versions, and what comes next.
@@ -188,7 +188,7 @@ def _is_in(path: str, inputs: Iterable[str]) -> bool:
 
 
 def refuse_failing_cycles(preview: Preview) -> None:
-    """Lets a preview pass whose cycling OKE can do.
+    """Refuse a preview whose cycling OKE can't do.
 
     Raises:
         KitError: names each pool, and the inputs for which OKE's cycling fails half way.
@@ -213,7 +213,7 @@ def _minor(version: str) -> int:
 
 
 def refuse_protected(urns: Sequence[str], *, allowed: bool = False) -> None:
-    """Lets a stack be destroyed that has nothing protected, or where that is allowed.
+    """Refuse to destroy a stack that has something protected, unless that is allowed.
 
     Raises:
         KitError: names what is protected.
@@ -254,7 +254,9 @@ def _nested(value: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
 
 
 def describe(change: ResourceChange) -> str:
-    """What would happen to a resource and why: `replace node pool prod-mi300x, because nodeShape changes from ...`."""
+    """Describe a change of a resource and its cause: `replace node pool prod-mi300x, because nodeShape changes from
+    ...`.
+    """
     what = GUARDED.get(change.type, change.type.rsplit(":", 1)[-1])
     action = "delete" if change.operation == "delete" else "replace"
     if action == "delete":
@@ -265,7 +267,7 @@ def describe(change: ResourceChange) -> str:
 
 
 def difference(path: str, change: ResourceChange) -> str:
-    """What becomes of one input of a resource: `nodeShape changes from 'a' to 'b'`; long values are left out."""
+    """Describe the change of one input of a resource: `nodeShape changes from 'a' to 'b'`; long values are left out."""
     before, after = (repr(value_at(inputs, path)) for inputs in (change.old, change.new))
     if before == after or len(before) + len(after) > LONGEST_VALUES:
         return f"{path} changes"

@@ -37,7 +37,7 @@ JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 
 @dataclass(frozen=True)
 class Content:
-    """What a ConfigMap holds: texts, and bytes."""
+    """Content of a ConfigMap: texts, and bytes."""
 
     annotations: Mapping[str, str]
     texts: Mapping[str, str]
@@ -45,7 +45,7 @@ class Content:
 
 
 class JobReader:
-    """Reads Jobs, their pods and their results in one namespace.
+    """Reader of Jobs, their pods and their results in one namespace.
 
     All of it raises KitError where the cluster doesn't answer or refuses.
     """
@@ -99,7 +99,7 @@ def content_of(client: lightkube.Client, namespace: str, name: str) -> Content |
 
 
 def why_ended(pod: Pod) -> str:
-    """Why a pod did not do its work, as far as it or its node says: `Error, exit code 1: the last line of its log`."""
+    """Explain the failure of a pod, as far as it or its node does: `Error, exit code 1: the last line of its log`."""
     status = pod.status
     if status is None:
         return "unknown"
@@ -123,7 +123,7 @@ def name_of(job: Job) -> str:
 
 
 def ended(job: Job) -> bool | None:
-    """Whether a Job ended well; None while it has not ended."""
+    """Tell whether a Job ended well; None while it has not ended."""
     conditions = (job.status.conditions if job.status else None) or []
     true = {condition.type for condition in conditions if condition.status == "True"}
     if "Complete" in true:
@@ -132,7 +132,7 @@ def ended(job: Job) -> bool | None:
 
 
 def why_failed(job: Job) -> str | None:
-    """What the Job's controller says of its end, None where it did not fail."""
+    """Return what the Job's controller says of its failure, None where it did not fail."""
     conditions = (job.status.conditions if job.status else None) or []
     return next((c.message for c in conditions if c.type == "Failed" and c.status == "True"), None)
 
@@ -173,12 +173,12 @@ class ClusterJobs:
                 self.client.delete(Job, name, namespace=namespace, cascade=CascadeType.BACKGROUND)
 
     def create(self, manifests: Iterable[dict[str, Any]]) -> None:
-        """Creates objects one after the other."""
+        """Create objects one after the other."""
         for manifest in manifests:
             _request(lambda item=manifest: self.client.create(from_dict(item)))
 
     def await_pods(self, place: JobSettings, count: int) -> None:
-        """Waits until so many pods of the Job run, or it has ended. One that fails ends the wait."""
+        """Wait until so many pods of the Job run, or it has ended. One that fails ends the wait."""
 
         def there() -> str | None:
             self.refuse_failed(place)
@@ -188,12 +188,12 @@ class ClusterJobs:
         self.await_that(place, there, STARTING_S, "for pods to start")
 
     def refuse_failed(self, place: JobSettings) -> None:
-        """Raises KitError where a pod of the Job has failed."""
+        """Raise KitError where a pod of the Job has failed."""
         if any(_phase(pod) == "Failed" for pod in self.pods(place)):
             raise self._failure(place)
 
     def await_end(self, place: JobSettings, limit_s: float) -> None:
-        """Waits for the Job's end."""
+        """Wait for the Job's end."""
         self.await_that(place, lambda: f"Job {place.job} runs", limit_s, "for its end", until_end=True)
 
     def await_that(
@@ -205,7 +205,7 @@ class ClusterJobs:
         *,
         until_end: bool = False,
     ) -> None:
-        """Waits until nothing is `missing`, or the Job has ended; a Job that fails ends the wait with its cause."""
+        """Wait until nothing is `missing`, or the Job has ended; a Job that fails ends the wait with its cause."""
         started_s = detailed_s = time.monotonic()
         while True:
             over = ended(self._job(place))
@@ -231,7 +231,7 @@ class ClusterJobs:
         return self._retrying(lambda: self.client.get(Job, place.job, namespace=place.namespace))
 
     def stop(self, place: JobSettings, limit_s: float) -> None:
-        """Has the Job's pods end, and gives them time to; what they wrote stays until the Job goes.
+        """End the Job's pods and give them time to end; what they wrote stays until the Job goes.
 
         Where the cluster doesn't take the order it says so and goes on: what pods wrote until then can still be read.
         """
@@ -279,7 +279,7 @@ def _request(ask: Callable[[], Answer]) -> Answer:
 
 
 def _final(error: Exception) -> bool:
-    """Whether an API server means what it says: not where it is overloaded or away."""
+    """Tell whether an API server means what it says: not where it is overloaded or away."""
     return isinstance(error, ApiError) and (error.status.code or 0) < HTTPStatus.TOO_MANY_REQUESTS
 
 
@@ -288,7 +288,7 @@ def _phase(pod: Pod) -> str | None:
 
 
 def _waiting(pods: Sequence[Pod]) -> str:
-    """Why pods don't run yet, in the scheduler's words."""
+    """Explain in the scheduler's words why pods don't run yet."""
     conditions = [condition for pod in pods for condition in ((pod.status.conditions if pod.status else None) or [])]
     reasons = {
         condition_.message
@@ -299,6 +299,6 @@ def _waiting(pods: Sequence[Pod]) -> str:
 
 
 def place_of(plan: Plan, job: str) -> JobSettings:
-    """Where the pods of a Job of commands run, with the image of the servers."""
+    """Return the place of a Job of commands, with the image of the servers."""
     taints, shape = tuple(node_taints(plan)), plan.pools[0].shape
     return JobSettings(plan.namespace, job, plan.release.vllm.image, shape, taints, plan.registry_mirror)

@@ -1,4 +1,4 @@
-"""What must hold of a deployment, held against what its servers count: limits, tolerances and verdicts."""
+"""Assumptions about a deployment, judged by what its servers count: limits, tolerances and verdicts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ Side = Literal["near", "at most", "at least", "below"]
 
 
 class AssumptionKind(StrEnum):
-    """What an assumption is about."""
+    """Kind of an assumption."""
 
     LOAD = "load"
     """What is asked of the deployment."""
@@ -80,7 +80,9 @@ def latency_limits(ttft_ms: float | None, itl_ms: float | None) -> Iterator[Assu
 
 
 def limits(max_num_seqs: int, min_remote_prefill_share: float | None) -> Iterator[Assumption]:
-    """What keeps servers out of the regime that nothing was forecast for; no share where prefill is not remote."""
+    """Yield the limits that keep servers out of the regime that nothing was forecast for; no share where prefill is not
+    remote.
+    """
     most = tolerances()
     yield Assumption(MAX_RUNNING, AssumptionKind.LIMIT, max_num_seqs, "limit", "below")
     yield Assumption(WAITING, AssumptionKind.LIMIT, most.waiting, "limit", "at most")
@@ -91,7 +93,7 @@ def limits(max_num_seqs: int, min_remote_prefill_share: float | None) -> Iterato
 
 
 class AssumptionVerdict(StrEnum):
-    """How an assumption fares."""
+    """Verdict on an assumption."""
 
     HOLDS = "holds"
     ABOVE = "above"
@@ -117,19 +119,19 @@ class AssumptionJudgement:
 
     @property
     def off(self) -> bool:
-        """Whether something has to be done."""
+        """True if something has to be done."""
         return self.verdict in {AssumptionVerdict.ABOVE, AssumptionVerdict.BELOW}
 
     @property
     def off_share(self) -> float | None:
-        """How far it is off, as a share of what was assumed; None for limits and where either is not there."""
+        """Deviation as a share of what was assumed; None for limits and where either is not there."""
         if self.value is None or not self.assumption.value or self.assumption.side != "near":
             return None
         return self.value / self.assumption.value - 1
 
 
 def judge(assumptions: Sequence[Assumption], seen: CountedObservation) -> tuple[AssumptionJudgement, ...]:
-    """All of them. A forecast that is off counts only where the load is the one that it was made for."""
+    """Judge assumptions. A forecast that is off counts only where the load is the one that it was made for."""
     judgements = tuple(_judged(assumption, seen) for assumption in assumptions)
     same_load = all(  # also where less would be no surprise
         item.value is None or abs(item.value - item.assumption.value) <= item.allowed
@@ -168,7 +170,8 @@ def _verdict(assumption: Assumption, value: float, allowed: float) -> Assumption
 
 
 def _chance(assumption: Assumption, seen: CountedObservation) -> float:
-    """How far a figure is off by chance: so many standard errors as are allowed, those of means as they were seen.
+    """Return how far a figure may be off by chance: so many standard errors as are allowed, those of means as they were
+    seen.
 
     For a rate those of random arrivals in the time that was watched; for remote prefill of the requests that had left
     one server and not yet reached the other when watching began and when it ended, by Little's law as many as come

@@ -22,7 +22,7 @@ VARIABLE = "KUBECONFIG"
 
 @contextmanager
 def cluster_kubeconfig(pulumi: PulumiCli, plan: Plan) -> Generator[None]:
-    """Has KUBECONFIG name the kubeconfig of the cluster that this stack, or the one under it, created.
+    """Set KUBECONFIG to the kubeconfig of the cluster that this stack, or the one under it, created.
 
     A cluster that was there already is reached as the environment says.
 

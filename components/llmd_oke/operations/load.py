@@ -96,12 +96,12 @@ class StoredLoad:
 
 
 def new_folder(reports: Path, stack: str) -> Path:
-    """Where a run of now is kept."""
+    """Return the folder of a run that begins now."""
     return reports / stack_folder(stack) / "bench" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def hints(plan: Plan, model: ModelPlan, how: RunContext) -> Hints:
-    """What the files of a tool don't tell."""
+    """Return what the files of a tool don't tell."""
     return Hints(
         names=CatalogueNames(names_by_repository(), tuple(gpu_names())),
         model=model.model.repository,
@@ -130,7 +130,7 @@ def folder_for_results(path: Path) -> Generator[None]:
 
 
 def store_load(measurement: LoadMeasurement, target: LoadFolder) -> StoredLoad:
-    """Writes rows, requests and files of a tool below a folder; gives all rows, those of the files too.
+    """Write rows, requests and files of a tool below a folder; return all rows, those of the files too.
 
     Raises:
         KitError: something can't be written.
@@ -149,7 +149,7 @@ def store_load(measurement: LoadMeasurement, target: LoadFolder) -> StoredLoad:
 
 
 def _write_files(files: Mapping[str, str], folder: Path) -> None:
-    """Writes files by their relative paths; none of them lies outside of the folder."""
+    """Write files by their relative paths, none of them outside of the folder."""
     for name, text in files.items():
         with safe_names("The pod's result"):
             path = inside(folder, name)
@@ -159,7 +159,7 @@ def _write_files(files: Mapping[str, str], folder: Path) -> None:
 
 @dataclass(frozen=True)
 class PodResults:
-    """What the pods of a load measured; `missing` are the numbers of those that left nothing, and why."""
+    """Measurements of a load's pods; `missing` are the numbers of those that left nothing, and why."""
 
     pods: tuple[PodResult, ...]
     missing: Mapping[int, str]
@@ -176,7 +176,7 @@ class LoadJobs(ClusterJobs):
 
     @contextmanager
     def send(self, place: JobSettings, request: LoadRequest) -> Generator[PodResults]:
-        """Sends a load from `request.parallelism` pods; gives what each of them measured. The Job goes after the block,
+        """Send a load from `request.parallelism` pods; yield what each of them measured. The Job goes after the block,
         in which the result is best kept.
 
         The load begins once the generators of all pods wait for it. A pod that fails after that takes nothing from the
@@ -194,7 +194,7 @@ class LoadJobs(ClusterJobs):
             yield self._collected(place, request, self._failure_of(place, LEAD_S + request.limit_s + STOPPING_S))
 
     def _await_generators(self, place: JobSettings, request: LoadRequest) -> None:
-        """Waits until each pod has said that it waits for the start; one that fails ends the wait."""
+        """Wait until each pod has said that it waits for the start; one that fails ends the wait."""
         unready = set(range(request.parallelism))
 
         def missing() -> str | None:
@@ -205,7 +205,7 @@ class LoadJobs(ClusterJobs):
         self.await_that(place, missing, STARTING_S, "for the generators")
 
     def _failure_of(self, place: JobSettings, limit_s: float) -> KitError | KeyboardInterrupt | None:
-        """Why the Job did not end well, once it has ended; None where it did."""
+        """Return why the Job did not end well, once it has ended; None where it did."""
         try:
             self.await_end(place, limit_s)
         except KeyboardInterrupt as interrupt:
@@ -249,7 +249,7 @@ class LoadJobs(ClusterJobs):
         return {int(index): why_ended(pod) for index, pod in pods if index is not None}
 
     def _content(self, place: JobSettings, pod: int) -> bytes | None:
-        """What a pod published, None where that is not there, or not whole."""
+        """Return what a pod published, None where that is not there, or not whole."""
         parts = [self.config_map(place, f"{place.job}-{pod}-0")]
         if parts[0] is not None:
             rest = range(1, count_of(parts[0].annotations))
@@ -318,9 +318,9 @@ def load_request(plan: Plan, model: ModelPlan, options: LoadOptions, job: str) -
 def in_cluster(
     plan: Plan, model: ModelPlan, options: LoadOptions, folder: LoadFolder, progress: Progress
 ) -> StoredLoad:
-    """Sends the load from pods, merges what they measured and keeps it. Stages of which not all was sent, because pods
-    are missing for example, are sent once more by a second Job, as are all where a model server restarted; what falls
-    short then too has no row.
+    """Send the load from pods, merge what they measured and keep it. Stages of which not all was sent, because pods are
+    missing for example, are sent once more by a second Job, as are all where a model server restarted; what falls short
+    then too has no row.
 
     Raises:
         InvalidStack: the load can't be run.
@@ -382,7 +382,7 @@ def _merged(
 
 
 def with_tool(plan: Plan, model: ModelPlan, options: LoadOptions, folder: LoadFolder, progress: Progress) -> StoredLoad:
-    """Has inference-perf send the load from a pod, keeps its files and reads them.
+    """Send the load by inference-perf from a pod, keep its files and read them.
 
     Raises:
         KitError: it has no such load, the folder can't be written, the cluster does not answer, or the Job fails.
@@ -402,7 +402,7 @@ def with_tool(plan: Plan, model: ModelPlan, options: LoadOptions, folder: LoadFo
 
 
 def _short_of(request: LoadRequest, measured: Sequence[Row]) -> Iterator[str]:
-    """What a tool should have sent and did not; how many a random rate comes to is not known beforehand."""
+    """Yield what a tool should have sent and did not; the number at a random rate is not known beforehand."""
     (stage,) = request.stages()
     rate = stage.shape.requests_per_s if isinstance(stage.shape, ConstantRate) else 0.0
     expected = stage.requests or MIN_SENT_SHARE * rate * (stage.duration_s or 0.0)

@@ -15,7 +15,7 @@ _POLL_S = 0.02
 
 @contextlib.contextmanager
 def file_lock(lock_file: Path, work: str, progress: Progress, timeout_s: float) -> Generator[None]:
-    """Holds a lock during the block; the kernel lets go of it with the process that holds it.
+    """Hold a lock during the block; the kernel lets go of it with the process that holds it.
 
     `work` says what another holder does: `update the stack`.
 
@@ -36,7 +36,7 @@ def file_lock(lock_file: Path, work: str, progress: Progress, timeout_s: float) 
 
 
 def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether the condition came true within the limit; it is asked every 20 ms."""
+    """Tell whether the condition came true within the limit; it is asked every 20 ms."""
     return any(condition() for _ in intervals(timeout_s, _POLL_S))
 
 

@@ -17,7 +17,7 @@ from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.recovery import ClientOf, no_client
 from llmd_oke.operations.updates import Confirm
 from llmd_oke.planning import Plan
-from llmd_oke.planning.plan import PlannedPool
+from llmd_oke.planning.model_plan import PlannedPool
 
 if TYPE_CHECKING:  # an update does without lightkube
     from llmd_oke.operations.draining import Drain
@@ -79,7 +79,7 @@ def launched_nodes(resources: Sequence[Mapping[str, Any]]) -> list[LaunchedNode]
 
 @dataclass(frozen=True)
 class ReplaceOptions:
-    """How nodes are launched anew: so many at a time, drained unless `drain` is None.
+    """Options of launching nodes anew: so many at a time, drained unless `drain` is None.
 
     `client` gives a client of OCI where pools are asked; `pause` and `clock` are those of `time`.
     """
@@ -132,7 +132,7 @@ def _replace_batch(
     batch: Sequence[LaunchedNode],
     drain: "Drain | None",
 ) -> None:
-    """Ends these nodes, drained, and waits for those in their place until they offer the same devices."""
+    """End these nodes, drained, and wait for those in their place until they offer the same devices."""
     names = ", ".join(node.name for node in batch)
     instances = [node for node in batch if node.urns]
     pooled = [node for node in batch if node.pool]
@@ -189,7 +189,7 @@ class _Pools:
         return nodes
 
     def end(self, node: LaunchedNode) -> None:
-        """Ends a node's instance; its pool launches another one as the pool has it now."""
+        """End a node's instance; its pool launches another one as the pool has it now."""
         self._kinds[node.pool].end(node)
 
     def successors(self, gone: Sequence[LaunchedNode]) -> list[LaunchedNode]:
@@ -246,7 +246,7 @@ class _InstancePools:
         return _PoolNow(str(pool.get("displayName") or pool_id), int(pool["size"]), len(there), nodes)
 
     def end(self, node: LaunchedNode) -> None:
-        """Detaches an instance and has it terminated."""
+        """Detach an instance and terminate it."""
         body = {"instanceId": node.identifier, "isDecrementSize": False, "isAutoTerminate": True}
         self.client().send("POST", "compute", f"/instancePools/{node.pool}/actions/detachInstance", body)
 
@@ -274,7 +274,7 @@ class _NodePools:
         return _PoolNow(str(pool.get("name")), int(pool["nodeConfigDetails"]["size"]), len(there), nodes)
 
     def end(self, node: LaunchedNode) -> None:
-        """Deletes a node, whose pods have gone already or go with it; the pool keeps its size."""
+        """Delete a node, whose pods have gone already or go with it; the pool keeps its size."""
         how = "isDecrementSize=false&overrideEvictionGraceDuration=PT0M&isForceDeletionAfterOverrideGraceDuration=true"
         path = f"/nodePools/{node.pool}/node/{node.identifier}?{how}"
         self.client().send("DELETE", "containerengine", path)
@@ -294,8 +294,8 @@ _POOL_JOBS = ("-gate-job", "-acceptance-job")
 
 
 def _refuse_other_changes(preview: Preview, instances: Sequence[str]) -> None:
-    """A replacement is an update of the whole stack, which nobody has judged for anything but the instances: one that
-    was interrupted shows as theirs and their gate's.
+    """Refuse other changes than those of the instances. A replacement is an update of the whole stack, which nobody has
+    judged for anything else; one that was interrupted shows as the instances' and their gate's.
     """
     others = [
         change.short_name
@@ -321,7 +321,7 @@ class PoolMachines:
 
 
 def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[PoolMachines]:
-    """What holds the nodes of a pool that the stack created; nothing where it has none."""
+    """Return what holds the nodes of a pool that the stack created; nothing where it has none."""
     instance = re.compile(rf"(.+-)?{re.escape(pool)}-instance-\d+")
     held: list[PoolMachines] = []
     for resource in resources:
@@ -360,8 +360,8 @@ def scale_pool(
     size: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Gives a pool of GPU nodes another size in OCI and has the stack's state say so, without an update: the next one
-    brings the size of the stack file back, but for pools that the cluster autoscaler sizes.
+    """Give a pool of GPU nodes another size in OCI and in the stack's state, without an update: the next one brings the
+    size of the stack file back, but for pools that the cluster autoscaler sizes.
 
     Raises:
         KitError: the stack has no such nodes, the size is more than the stack file's, or OCI refuses or isn't done in
@@ -391,7 +391,7 @@ def scale_pool(
 
 
 def _request_size(client: OciClient, held: PoolMachines, size: int) -> None:
-    """Asks OCI for it (API reference: UpdateNodePool, UpdateClusterNetwork, TerminateInstance)."""
+    """Ask OCI for another size (API reference: UpdateNodePool, UpdateClusterNetwork, TerminateInstance)."""
     if held.type == _NODE_POOL:
         body = {"nodeConfigDetails": {"size": size}}
         client.send("PUT", "containerengine", f"/nodePools/{held.identifier}", body)

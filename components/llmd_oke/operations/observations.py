@@ -1,4 +1,4 @@
-"""What a deployment did over some time, as its own programs count it: figures, percentiles and their scatter."""
+"""Observations of a deployment over some time, as its own programs count it: figures, percentiles and their scatter."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +19,16 @@ class Percentile:
     value: float
 
     def text(self, units: str) -> str:
-        """For people: an interpolated value, or on which side of the outermost bounds it lies."""
+        """Write the percentile for people: an interpolated value, or the side of the outermost bounds on which
+        it lies.
+        """
         if self.low <= 0:
             return f"< {self.high:.4g} {units}"
         return f"> {self.low:.4g} {units}" if self.high == inf else f"{self.value:.4g} {units}"
 
 
 def percentile(counts: Mapping[float, float], share: float) -> Percentile | None:
-    """Where the value lies below which a share of the observations is, None without any.
+    """Return the value below which a share of the observations lies, None without any.
 
     `counts` has, for each bound, the observations up to it; the last bound is infinity. Within a bucket the value is
     interpolated as Prometheus's `histogram_quantile` does; beyond the last finite bound that bound is given.
@@ -67,7 +69,9 @@ def percentiles_ms(counts_s: Mapping[float, float]) -> dict[str, Percentile]:
 
 @dataclass(frozen=True)
 class CountedObservation:
-    """What a deployment did over some time, as its own programs count it; None where they don't tell. Model time."""
+    """Observation of a deployment over some time, as its own programs count it; None where they don't tell.
+    Model time.
+    """
 
     basis: Basis
     duration_s: float

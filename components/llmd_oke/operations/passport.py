@@ -33,7 +33,7 @@ from llmd_oke.serving import labels
 
 
 def issue_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
-    """Writes the passport of each model beside its newest report, if that is of this configuration; gives their paths.
+    """Write the passport of each model beside its newest report, if that is of this configuration; return their paths.
 
     Raises:
         KitError: the cluster does not answer.
@@ -107,7 +107,8 @@ def nodes(pods: Iterable[Pod], accepted: Iterable[NodeResult]) -> dict[str, Node
 
 
 def cold_start(pods: Iterable[Pod], answers: Iterable[datetime]) -> ColdStart | None:
-    """From the first of these servers to all of them ready and to the first answer; None unless they started together.
+    """Return the times from the first of these servers' start to all of them ready and to the first answer; None unless
+    they started together.
 
     `answers` are the moments at which benchmarks had their first answer: the first of them that these servers can have
     given counts. Servers did not start together where one was made after another was ready: an update left some as they
@@ -138,7 +139,7 @@ def _is_server(pod: Pod) -> bool:
 
 
 def _answers(reports: Path, part: str | None) -> Iterator[datetime]:
-    """When each benchmark of a stack's model had its first answer."""
+    """Yield the time of the first answer of each benchmark of a stack's model."""
     for folder in reports.glob("*/"):
         if text := (_summary(folder / (part or "")) or {}).get("first_answer"):
             yield datetime.fromisoformat(text)
@@ -154,7 +155,9 @@ def _pods(access: ClusterAccess, namespace: str, model: str) -> list[Pod]:
 
 
 def running_images(pods: Iterable[Pod]) -> dict[str, RunningImage]:
-    """What containers were asked to run and what they run, by role and name of the container."""
+    """Return the images that containers were asked to run and those that they run, by role and name of the
+    container.
+    """
     images: dict[str, RunningImage] = {}
     for pod in pods:
         digests = {status.name: _digest(status.imageID) for status in _statuses(pod)}
@@ -173,7 +176,7 @@ def running_images(pods: Iterable[Pod]) -> dict[str, RunningImage]:
 
 
 def restarts(pods: Iterable[Pod]) -> dict[str, int]:
-    """How often containers were restarted, by role and name; those that never were are left out."""
+    """Count the restarts of containers, by role and name; those that never restarted are left out."""
     counted: Counter[str] = Counter()
     for pod in pods:
         for status in _statuses(pod):

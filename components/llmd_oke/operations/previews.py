@@ -1,4 +1,4 @@
-"""What an update would do, as the engine says it (`pulumi preview --json`)."""
+"""Previews of an update, as the engine tells them (`pulumi preview --json`)."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +17,8 @@ UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """What would happen to one resource, from its old inputs and outputs to the new ones. `replaced_by` are the input
-    properties that make it be replaced. It is `protected` by the state, and `stays_protected` where the program says
-    so too.
+    """Change of one resource, from its old inputs and outputs to the new ones. `replaced_by` are the input properties
+    that make it be replaced. It is `protected` by the state, and `stays_protected` where the program says so too.
     """
 
     operation: str
@@ -55,7 +54,7 @@ class ResourceChange:
 
     @property
     def deletes(self) -> bool:
-        """Whether what is there goes away, be it that something new takes its place."""
+        """True if what is there goes away, even where something new takes its place."""
         return self.operation in {"delete", "replace", "delete-replaced", "create-replacement"}
 
 
@@ -73,7 +72,7 @@ class Preview:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Resources by what would happen to them."""
+        """Numbers of resources by what would happen to them."""
         counts: dict[str, int] = {}
         for change in self.changes:
             counts[change.operation] = counts.get(change.operation, 0) + 1
@@ -81,7 +80,7 @@ class Preview:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Whether a value is unknown, or a part of it."""
+    """Tell whether a value is unknown, or a part of it."""
     match value:
         case str():
             return UNKNOWN in value
@@ -107,7 +106,7 @@ def parse(text: str) -> Preview:
 
 
 def of_events(text: str) -> tuple[ResourceChange, ...]:
-    """What became of each resource, from the engine's events as it streams them, one in each line.
+    """Read what became of each resource from the engine's events as it streams them, one in each line.
 
     Raises:
         KitError: the text is something else.
@@ -129,7 +128,7 @@ def errors_of_events(text: str) -> tuple[str, ...]:
 
 
 def failures_of_events(text: str) -> "Failures":
-    """What failed in an update, by its events; none where the text is something else."""
+    """Read what failed in an update from its events; nothing where the text is something else."""
     try:
         events: list[dict[str, Any]] = [json.loads(line).get("diagnosticEvent") or {} for line in text.splitlines()]
     except (ValueError, AttributeError):
@@ -158,7 +157,7 @@ class Failures:
 
 
 def _is_part(urn: str) -> bool:
-    """Whether it is a resource, and not the stack itself, which fails with each of them."""
+    """Tell whether a URN is a resource's, and not the stack's own, which fails with each of them."""
     return ResourceChange("", urn).type not in {"", "pulumi:pulumi:Stack"}
 
 

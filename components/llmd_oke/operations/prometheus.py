@@ -1,4 +1,4 @@
-"""What a Prometheus answers: series of a PromQL query, by its HTTP API.
+"""Client of a Prometheus's HTTP API: series of a PromQL query.
 
 Where a stack's Prometheus is says the plan (`Plan.monitoring`): an address of the stack file, or the Service of the one
 that the stack installs, which is inside the cluster. Whoever is outside gives the address at the end of a tunnel.
@@ -78,7 +78,7 @@ class _Alerts(BaseModel):
 
 
 class _Refusal(BaseModel):
-    """What the API server answers that leads to a Service which isn't there."""
+    """Answer of the API server for a Service that isn't there."""
 
     message: str
 

@@ -67,7 +67,7 @@ child first, and to the others after that.
 
 
 class NoStackError(KitError):
-    """The state backend has no stack of that name."""
+    """Error for a stack that the state backend doesn't have."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ Run = Callable[[Sequence[str], bool], CommandResult]
 
 
 def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> CommandResult:
-    """Runs a command for real; with `aside` what it shows goes to standard error. It may ask the user, so it has no
-    limit; the engine's waits have theirs. Ctrl-C reaches it too, and ends this only once it has saved what it did.
+    """Run a command; with `aside` what it shows goes to standard error. It may ask the user, so it has no limit; the
+    engine's waits have theirs. Ctrl-C reaches it too, and ends this only once it has saved what it did.
     """
     pipe = subprocess.PIPE if capture else None
     shown = _STANDARD_ERROR if aside else None
@@ -127,7 +127,8 @@ class PulumiCli:
     """The state as it was read last, until something changes it."""
 
     def preview(self, plan: Path | None = None) -> Preview:
-        """What an update would do. With `plan` a file keeps it, secrets encrypted, and an update can be bound to it.
+        """Return what an update would do. With `plan` a file keeps it, secrets encrypted, and an update can be bound to
+        it.
 
         Raises:
             KitError: the CLI gave no preview; says why.
@@ -143,7 +144,7 @@ class PulumiCli:
         return preview
 
     def look(self, target: str | None = None) -> tuple[ResourceChange, ...]:
-        """What a refresh of those resources, or of all, would find; the stack's state stays as it is.
+        """Return what a refresh of those resources, or of all, would find; the stack's state stays as it is.
 
         Raises:
             KitError: they can't be read; says why.
@@ -156,7 +157,7 @@ class PulumiCli:
         return of_events(ended.output)
 
     def read(self, urns: Sequence[str]) -> int:
-        """Has the state say of these resources what they are; the answer is the CLI's exit code."""
+        """Refresh these resources in the state; return the CLI's exit code."""
         targets = [word for urn in urns for word in ("--target", urn)]
         return self._run("refresh", "--yes", "--skip-preview", *targets, capture=True).status
 
@@ -169,8 +170,8 @@ class PulumiCli:
         plan: Path | None = None,
         event_log: Path | None = None,
     ) -> int:
-        """Updates the stack, on request one resource after the other; the answer is the CLI's exit code. The engine
-        refuses each step that a `plan` of a preview doesn't have, and writes its events to `event_log`.
+        """Update the stack, on request one resource after the other; return the CLI's exit code. The engine refuses
+        each step that a `plan` of a preview doesn't have, and writes its events to `event_log`.
         """
         how = [*(["--skip-preview"] if skip_preview else []), *(["--parallel", "1"] if one_at_a_time else [])]
         how += ["--plan", str(plan)] if plan else []
@@ -179,17 +180,17 @@ class PulumiCli:
         return self._run("up", *_yes(yes), *how, *self._refreshed(), variables=variables).status
 
     def replace(self, urns: Sequence[str]) -> int:
-        """Updates the stack and makes these resources anew; the answer is the CLI's exit code."""
+        """Update the stack and make these resources anew; return the CLI's exit code."""
         chosen = [word for urn in urns for word in ("--replace", urn)]
         return self._run("up", "--yes", "--skip-preview", *chosen, *self._refreshed()).status
 
     def destroy(self, *, yes: bool, targets: Sequence[str] = ()) -> int:
-        """Destroys the stack, or the targets and what depends on them."""
+        """Destroy the stack, or the targets and what depends on them; return the CLI's exit code."""
         chosen = [word for urn in targets for word in ("--target", urn)]
         return self._run("destroy", *_yes(yes), *chosen, *(["--target-dependents"] if targets else [])).status
 
     def unprotect(self, urns: Sequence[str]) -> int:
-        """Takes the protection of resources away; 0 where all went well."""
+        """Take the protection of resources away; 0 where all went well."""
         return max((self._run("state", "unprotect", urn, "--yes").status for urn in urns), default=0)
 
     def resources(self) -> list[dict[str, Any]]:
@@ -225,7 +226,7 @@ class PulumiCli:
         return self._answer("state", dict, "export", "--show-secrets")
 
     def import_state(self, document: Mapping[str, Any]) -> None:
-        """Replaces the stack's state by what `export` gave, changed.
+        """Replace the stack's state by what `export` gave, changed.
 
         Raises:
             KitError: the backend refuses it, as where another engine holds the stack's lock.
@@ -241,7 +242,7 @@ class PulumiCli:
             )
 
     def unlock(self) -> int:
-        """Takes the lock of an engine that was killed away; the answer is the CLI's exit code."""
+        """Remove the lock of an engine that was killed; return the CLI's exit code."""
         return self._run("cancel", "--yes").status
 
     def outputs(self) -> dict[str, Any]:
@@ -304,7 +305,7 @@ class PulumiCli:
         return str(json.loads(answer.output).get("url", ""))
 
     def create_stack(self) -> int:
-        """Creates the stack in the backend; the answer is the CLI's exit code."""
+        """Create the stack in the backend; return the CLI's exit code."""
         return self._run("stack", "init").status
 
     def _require_backend(self, answer: CommandResult) -> None:
@@ -341,7 +342,7 @@ def _yes(yes: bool) -> list[str]:
 
 
 def run_to_end(start: Callable[[], subprocess.Popen[str]]) -> tuple[int, str, str]:
-    """Starts a program and waits until it ends, whatever signals come; gives its exit code, output and errors.
+    """Run a program to its end, whatever signals come; return its exit code, output and errors.
 
     Ctrl-C and SIGTERM are handled after that. The first one is passed on, unless all of the process group got it (a
     terminal, `timeout`, a service manager): the Pulumi CLI takes a second signal for the wish to stop without saving.
@@ -384,7 +385,7 @@ def _group_member() -> subprocess.Popen[bytes]:
 
 
 def _is_running(member: subprocess.Popen[bytes]) -> bool:
-    """Whether no signal ended it. One that was signalled is not seen to be dead at once."""
+    """Tell whether a process runs and no signal ended it. One that was signalled is not seen to be dead at once."""
     try:
         member.wait(GROUP_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,5 @@
-"""After an engine that was killed: what it had begun is found by name and tag, and taken into the stack's state.
+"""Recovery after an engine that was killed: what it had begun is found by name and tag, and taken into the stack's
+state.
 
 An engine writes down what it is about to do, and a resource's id once it is there. Where it was killed in between, the
 resource may exist without the state knowing it: creating it again would fail, or would make another nine nodes. So it
@@ -82,7 +83,7 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What becomes of pending operations.
+    """Outcome of pending operations.
 
     `taken` are resources that are taken into the state, with their ids; `absent` were never created; `known` are in the
     state already and are read again.
@@ -98,11 +99,11 @@ class Recovery:
 
     @property
     def urns(self) -> list[str]:
-        """What has to be read from the cloud, once the state has it."""
+        """URNs of resources that have to be read from the cloud, once the state has them."""
         return [*(pending.urn for pending, _ in self.taken), *(pending.urn for pending in self.known)]
 
     def lines(self) -> Iterator[str]:
-        """What is done, in words."""
+        """Yield what is done, in words."""
         for pending, identifier in self.taken:
             yield f"{pending}: it is there, and is taken into the state ({identifier})"
         for pending in self.known:
@@ -132,7 +133,7 @@ has already are no candidates.
 
 
 def pending_operations(state: State) -> list[Pending]:
-    """What the engine began and did not end."""
+    """Return the operations that the engine began and did not end."""
     return [
         Pending(item["type"], item["resource"]["urn"], item["resource"]["type"], item["resource"].get("inputs") or {})
         for item in state.get("pending_operations") or ()
@@ -166,7 +167,7 @@ def with_pending(state: State, resources: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def recover_unanswered(pulumi: PulumiCli, event_log: Path, progress: Progress, client: ClientOf) -> None:
-    """Takes what was created by requests without an answer into the state of a stack; `event_log` is of that update.
+    """Take what was created by requests without an answer into the state of a stack; `event_log` is of that update.
 
     Raises:
         KitError: as `recover` does.
@@ -180,7 +181,7 @@ def recover_unanswered(pulumi: PulumiCli, event_log: Path, progress: Progress, c
 
 
 def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
-    """What would become of a state's pending operations; `find` is asked for what is no object of Kubernetes.
+    """Return what would become of a state's pending operations; `find` is asked for what is no object of Kubernetes.
 
     Raises:
         KitError: OCI doesn't answer, or a choice names nothing that is pending.
@@ -228,7 +229,7 @@ def recovered_state(state: State, recovery: Recovery) -> dict[str, Any]:
 
 
 def no_client() -> OciClient:
-    """Where nobody can ask OCI.
+    """Refuse to make a client, where nobody can ask OCI.
 
     Raises:
         KitError: always; names the command that can.
@@ -245,7 +246,7 @@ def recover(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovery:
-    """Settles the pending operations of a stack, with the creations in `begun`; nothing is done where it has none. What
+    """Settle the pending operations of a stack, with the creations in `begun`; nothing is done where it has none. What
     is taken into the state and still on its way is waited for, so that the update that follows finds it as it will be.
 
     Raises:
@@ -275,7 +276,7 @@ def _await_created(
     pause: Callable[[float], None],
     clock: Callable[[], float],
 ) -> None:
-    """Waits until OCI is done with what was taken into the state, however that ends.
+    """Wait until OCI is done with what was taken into the state, however that ends.
 
     Raises:
         KitError: it isn't in time.
@@ -304,7 +305,7 @@ def _under_way(pending: Pending, identifier: str, client: ClientOf) -> str:
 
 
 def refuse_unmatched(recovery: Recovery, stack: str) -> None:
-    """Lets a recovery pass in which everything was matched.
+    """Refuse a recovery in which something was not matched.
 
     Raises:
         KitError: names what was not, the command that shows it and the one that settles it.
@@ -367,7 +368,9 @@ class _Holders:
     live: Set[str]
 
     def lost(self, held_by: Set[str], *, tagged: bool) -> bool:
-        """Whether something of the stack's goes with nothing that is there; `held_by` are the ids that it names."""
+        """Tell whether something of the stack's goes with nothing that is there; `held_by` are the ids that it
+        names.
+        """
         return (tagged or bool(held_by & self.own)) and not held_by & self.live
 
 
@@ -375,8 +378,8 @@ _SUBNET, _CLUSTER = "oci:Core/subnet:Subnet", "oci:ContainerEngine/cluster:Clust
 
 
 def _holders(listed: Mapping[str, Sequence[Mapping[str, Any]]], stack_tag: str, known: Set[str]) -> _Holders:
-    """What others of the stack's go with, by what is listed and known. A load balancer that says its subnet alone goes
-    with the stack's cluster.
+    """Return what others of the stack's go with, by what is listed and known. A load balancer that says its subnet
+    alone goes with the stack's cluster.
     """
     own, live = set(known), set(known)
     for items in listed.values():
@@ -403,7 +406,9 @@ def _held_by(item: Mapping[str, Any], kind: OciResource) -> Set[str]:
 def _listed_in(
     client: OciClient, kind: OciResource, queries: Iterable[Mapping[str, str]], progress: Progress
 ) -> list[Mapping[str, Any]]:
-    """What OCI has of a type at some places, with what is gone; nothing where this identity may not list it."""
+    """List the resources of a type at some places, with those that are gone; none where this identity may not list
+    them.
+    """
     items: list[Mapping[str, Any]] = []
     for inputs in queries:
         try:
@@ -431,7 +436,7 @@ def kubernetes_id(pending: Pending) -> str | None:
 
 
 def in_oci(client: ClientOf) -> Find:
-    """Finds resources in OCI by name and tag, where the state has them under no other name; ids have the provider's
+    """Find resources in OCI by name and tag, where the state has them under no other name; ids have the provider's
     form.
     """
 
@@ -477,7 +482,7 @@ def _is_gone(item: Mapping[str, Any]) -> bool:
 
 
 def _list_resources(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:
-    """What OCI has of a type at a place, but for what is gone."""
+    """List the resources of a type at a place, but for those that are gone."""
     return [item for item in _listed(client, kind, inputs) if not _is_gone(item)]
 
 
@@ -491,7 +496,7 @@ def _listed(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> 
 def _list_queries(
     kind: OciResource, compartments: Sequence[str], availability_domains: Sequence[str]
 ) -> Iterator[dict[str, str]]:
-    """Where to look for orphans of a type: those without a tag, or within another resource, have no such place."""
+    """Yield the queries that find orphans of a type: those without a tag, or within another resource, have none."""
     if kind.again or not kind.tagged or not kind.path or "{" in kind.path:
         return
     for compartment in compartments:
@@ -502,7 +507,7 @@ def _list_queries(
 
 
 def _has_name(listed: Mapping[str, Any], kind: OciResource, pending: Pending) -> bool:
-    """Whether what OCI lists has the name of what was about to be created."""
+    """Tell whether what OCI lists has the name of what was about to be created."""
     return bool(listed.get(kind.listed_name or kind.name) == pending.inputs.get(kind.name))
 
 

@@ -75,7 +75,7 @@ def _placeholder(value: Any) -> Any:
 
 
 def _lets_nobody_in(text: str) -> bool:
-    """Whether a text is a kubeconfig whose user has to sign in."""
+    """Tell whether a text is a kubeconfig whose user has to sign in."""
     if "clusters" not in text:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What registries say of images and charts: whether nodes can pull them, and the digests for the lock.
+"""Questions to registries of images and charts: whether nodes can pull them, and the digests for the lock.
 
 Nodes pull without credentials. A chart has to be the archive that the catalogue names.
 """
@@ -22,7 +22,7 @@ from llmd_oke.catalogue.container_images import OCI_REGISTRY, ContainerImage
 from llmd_oke.catalogue.operators import HelmChart
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.config import yaml_files
-from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.operations.findings import Finding, Verdict
 from llmd_oke.planning.container_images import UsedImage
 
 CHECK = "pull"
@@ -63,7 +63,7 @@ def registry_findings(images: Sequence[UsedImage], progress: Progress) -> list[F
 
 
 def _image_finding(client: RegistryClient, image: ContainerImage) -> Finding:
-    """What there is to say of an image, wherever the stack file brings it from."""
+    """Judge an image, wherever the stack file brings it from."""
     try:
         if image.digest is not None:
             return _locked_image_finding(client, image, image.digest)
@@ -73,7 +73,7 @@ def _image_finding(client: RegistryClient, image: ContainerImage) -> Finding:
 
 
 def refused(image: ContainerImage, error: RegistryError, path: str) -> Finding:
-    """What a registry that doesn't give an image means for nodes."""
+    """Return what a registry that doesn't give an image means for nodes."""
     if error.refusal is Refusal.DENIED and image.registry.endswith(OCI_REGISTRY):
         remedy = "Nodes sign in with their own rights (cluster.iam.grants: ocir), which can't be tried from here."
         return Finding(CHECK, path, Verdict.UNKNOWN, error.message, remedy)
@@ -123,8 +123,8 @@ def chart_findings(
 def refuse_other_archives(
     charts: Sequence[HelmChart], progress: Progress, mirror: MirrorRegistry | None = None
 ) -> None:
-    """Before Helm fetches them: a chart whose checksum is known, and whose repository (or private registry, where there
-    is one) has another archive, is not used.
+    """Refuse charts before Helm fetches them: those whose checksum is known, and whose repository (or private registry,
+    where there is one) has another archive.
 
     Raises:
         KitError: there is such a chart.
@@ -255,7 +255,7 @@ def lock_update(
 
 
 def _write(entry: Any, answer: StoredImage, source: str) -> None:
-    """Writes an answer into an entry. ruamel.yaml has comments before the next entry at this one's last key."""
+    """Write an answer into an entry. ruamel.yaml has comments before the next entry at this one's last key."""
     comment = entry.ca.items.pop(list(entry)[-1], None)
     if entry["digest"] != answer.digest:
         entry["digest"], entry["source"] = answer.digest, source

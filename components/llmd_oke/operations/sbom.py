@@ -13,8 +13,8 @@ from uuid import NAMESPACE_URL, uuid5
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.operators import HelmChart, operator
 from llmd_oke.planning import Plan
+from llmd_oke.planning.cluster_plan import GpuPoolPlan
 from llmd_oke.planning.container_images import images_of, images_of_operator, operators_of
-from llmd_oke.planning.plan import GpuPoolPlan
 from llmd_oke.program.models import model_cache_mount
 from llmd_oke.sdk_modules import plugin_version
 from llmd_oke.serving.vllm import pinned_revision
@@ -220,7 +220,7 @@ def _python_packages() -> Iterator[SbomComponent]:
 
 
 def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    """What a package needs with these extras, each with the extras of its own that are asked for."""
+    """Yield what a package needs with these extras, each with the extras of its own that are asked for."""
     for text in distribution.requires or ():
         requirement, _, marker = text.partition(";")
         of_extra = _EXTRA.search(marker)

@@ -1,4 +1,4 @@
-"""Whether images and charts are signed by those who publish them.
+"""Signatures of images and charts by those who publish them.
 
 A publisher's key is verified here, over the signatures that cosign keeps beside an image (cosign, SIGNATURE_SPEC.md).
 An identity of Sigstore's certificates needs its log and roots: that is for cosign itself, where it is on PATH.
@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, query_registries
 from llmd_oke.catalogue.container_images import ContainerImage, Publisher, signatures
-from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.operations.findings import Finding, Verdict
 from llmd_oke.operations.registries import refused
 from llmd_oke.planning.container_images import UsedImage
 
@@ -45,13 +45,13 @@ class _Critical(BaseModel):
 
 
 class _Payload(BaseModel):
-    """What is signed (Red Hat's simple signing, which cosign writes)."""
+    """Payload of a signature (Red Hat's simple signing, which cosign writes)."""
 
     critical: _Critical
 
 
 class SignatureError(KitError):
-    """An image has no signature of its publisher's."""
+    """Error for an image without a signature of its publisher's."""
 
 
 def signature_findings(images: Sequence[UsedImage], progress: Progress) -> list[Finding]:
@@ -82,7 +82,7 @@ def _finding(client: RegistryClient, image: ContainerImage) -> Finding:
 
 
 def verify_by_key(client: RegistryClient, image: ContainerImage, digest: str, pem: str, algorithm: str) -> None:
-    """Looks for one signature of an image's digest by a key.
+    """Look for one signature of an image's digest by a key.
 
     Args:
         client: asks the registry.
@@ -116,7 +116,7 @@ def verify_by_key(client: RegistryClient, image: ContainerImage, digest: str, pe
 
 
 def _verify(payload: bytes, signature: str, pem: str, algorithm: str) -> None:
-    """Raises InvalidSignature, or ValueError where it is none, or the key is of another kind."""
+    """Raise InvalidSignature, or ValueError where it is none, or the key is of another kind."""
     try:
         signed = base64.b64decode(signature, validate=True)
     except binascii.Error as error:
@@ -132,7 +132,7 @@ def _verify(payload: bytes, signature: str, pem: str, algorithm: str) -> None:
 
 
 def _require(payload: bytes, digest: str) -> None:
-    """Raises ValueError where what is signed is another image. Its name is not looked at: copies have another one."""
+    """Raise ValueError where what is signed is another image. Its name is not looked at: copies have another one."""
     try:
         critical = _Payload.model_validate_json(payload).critical
     except ValidationError as error:
@@ -142,7 +142,7 @@ def _require(payload: bytes, digest: str) -> None:
 
 
 def verify_by_identity(image: ContainerImage, digest: str, publisher: Publisher) -> None:
-    """Has cosign verify a signature by an identity of Sigstore's certificates.
+    """Verify a signature with cosign, by an identity of Sigstore's certificates.
 
     Raises:
         SignatureError: cosign finds none of the publisher's.

@@ -32,14 +32,14 @@ from llmd_oke.program.smoke import facts, smoke_request
 
 
 def run_context_of(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Mapping[str, str]) -> RunContext:
-    """What is not real of what is measured; nothing is where `simulated` names nothing."""
+    """Return what is not real of what is measured; nothing is where `simulated` names nothing."""
     if not simulated:
         return RunContext(time_scale, Basis.MEASURED, simulated, ran)
     return RunContext(time_scale, Basis.CALIBRATED, simulated, ran, bound_models(plan))
 
 
 def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, how: RunContext) -> SmokePlan:
-    """What the benchmark of one model needs.
+    """Return what the benchmark of one model needs.
 
     Raises:
         KitError: the model is not there, or the cluster does not answer.
@@ -57,8 +57,8 @@ def running_servers(plan: Plan, model: ModelPlan, access: ClusterAccess) -> Serv
 
 @dataclass(frozen=True)
 class SmokeOutcome:
-    """What came out for one model, ready to be shown; `failed` are the checks that it did not pass, and `excuses` why
-    that may not be the deployment's fault.
+    """Outcome of one model's benchmark, ready to be shown; `failed` are the checks that it did not pass, and `excuses`
+    why that may not be the deployment's fault.
 
     `report` is None where there was too little for one.
     """
@@ -72,14 +72,14 @@ class SmokeOutcome:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return not self.failed
 
 
 def run_all(
     stack: str, plan: Plan, how: RunContext, reports: Path, started: datetime, progress: Progress
 ) -> list[SmokeOutcome]:
-    """Benchmarks the models of a deployed stack one after the other and stores their reports.
+    """Benchmark the models of a deployed stack one after the other and store their reports.
 
     Raises:
         KitError: a model is not there or does not answer.
@@ -100,7 +100,7 @@ def run_all(
 def store_result(
     result: SmokeResult, reports: Path, stack: str, started: datetime | None, plan: Plan, model: ModelPlan
 ) -> StoredReport:
-    """Stores the result of a model's benchmark, and its evaluation beside those of `llmd-oke eval`."""
+    """Store the result of a model's benchmark, and its evaluation beside those of `llmd-oke eval`."""
     if evaluation := evals.of_benchmark(result, model):
         evals.store_result(evaluation, reports, stack, model.name)
     name = model_name(result.plan.model)
@@ -113,7 +113,7 @@ def part(plan: Plan, model: ModelPlan) -> str | None:
 
 
 def outcome(model: ModelPlan, result: SmokeResult, stored: StoredReport) -> SmokeOutcome:
-    """What to show of a stored result."""
+    """Return what to show of a stored result."""
     failed = tuple(check.name for check in result.verdict.failed)
     return SmokeOutcome(model.name, failed, summarize_result(result), render(result), stored.report, result.excuses)
 
@@ -152,7 +152,7 @@ def _job(reader: JobReader, model: ModelPlan) -> Job:
 
 
 def _result(reader: JobReader, model: str, job: str) -> SmokeResult | None:
-    """None where the Job left no result; one of an earlier Job says nothing of this one."""
+    """Read the result of a Job, None where it left none; one of an earlier Job says nothing of this one."""
     content = reader.config_map(f"smoke-{model}")
     if content is None or content.annotations.get(JOB_ANNOTATION) != job or RESULT_KEY not in content.data:
         return None

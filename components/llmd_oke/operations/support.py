@@ -26,6 +26,7 @@ import yaml
 from lightkube.resources.core_v1 import Pod
 from llmd_base.addresses import HttpEndpoint
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from llmd_bench.history import stack_folder
 from llmd_bench.reports import LATEST
 from pydantic import JsonValue
@@ -56,7 +57,7 @@ class Archive:
     missing: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, path: str, text: str, most_bytes: int = MAX_FILE_BYTES) -> None:
-        """Adds a text without its secrets; of one that is too long the end."""
+        """Add a text without its secrets, at most the end of it."""
         content = redact_text(text).encode()
         if len(content) > most_bytes:
             content = content[-most_bytes:]
@@ -67,19 +68,19 @@ class Archive:
             self.files[path] = content
 
     def add_document(self, path: str, document: object) -> None:
-        """Adds a document without its secrets."""
+        """Add a document without its secrets."""
         as_json: JsonValue = json.loads(json.dumps(document, default=str))
         self.add(path, json.dumps(redact(as_json), indent=1), MAX_BYTES)
 
     def try_to_add(self, path: str, read: Callable[[], object]) -> None:
-        """Adds a document, or says why it isn't there."""
+        """Add a document, or the reason why it isn't there."""
         try:
             self.add_document(path, read())
         except (KitError, OSError, ValueError, subprocess.SubprocessError) as error:
             self.missing[path] = error.message if isinstance(error, KitError) else reason(error)
 
     def write(self, file: Path, stack: str) -> None:
-        """Writes it, with its manifest, for its owner alone. A file is whole or not there."""
+        """Write the archive, with its manifest, for its owner alone. A file is whole or not there."""
         manifest = {
             "stack": stack,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -105,14 +106,7 @@ class Archive:
 
 def add_cluster(archive: Archive, reading: ClusterReading) -> None:
     """The objects that tell how the stack is; Secrets and ConfigMaps are never asked for."""
-    parts = {
-        "nodes": reading.nodes,
-        "pods": reading.pods,
-        "deployments": reading.deployments,
-        "jobs": reading.jobs,
-        "warnings": reading.warnings,
-    }
-    for name, part in parts.items():
+    for name, part in document("nodes pods deployments jobs warnings", reading).items():
         path = f"cluster/{name}.json"
         if isinstance(part, Unread):
             archive.missing[path] = part.why
@@ -188,7 +182,7 @@ def add_reports(archive: Archive, reports: Path, stack: str) -> None:
 
 
 def stack_document(file: Path) -> object:
-    """What a stack file says; what the engine has encrypted goes with the secrets.
+    """Read what a stack file says; what the engine has encrypted goes with the secrets.
 
     Raises:
         OSError: it can't be read.

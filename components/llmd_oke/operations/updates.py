@@ -9,6 +9,7 @@ from typing import Any
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
+from llmd_pods.acceptance import NAMESPACE as ACCEPTANCE_NAMESPACE
 
 from llmd_oke.catalogue.operations import oci_resources
 from llmd_oke.catalogue.operators import cluster_autoscaler
@@ -49,14 +50,17 @@ def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
 
 
 def is_gone_after_failure(resource: Resource) -> bool:
-    """Whether OCI may have no such thing any longer: its creation failed, after which OCI or the plug-in takes it back.
+    """Tell whether a failure may have taken back what the state still has.
 
+    An acceptance that failed has deleted its bindings. OCI or its plug-in takes back what could not be created.
     The state has its id all the same, so that each update would fail, for want of something to update. The error says
     what failed: a creation, or an update that found nothing, whose error takes the place of the creation's. Where it
     says neither, the recorded state decides. What failed in an update is there still; the next update goes on with it,
     and a refresh would forget that there was something to do.
     """
     errors = "\n".join(resource.get("initErrors") or ())
+    if errors and resource["type"] == "kubernetes:batch/v1:Job":
+        return resource["inputs"]["metadata"].get("namespace") == ACCEPTANCE_NAMESPACE
     if not errors or not str(resource["type"]).startswith("oci:"):
         return False
     state: Mapping[str, Any] = resource.get("outputs") or {}
@@ -79,9 +83,9 @@ def update(
     client: ClientOf = no_client,
     bound: bool = True,
 ) -> int:
-    """Brings a stack to its file; the answer is the CLI's exit code. `confirm` asks before anything is deleted early,
-    `client` gives a client of OCI for what a killed engine had begun. With `bound` the engine refuses what the preview
-    that was judged doesn't have, as far as previews can say it.
+    """Bring a stack to its file; return the CLI's exit code. `confirm` asks before anything is deleted early, `client`
+    gives a client of OCI for what a killed engine had begun. With `bound` the engine refuses what the preview that was
+    judged doesn't have, as far as previews can say it.
 
     Raises:
         KitError: there is no preview, or it would take a guarded resource away, or OKE would refuse a version, or
@@ -125,7 +129,7 @@ def update(
 
 
 def _tell_failures(event_log: Path, progress: Progress) -> None:
-    """Tells errors of a bound update apart: the engine takes what it did not come to for a violation of the plan."""
+    """Tell errors of a bound update apart: the engine takes what it did not come to for a violation of the plan."""
     failures = failures_of_events(event_log.read_text() if event_log.is_file() else "")
     if failures.failed and failures.not_begun:
         progress.step(
@@ -141,7 +145,7 @@ def _judge(preview: Preview, *, allow_replace: bool) -> None:
 
 
 def _preview_rest(pulumi: PulumiCli, plan_file: Path | None, progress: Progress) -> Preview:
-    """What is left of an update after what was done to the stack before it."""
+    """Preview what is left of an update after what was done to the stack before it."""
     progress.step("previewing what is left of the update")
     return pulumi.preview(plan_file)
 
@@ -152,7 +156,7 @@ def _refuse_errors(preview: Preview) -> None:
 
 
 def _can_be_bound(pulumi: PulumiCli, preview: Preview, progress: Progress) -> bool:
-    """Whether the engine can hold the update to the preview that was judged; otherwise says why not.
+    """Tell whether the engine can hold the update to the preview that was judged; if not, say why.
 
     Values that only the update knows can't be planned: Pulumi 3.250 refuses creations for dependencies that it learns
     of with the values (`violates plan: dependencies for nodeMetadata changed`). Nor can what a refresh will find.
@@ -167,7 +171,7 @@ def _can_be_bound(pulumi: PulumiCli, preview: Preview, progress: Progress) -> bo
 
 
 def _read_drift(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
-    """Tells what was changed by hand, and has the stack's state say it too, so that the update takes it back.
+    """Tell what was changed by hand, and read it into the stack's state, so that the update takes it back.
 
     Raises:
         KitError: the state can't be changed.
@@ -186,8 +190,8 @@ def _tell(drifts: Sequence[Drift], progress: Progress) -> None:
 
 
 def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[str]:
-    """Takes the protection of what would go away; the answer is what was protected. The engine's error names the
-    first such resource only, as far as it got.
+    """Remove the protection of what would go away; return what was protected. The engine's error names the first such
+    resource only, as far as it got.
 
     Raises:
         KitError: the state can't be changed.
@@ -205,7 +209,7 @@ def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[s
 
 
 def destroy(pulumi: PulumiCli, progress: Progress, *, yes: bool, unprotect: bool, client: ClientOf = no_client) -> int:
-    """Destroys a stack, with what a killed engine had begun; the answer is the CLI's exit code.
+    """Destroy a stack, with what a killed engine had begun; return the CLI's exit code.
 
     Raises:
         KitError: something is protected and `unprotect` isn't given, or something pending can't be matched.

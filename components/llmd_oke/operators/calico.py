@@ -18,7 +18,7 @@ _WORKLOADS = frozenset({"DaemonSet", "Deployment"})
 
 
 class CalicoArgs(TypedDict):
-    """Where Calico's manifest is read from; its version and Oracle's changes come from the catalogue."""
+    """Source of Calico's manifest; its version and Oracle's changes come from the catalogue."""
 
     manifest_file: NotRequired[str | None]
     """Path of a manifest on this machine; the published one, held to its SHA-256, if left out."""

@@ -37,7 +37,7 @@ _COMING = "it is not established"
 
 
 class CrdsArgs(TypedDict):
-    """What the definitions are taken from."""
+    """Source of the definitions."""
 
     release: ReleaseRef
     """llm-d release of the catalogue."""
@@ -121,7 +121,9 @@ def _too_late(missing: Mapping[str, str], timeout_s: float, remedy: str) -> KitE
 
 
 async def _lack(client: "AsyncClient", name: str) -> str:
-    """Why a definition is not served yet, empty if it is. A cluster that doesn't answer (yet) is waited for too."""
+    """Explain why a definition is not served yet, empty if it is. A cluster that doesn't answer (yet) is waited for
+    too.
+    """
     import httpx2  # noqa: PLC0415
     from lightkube.core.exceptions import ApiError, ConfigError  # noqa: PLC0415
     from lightkube.resources.apiextensions_v1 import CustomResourceDefinition  # noqa: PLC0415
@@ -144,7 +146,7 @@ async def _lack(client: "AsyncClient", name: str) -> str:
 
 
 def _unheard(error: "httpx2.HTTPError") -> str:
-    """Why the cluster does not answer, where that may pass.
+    """Explain why the cluster does not answer, where that may pass.
 
     Raises:
         KitError: its certificate is not trusted, which no waiting changes.

@@ -48,14 +48,14 @@ class TolerationArgs(TypedDict):
 
 
 class CertManagerArgs(TypedDict):
-    """What cert-manager is told; its version and settings come from the catalogue."""
+    """Arguments of cert-manager; its version and settings come from the catalogue."""
 
     registry_mirror: NotRequired[RegistryMirrorArgs | None]
     """Private registry that chart and images are taken from; those that publish them if left out."""
 
 
 class NodeFeatureDiscoveryArgs(TypedDict):
-    """What Node Feature Discovery is told."""
+    """Arguments of Node Feature Discovery."""
 
     tolerations: NotRequired[list[TolerationArgs] | None]
     """Tolerations of the workers beside those of the AMD GPU operator's chart; GPU nodes' taints belong here."""
@@ -64,7 +64,7 @@ class NodeFeatureDiscoveryArgs(TypedDict):
 
 
 class AmdGpuOperatorArgs(TypedDict):
-    """What the AMD GPU operator is told."""
+    """Arguments of the AMD GPU operator."""
 
     node_selector: NotRequired[dict[str, str] | None]
     """Labels of the GPU nodes; what Node Feature Discovery finds (`feature.node.kubernetes.io/amd-gpu`) if left out."""
@@ -168,7 +168,7 @@ def device_config(
 def declare_release(
     parent: pulumi.Resource, name: str, operator: Operator, tolerations: list[Toleration]
 ) -> HelmRelease:
-    """Declares the namespace and, in it, the release; Helm waits until all of it is ready.
+    """Declare the namespace and, in it, the release; Helm waits until all of it is ready.
 
     The namespace is privileged: operators' pods reach into the node (devices, /sys, kubelet's sockets).
     """
@@ -238,7 +238,7 @@ def _map_at(tree: dict[str, Any], path: Iterable[str]) -> dict[str, Any]:
 
 
 class PrometheusStackArgs(TypedDict):
-    """What Prometheus' chart is told; its version and settings come from the catalogue."""
+    """Arguments of Prometheus' chart; its version and settings come from the catalogue."""
 
     registry_mirror: NotRequired[RegistryMirrorArgs | None]
     """Private registry that chart and images are taken from; those that publish them if left out."""

@@ -25,7 +25,7 @@ class RepairedPoolArgs(TypedDict):
 
 
 class NodeRepairArgs(TypedDict):
-    """Whose nodes can be repaired."""
+    """Nodes that can be repaired."""
 
     pools: list[RepairedPoolArgs]
     """The pools."""

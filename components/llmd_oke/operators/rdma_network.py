@@ -5,6 +5,7 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 from llmd_base.errors import KitError
+from llmd_base.records import document
 
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.catalogue.operators import RdmaByFunctions
@@ -18,7 +19,7 @@ _SRIOV = "sriovnetwork.openshift.io/v1"
 
 
 class RdmaNetworkArgs(TypedDict):
-    """What the RDMA network is made of."""
+    """Arguments of the RDMA network."""
 
     shapes: list[ShapeRef]
     """OCI shapes of the nodes, from the catalogue."""
@@ -82,7 +83,7 @@ def label_of(shape: Shape) -> str:
 
 
 def pool_config(shapes: list[Shape]) -> Manifest:
-    """How many of the shapes' nodes may be drained at a time while their virtual functions are made."""
+    """Return how many of the shapes' nodes may be drained at a time while their virtual functions are made."""
     facts = operators.rdma()
     names = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [shape.name for shape in shapes]}
     spec = {"maxUnavailable": facts.pool_config.max_unavailable, "nodeSelector": {"matchExpressions": [names]}}
@@ -92,12 +93,12 @@ def pool_config(shapes: list[Shape]) -> Manifest:
 def ip_pool() -> Manifest:
     """The addresses of virtual functions."""
     pool = operators.rdma().ip_pool
-    spec = {"subnet": pool.subnet, "gateway": pool.gateway, "perNodeBlockSize": pool.per_node_block_size}
+    spec = document("subnet gateway", pool, perNodeBlockSize=pool.per_node_block_size)
     return _object("nv-ipam.nvidia.com/v1alpha1", "IPPool", pool.name, spec)
 
 
 def policy(shape: Shape) -> Manifest:
-    """Makes each RDMA port of a shape's nodes a virtual function.
+    """Make each RDMA port of a shape's nodes a virtual function.
 
     Raises:
         KitError: the catalogue doesn't know the shape's ports.
@@ -134,7 +135,7 @@ def network(shape: Shape) -> Manifest:
 
 
 def resource_name(shape: Shape, facts: RdmaByFunctions) -> str:
-    """What the device plug-in calls the functions, without its prefix.
+    """Return the name by which the device plug-in has the functions, without its prefix.
 
     Raises:
         KitError: pods ask for a resource that the device plug-in doesn't give out.

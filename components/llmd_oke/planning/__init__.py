@@ -1,18 +1,18 @@
-"""What a stack's config means: placement, memory, rollout, advice. Pure Python; gives a Plan or all that is wrong."""
+"""Placement, memory, rollout and advice that follow from a stack's config: a Plan, or all that is wrong. Pure
+Python.
+"""
 
-from llmd_oke.planning.plan import (
-    Advice,
+from llmd_oke.planning.model_plan import (
     Memory,
     ModelPlan,
     PlacedNode,
     PlacedServer,
-    Plan,
     PlannedPool,
     RolePlan,
     Rollout,
     UnitPlan,
-    merge_advice,
 )
+from llmd_oke.planning.plan import Advice, Plan, merge_advice
 from llmd_oke.planning.planner import plan, plan_object, plan_stack_file
 
 __all__ = [

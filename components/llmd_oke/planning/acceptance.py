@@ -1,8 +1,9 @@
-"""What nodes of GPU pools must show before they serve: checks, limits, and how many of them the models need."""
+"""Checks and limits that nodes of GPU pools must pass before they serve, and how many such nodes the models need."""
 
 from collections.abc import Iterator, Sequence
 
 from llmd_base.errors import Problem
+from llmd_base.records import record
 from llmd_pods.acceptance import CheckName, NodeRequirements
 
 from llmd_oke import catalogue
@@ -11,8 +12,8 @@ from llmd_oke.catalogue.benchmarks import acceptance as facts
 from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.config import StackConfig
 from llmd_oke.config.stack import AcceptanceConfig
-from llmd_oke.planning.plan import PlacedNode, PlannedPool, PoolAcceptance
-from llmd_oke.records import record
+from llmd_oke.planning.model_plan import PlacedNode, PlannedPool
+from llmd_oke.planning.plan import PoolAcceptance
 
 GID_VARIABLE = "UCX_IB_GID_INDEX"
 TESTED_GPUS = "amd.com/gpu"
@@ -45,7 +46,7 @@ def pool_acceptance(
 
 
 def _checks(settings: AcceptanceConfig, shape: Shape, *, rdma: bool) -> tuple[CheckName, ...]:
-    """Without RDMA there is nothing between nodes to measure, and without a threshold nothing to judge."""
+    """Leave out checks between nodes where there is no RDMA, and those without a threshold."""
     left_out = (
         set[CheckName]() if rdma and shape.rdma.virtual_functions else {"rdma", "locality", "links", "all-reduce"}
     )
@@ -90,7 +91,7 @@ def _disk_folder(config: StackConfig, pool: PlannedPool) -> str | None:
 
 
 def line_rate_gb_per_s(shape: Shape) -> float:
-    """What one port carries at most (bound), in GB (10^9 bytes) per second."""
+    """Return the most that one RDMA port carries (bound), in GB (10^9 bytes) per second."""
     return shape.rdma.port_gbit_per_s / 8
 
 

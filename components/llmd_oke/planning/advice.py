@@ -1,4 +1,4 @@
-"""What can be deployed but may not pay. Advice never refuses."""
+"""Advice on what can be deployed but may not pay. Advice never refuses."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,11 +12,12 @@ from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_advice
 from llmd_oke.planning.gateway import gateway_advice
+from llmd_oke.planning.model_plan import ModelPlan, PlacedServer
 from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
 from llmd_oke.planning.network_policies import network_policy_advice
 from llmd_oke.planning.placement import place
-from llmd_oke.planning.plan import Advice, ModelPlan, PlacedServer, Plan
+from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, kernel_faults
 from llmd_oke.planning.releases import release_advice
 from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
@@ -163,7 +164,7 @@ def _cycling(plan: Plan) -> Iterator[Advice]:
 
 
 def _without_rdma(plan: Plan) -> Iterator[Advice]:
-    """What handing KV cache over takes where there is no RDMA network, by figures of other machines."""
+    """Forecast how long handing KV cache over takes where there is no RDMA network, by figures of other machines."""
     known = without_rdma()
     for model in plan.models if not plan.rdma else ():
         if model.topology.disaggregated:
@@ -216,8 +217,8 @@ def _use_of_idle_nodes(plan: Plan) -> str:
 
 
 def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
-    """How many further units of a model find room beside everything else, on the nodes that are there at first, and
-    how many nodes then are idle.
+    """Count how many further units of a model find room beside everything else on the nodes that are there at first,
+    and how many nodes are idle then.
     """
     at_first = plan.nodes_at_first
     free = sum(node.free_gpus for node in at_first)
@@ -282,7 +283,9 @@ def _disaggregation(model: ModelPlan, path: str) -> Iterable[Advice]:
 
 
 def _aggregation(model: ModelPlan, path: str) -> Iterator[Advice]:
-    """Where sources say that P/D pays: large models with sparse experts, long prompts, several servers."""
+    """Advise P/D where sources say that it pays: for large models with sparse experts, long prompts, several
+    servers.
+    """
     facts, workload = model.model, model.workload
     large = facts.parameters.total_billions > LARGE_MODEL_BILLIONS and facts.architecture.experts is not None
     servers = sum(role.replicas for unit in model.units for role in unit.roles)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from llmd_base.errors import KitError, Problem
+from llmd_base.records import record
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
@@ -21,6 +22,7 @@ from llmd_oke.planning.gpu_stack import (
     virtual_functions_owner,
 )
 from llmd_oke.planning.iam import iam_problems
+from llmd_oke.planning.model_plan import PlacedNode, PlacedServer, PlannedPool
 from llmd_oke.planning.models import PlannedModel, answer_changes, other_problems, room_problems, topology_problems
 from llmd_oke.planning.monitoring import monitoring_problems, tracing_problems
 from llmd_oke.planning.network import network_problems
@@ -34,12 +36,10 @@ from llmd_oke.planning.placement import (
     servers,
     unit_names,
 )
-from llmd_oke.planning.plan import PlacedNode, PlacedServer, PlannedPool
 from llmd_oke.planning.pools import availability_domain_problems, node_scaling_problems, pool_problems
 from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.storage import pod_disk_gib, pod_disk_problems, storage_problems
 from llmd_oke.planning.tags import tag_problems
-from llmd_oke.records import record
 
 
 def problems(config: StackConfig) -> list[Problem]:
@@ -84,7 +84,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
 
 
 def layer_problems(config: StackConfig) -> Iterator[Problem]:
-    """What doesn't go together with the layer."""
+    """Find keys that don't go together with the stack's layer."""
     cluster = config.cluster
     if config.layer == "serving":
         if isinstance(cluster, CreateCluster):
@@ -112,7 +112,7 @@ def layer_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _kubeconfig(text: str) -> Iterator[Problem]:
-    """Its text is never shown: it may hold credentials."""
+    """Find what is wrong with a kubeconfig. Its text is never shown, for it may hold credentials."""
     path, accepted = "cluster.lookupResults.kubeconfig", "the kubeconfig that OKE gives for the cluster, as text"
     try:
         user = read_kubeconfig(text).user
@@ -173,7 +173,9 @@ def _floor(context: PlannedModel) -> float | None:
 
 
 def _evaluation_problems(config: StackConfig) -> Iterator[Problem]:
-    """What changes answers is evaluated by the benchmark of each update, and by no lower floor than the kit's."""
+    """Require that settings that change answers are evaluated by each update's benchmark, by no lower floor than the
+    kit's.
+    """
     for context in model_contexts(config).values() if config.layer != "cluster" else ():
         change = next(answer_changes(context), None)
         if change is None:
@@ -230,7 +232,7 @@ def _shapes(config: StackConfig) -> Iterator[Problem]:
 
 
 def _capacity(config: StackConfig, models: Sequence[ModelConfig]) -> Iterator[Problem]:
-    """Whether the nodes have room for all servers, and a network for those that hand over KV cache."""
+    """Find servers that the nodes have no room for, and units that hand KV cache over without a network."""
     known_pools = pools(config)
     if len(known_pools) < len(config.gpu_pools) or len({pool.shape.name for pool in known_pools}) > 1:
         return

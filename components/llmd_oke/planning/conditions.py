@@ -1,4 +1,4 @@
-"""What the vLLM servers of a stack are started with, as far as times depend on it."""
+"""Conditions under which the vLLM servers of a stack run, as far as times depend on them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,18 +13,19 @@ from llmd_oke.catalogue.server_settings import ServerSettings, reduced, server_s
 from llmd_oke.config import Role
 from llmd_oke.config.engine import Engine
 from llmd_oke.config.stack import QuickReduceFormat
-from llmd_oke.planning.plan import ModelPlan, Plan
+from llmd_oke.planning.model_plan import ModelPlan
+from llmd_oke.planning.plan import Plan
 from llmd_oke.values import Entry
 
 
 class DeployedConditions(Entry):
-    """What servers of several GPUs are started with: those that hand KV caches over, and those that do both."""
+    """Conditions of servers of several GPUs: of those that hand KV caches over, and of aggregated ones."""
 
     handing_over: Conditions = UNKNOWN_CONDITIONS
     aggregated: Conditions = UNKNOWN_CONDITIONS
 
     def of(self, topology: str | None) -> Conditions:
-        """Those of a topology in short form; of servers that hand KV caches over where there is none."""
+        """Return the conditions of a topology in short form; without one, of servers that hand KV caches over."""
         own = self.aggregated if topology is not None and topology.startswith("agg-") else self.handing_over
         sizes = [int(size) for size in re.findall(r"tp(\d+)", topology or "")]
         if own.quick_reduce is None or not sizes:
@@ -37,7 +38,7 @@ VLLM_DEFAULTS = DeployedConditions()
 
 
 def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine) -> DeployedConditions:
-    """What servers with these settings are started with, whatever their topology is."""
+    """Return the conditions of servers with these settings, whatever their topology is."""
 
     def of_role(role: Role) -> Conditions:
         return _conditions(release, [server_settings(release, model, engine, role, 2, rdma=False)])
@@ -46,7 +47,7 @@ def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine)
 
 
 def planned_conditions(plan: Plan, model: ModelPlan) -> Conditions:
-    """What the servers of a planned model are started with."""
+    """Return the conditions of a planned model's servers."""
     return _conditions(plan.release, [role.settings for role in model.units[0].roles])
 
 
@@ -69,7 +70,7 @@ def bound_models(plan: Plan) -> tuple[str, ...]:
 
 
 def forecast_differences(plan: Plan) -> Mapping[str, Sequence[str]]:
-    """By model, how its servers differ from those that the kit's latency figures were measured of."""
+    """Return, by model, how its servers differ from those that the kit's latency figures were measured of."""
     by_model: dict[str, list[str]] = {}
     for model in plan.models:
         figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None

@@ -4,6 +4,7 @@ which are Oracle's matter."""
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from llmd_pods.acceptance import NAMESPACE as ACCEPTANCE_NAMESPACE
 from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import Release, operators, release, release_names
@@ -37,8 +38,8 @@ class UsedImage:
 
 @dataclass(frozen=True)
 class Copy:
-    """What is to be copied into a private registry: an image, a chart of a registry, or the `archive` of a chart of a
-    repository, None of others. `destination` has the digest of `source`, except where an archive becomes one.
+    """One copy into a private registry: of an image, of a chart of a registry, or of the `archive` of a chart of a
+    repository (None for others). `destination` has the digest of `source`, except where an archive becomes one.
     """
 
     source: ContainerImage
@@ -60,8 +61,8 @@ def pulled_images(plan: Plan) -> tuple[UsedImage, ...]:
 
 
 def copies(plan: Plan, mirror: MirrorRegistry) -> tuple[Copy, ...]:
-    """What must be in a private registry before a stack pulls from it, with the Jobs of benchmarks and evaluations;
-    what is there already needs no copy.
+    """Return what a private registry must have before a stack pulls from it, with the Jobs of benchmarks and
+    evaluations; what is there already needs no copy.
     """
     sources = {used.image.reference: used.image for used in (*images_of(plan), *_of_commands(plan))}
     of_images = [Copy(image, mirror.copy_of(image)) for _, image in sorted(sources.items())]
@@ -95,7 +96,7 @@ def chart_archives(plan: Plan) -> tuple[operators.HelmChart, ...]:
 
 
 def not_mirrored(plan: Plan) -> Iterator[str]:
-    """What of a stack a private registry has no say in, in words."""
+    """Describe the parts of a stack that a private registry has no say in."""
     if plan.created is not None:
         yield "OKE's control plane, node software and add-ons come from Oracle's own registries"
     if plan.gateway is not None:
@@ -103,7 +104,9 @@ def not_mirrored(plan: Plan) -> Iterator[str]:
 
 
 def registry_advice(plan: Plan) -> Iterator[Advice]:
-    """What a private registry needs or leaves out; without one, pulls that may meet a public registry's limit."""
+    """Advise on what a private registry needs or leaves out; without one, on pulls that may meet a public registry's
+    limit.
+    """
     mirror = plan.registry_mirror
     if mirror is None:
         yield from _pull_limit_advice(plan)
@@ -119,7 +122,7 @@ def registry_advice(plan: Plan) -> Iterator[Advice]:
     if mirror.pull_secret is not None:
         namespaces = [operators.operator(name).namespace for name in operators_of(plan)]
         namespaces += ["kube-system"] if plan.created is not None else []  # gates
-        namespaces += ["llmd-oke-acceptance"] if any(pool.in_update for pool in plan.acceptance) else []
+        namespaces += [ACCEPTANCE_NAMESPACE] if any(pool.in_update for pool in plan.acceptance) else []
         namespaces += [plan.namespace] if plan.layer != "cluster" else []
         text = f"pods wait until the Secret {mirror.pull_secret} is in {', '.join(dict.fromkeys(namespaces))}"
         yield Advice("registryMirror.pullSecret", text)
@@ -142,7 +145,7 @@ def _pull_limit_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def unchecked_archives_sentence(charts: tuple[operators.HelmChart, ...]) -> str | None:
-    """What to say of charts whose archive is held to no checksum; None where there is none."""
+    """Describe charts whose archive is held to no checksum; None where there is none."""
     unknown = [
         f"{chart.reference} {chart.version} of {chart.repository} ({chart.reason})"
         for chart in charts
@@ -154,7 +157,7 @@ def unchecked_archives_sentence(charts: tuple[operators.HelmChart, ...]) -> str 
 
 
 def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
-    """What to say of images without a digest; None where all have one."""
+    """Describe images without a digest; None where all have one."""
     unpinned = [used for used in images if used.image.digest is None]
     if not unpinned:
         return None

@@ -1,4 +1,4 @@
-"""What is to be copied into a private registry, as plain text, as commands of `crane` and Helm, or for skopeo."""
+"""Lists of what is to be copied into a private registry: plain text, commands of `crane` and Helm, or skopeo's YAML."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from llmd_oke.planning.container_images import Copy
 
 
 class CopyForm(StrEnum):
-    """How a list is written."""
+    """Form of a list of copies."""
 
     PLAIN = "plain"
     CRANE = "crane"
@@ -61,8 +61,8 @@ def _commands(copy: Copy) -> str:
 
 
 def _skopeo(copies: Sequence[Copy], prefix: str) -> str:
-    """By tag, as skopeo takes a list; `preflight` says whether the digests are the lock's. Charts of repositories are
-    no images, and come as comments.
+    """Write skopeo's list, by tag; `preflight` compares the digests with the lock. Charts of repositories are no
+    images, and come as comments.
     """
     registries: dict[str, dict[str, dict[str, list[str]]]] = {}
     for copy in copies:

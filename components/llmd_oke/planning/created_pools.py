@@ -1,12 +1,13 @@
 """The pools of a created cluster with everything that the stack file leaves out decided."""
 
+from llmd_base.records import record
+
 from llmd_oke.catalogue.cluster import eviction
 from llmd_oke.config import CreateCluster, FileStorage, GpuPoolConfig, StackConfig, SystemPoolConfig
+from llmd_oke.planning.cluster_plan import CpuPoolPlan, GpuPoolPlan, NodesPlan
 from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.planning.network import max_pods_of
-from llmd_oke.planning.plan import CpuPoolPlan, GpuPoolPlan, NodesPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, planned_cycling
-from llmd_oke.records import record
 
 DECIDED = frozenset({"image", "scaling", "ready_timeout_minutes"})
 """What the stack file says of a pool that components know under other names: which image, who decides its size, and how
@@ -55,6 +56,6 @@ def planned_cpu_pool(cluster: CreateCluster, pool: SystemPoolConfig) -> CpuPoolP
 
 
 def _options(pool: GpuPoolConfig | SystemPoolConfig, kind: type[NodesPlan]) -> dict[str, object]:
-    """What a pool's component takes as the stack file says it."""
+    """Return the options of a pool's component that the stack file gives as they are."""
     decided = DECIDED | kind.__dataclass_fields__.keys()
     return {name: getattr(pool, name) for name in type(pool).model_fields if name not in decided}

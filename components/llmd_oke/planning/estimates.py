@@ -1,4 +1,4 @@
-"""What a stack costs by the hour at list price, and how long it takes from `up` to the first token."""
+"""Cost of a stack by the hour at list price, and time from `up` to the first token."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Costs:
 
 
 def costs(plan: Plan) -> Costs:
-    """What a plan costs: GPU nodes in any case, the rest where the stack creates it."""
+    """Return the costs of a plan: of GPU nodes in any case, of the rest where the stack creates it."""
     facts = prices()
     parts = [Cost(f"{pool.name}: {pool.size} x {pool.shape.name}", pool.price_usd_per_hour) for pool in plan.pools]
     created = plan.config.created_cluster is not None
@@ -68,7 +68,7 @@ def _cpu_pools(plan: Plan) -> Iterator[Cost]:
 
 
 def _boot_volumes(plan: Plan) -> Cost:
-    """Those of all nodes that the stack creates."""
+    """Return the cost of the boot volumes of all nodes that the stack creates."""
     facts = prices()
     volumes = [(pool.size * pool.boot_volume_gib, None) for pool in (plan.config.system_pool, *plan.config.cpu_pools)]
     volumes += [
@@ -98,12 +98,12 @@ class BringUp:
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the end of the last leg."""
+        """Seconds from the beginning to the end of the last leg."""
         return max(self._ends().values(), default=0.0)
 
     @property
     def starts(self) -> dict[str, float]:
-        """When each leg begins, in seconds, by name."""
+        """Second at which each leg begins, by name."""
         ends = self._ends()
         return {leg.name: ends[leg.name] - leg.seconds for leg in self.legs}
 

@@ -3,15 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from llmd_base.errors import Problem
+from llmd_base.records import record
 
 from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, ModelConfig, StackConfig
 from llmd_oke.config.front_door import ClientLimit, FrontDoorConfig, Limits
 from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_THREADS, unit_names
-from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan, ModelPlan
-from llmd_oke.records import record
+from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
 
 NAME = "front-door"
 """Name of its objects in the cluster."""
@@ -36,7 +37,6 @@ def front_door(config: StackConfig) -> FrontDoorPlan | None:
 
 
 def _client_limits(own: Limits | ClientLimit, served: Mapping[str, str]) -> ClientLimitsPlan:
-    """What one of the Envoys allows a client, or each of them."""
     models = None if own.models is None else tuple(dict.fromkeys(served[name] for name in own.models if name in served))
     return ClientLimitsPlan(
         _share(own.requests_per_minute), _share(own.tokens_per_minute), _share(own.concurrent_requests), models
@@ -91,7 +91,9 @@ def _name_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Probl
 
 
 def _access_problems(door: FrontDoorConfig, *, enforced: bool) -> Iterator[Problem]:
-    """A certificate is for a name; keys travel encrypted; the internet has neither plain nor free access."""
+    """Require a host where there is a certificate, encryption where keys travel, and a way to sign in on the
+    internet.
+    """
     if door.tls is not None and door.host is None:
         yield Problem(f"{_PATH}.host", None, "the name that the certificate is for", "the key is missing")
     outside = door.exposure != "cluster"
@@ -112,7 +114,7 @@ def _access_problems(door: FrontDoorConfig, *, enforced: bool) -> Iterator[Probl
 
 
 def cache_isolation_advice(door: FrontDoorPlan | None) -> Iterator[Advice]:
-    """What it costs that clients don't share prefix cache, or what sharing tells of them."""
+    """Advise on the cost of prefix caches that clients don't share, or on what sharing tells of them."""
     if door is None or door.authentication is None:
         return
     if door.cache_isolation == "client":
@@ -189,7 +191,9 @@ def _share_problems(path: str, limits: Limits | ClientLimit) -> Iterator[Problem
 
 
 def _load_balancer_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:
-    """Where a public load balancer goes must be known; OKE takes the subnet of internal ones where nothing is said."""
+    """Require to know where a public load balancer goes; OKE takes the subnet of internal ones where nothing
+    is said.
+    """
     balancer, path = door.load_balancer, f"{_PATH}.loadBalancer"
     if door.exposure == "cluster":
         if balancer.subnet_id is not None or balancer.security_group_ids:

@@ -46,7 +46,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class FrontDoorSecrets:
-    """What the front door needs; None where the stack has no use for it. `keys` are those of clients by their names,
+    """Secrets of a front door; None where the stack has no use for one. `keys` are those of clients by their names,
     `key_set` is a JSON Web Key Set, and `cache_secret` what salts of clients are made of.
     """
 
@@ -126,8 +126,9 @@ def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Prob
 
 
 def _chance_bits(key: str) -> float:
-    """At most so many bits of a key are by chance: characters that go on with a count, or with what was there before,
-    are none."""
+    """Bound how many bits of a key are by chance: characters that go on with a count, or with what was there before,
+    are none.
+    """
     each = math.log2(len(set(key)))
     counted = 0
     for i in range(len(key)):
@@ -159,7 +160,7 @@ def certificate_problems(
     now: datetime | None = None,
     names: tuple[str, str] = ("chain", "key"),
 ) -> Iterator[Problem]:
-    """What is wrong with a certificate for hosts.
+    """Find what is wrong with a certificate for hosts.
 
     Args:
         pair: certificates, the host's own first, and their private key, as PEM, by `names`.
@@ -221,5 +222,5 @@ def _host_names(certificate: x509.Certificate) -> set[str]:
 
 
 def _covers(names: Collection[str], host: str) -> bool:
-    """Whether a certificate is for a host: by its name, or with `*` for the first label."""
+    """Tell whether a certificate is for a host: by its name, or with `*` for the first label."""
     return host in names or f"*.{host.partition('.')[2]}" in names

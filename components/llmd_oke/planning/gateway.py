@@ -86,7 +86,7 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _checks(provider: GatewayProvider, *, created: bool) -> bool:
-    """Whether a Gateway refuses what isn't a client's to say."""
+    """Tell whether a Gateway refuses what isn't a client's to say."""
     return bool(provider.route_policies) or (created and bool(provider.gateway_policies))
 
 
@@ -109,7 +109,7 @@ def _listener_problems(created: CreatedGateway) -> Iterator[Problem]:
 
 
 def _route_problems(behind: dict[int, ModelConfig]) -> Iterator[Problem]:
-    """Of two routes for the same requests a Gateway takes the older one, so that a model would get none."""
+    """Find two routes for the same requests: a Gateway takes the older one, so that a model would get none."""
     first: dict[tuple[object, ...], int] = {}
     for i, model in behind.items():
         route = model.router.route
@@ -135,7 +135,7 @@ def _repetitions(path: str, route: Route) -> Iterator[Problem]:
 
 
 def provider_limit_problems(config: StackConfig) -> Iterator[Problem]:
-    """What the provider of a Gateway can't do. In rehearsals another one runs, which can."""
+    """Find settings that the provider of a Gateway doesn't support. In rehearsals another one runs, which does."""
     provider = gateway_provider(config.gateway.provider) if config.gateway else None
     most = provider.pools_per_route if provider else None
     if provider is None or most is None:
@@ -167,7 +167,7 @@ def _silence_advice(plan: Plan, door: GatewayPlan) -> Iterator[Advice]:
 
 
 def gateway_advice(plan: Plan) -> Iterator[Advice]:
-    """What must be there beside the stack, and what a Gateway doesn't hold off."""
+    """Advise on what must be there beside the stack, and on what a Gateway doesn't hold off."""
     door = plan.gateway
     if door is None:
         return

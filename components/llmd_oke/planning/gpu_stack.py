@@ -1,4 +1,5 @@
-"""Who gives a stack's nodes their GPUs and RDMA network, with the add-ons, labels and taints that this takes.
+"""Operators and add-ons that give a stack's nodes their GPUs and RDMA network, with the labels and taints that they
+take.
 
 Each piece of software has one owner: OKE, this kit, or whoever made an existing cluster.
 """
@@ -6,6 +7,7 @@ Each piece of software has one owner: OKE, this kit, or whoever made an existing
 from collections.abc import Iterator, Mapping, Sequence
 
 from llmd_base.errors import Problem
+from llmd_base.records import document
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
@@ -15,7 +17,7 @@ from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.pools import Taint
 from llmd_oke.config.stack import GpuStack
-from llmd_oke.planning.plan import GpuStackPlan
+from llmd_oke.planning.cluster_plan import GpuStackPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaled_pools
 
 PRESENT: GpuStack = "present"
@@ -23,7 +25,9 @@ FOR_CREATED_CLUSTERS: GpuStack = "helm-operator"
 
 
 def gpu_stack(config: StackConfig) -> GpuStackPlan:
-    """What a stack's choices of `gpuStack` and `rdma` need; nothing where the cluster is there already."""
+    """Plan the GPU stack for a stack's choices of `gpuStack` and `rdma`; it is empty where the cluster is there
+    already.
+    """
     kind = gpu_stack_kind(config)
     if kind == PRESENT:
         return GpuStackPlan(kind)
@@ -53,13 +57,13 @@ def gpu_stack_kind(config: StackConfig) -> GpuStack:
 
 
 def virtual_functions_owner(config: StackConfig) -> str | None:
-    """Whose names virtual functions have, where not the kit's own."""
+    """Return the prefix of the names of virtual functions, where it is not the kit's own."""
     return config.cluster.virtual_functions if isinstance(config.cluster, ExistingCluster) else None
 
 
 def tolerations(taints: tuple[Taint, ...]) -> list[dict[str, str]]:
     """The tolerations of taints, one by one."""
-    return [{"key": t.key, "operator": "Equal", "value": t.value, "effect": t.effect} for t in taints]
+    return [document("key operator value effect", taint, operator="Equal") for taint in taints]
 
 
 def add_ons(config: StackConfig, cluster: CreateCluster) -> list[AddOn]:
@@ -161,7 +165,8 @@ def _virtual_functions(config: StackConfig, *, created: bool) -> Iterator[Proble
 
 
 def _gpu_selector(components: tuple[str, ...], shapes: list[Shape]) -> dict[str, str]:
-    """By what was found in the node where the kit's own discovery looks; otherwise by the shape, which is certain.
+    """Select GPU nodes by what the kit's own discovery found in them, where it runs; otherwise by the shape, which is
+    certain.
 
     Nodes of several shapes are found by the labels that all of them have.
     """

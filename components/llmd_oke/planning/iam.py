@@ -1,4 +1,4 @@
-"""What a created cluster's parts must be allowed to do by the stack's choices, and the policy statements for it."""
+"""Rights that a created cluster's parts need by the stack's choices, and the policy statements for them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,23 @@ from string import Template
 from typing import get_args
 
 from llmd_base.errors import KitError, Problem
+from llmd_base.records import record
 
 from llmd_oke.catalogue import cluster as facts
 from llmd_oke.catalogue.cluster import Group, IamStatement, Need, Phase, Scope
 from llmd_oke.config import CreateCluster, Lustre, StackConfig
 from llmd_oke.config.gateway import CreatedGateway
+from llmd_oke.planning.cluster_plan import IamNeeds, IamPlan, NodeTag
 from llmd_oke.planning.network import ocids
-from llmd_oke.planning.plan import IamNeeds, IamPlan, NodeTag
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, autoscaled_pools
 from llmd_oke.planning.tags import planned_tags, unique_name
-from llmd_oke.records import record
 
 
 @dataclass(frozen=True)
 class Variables:
-    """What fills in statements: OCIDs, how policies name the dynamic groups, and OCIDs to repeat statements for."""
+    """Values that fill in statements: OCIDs, names of the dynamic groups in policies, and OCIDs to repeat statements
+    for.
+    """
 
     values: Mapping[str, str]
     groups: Mapping[Group, str]
@@ -28,7 +30,7 @@ class Variables:
 
 
 def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
-    """What the choices of a stack need; nothing where an administrator grants it."""
+    """Return the rights that a stack's choices need; none where an administrator grants them."""
     if not cluster.iam.create:
         return IamNeeds((), ())
     pools = [pool for pool in config.gpu_pools if pool.pool_id is None]
@@ -90,7 +92,7 @@ def planned_iam(config: StackConfig, cluster: CreateCluster) -> IamPlan:
 
 
 def _has_load_balancer(config: StackConfig) -> bool:
-    """Whether a front door or a Gateway of the stack has a load balancer with security groups."""
+    """Tell whether a front door or a Gateway of the stack has a load balancer with security groups."""
     door = config.front_door is not None and config.front_door.exposure != "cluster"
     return door or (isinstance(config.gateway, CreatedGateway) and config.gateway.exposure != "cluster")
 
@@ -115,7 +117,9 @@ def groups_of(needs: Iterable[Need]) -> list[Group]:
 
 
 def matching_rule(group: Group, compartment_id: str, node_tag: tuple[str, str] | None = None) -> str:
-    """Who is in a dynamic group; `node_tag` is a defined tag of nodes, by `Namespace.Key`, and its value."""
+    """Return the matching rule of a dynamic group; `node_tag` is a defined tag of nodes, by `Namespace.Key`, and its
+    value.
+    """
     rules = facts.policies().groups[group]
     if node_tag is None or rules.tagged_rule is None:
         return Template(rules.matching_rule).substitute(compartment_id=compartment_id)
@@ -124,7 +128,7 @@ def matching_rule(group: Group, compartment_id: str, node_tag: tuple[str, str] |
 
 
 def iam_problems(config: StackConfig) -> Iterator[Problem]:
-    """What is wrong with groups and policies, where this stack creates the cluster."""
+    """Find what is wrong with groups and policies, where this stack creates the cluster."""
     cluster = config.created_cluster
     if cluster is None:
         return

@@ -1,4 +1,4 @@
-"""What a model's config must satisfy: its servers, memory, arguments and scaling, each alone and among all others."""
+"""Requirements on a model's config: on its servers, memory, arguments and scaling, alone and among all others."""
 
 import math
 import re
@@ -26,8 +26,9 @@ from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
 from llmd_oke.config.engine import engine_settings, flag_of, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
+from llmd_oke.planning.model_plan import AnswerChange, Memory, ModelPlan, PlacedNode
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
-from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, PlacedNode
+from llmd_oke.planning.plan import Advice
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
 from llmd_oke.values import VALUES
 
@@ -102,7 +103,7 @@ def memory(
 
 
 def topology_problems(context: PlannedModel) -> Iterator[Problem]:
-    """What is wrong with the servers of one model."""
+    """Find what is wrong with the servers of one model."""
     yield from _roles(context)
     for role in context.model.topology.servers():
         parallelism = list(_parallelism(context, role))
@@ -111,7 +112,7 @@ def topology_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def other_problems(context: PlannedModel) -> Iterator[Problem]:
-    """What is wrong with one model beside its servers."""
+    """Find what is wrong with one model beside its servers."""
     yield from _lengths(context)
     yield from _later_settings(context)
     if context.model.router.mode == "none" and context.model.topology.disaggregated:
@@ -127,7 +128,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def scaling_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
-    """What is wrong with the limits and thresholds of one model."""
+    """Find what is wrong with the limits and thresholds of one model."""
     scaled = model.scaling.servers() if model.scaling else {}
     if model.scaling and not scaled:
         yield Problem(f"{path}.scaling", None, " or ".join(model.topology.servers()), "it names no role to scale")
@@ -136,7 +137,7 @@ def scaling_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
 
 
 def room_problems(config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[PlacedNode]) -> Iterator[Problem]:
-    """Where the nodes have room for what the models start with but not for the most that they may have.
+    """Find models that the nodes have room for at first but not at the most servers that they may have.
 
     Each role that could be smaller is named, with the most that fits beside all others at their most.
     """
@@ -149,7 +150,7 @@ def room_problems(config: StackConfig, models: Sequence[ModelConfig], nodes: Seq
 
 
 def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Iterator[Advice]:
-    """What can be scaled but may not pay, and thresholds that the servers of the topology don't reach."""
+    """Advise on scaling that may not pay, and on thresholds that the servers of the topology don't reach."""
     if model.scaling is None:
         return
     scaled = model.scaling.servers()
@@ -165,7 +166,7 @@ def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Itera
 
 
 def answer_changes(context: PlannedModel) -> Iterator[AnswerChange]:
-    """What of a stack has a model answer in a way that nobody has evaluated; nothing for what only moves data."""
+    """Find settings by which a model answers in a way that nobody has evaluated; none of those that only move data."""
     base, release = catalogue.release(context.stack.release), used_release(context.stack)
     if base is None or release is None:
         return
@@ -174,7 +175,7 @@ def answer_changes(context: PlannedModel) -> Iterator[AnswerChange]:
 
 
 def kv_cache_settings(release: catalogue.Release, context: PlannedModel) -> KvCacheSettings:
-    """What a model's servers are started with for their KV cache."""
+    """Return the KV cache settings that a model's servers are started with."""
     hands_over = context.model.topology.disaggregated
     return release.vllm.kv_cache_settings(context.facts, context.model.engine, hands_over=hands_over)
 
@@ -190,7 +191,7 @@ def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
 
 
 def fitting_sizes(context: PlannedModel, role: Role) -> list[int]:
-    """Those of the possible sizes whose memory holds at least one sequence of full length."""
+    """Return the possible sizes whose memory holds at least one sequence of full length."""
     return [size for size in possible_sizes(context, role) if context.memory(size).sequences(context.max_model_len)]
 
 
@@ -233,7 +234,7 @@ def _blocks_allow(context: PlannedModel, size: int) -> bool:
 
 
 def _split_blocks(context: PlannedModel, size: int) -> str:
-    """Why a size is refused that would split blocks (vllm issue 17569)."""
+    """Explain the refusal of a size that would split blocks (vllm issue 17569)."""
     experts = context.facts.architecture.experts is not None
     what, way = ("an expert", "; --enable-expert-parallel keeps experts whole") if experts else ("a layer", "")
     return (
@@ -260,7 +261,7 @@ def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
 
 
 def _room_needed(context: PlannedModel) -> str:
-    """What would hold a model and one sequence of full length that no server of a node holds."""
+    """Describe what would hold a model and one sequence of full length that no server of a node holds."""
     facts, shape, share = context.facts, context.shape, context.model.engine.gpu_memory_utilization
     sequence_gib = context.max_model_len * facts.kv_cache.bytes_per_token / BYTES_PER_GIB
     taken_gib = sequence_gib * key_value_copies(facts, shape.gpus) / shape.gpus + facts.activation_gib_per_gpu

@@ -1,20 +1,21 @@
-"""How a stack is watched: where its Prometheus is and what for, where traces of requests go, what of that can't be."""
+"""Monitoring of a stack: its Prometheus and what it is for, the target of traces, and what of that is impossible."""
 
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 from llmd_base.errors import Problem
+from llmd_base.records import record
 
 from llmd_oke.catalogue.monitoring import monitoring as facts
 from llmd_oke.catalogue.monitoring import watch
 from llmd_oke.catalogue.releases import Release, release_names
 from llmd_oke.catalogue.releases import release as known_release
 from llmd_oke.config import StackConfig
+from llmd_oke.planning.model_plan import PlannedPool
 from llmd_oke.planning.network import control_plane_cidrs
 from llmd_oke.planning.network_policies import network_policies
-from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, PlannedPool, TracingPlan
+from llmd_oke.planning.plan import Advice, MonitoringPlan, Plan, TracingPlan
 from llmd_oke.planning.releases import used_release
-from llmd_oke.records import record
 
 NODE_CHECKS = "/var/lib/node_exporter/textfile_collector"
 """Where nodes write what they find of themselves (`values/cloud-init/node-checks.sh.j2`)."""
@@ -24,7 +25,7 @@ OPERATOR = "kube-prometheus-stack"
 
 
 def monitoring(config: StackConfig, pools: Sequence[PlannedPool]) -> MonitoringPlan | None:
-    """How a stack with these pools is watched; None where it isn't."""
+    """Plan the monitoring of a stack with these pools; None where it isn't watched."""
     if config.monitoring == "none":
         return None
     return MonitoringPlan(
@@ -43,7 +44,9 @@ def monitoring(config: StackConfig, pools: Sequence[PlannedPool]) -> MonitoringP
 
 
 def monitoring_advice(plan: Plan) -> Iterator[Advice]:
-    """Which rules and panels there are not, because the release has no such metric, and what others' must read."""
+    """Advise on rules and panels that are missing because the release has no such metric, and on what others
+    must read.
+    """
     picker = plan.release.endpoint_picker.dialect
     if plan.monitoring is not None and (lacking := watch(picker.metrics).lacking):
         why = f"endpoint picker {picker.version} has no metric for it (values/endpoint-pickers)"
@@ -57,7 +60,7 @@ def monitoring_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def monitoring_problems(config: StackConfig) -> Iterator[Problem]:
-    """What doesn't go together with the layer, or with the other key."""
+    """Find settings that don't go together with the layer, or with each other."""
     mode = config.monitoring
     if mode == "install" and config.layer == "serving":
         why = "what all stacks of a cluster share belongs to the stack of its cluster layer"
@@ -85,7 +88,7 @@ def _namespace(url: str) -> str | None:
 
 
 def tracing(config: StackConfig) -> TracingPlan | None:
-    """Where traces go; None where nothing is traced."""
+    """Plan where traces go; None where nothing is traced."""
     asked = config.tracing
     return None if asked is None else record(TracingPlan, asked)
 

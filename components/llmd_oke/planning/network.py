@@ -8,6 +8,7 @@ from math import ceil
 from typing import Literal, cast, get_args
 
 from llmd_base.errors import Problem
+from llmd_base.records import record
 from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import cluster as facts
@@ -15,7 +16,6 @@ from llmd_oke.catalogue.cluster import Direction, GroupRole, GrowingSubnet, Outs
 from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig, SystemPoolConfig
 from llmd_oke.config.base import ConfigPart
 from llmd_oke.config.pools import MAX_PODS
-from llmd_oke.records import record
 
 SURGE = 0.25
 """Nodes that an update may add to a pool beside its size: OKE's own default of 25 % (oci-hpc-oke)."""
@@ -46,8 +46,8 @@ _CHOICES_OF_ROLES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class NetworkChoices:
-    """What decides which subnets, gateways, groups and rules a network has. Rows of the table of rules name its fields
-    (`needs`), and arguments of the component `Network` have the same names.
+    """Choices that decide which subnets, gateways, groups and rules a network has. Rows of the table of rules name its
+    fields (`needs`), and arguments of the component `Network` have the same names.
     """
 
     cni: str = "vcn-native"
@@ -67,7 +67,7 @@ class NetworkChoices:
 
     @property
     def flannel(self) -> bool:
-        """Whether pods are in an overlay instead of the VCN."""
+        """True if pods are in an overlay instead of the VCN."""
         return self.cni == "flannel"
 
     @property
@@ -97,7 +97,7 @@ class NetworkChoices:
 
     @property
     def nat(self) -> bool:
-        """Whether anything in a private subnet may open connections to the internet."""
+        """True if anything in a private subnet may open connections to the internet."""
         return self.worker_internet or self.operator or (self.pod_internet and not self.flannel)
 
 
@@ -240,8 +240,9 @@ def network_choices(config: StackConfig, cluster: CreateCluster) -> NetworkChoic
 
 
 def control_plane_cidrs(config: StackConfig) -> list[str] | None:
-    """Where the API server speaks to pods from: what the stack file says of a cluster that is there already; the
-    endpoint's subnet of a created one, where pods have addresses of the VCN. None where that can't be known beforehand.
+    """Return the addresses from which the API server speaks to pods: those that the stack file gives of a cluster that
+    is there already; the endpoint's subnet of a created one, where pods have addresses of the VCN. None where they
+    can't be known beforehand.
     """
     cluster = config.cluster
     if isinstance(cluster, ExistingCluster):
@@ -304,7 +305,7 @@ def pod_addresses(pools: Sequence[PoolSize]) -> int:
 
 
 def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[PoolSize]) -> Layout:
-    """Cuts a VCN into the subnets of these roles: those of fixed size in its first quarter, then those that grow."""
+    """Cut a VCN into the subnets of these roles: those of fixed size in its first quarter, then those that grow."""
     subnets: dict[SubnetRole, IPv4Network] = {}
     too_small: list[TooSmall] = []
     room = vcn.num_addresses // 4
@@ -375,7 +376,7 @@ def _rules(
 def _peers(
     named: GroupRole | Outside, groups: Collection[GroupRole], cidrs: Mapping[str, Sequence[str]]
 ) -> list[RulePeer]:
-    """What a row means by a peer: nothing where that is not there, several ranges for an allow list."""
+    """Resolve the peer of a row: none where it is not there, several ranges for an allow list."""
     if named == "oracle-services":
         return [RulePeer()]
     if named == "internet":
@@ -401,7 +402,7 @@ class _Range:
 
 
 def network_problems(config: StackConfig) -> Iterator[Problem]:
-    """What is wrong with the network, where this stack creates it."""
+    """Find what is wrong with the network, where this stack creates it."""
     cluster = config.created_cluster
     if cluster is None:
         return

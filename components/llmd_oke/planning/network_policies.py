@@ -1,4 +1,4 @@
-"""Whether NetworkPolicies are enforced, and what they don't keep away."""
+"""NetworkPolicies of a stack: the engine that enforces them, and what they don't keep away."""
 
 from collections.abc import Iterator
 from ipaddress import IPv4Network
@@ -13,12 +13,12 @@ _PATH = "networkPolicies"
 
 
 def network_policies(config: StackConfig) -> NetworkPolicies:
-    """What enforces policies and what they open; nothing enforces them where the stack file doesn't say."""
+    """Return the engine that enforces policies and what they open; none where the stack file doesn't name one."""
     return config.network_policies or NetworkPolicies()
 
 
 def network_policy_problems(config: StackConfig) -> Iterator[Problem]:
-    """What doesn't go together with the cluster, and blocks that are none."""
+    """Find settings that don't go together with the cluster, and blocks that are none."""
     chosen, cluster = network_policies(config), config.created_cluster
     path = f"{_PATH}.engine"
     if chosen.engine == "calico" and cluster is None:
@@ -40,9 +40,9 @@ def network_policy_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def network_policy_advice(plan: Plan) -> Iterator[Advice]:
-    """What policies don't keep away. OKE's plug-ins enforce none by themselves, neither VCN-native nor flannel (Oracle,
-    "Pod Networking" and "Installing Calico and Setting Up Network Policies"), and virtual functions of the RDMA network
-    are beside the interface that an engine watches.
+    """Advise on what policies don't keep away. OKE's plug-ins enforce none by themselves, neither VCN-native nor
+    flannel (Oracle, "Pod Networking" and "Installing Calico and Setting Up Network Policies"), and virtual functions of
+    the RDMA network are beside the interface that an engine watches.
     """
     if plan.config.layer == "cluster":
         return

@@ -1,4 +1,4 @@
-"""What the identities of continuous integration must be allowed to do in OCI by the choices of a stack."""
+"""Rights in OCI that the identities of continuous integration need by the choices of a stack."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from string import Template
@@ -29,7 +29,6 @@ def pipeline_statements(identity: PipelineIdentity, config: StackConfig, group: 
 
 
 def _features(config: StackConfig, cluster: CreateCluster) -> Mapping[StackFeature, Sequence[Values]]:
-    """What a stack uses, each with the values that its statements are repeated for."""
     iam, own, tags = cluster.iam, cluster.compartment_id, planned_tags(config)
     pools = [pool for pool in config.gpu_pools if pool.pool_id is None]
     images = [pool.image for pool in (config.system_pool, *config.cpu_pools, *pools) if pool.image]

@@ -1,4 +1,4 @@
-"""Where pods find room: servers on GPU nodes, first and when they roll, and routers on the nodes without GPUs.
+"""Room for pods: for servers on GPU nodes, first and when they roll, and for routers on the nodes without GPUs.
 
 Servers are packed first fit, largest first. A server's GPUs and virtual functions are all on one node.
 """
@@ -12,7 +12,7 @@ from llmd_base.errors import Problem
 from llmd_oke.catalogue import Shape, operators, server_settings
 from llmd_oke.catalogue.releases import Requests
 from llmd_oke.config import ModelConfig, Role, StackConfig, SystemPoolConfig
-from llmd_oke.planning.plan import PlacedNode, PlacedServer, PlannedPool, Rollout
+from llmd_oke.planning.model_plan import PlacedNode, PlacedServer, PlannedPool, Rollout
 from llmd_oke.planning.releases import router_replicas, used_release
 
 DRAIN_S = 15
@@ -46,7 +46,9 @@ def virtual_functions(config: StackConfig, role: Role, tensor_parallel_size: int
 
 
 def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:
-    """Whether pods would ask for virtual functions of a shape that has none: a matter of `rdma`, not of servers."""
+    """Tell whether pods would ask for virtual functions of a shape that has none: a matter of `rdma`, not of
+    servers.
+    """
     return config.rdma == "sriov-vf" and not shape.rdma.virtual_functions
 
 
@@ -109,7 +111,8 @@ def place_at_first(
 
 
 def sure_room(spare: int, size: int, mixed_nodes: int) -> int:
-    """How many servers of a size find room among spare GPUs (or virtual functions), wherever Kubernetes put the others.
+    """Count the servers of a size that find room among spare GPUs (or virtual functions), wherever Kubernetes put the
+    others.
 
     Only nodes with servers of other sizes can have room that is too small, at most `size - 1` on each of
     `mixed_nodes`; all other spare GPUs lie together.
@@ -119,7 +122,7 @@ def sure_room(spare: int, size: int, mixed_nodes: int) -> int:
 
 
 def room_beside(nodes: Sequence[PlacedNode]) -> bool:
-    """Whether all servers are sure to find room a second time, wherever Kubernetes put those that are there.
+    """Tell whether all servers are sure to find room a second time, wherever Kubernetes put those that are there.
 
     Larger servers come first, as they do by their priority; servers with virtual functions have these for each GPU.
     """
@@ -150,8 +153,9 @@ def create_timeout_s(startup_budget_s: int, download_s: int = 0) -> int:
 
 
 def update_timeout_s(startup_budget_s: int, replicas: int, rollout: Rollout, download_s: int = 0) -> int:
-    """Pods are replaced in waves of surge plus unavailable pods, each of which ends old pods and starts new ones. Most
-    take the place of an old one, on a node with the weights, so that `download_s` counts once.
+    """Return the longest that an update may take, in seconds. Pods are replaced in waves of surge plus unavailable
+    pods, each of which ends old pods and starts new ones. Most take the place of an old one, on a node with the
+    weights, so that `download_s` counts once.
     """
     waves = -(-replicas // (rollout.max_surge + rollout.max_unavailable))
     return waves * (startup_budget_s + TERMINATION_GRACE_S) + SCHEDULING_S + download_s
@@ -191,7 +195,6 @@ def places_on_node(pool: SystemPoolConfig, requests: Requests, doors: int) -> in
 
 
 def _reservation(doors: int) -> Requests:
-    """What a node has no room for routers in."""
     allowance, door = operators.system_nodes().allowance, FRONT_DOOR_REQUESTS
     return Requests(cpus=allowance.cpus + doors * door.cpus, memory_gib=allowance.memory_gib + doors * door.memory_gib)
 

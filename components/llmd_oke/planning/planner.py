@@ -1,4 +1,4 @@
-"""From a stack's config to its plan, or to everything that is wrong with it."""
+"""The way from a stack's config to its plan, or to everything that is wrong with it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from llmd_base.errors import InvalidStack, Problem
+from llmd_base.records import record
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.cluster import IMAGES
@@ -32,27 +33,20 @@ from llmd_oke.config import (
 from llmd_oke.planning import checks, placement
 from llmd_oke.planning.acceptance import pool_acceptance
 from llmd_oke.planning.advice import advice
+from llmd_oke.planning.cluster_plan import ClusterPlan
 from llmd_oke.planning.container_images import images_of
 from llmd_oke.planning.created_pools import planned_cpu_pool, planned_gpu_pool
 from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import planned_iam
+from llmd_oke.planning.model_plan import ModelPlan, PlacedNode, PlannedPool, RolePlan, UnitPlan, UpdateWay
 from llmd_oke.planning.models import PlannedModel, answer_changes, memory
 from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, planned_network
 from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
-from llmd_oke.planning.plan import (
-    ClusterPlan,
-    ModelPlan,
-    PlacedNode,
-    Plan,
-    PlannedPool,
-    RolePlan,
-    UnitPlan,
-    UpdateWay,
-)
+from llmd_oke.planning.plan import Plan
 from llmd_oke.planning.pools import autoscaled_pools, autoscaler_add_on
 from llmd_oke.planning.releases import (
     pull_problems,
@@ -65,7 +59,6 @@ from llmd_oke.planning.releases import (
 )
 from llmd_oke.planning.storage import created_storage, download_limit_s, model_cache
 from llmd_oke.planning.tags import planned_tags
-from llmd_oke.records import record
 
 
 def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
@@ -169,14 +162,16 @@ def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
 
 @dataclass(frozen=True)
 class _Room:
-    """What the nodes have beside all servers. Units and roles may roll at the same time, so each has an equal share."""
+    """Spare capacity of the nodes beside all servers. Units and roles may roll at the same time, so each has an equal
+    share.
+    """
 
     config: StackConfig
     pools: tuple[PlannedPool, ...]
     nodes: list[PlacedNode]
 
     def surges(self, role: Role, size: int) -> int:
-        """How many further servers of a role are sure to find room: none where nodes come and go."""
+        """Count the further servers of a role that are sure to find room: none where nodes come and go."""
         if any(pool.autoscaled for pool in self.pools):
             return 0
         by_gpus = self._surges(sum(node.free_gpus for node in self.nodes), size)
@@ -185,7 +180,7 @@ class _Room:
         return min(by_gpus, self._surges(sum(node.free_virtual_functions for node in self.nodes), size))
 
     def update_way(self, model: ModelConfig) -> UpdateWay:
-        """How another version of a model comes."""
+        """Return how another version of a model comes."""
         if model.router.mode == "none":
             return "rolling"
         if not any(pool.autoscaled for pool in self.pools) and placement.room_beside(self.nodes):
@@ -239,7 +234,9 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
 
 
 def _problems_of_other_parts(value: Any, problems: Iterable[Problem]) -> list[Problem]:
-    """What is wrong in meaning with those parts whose shape is right. Nothing here may follow from a wrong shape."""
+    """Find what is wrong in meaning with those parts whose shape is right. Nothing here may follow from a
+    wrong shape.
+    """
     if not isinstance(value, dict):
         return []
     wrong = {_part(problem.path) for problem in problems}

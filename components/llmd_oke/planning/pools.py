@@ -27,8 +27,9 @@ from llmd_oke.config import (
 )
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.pools import CycleMode
+from llmd_oke.planning.cluster_plan import CyclingPlan, NodesPlan
 from llmd_oke.planning.placement import place_at_first
-from llmd_oke.planning.plan import CyclingPlan, NodesPlan, Plan
+from llmd_oke.planning.plan import Plan
 
 SYSTEM_POOL = "system"
 """Name of the pool that controllers and the cluster autoscaler run on."""
@@ -58,7 +59,7 @@ _REGION_KEYS = {"PHX": "us-phoenix"}
 
 
 def pool_problems(config: StackConfig) -> Iterator[Problem]:
-    """What is wrong with the pools, where this stack creates them."""
+    """Find what is wrong with the pools, where this stack creates them."""
     cluster = config.created_cluster
     if cluster is None:
         return
@@ -237,8 +238,8 @@ def launch_problems(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
 
 
 def planned_cycling(pool: GpuPoolConfig | SystemPoolConfig) -> CyclingPlan | None:
-    """How OKE replaces a pool's nodes. A GPU node that is returned may be had by somebody else before another one is
-    launched, so that what the stack file leaves out never does so.
+    """Plan how OKE replaces a pool's nodes. A GPU node that is returned may be had by somebody else before another one
+    is launched, so that what the stack file leaves out never does so.
     """
     cycling = pool.cycling
     if cycling is None:
@@ -326,9 +327,9 @@ def autoscaled_pools(config: StackConfig) -> list[GpuPoolConfig | CpuPoolConfig]
 
 
 def awaited_nodes(plan: Plan) -> dict[str, int]:
-    """How many nodes of each pool the first servers need, by the pool's name: all of a fixed pool; of one that the
-    autoscaler changes those that hold servers at first, at least the fewest. Where the models are another stack's,
-    nothing says which hold servers, so all that it starts with.
+    """Return how many nodes of each pool the first servers need, by the pool's name: all of a fixed pool; of one that
+    the autoscaler changes those that hold servers at first, at least the fewest. Where the models are another stack's,
+    nothing tells which hold servers, so all that it starts with.
     """
     if not plan.models or not any(pool.autoscaled for pool in plan.pools):
         return {pool.name: pool.size for pool in plan.pools}
@@ -357,7 +358,7 @@ def autoscaler_nodes(pools: Iterable[NodesPlan], pool_ids: Mapping[str, str]) ->
 
 
 def node_scaling_problems(config: StackConfig) -> Iterator[Problem]:
-    """What is wrong with the limits of pools, and pools that the autoscaler can't change."""
+    """Find what is wrong with the limits of pools, and pools that the autoscaler can't change."""
     paths: dict[str, GpuPoolConfig | CpuPoolConfig] = {
         f"gpuPools[{i}]": pool for i, pool in enumerate(config.gpu_pools)
     }

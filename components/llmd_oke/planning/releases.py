@@ -1,4 +1,4 @@
-"""Which versions a stack runs: its release with the user's overrides, and how the picker of each model chooses."""
+"""Versions that a stack runs: its release with the user's overrides, and how the picker of each model chooses."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,8 @@ from llmd_oke.config import ModelConfig, StackConfig
 from llmd_oke.config.model import PROFILE_NAMES, RouterProfileName
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.config.stack import Override
-from llmd_oke.planning.plan import Advice, ModelPlan, Plan
+from llmd_oke.planning.model_plan import ModelPlan
+from llmd_oke.planning.plan import Advice, Plan
 
 SHARED_PREFIX_SHARE = 0.25
 """From this share of a prompt on, a cached prefix is taken to save more than an even load; the line is ours."""
@@ -32,7 +33,7 @@ def used_override(config: StackConfig) -> Override:
 
 
 def override_words(override: Override) -> dict[str, str]:
-    """What runs instead of the release's own, by the names of the stack file's `override`."""
+    """Return what runs instead of the release's own, by the names of the stack file's `override`."""
     return {to_camel(name): value for name, value in override.replacements().items()}
 
 
@@ -134,7 +135,7 @@ def pull_problems(config: StackConfig) -> Iterator[Problem]:
 
 
 def _right_image(image: str) -> str:
-    """What an image that isn't one, or has another digest than the lock's, ought to be."""
+    """Describe what a text that is no image, or an image with another digest than the lock's, ought to be."""
     try:
         image_ = parse_reference(image)
     except ValueError:
@@ -207,7 +208,7 @@ def _router_problems(config: StackConfig, model: ModelConfig, path: str, release
 
 
 def release_advice(plan: Plan) -> Iterator[Advice]:
-    """What of the release can't be pulled, is replaced, or can't do what a model is used for."""
+    """Advise on what of the release can't be pulled, is replaced, or can't do what a model is used for."""
     for image, because in plan.release.images_gone.items() if plan.registry_mirror is None else ():
         yield Advice("release", f"nodes can't pull {image}: {because}")
     override, facts = used_override(plan.config), vllm_facts(plan.config)
@@ -229,7 +230,7 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def _evaluation_advice(plan: Plan, model: ModelPlan) -> Iterator[Advice]:
-    """Who evaluates what changes answers."""
+    """Tell who evaluates settings that change answers."""
     judge = "each update" if plan.smoke.where == "cluster" else "`llmd-oke up`, and no plain `pulumi up`,"
     for change in model.answer_changes:
         text = (

@@ -1,4 +1,4 @@
-"""Whether the weights of all models fit the model cache, and whether a stack can have such a cache."""
+"""The model cache of a stack: whether all models' weights fit it, and whether the stack can have it."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import cast
 
 from llmd_base.errors import Problem
+from llmd_base.records import record
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import MODELS
@@ -23,9 +24,10 @@ from llmd_oke.config import (
     StackConfig,
 )
 from llmd_oke.config.engine import flag_of
+from llmd_oke.planning.cluster_plan import ModelCachePlan, PrewarmPlan, StoragePlan
+from llmd_oke.planning.model_plan import PlacedNode
 from llmd_oke.planning.placement import unit_names
-from llmd_oke.planning.plan import Advice, ModelCachePlan, PlacedNode, Plan, PrewarmPlan, StoragePlan
-from llmd_oke.records import record
+from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.values import VALUES
 
 PATH = "storage.modelCache"
@@ -40,7 +42,7 @@ GIB_PER_GB = 10**9 / 2**30
 
 
 def storage_problems(config: StackConfig) -> Iterator[Problem]:
-    """What is wrong with a stack's storage."""
+    """Find what is wrong with a stack's storage."""
     cache = config.storage.model_cache
     if isinstance(cache, NodeDisk):
         yield from _node_disk(config, cache)
@@ -109,7 +111,7 @@ def _named_repositories(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def _names(kind: str, key: str, word: str) -> Iterator[str]:
-    """Those of one word of a flag, or of the value of one `key` of its object."""
+    """Return the names in one word of a flag, or in the value of one `key` of its object."""
     if key:
         yield from [word] if kind in {"values", key} else []
     elif kind == "value" or (kind == "adapters" and "=" in word and "," not in word):
@@ -170,7 +172,7 @@ def pod_disk_problems(config: StackConfig, nodes: Sequence[PlacedNode]) -> Itera
 
 
 def pod_disk_advice(plan: Plan) -> Iterator[Advice]:
-    """What servers ask of the disks of nodes that are there already, by the fullest node of each pool."""
+    """Advise on what servers ask of the disks of nodes that are there already, by the fullest node of each pool."""
     if plan.layer == "cluster":
         return
     of_unit = _disk_of_units(plan.config, plan.release)
@@ -191,7 +193,7 @@ def pod_disk_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def vocabulary_advice(plan: Plan) -> Iterator[Advice]:
-    """What each server fetches as it starts, although weights may be near."""
+    """Advise on what each server fetches as it starts, although weights may be near."""
     if is_prewarmed(plan.config) or plan.layer == "cluster":
         return
     for i, model in enumerate(plan.models):
@@ -219,7 +221,7 @@ def revision_advice(plan: Plan) -> Iterator[Advice]:
 
 
 def is_prewarmed(config: StackConfig) -> bool:
-    """Whether weights, and a vocabulary beside them, are there before any server starts."""
+    """Tell whether weights, and a vocabulary beside them, are there before any server starts."""
     return not _own_weights(config) and config.storage.prewarm.source != "none"
 
 
@@ -228,7 +230,7 @@ def _own_weights(config: StackConfig) -> bool:
 
 
 def _disk_of_units(config: StackConfig, release: catalogue.Release) -> dict[str, int]:
-    """What a server of each unit may write, in GiB."""
+    """Return what a server of each unit may write, in GiB."""
     models = [(model, facts) for model in config.models if (facts := catalogue.model(model.model))]
     return {
         unit: server_disk_gib(release, facts, own_weights=_own_weights(config))
@@ -238,8 +240,8 @@ def _disk_of_units(config: StackConfig, release: catalogue.Release) -> dict[str,
 
 
 def download_limit_s(config: StackConfig) -> int:
-    """How long a server may wait for weights in seconds, on a node that the cluster autoscaler added after the nodes'
-    own disks were filled; 0 where weights are there before any server.
+    """Return how long a server may wait for weights, in seconds, on a node that the cluster autoscaler added after the
+    nodes' own disks were filled; 0 where weights are there before any server.
     """
     prewarm = config.storage.prewarm
     later = any(pool.autoscaled for pool in config.gpu_pools)
@@ -268,7 +270,7 @@ def model_cache(config: StackConfig) -> ModelCachePlan | None:
 
 
 def _existing_handle(cache: NodeDisk | FileStorage | Lustre) -> str | None:
-    """What the storage driver knows an existing file system by; None where there is none."""
+    """Return what the storage driver knows an existing file system by; None where there is none."""
     if isinstance(cache, FileStorage) and cache.existing:
         existing = cache.existing
         return f"{existing.file_system_id}:{existing.mount_target_ip}:{existing.export_path}"
@@ -307,7 +309,7 @@ def _node_disk(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
 
 
 def _shared_file_system(config: StackConfig, cache: FileStorage | Lustre) -> Iterator[Problem]:
-    """A file system is either there, or this stack creates it together with a cluster."""
+    """Require that a shared file system is either there, or created by this stack together with a cluster."""
     if cache.existing is not None:
         if cache.availability_domain is not None:
             why = "the file system is there already"

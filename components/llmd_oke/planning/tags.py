@@ -10,7 +10,8 @@ from llmd_base.errors import Problem
 from llmd_oke.catalogue.operations import tag_limits
 from llmd_oke.config import CreateCluster, StackConfig
 from llmd_oke.config.tags import Tags
-from llmd_oke.planning.plan import Advice, Plan, TagsPlan
+from llmd_oke.planning.cluster_plan import TagsPlan
+from llmd_oke.planning.plan import Advice, Plan
 
 STACK_TAG = "llmd-oke/stack"
 """Freeform tag of all that the kit creates in OCI, with the name of the project and of the stack: `llmd-oke/prod`."""

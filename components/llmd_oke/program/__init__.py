@@ -1,4 +1,4 @@
-"""From a plan to components: the one place that turns it into their arguments."""
+"""Components of a plan: the one place that turns a plan into their arguments."""
 
 from llmd_oke.program.deployment import deploy, program
 

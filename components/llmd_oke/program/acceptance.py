@@ -1,4 +1,4 @@
-"""From a plan to the acceptance of a pool's nodes, for updates and for the command alike."""
+"""Acceptance of a pool's nodes by its plan, for updates and for the command alike."""
 
 import pulumi
 

@@ -1,4 +1,4 @@
-"""Which cluster a stack deploys into, and how its Kubernetes provider gets there."""
+"""Cluster that a stack deploys into, and its Kubernetes provider's way there."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True)
 class LoadBalancerNetwork:
-    """Where load balancers of a network go: a subnet, and a security group."""
+    """Place of a network's load balancers: a subnet, and a security group."""
 
     subnet_id: pulumi.Input[str]
     security_group_id: pulumi.Input[str]
@@ -33,7 +33,7 @@ class LoadBalancerNetwork:
 
 @dataclass(frozen=True)
 class ClusterIdentity:
-    """What identifies a cluster, and a kubeconfig's text or the context of the user's own.
+    """Identity of a cluster, and a kubeconfig's text or the context of the user's own.
 
     `created` is the cluster as a resource of this stack, `ready` what has to be there before models are deployed,
     `model_cache_handle` what the storage driver knows the created file system of model caches by, `load_balancers`
@@ -137,7 +137,7 @@ def _deleted_with(cluster: pulumi.Resource) -> pulumi.ResourceTransformation:
 
 
 def owns_oci_resources(type_: str, props: Mapping[str, Any]) -> bool:
-    """Whether an object stands for something in OCI. The charts of the kit's own operators hold no such object."""
+    """Tell whether an object stands for something in OCI. The charts of the kit's own operators hold no such object."""
     kind, spec = type_.rsplit(":", 1)[-1], props.get("spec")
     match kind:
         case "StatefulSet" | "Ingress" | "Gateway":

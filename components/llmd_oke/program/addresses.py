@@ -1,4 +1,6 @@
-"""Where the models of a plan are asked: a front door with its secrets from the stack's config, a Gateway's routes."""
+"""Addresses at which the models of a plan are asked: a front door with its secrets from the stack's config, a Gateway's
+routes.
+"""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,10 +1,17 @@
 """Components' arguments made from the records of a plan."""
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, cast
 
-from llmd_oke.records import collected, plain
+from llmd_base.records import collected
+from pydantic import BaseModel
+
+from llmd_oke.values import Entry
 
 Arguments = TypeVar("Arguments")
+
+_SIMPLE = (str, int, float)
 
 
 def arguments(kind: type[Arguments], /, *records: object, **values: Any) -> Arguments:
@@ -25,3 +32,28 @@ def arguments(kind: type[Arguments], /, *records: object, **values: Any) -> Argu
     """
     found = collected(kind.__name__, kind.__annotations__, records, values)
     return cast("Arguments", {key: plain(value) for key, value in found.items()})
+
+
+def plain(value: Any) -> Any:
+    """Convert a record to a dictionary without the fields that are None, and a tuple to a list; keep all other values.
+
+    Such other values, inside of collections too, are outputs and resources of Pulumi, and entries of the catalogue,
+    which components take as they are.
+    """
+    if value is None or isinstance(value, _SIMPLE):
+        return value
+    if isinstance(value, BaseModel):
+        if isinstance(value, Entry):
+            return value
+        return _present({name: getattr(value, name) for name in type(value).model_fields})
+    if is_dataclass(value) and not isinstance(value, type):
+        return _present({item.name: getattr(value, item.name) for item in fields(value)})
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _present(items: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: plain(item) for key, item in items.items() if item is not None}

@@ -1,4 +1,4 @@
-"""From a plan to a created cluster: OCI's resources, what makes GPUs and RDMA usable, and the gates behind it."""
+"""Created cluster of a plan: OCI's resources, what makes GPUs and RDMA usable, and the gates behind it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ from llmd_oke.operators.helm_operators import (
 from llmd_oke.operators.node_repair import NodeRepair, RepairedPoolArgs
 from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
 from llmd_oke.planning import Plan
-from llmd_oke.planning.plan import ClusterPlan, GpuPoolPlan, GpuStackPlan, NodesPlan, TagsPlan
+from llmd_oke.planning.cluster_plan import ClusterPlan, GpuPoolPlan, GpuStackPlan, NodesPlan, TagsPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
 from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.program.access import ClusterIdentity, LoadBalancerNetwork, mirror_args, taint_outputs
@@ -48,8 +48,8 @@ _API_SERVER_PROBE: Manifest = {
 
 @dataclass(frozen=True)
 class CreatedCluster:
-    """What was declared, by `provider`; `inside` are the options of what is in the cluster. `cpu_pools` have to be
-    there before anything runs in it; `add_ons` before operators that rely on OKE's.
+    """Cluster that was declared, by `provider`; `inside` are the options of what is in the cluster. `cpu_pools` have to
+    be there before anything runs in it; `add_ons` before operators that rely on OKE's.
     """
 
     provider: pulumi.ProviderResource
@@ -67,7 +67,7 @@ class CreatedCluster:
         return list(self.cpu_pools.values())
 
     def outputs(self, plan: Plan, region: str) -> "ClusterOutputs":
-        """What other stacks and commands need to know."""
+        """Return what other stacks and commands need to know."""
         taints = {pool.name: taint_outputs(pool.taints) for pool in plan.pools}
         gpu_pools = {
             name: arguments(GpuPoolOutputs, pool, taints=taints[name]) for name, pool in self.gpu_pools.items()
@@ -76,7 +76,7 @@ class CreatedCluster:
 
 
 class GpuPoolOutputs(TypedDict):
-    """What a stack says of a pool of GPU nodes."""
+    """Outputs of a stack for a pool of GPU nodes."""
 
     pool_id: pulumi.Output[str]
     node_label: pulumi.Output[str]
@@ -84,7 +84,7 @@ class GpuPoolOutputs(TypedDict):
 
 
 class ClusterOutputs(TypedDict):
-    """What a stack says of the cluster that it creates."""
+    """Outputs of a stack for the cluster that it creates."""
 
     cluster_id: pulumi.Output[str]
     kubeconfig: pulumi.Output[str]
@@ -106,7 +106,7 @@ def create_cluster(
     *,
     rehearsed: bool = False,
 ) -> CreatedCluster:
-    """Declares network, rights, cluster, pools, add-ons and storage, each after what it needs.
+    """Declare network, rights, cluster, pools, add-ons and storage, each after what it needs.
 
     GPU nodes come last: after the first answered call to the API server, because they are of no use where it can't be
     reached, and after the other pools, which are upgraded before them.
@@ -336,7 +336,9 @@ def declare_policy_engine(
 
 
 def declare_node_repair(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> None:
-    """What has OKE repair a GPU node that somebody labels, where the stack asks for it; nothing waits for it."""
+    """Declare what has OKE repair a GPU node that somebody labels, where the stack asks for it; nothing waits
+    for it.
+    """
     if plan.created is None or plan.created.node_repair == "none" or not plan.created.gpu_pools:
         return
     pools: list[RepairedPoolArgs] = [

@@ -9,7 +9,7 @@ from llmd_oke.serving.args import NodeTaintArgs, TracingArgs
 
 
 class CommonArgs(TypedDict):
-    """What components that serve models take from the plan alike; each takes what it has an argument for."""
+    """Arguments that components that serve models take from the plan alike; each takes what it has an argument for."""
 
     namespace: str
     """Namespace of the models."""

@@ -1,4 +1,4 @@
-"""What a program declares, without engine, cluster or cloud: for YAML, pipelines and tests.
+"""Declarations of a program without engine, cluster or cloud: for YAML, pipelines and tests.
 
 Each call has an event loop, a thread and mocks of its own, so that calls can't disturb each other, and a limit, because
 a program with an output that never resolves would otherwise hang (pulumi issue 7663).
@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import pulumi
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from pulumi.runtime import mocks, rpc
 from pulumi.runtime.settings import get_root_resource
 
@@ -206,7 +207,7 @@ def render(
     project: Path | None = None,
     limit_s: float = LIMIT_S,
 ) -> Rendered:
-    """What the kit's program declares for one stack.
+    """Return what the kit's program declares for one stack.
 
     Args:
         config: the stack's config, the object under `llmd-oke:stack`, or the name of a stack.
@@ -236,7 +237,7 @@ def declared(
     stack: str = "test",
     limit_s: float = LIMIT_S,
 ) -> Rendered:
-    """What a Pulumi program declares.
+    """Return what a Pulumi program declares.
 
     Args:
         run: the program.
@@ -315,8 +316,7 @@ class _Recorder(mocks.MockMonitor):
 
 def _declaration(request: Any, urn: str) -> Declared:
     inputs = rpc.deserialize_properties(request.object)
-    limits = request.customTimeouts
-    timeouts = {"create": limits.create, "update": limits.update, "delete": limits.delete}
+    timeouts = document("create update delete", request.customTimeouts)
     return Declared(
         type=request.type,
         name=request.name,
@@ -352,7 +352,7 @@ def _readable(value: Any) -> Any:
 
 
 def _secret_paths(value: Any, path: str = "") -> Iterator[str]:
-    """Where the secrets are: `stringData.token`."""
+    """Yield the paths of secrets: `stringData.token`."""
     if rpc.is_rpc_secret(value):
         yield path
     elif isinstance(value, dict):

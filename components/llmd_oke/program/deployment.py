@@ -15,7 +15,7 @@ from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
 from llmd_oke.operators.helm_operators import PrometheusStack
 from llmd_oke.planning import Advice, Plan, merge_advice
-from llmd_oke.planning.plan import ClusterPlan
+from llmd_oke.planning.cluster_plan import ClusterPlan
 from llmd_oke.program.access import ClusterIdentity, existing_cluster, mirror_args
 from llmd_oke.program.addresses import declare_front_door, declare_routes
 from llmd_oke.program.arguments import arguments
@@ -56,7 +56,7 @@ def program(project: Path | None = None) -> None:
 
 
 def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
-    """Declares what the stack's layer has of a plan; the answer is the stack's outputs.
+    """Declare what the stack's layer has of a plan; return the stack's outputs.
 
     `settings` are the stack's keys beside the stack file's object: `huggingFaceToken`, `modelSourceUrl`, `imageLinks`,
     `frontDoorKeys`, `frontDoorKeySet` and `frontDoorCertificate` (secrets), `apiServer`, the address of a created
@@ -170,7 +170,7 @@ def declare_prometheus(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
 def declare_monitoring(
     plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource, opts: pulumi.ResourceOptions
 ) -> None:
-    """What is watched of the models, once the cluster serves the Prometheus operator's definitions.
+    """Declare the monitoring of the models, once the cluster serves the Prometheus operator's definitions.
 
     Raises:
         KitError: (in the output) they aren't there in time; says what makes them.

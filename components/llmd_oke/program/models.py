@@ -9,7 +9,7 @@ from llmd_oke.config.engine import engine_settings
 from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
-from llmd_oke.planning.plan import ModelCachePlan
+from llmd_oke.planning.cluster_plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
 from llmd_oke.program.access import ClusterIdentity
 from llmd_oke.program.arguments import arguments
@@ -84,9 +84,9 @@ def declare_address(
     units: Sequence[pulumi.Resource],
     door: StackFrontDoor | None = None,
 ) -> FrontDoor | ModelEndpoint:
-    """Where requests go: to Envoys before the routers, those of the model or of the stack (`door`), or to all servers.
-    Envoys come after the units, because they take requests from what served before; an endpoint without routers comes
-    beside.
+    """Declare where requests go: to Envoys before the routers, those of the model or of the stack (`door`), or to all
+    servers. Envoys come after the units, because they take requests from what served before; an endpoint without
+    routers comes beside.
     """
     if not model.routed or door is not None:
         return ModelEndpoint(
@@ -124,7 +124,7 @@ def taking_over(model: ModelPlan, component: str) -> pulumi.ResourceOptions:
 
 
 def _served_already(model: ModelPlan) -> pulumi.Output[bool] | None:
-    """Whether the model is served already, where its units change one by one; None where that doesn't matter.
+    """Tell whether the model is served already, where its units change one by one; None where that doesn't matter.
 
     The stack's own outputs tell, which the update before this one has left.
     """
@@ -136,7 +136,9 @@ def _served_already(model: ModelPlan) -> pulumi.Output[bool] | None:
 
 
 def _next_unit_opts(served: pulumi.Output[bool] | None, unit: Sequence[pulumi.Resource]) -> pulumi.ResourceOptions:
-    """What the next unit waits for: this one, where the model is served already and its units change one by one."""
+    """Return the options of the next unit, which waits for this one where the model is served already and its units
+    change one by one.
+    """
     if served is None:
         return pulumi.ResourceOptions()
     return pulumi.ResourceOptions(depends_on=served.apply(lambda before: unit if before else []))
@@ -219,7 +221,7 @@ def _unit(
 
 
 def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) -> UnitArgs:
-    """What the units of a model have in common, but for a model cache."""
+    """Return what the units of a model have in common, but for a model cache."""
     return arguments(
         UnitArgs,
         common_args(plan),
@@ -264,7 +266,7 @@ def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resour
 def declare_scaling(
     model: ModelPlan, unit: UnitPlan, name: str, namespace: pulumi.Input[str], opts: pulumi.ResourceOptions
 ) -> ModelScaling | None:
-    """What scales the servers of a unit, whose objects have that name; None where their number stays."""
+    """Declare what scales the servers of a unit, whose objects have that name; None where their number stays."""
     none = dict.fromkeys(scaling().queries)
     servers = {
         role.role: arguments(ScaledServersArgs, role.scaling, none, share=role.replicas)
@@ -318,7 +320,7 @@ def model_cache_args(
 
 
 def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) -> ModelCacheMountArgs | None:
-    """Where the servers of a model find the cache; `claim` is that of a shared volume. None without a cache."""
+    """Return where the servers of a model find the cache; `claim` is that of a shared volume. None without a cache."""
     if plan.model_cache is None:
         return None
     return mount(model_cache_args(plan, plan.model_cache, ""), model.model.name, claim)

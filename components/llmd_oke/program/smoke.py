@@ -1,4 +1,4 @@
-"""From a plan to its smoke benchmark: what is asked, what is measured, and the Jobs that do it in the cluster."""
+"""Smoke benchmark of a plan: what is asked, what is measured, and the Jobs that do it in the cluster."""
 
 import json
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pulumi
+from llmd_base.records import record
 from llmd_base.row import ConditionFacts
 from llmd_bench.deployment import ReportedServers, ReportedTopology, RouterPart
 from llmd_bench.evidence import DecisionCounter, EvidenceSettings, OtherApi
@@ -27,7 +28,6 @@ from llmd_oke.program.models import (
     unit_args,
     unit_name,
 )
-from llmd_oke.records import record
 from llmd_oke.serving import labels, vllm
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.bench_program import digest
@@ -68,7 +68,7 @@ def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
 
 
 def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
-    """What is asked of the benchmark of one model, wherever it runs; its facts come from `facts`."""
+    """Return the request to the benchmark of one model, wherever it runs; its facts come from `facts`."""
     smoke = plan.smoke
     return record(
         SmokeRequest,
@@ -89,7 +89,7 @@ def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
 
 
 def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
-    """What belongs into the report beside what was measured."""
+    """Return what belongs into the report beside what was measured."""
     share = model.gpus / plan.gpus
     return {
         "stack": stack,
@@ -102,7 +102,7 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
 
 
 def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
-    """What rows say of a model's deployment, beside its topology."""
+    """Return what rows say of a model's deployment, beside its topology."""
     profile = model.profile if model.routed else "none"
     return arguments(ConditionFacts, planned_conditions(plan, model), router_profile=profile)
 
@@ -114,7 +114,9 @@ def measured(plan: Plan, model: ModelPlan) -> str:
 
 
 def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
-    """As they are declared, but for names that Pulumi knows only later and that say nothing here."""
+    """Return the arguments of the servers as they are declared, but for names that Pulumi knows only later and that say
+    nothing here.
+    """
     args = unit_args(plan, model, "model-server")
     if (cache := model_cache_mount(plan, model, "claim")) is not None:
         args["model_cache"] = cache
@@ -127,7 +129,7 @@ def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
 
 
 def topology(plan: Plan, model: ModelPlan) -> ReportedTopology:
-    """What is measured, for the report."""
+    """Return the topology that is measured, for the report."""
     copies = len(model.units)
     name = str(model.topology) if copies == 1 else f"{copies} x {model.topology}"
     servers = tuple(_servers(plan, model, role, copies) for role in model.units[0].roles)

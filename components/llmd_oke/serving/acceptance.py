@@ -8,7 +8,8 @@ import json
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
-from llmd_pods.acceptance import TAINT_EFFECT, TAINT_KEY, TAINT_VALUE, binding_names
+from llmd_base.records import document
+from llmd_pods.acceptance import NAMESPACE, TAINT_EFFECT, TAINT_KEY, TAINT_VALUE, binding_names
 
 from llmd_oke.catalogue.benchmarks import acceptance as facts
 from llmd_oke.catalogue.container_images import job_images
@@ -33,9 +34,6 @@ from llmd_oke.serving.network_policies import api_server, closed_namespace, poli
 from llmd_oke.serving.units import network_annotations
 from llmd_oke.serving.vllm import security_context
 
-NAMESPACE = "llmd-oke-acceptance"
-"""Its own: who may create pods in a namespace may be any of its accounts."""
-
 LEADER, NODE = "acceptance", "acceptance-node"
 LEADER_PROGRAM, NODE_PROGRAM = "llmd_pods.acceptance_run", "llmd_pods.acceptance_node"
 REQUEST_FILE = "request.json"
@@ -52,7 +50,7 @@ _NODE_LABELS = {**_LABELS, "app.kubernetes.io/component": NODE}
 
 
 class NodeLimitsArgs(TypedDict):
-    """What each node must have and reach, in GB (10^9 bytes) per second."""
+    """Limits of each node, in GB (10^9 bytes) per second."""
 
     gpus: int
     """GPUs."""
@@ -110,7 +108,7 @@ class AcceptedPoolArgs(TypedDict):
 
 
 class AcceptanceArgs(TypedDict):
-    """What is tested, and by what."""
+    """Pools whose nodes are tested, and the image that tests them."""
 
     pools: list[AcceptedPoolArgs]
     """The pools whose nodes are tested."""
@@ -123,11 +121,12 @@ class AcceptanceArgs(TypedDict):
 
 
 class Acceptance(pulumi.ComponentResource):
-    """Tests the GPU nodes of pools before models come: GPUs, RDMA ports, their places, reads over each port and an
+    """Test of the GPU nodes of pools before models come: GPUs, RDMA ports, their places, reads over each port and an
     all-reduce between nodes. A node that fails is tainted and named; the update fails where the others don't suffice.
 
     A Job runs again when its pool or what is asked of it changes, and after it failed; nodes that have passed are not
-    tested again. What it may do ends with it: a Job that has passed takes its account out of its bindings.
+    tested again. What it may do ends with it: a Job that has passed takes its account out of its bindings, one that has
+    not passed deletes them, and the next update makes them again (`llmd-oke up`, or `pulumi up --refresh`).
     """
 
     passed: pulumi.Output[str]
@@ -206,7 +205,7 @@ def shared_manifests() -> dict[str, Manifest]:
     results = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "patch"]}
     others = [{"podSelector": {"matchLabels": _NODE_LABELS}}]
     told = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]}
-    given_up = {"apiGroups": [RBAC], "resources": ["rolebindings"], "verbs": ["patch"]}
+    given_up = {"apiGroups": [RBAC], "resources": ["rolebindings"], "verbs": ["patch", "delete"]}
     return {
         "service-account": service_account(leader),
         "role": role(leader, [pods, results, given_up]),
@@ -235,7 +234,8 @@ def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[dict[str,
 
 
 def rights_of(job: str) -> dict[str, Manifest]:
-    """What one Job may do: start pods in its namespace, taint nodes, and give both up. By the end of their names.
+    """Return the rights of one Job: to start pods in its namespace, to taint nodes, and to give both up. By the end of
+    their names.
 
     Args:
         job: name of the Job, which is that of its bindings (`llmd_pods.acceptance.binding_names`).
@@ -243,7 +243,7 @@ def rights_of(job: str) -> dict[str, Manifest]:
     in_namespace, of_cluster = binding_names(job)
     account = [{"kind": "ServiceAccount", "name": LEADER, "namespace": NAMESPACE}]
     nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}
-    given_up = {"apiGroups": [RBAC], "resources": ["clusterrolebindings"], "verbs": ["patch"]}
+    given_up = {"apiGroups": [RBAC], "resources": ["clusterrolebindings"], "verbs": ["patch", "delete"]}
     metadata = {"name": of_cluster, "labels": _LABELS}
     return {
         "role-binding": role_binding({"name": in_namespace, "namespace": NAMESPACE, "labels": _LABELS}, LEADER, LEADER),
@@ -271,48 +271,42 @@ def program_manifest(metadata: dict[str, Any], asked: dict[str, Any]) -> Manifes
 
 
 def request(pool: AcceptedPoolArgs, image: str, mirror: MirrorRegistry | None = None) -> dict[str, Any]:
-    """What a Job is asked (`llmd_pods.acceptance_run.RunRequest`)."""
+    """Return the request to a Job (`llmd_pods.acceptance_run.RunRequest`)."""
     asked = _request(pool, image)
     return mirror.in_manifest(asked) if mirror else asked
 
 
 def _request(pool: AcceptedPoolArgs, image: str) -> dict[str, Any]:
-    known, shape, limits = facts(), resolve_shape(pool["shape"]), dict(pool["limits"])
+    known, shape = facts(), resolve_shape(pool["shape"])
     rdma = pool["limits"]["virtual_functions"] > 0
-    return {
-        "pool": pool["name"],
-        "selector": f"{POOL_LABEL}={pool['name']}",
-        "namespace": NAMESPACE,
-        "needed": pool["needed"],
-        "on_failure": pool["on_failure"],
-        "image": image,
-        "devices": shape.devices(rdma=rdma),
-        "checks": pool["checks"],
-        "limits": limits,
-        "pod": node_pod(pool, shape, image, rdma=rdma),
-        "node_request": {
-            "checks": pool["checks"],
-            "limits": limits,
-            "link_bytes": known.link_gib * BYTES_PER_GIB,
-            "reduce_bytes": known.reduce_gib * BYTES_PER_GIB,
-            "repeats": known.repeats,
-            "warm_ups": known.warm_ups,
-            "round_limit_s": known.round_limit_s,
-            "limit_s": pool["limit_s"],
-            "copy_bytes": known.copy_gib * BYTES_PER_GIB,
-            "matrix_size": known.matrix_size,
-            "disk_bytes": known.disk_gib * BYTES_PER_GIB,
-            "disk_folder": DISK_FOLDER if pool.get("disk_folder") else None,
-        },
-        "most_rounds": known.most_rounds,
-        "placement_limit_s": known.placement_limit_s,
-        "start_limit_s": min(known.start_limit_s, pool["limit_s"]),
-        "limit_s": pool["limit_s"],
-    }
+    return document(
+        "needed on_failure checks limits most_rounds placement_limit_s limit_s",
+        pool,
+        known,
+        pool=pool["name"],
+        selector=f"{POOL_LABEL}={pool['name']}",
+        namespace=NAMESPACE,
+        image=image,
+        devices=shape.devices(rdma=rdma),
+        pod=node_pod(pool, shape, image, rdma=rdma),
+        node_request=document(
+            "checks limits repeats warm_ups round_limit_s limit_s matrix_size",
+            pool,
+            known,
+            link_bytes=known.link_gib * BYTES_PER_GIB,
+            reduce_bytes=known.reduce_gib * BYTES_PER_GIB,
+            copy_bytes=known.copy_gib * BYTES_PER_GIB,
+            disk_bytes=known.disk_gib * BYTES_PER_GIB,
+            disk_folder=DISK_FOLDER if pool.get("disk_folder") else None,
+        ),
+        start_limit_s=min(known.start_limit_s, pool["limit_s"]),
+    )
 
 
 def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) -> dict[str, Any]:
-    """What runs on a node: it takes all of its devices, as servers do. A node that failed before is tested again."""
+    """Return the pod that runs on a node: it takes all of its devices, as servers do. A node that failed before is
+    tested again.
+    """
     known = facts()
     devices = {name: str(count) for name, count in shape.devices(rdma=rdma).items()}
     amounts = known.resources.model_dump(exclude_none=True)

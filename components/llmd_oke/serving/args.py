@@ -72,7 +72,7 @@ class EngineArgs(TypedDict):
 
 
 class PrewarmArgs(TypedDict):
-    """How weights get into a cache before servers start."""
+    """Download of weights into a cache before servers start."""
 
     source: str
     """`hugging-face` or `object-storage`; a bucket has each model's files under its repository's name, and vocabularies
@@ -107,7 +107,7 @@ class GatewayPodsArgs(TypedDict):
 
 
 class TracingArgs(TypedDict):
-    """Where traces go (OTLP over gRPC)."""
+    """Target of traces (OTLP over gRPC)."""
 
     endpoint: str
     """Address of a collector without TLS, such as `http://otel-collector:4317`."""
@@ -125,7 +125,7 @@ class DestinationArgs(TypedDict):
 
 
 class UnitArgs(TypedDict):
-    """What every unit needs, whatever its roles."""
+    """Arguments that every unit needs, whatever its roles."""
 
     release: ReleaseRef
     """llm-d release of the catalogue."""

@@ -91,7 +91,7 @@ def command() -> list[str]:
 
 
 def mount() -> dict[str, Any]:
-    """Where the volume is mounted."""
+    """Return the mount of the program's volume."""
     return {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
 
 
@@ -101,7 +101,7 @@ def from_label(name: str, label: str) -> dict[str, Any]:
 
 
 def pod_security(how: JobFacts) -> dict[str, Any]:
-    """What Kubernetes' `restricted` pod security standard asks of a pod."""
+    """Return what Kubernetes' `restricted` pod security standard asks of a pod."""
     return {"runAsNonRoot": True, "runAsUser": how.user_id, "seccompProfile": {"type": "RuntimeDefault"}}
 
 

@@ -1,4 +1,4 @@
-"""Who may ask a front door, and how much of its memory one client may take: filters in Envoy's Lua.
+"""Clients' access to a front door, and how much of its memory one client may take: filters in Envoy's Lua.
 
 Envoy's project counts its Lua filter as robust against untrusted clients, and as stable; its own filter for keys is
 `alpha`, says at each start that it is work in progress, and compares keys as they are.
@@ -33,12 +33,14 @@ Config = dict[str, Any]
 
 
 def key_digest(key: str) -> str:
-    """What is kept of a key: its SHA-256. Keys are too long and too much by chance for anybody to find one by it."""
+    """Return what is kept of a key: its SHA-256. Keys are too long and too much by chance for anybody to find one by
+    it.
+    """
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def keys_filter(digests: Mapping[str, str]) -> Config:
-    """Tells clients by digests of their keys, which are given by the clients' names; refuses all others.
+    """Tell clients by digests of their keys, which are given by the clients' names; refuse all others.
 
     Of an address that was refused too often in a minute, what isn't known is refused with 429.
     """
@@ -63,7 +65,7 @@ def tokens_filter() -> Config:
 
 
 def bodies_filter() -> Config:
-    """Refuses a request where those of its client whose answers haven't begun are too large beside those of others."""
+    """Refuse a request where those of its client whose answers haven't begun are too large beside those of others."""
     most = bounds()
     thread_bytes = most.bodies_mib * 1024 * 1024 // FRONT_DOOR_THREADS
     return {

@@ -1,4 +1,4 @@
-"""What an Envoy makes of clients' requests before anybody else reads them.
+"""Checks of clients' requests by an Envoy, before anybody else reads them.
 
 Headers and fields that are the router's alone are dropped and refused (`values/router/client-requests.yaml`) by Envoy's
 Lua filter, which its project counts as robust against untrusted clients (extensions_metadata.yaml of v1.40.0:
@@ -44,7 +44,7 @@ class LongestSequences:
 
 
 def filters(largest_body_mib: int = LARGEST_BODY_MIB, *, salted: bool = False) -> list[Config]:
-    """What an Envoy has that everybody may ask: clean headers, and requests that are whole and checked.
+    """Return the filters of an Envoy that everybody may ask: clean headers, and requests that are whole and checked.
 
     Args:
         largest_body_mib: of a request.
@@ -68,7 +68,7 @@ def gateway_program(kept: Mapping[str, Iterable[str]] | None = None) -> str:
 
 
 def cleaning_filter(*more: str) -> Config:
-    """Takes the router's headers out of requests, and `more` of them, before it is asked who the client is."""
+    """Take the router's headers out of requests, and `more` of them, before it is asked who the client is."""
     return _headers("clean(handle)", name="client-headers", dropped=more)
 
 
@@ -126,7 +126,7 @@ def _bodies(
 
 
 def _buffer(largest_mib: int) -> Config:
-    """Holds a request back until it is whole, or refuses it (413)."""
+    """Hold a request back until it is whole, or refuse it (413)."""
     config = {"@type": f"{_FILTERS}.buffer.v3.Buffer", "max_request_bytes": largest_mib * 2**20}
     return {"name": "envoy.filters.http.buffer", "typed_config": config}
 
@@ -155,7 +155,9 @@ def lua_functions(file: str) -> str:
 def _header_tables(
     dropped: Iterable[str] = (), path_prefix: str | None = None, *, salting: bool = False, counted: bool = False
 ) -> Config:
-    """Where clients have salts, a path whose requests read the prefix cache without one is none of theirs."""
+    """Return the tables of headers. Where clients have salts, a path whose requests read the prefix cache without one
+    is none of theirs.
+    """
     facts = client_requests()
     paths = [path for path in facts.paths if not (salting and path.cache == "unsalted")]
     names, prefixes = _split([*facts.dropped, *dropped])
@@ -201,7 +203,7 @@ def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _mark(places: dict[str, Any], name: str, mark: str) -> None:
-    """Writes what is refused at a place into the tree of places."""
+    """Write what is refused at a place into the tree of places."""
     node = places
     for part in name.split("."):
         node = node.setdefault("fields", {}).setdefault(part, {})

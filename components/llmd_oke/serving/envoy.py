@@ -266,7 +266,9 @@ def _picker_endpoint(endpoint: _Config) -> _Config:
 
 
 def _tls() -> _Config:
-    """The picker's certificate is made by itself at its start, so that there is nothing to hold it to."""
+    """Return the TLS settings towards the picker, whose certificate is made by itself at its start, so that there is
+    nothing to hold it to.
+    """
     kind = f"{_SOCKETS}.tls.v3.UpstreamTlsContext"
     return {
         "name": "envoy.transport_sockets.tls",
@@ -293,7 +295,7 @@ def _access_log(path: str, line: str | None = None) -> _Config:
 
 
 def connection_manager(**settings: Any) -> _Config:
-    """What takes HTTP of a listener's connections, within the bounds of all listeners."""
+    """Return the manager of a listener's HTTP connections, within the bounds of all listeners."""
     kind = f"{_API}.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
     bounded = manager_bounds()
     for name, value in settings.items():
@@ -305,7 +307,7 @@ def connection_manager(**settings: Any) -> _Config:
 def listener(
     name: str, host: str, port: int, manager: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> _Config:
-    """Where connections come in, within the bounds of all listeners; `settings` are of its only filter chain."""
+    """Return a listener within the bounds of all listeners; `settings` are of its only filter chain."""
     chain = {"filters": [manager], **chain_bounds(), **(settings or {})}
     return {"name": name, "address": socket_address(host, port), **listener_bounds(), "filter_chains": [chain]}
 
@@ -317,7 +319,7 @@ def http_filter(name: str, package: str, kind: str, **settings: Any) -> _Config:
 
 
 def socket_address(host: str, port: int) -> _Config:
-    """Where something listens."""
+    """Return the address of a listener or an upstream."""
     return {"socket_address": {"address": host, "port_value": port}}
 
 

@@ -1,4 +1,4 @@
-"""What clients may take of an Envoy at most: the bounds of Envoy's guide for proxies at an edge, and its memory.
+"""Bounds on what clients may take of an Envoy: those of Envoy's guide for proxies at an edge, and its memory.
 
 Figures are those of `values/serving/envoy-bounds.yaml`. How much memory an Envoy's container has follows from what
 clients may take: no attack is to need more than `attack_share` of it.
@@ -32,7 +32,7 @@ class Pressure(Entry):
 
 
 class EnvoyBounds(Entry):
-    """What one Envoy takes from clients at most; times in seconds, sizes as their names say."""
+    """Bounds of one Envoy; times in seconds, sizes as their names say."""
 
     headers_kib: int
     headers: int
@@ -88,7 +88,7 @@ def bounds() -> EnvoyBounds:
 
 
 def manager_bounds() -> Config:
-    """What bounds the requests of a connection, as settings of a connection manager."""
+    """Return the bounds of a connection's requests, as settings of a connection manager."""
     most = bounds()
     return {
         "request_headers_timeout": _seconds(most.headers_timeout_s),
@@ -122,7 +122,7 @@ def manager_bounds() -> Config:
 
 
 def listener_bounds() -> Config:
-    """What bounds a connection, and keeps one alive that waits, as settings of a listener."""
+    """Return the bounds of a connection, and what keeps one alive that waits, as settings of a listener."""
     most = bounds()
     probes = {"keepalive_time": most.keepalive_s, "keepalive_interval": most.keepalive_answer_s, "keepalive_probes": 3}
     return {
@@ -133,18 +133,20 @@ def listener_bounds() -> Config:
 
 
 def answers_bounds() -> Config:
-    """What bounds the kernel's part of an answer that a client doesn't read, as settings of a cluster."""
+    """Return the bound of the kernel's part of an answer that a client doesn't read, as settings of a cluster."""
     return {"upstream_bind_config": {"socket_options": [_socket_bytes("SO_RCVBUF", bounds().socket_kib)]}}
 
 
 def _socket_bytes(option: Literal["SO_SNDBUF", "SO_RCVBUF"], kib: int) -> Config:
-    """Of the kernel, by Linux' numbers (asm-generic/socket.h); it keeps twice as much for its own data."""
+    """Return a socket option in bytes, by Linux' numbers (asm-generic/socket.h); the kernel keeps twice as much for its
+    own data.
+    """
     number = {"SO_SNDBUF": 7, "SO_RCVBUF": 8}[option]
     return {"description": option, "level": 1, "name": number, "int_value": kib * 1024}
 
 
 def chain_bounds() -> Config:
-    """What bounds the beginning of a connection, as settings of a filter chain."""
+    """Return the bounds of a connection's beginning, as settings of a filter chain."""
     return {"transport_socket_connect_timeout": _seconds(bounds().handshake_timeout_s)}
 
 

@@ -97,8 +97,8 @@ _STUCK_GRACE_S = 10
 
 @dataclass(frozen=True)
 class Upstream:
-    """What answers requests: its host name and port. Of several with weights each gets its share of what has equal
-    load. `subsets` are values by which routes choose some of a cluster's.
+    """Upstream that answers requests: its host name and port. Of several with weights each gets its share of what has
+    equal load. `subsets` are values by which routes choose some of a cluster's.
     """
 
     host: str
@@ -108,7 +108,7 @@ class Upstream:
 
 
 class FrontDoorArgs(TypedDict):
-    """What a model's front door needs."""
+    """Arguments of a model's front door."""
 
     namespace: pulumi.Input[str]
     """Namespace of the model."""
@@ -123,7 +123,7 @@ class FrontDoorArgs(TypedDict):
 
 
 class FrontDoorPortArgs(TypedDict):
-    """Where the front door of a stack takes requests of one model from inside the cluster."""
+    """Port at which the front door of a stack takes requests of one model from inside the cluster."""
 
     version: pulumi.Input[str]
     """Label of its Envoys."""
@@ -132,7 +132,7 @@ class FrontDoorPortArgs(TypedDict):
 
 
 class ModelEndpointArgs(TypedDict):
-    """What a model's endpoint needs."""
+    """Arguments of a model's endpoint."""
 
     namespace: pulumi.Input[str]
     """Namespace of the model."""
@@ -414,7 +414,7 @@ def bootstrap(upstreams: Sequence[str], port: int) -> str:
 
 
 def requests_listener(name: str, port: int, cluster: str, **routes: object) -> Config:
-    """What takes requests of one model; `routes` are further settings of its routes."""
+    """Return the listener that takes requests of one model; `routes` are further settings of its routes."""
     host: Config = {
         "name": "model",
         "domains": ["*"],
@@ -442,12 +442,13 @@ def route_to(cluster: str) -> Config:
 
 
 def connection_settings() -> Config:
-    """How answers are passed on: as they are."""
+    """Return the settings by which answers are passed on as they are."""
     return {"server_header_transformation": "PASS_THROUGH"}
 
 
 def _retry_policy() -> Config:
-    """What surely did no work, or was refused before its first byte, is tried with another unit.
+    """Return the policy that tries a request that surely did no work, or was refused before its first byte, with
+    another unit.
 
     Endpoint pickers without a server to pick refuse with 503, or with 429 where decode servers alone are missing (seen
     of v0.7.1). A stream that has begun has its status, so that it is never sent again.
@@ -583,7 +584,7 @@ def _listener(name: str, port: int, manager: Config) -> Config:
 
 
 def router_filter() -> Config:
-    """What sends requests on, the last of all filters."""
+    """Return the filter that sends requests on, the last of all filters."""
     return envoy.http_filter("router", "router", "Router", suppress_envoy_headers=True)
 
 
@@ -608,5 +609,5 @@ def _endpoints(name: str, upstreams: Sequence[Upstream]) -> Config:
 
 
 def typed(name: str) -> Config:
-    """What names the type of a message."""
+    """Return the type of a message as `@type`."""
     return {"@type": f"type.googleapis.com/envoy.extensions.{name}"}

@@ -45,7 +45,7 @@ class GatewayListenerArgs(TypedDict):
 
 
 class GatewayArgs(TypedDict):
-    """What a Gateway needs."""
+    """Arguments of a Gateway."""
 
     namespace: pulumi.Input[str]
     """Its namespace, from which it takes routes."""
@@ -66,7 +66,7 @@ class GatewayArgs(TypedDict):
 
 
 class ModelRouteArgs(TypedDict):
-    """What the way from a Gateway to a model needs."""
+    """Arguments of the way from a Gateway to a model."""
 
     namespace: pulumi.Input[str]
     """Namespace of the model."""
@@ -186,7 +186,8 @@ def gateway_manifests(args: GatewayArgs) -> list[Manifest]:
 
 
 def gateway_policies(args: GatewayArgs) -> list[Manifest]:
-    """What holds all requests of a Gateway to what clients may ask, where its provider has it for Gateways.
+    """Return the policies that hold all requests of a Gateway to what clients may ask, where its provider has them for
+    Gateways.
 
     Raises:
         KitError: the catalogue has no such provider.
@@ -198,7 +199,8 @@ def gateway_policies(args: GatewayArgs) -> list[Manifest]:
 
 
 def route_policies(args: ModelRouteArgs) -> list[Manifest]:
-    """What holds requests of a model's routes to what clients may ask, where the provider has it for routes.
+    """Return the policies that hold requests of a model's routes to what clients may ask, where the provider has them
+    for routes.
 
     Raises:
         KitError: the catalogue has no such provider.
@@ -220,7 +222,7 @@ def _request_marks(largest_body_mib: int | None, kept: Mapping[str, Sequence[str
 
 
 def _route_names(args: ModelRouteArgs) -> tuple[str, str]:
-    """Of the route for clients, and of that for the model's own Service."""
+    """Return the names of the route for clients, and of that for the model's own Service."""
     return args["model"], f"{args['model']}-in-cluster"
 
 

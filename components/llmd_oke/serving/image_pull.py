@@ -34,7 +34,7 @@ _KEEPS_RUNNING = ["python3", "-c", "import signal; signal.pause()"]
 
 
 class ImagePullArgs(TypedDict):
-    """What is pulled, and where."""
+    """Image to pull, and the nodes that pull it."""
 
     namespace: pulumi.Input[str]
     """Namespace of the model servers."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from llmd_base import config_maps
 from llmd_base.config_maps import MAX_CHUNKS
+from llmd_base.records import document
 from llmd_bench.jobs import package as package_job
 from llmd_bench.load.pod_load import LoadRequest
 
@@ -45,7 +46,7 @@ SCRATCH = "/tmp"  # noqa: S108 - a path in the container
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Where the pods of a Job run: rather on nodes of `shape`, which have the image of the servers already.
+    """Place of a Job's pods: rather on nodes of `shape`, which have the image of the servers already.
 
     They tolerate what such nodes are tainted with: by their shape, and `node_taints` beside it. `mirror` is the private
     registry that they pull from.
@@ -59,7 +60,7 @@ class JobSettings:
     mirror: MirrorRegistry | None = None
 
     def tolerations(self) -> list[dict[str, str]]:
-        """What the pods tolerate, taint by taint."""
+        """Return what the pods tolerate, taint by taint."""
         return tolerations(self.shape, self.node_taints)
 
 
@@ -145,7 +146,7 @@ def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> di
 
 
 def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[dict[str, Any]]:
-    """What the pods of a load need besides; all of it belongs to the Job."""
+    """Return what the pods of a load need besides; all of it belongs to the Job."""
     parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MAX_CHUNKS)]
     ready = [request.ready_name(pod) for pod in range(request.parallelism)]
     return [
@@ -205,7 +206,7 @@ def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_
 
 
 def tool_objects(settings: JobSettings, config: str, uid: str) -> list[dict[str, Any]]:
-    """What the pod of a tool needs besides: its configuration, and the program that publishes its files."""
+    """Return what the pod of a tool needs besides: its configuration, and the program that publishes its files."""
     parts = [f"{settings.job}-0-{chunk}" for chunk in range(MAX_CHUNKS)]
     return [
         *account(settings, uid, parts, []),
@@ -231,7 +232,7 @@ def _load_pod(settings: JobSettings, security: dict[str, Any]) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated: the router's address without `/v1`, the model as it is served, questions at a time."""
+    """Evaluation of a model: the router's address without `/v1`, the model as it is served, questions at a time."""
 
     name: str
     package: EvalPackage
@@ -280,18 +281,20 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
 
 
 def evaluation_objects(settings: JobSettings, evaluation: Evaluation, uid: str) -> list[dict[str, Any]]:
-    """What its pod needs besides: the program, and the lock that its package is installed from."""
+    """Return what the pod of an evaluation needs besides: the program, and the lock that its package is
+    installed from.
+    """
     files = {PROGRAM_FILE: inspect.getsource(package_job), REQUIREMENTS_FILE: requirements(evaluation.package)}
     return [config_map(settings, uid, "program", files, {})]
 
 
 def _evaluation_spec(evaluation: Evaluation) -> dict[str, Any]:
     package = evaluation.package
-    filled = {"model": evaluation.model, "url": evaluation.url, "concurrency": evaluation.concurrency}
-    return {
-        "evaluation": evaluation.name,
-        "reader": package.reader,
-        "requirements": f"{FOLDER}/{REQUIREMENTS_FILE}",
-        "program": [word.format(**filled) for word in package.program],
-        "result_files": package.result_files,
-    }
+    filled = document("model url concurrency", evaluation)
+    return document(
+        "evaluation reader requirements program result_files",
+        package,
+        evaluation=evaluation.name,
+        requirements=f"{FOLDER}/{REQUIREMENTS_FILE}",
+        program=[word.format(**filled) for word in package.program],
+    )

@@ -16,18 +16,18 @@ _ROLE_VALUES = {"prefill": "prefill", "decode": "decode", "aggregated": "prefill
 
 
 def model_selector(model: str) -> dict[str, str]:
-    """Selects all servers of a model, whatever their unit and role."""
+    """Select all servers of a model, whatever their unit and role."""
     return {SERVING: "true", MODEL: model}
 
 
 def unit_selector(unit: str, version: str | None = None) -> dict[str, str]:
-    """Selects the model servers of a unit, whatever their role: those of one version, or all."""
+    """Select the model servers of a unit, whatever their role: those of one version, or all."""
     chosen = {SERVING: "true", UNIT: unit}
     return chosen if version is None else {**chosen, VERSION: version}
 
 
 def role_selector(unit: str, role: str) -> dict[str, str]:
-    """Selects the model servers of one role of a unit; a Deployment's selector, so it must never change."""
+    """Select the model servers of one role of a unit; a Deployment's selector, so it must never change."""
     return {**unit_selector(unit), ROLE: _ROLE_VALUES[role]}
 
 
@@ -42,19 +42,19 @@ def router(model: str, unit: str) -> dict[str, str]:
 
 
 def router_selector(unit: str) -> dict[str, str]:
-    """Selects the router of a unit. Charts select by a label that changes from release to release, and the selector of
-    a Deployment can't change.
+    """Select the router of a unit. Charts select by a label that changes from release to release, and the selector of a
+    Deployment can't change.
     """
     return {UNIT: unit, ROUTED: "true"}
 
 
 def front_door_selector(model: str, version: str | None = None) -> dict[str, str]:
-    """Selects the front door of a model: that of one version, or all."""
+    """Select the front door of a model: that of one version, or all."""
     chosen = {MODEL: model, "app.kubernetes.io/component": "front-door"}
     return chosen if version is None else {**chosen, FRONT_DOOR: version}
 
 
 def stack_front_door_selector(version: str | None = None) -> dict[str, str]:
-    """Selects the front door of all models of a stack: that of one version, or all."""
+    """Select the front door of all models of a stack: that of one version, or all."""
     chosen = {"app.kubernetes.io/component": "stack-front-door"}
     return chosen if version is None else {**chosen, FRONT_DOOR: version}

@@ -1,4 +1,4 @@
-"""What serving declares in a cluster: kinds that it is known to need, parts that pods and accounts share, limits."""
+"""Manifests that serving shares: kinds that it needs, parts of pods and accounts, limits."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def role(metadata: Mapping[str, Any], rules: Sequence[Mapping[str, Any]]) -> Man
 
 
 def role_binding(metadata: Mapping[str, Any], account: pulumi.Input[str], role: str | None = None) -> Manifest:
-    """Gives an account of the same namespace a role: the one that has the binding's name, or `role`."""
+    """Give an account of the same namespace a role: the one that has the binding's name, or `role`."""
     return {
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
@@ -98,8 +98,8 @@ def role_binding(metadata: Mapping[str, Any], account: pulumi.Input[str], role: 
 
 
 def api_access_volume() -> dict[str, Any]:
-    """What Kubernetes mounts into every container of a pod whose account has its token mounted, as a volume that single
-    containers mount.
+    """Return what Kubernetes mounts into every container of a pod whose account has its token mounted, as a volume that
+    single containers mount.
     """
     authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}

@@ -44,7 +44,7 @@ SOURCE_SECRET_KEY = "url"  # noqa: S105 - a key's name
 
 
 class ModelCacheArgs(TypedDict):
-    """What a model cache needs."""
+    """Arguments of a model cache."""
 
     namespace: pulumi.Input[str]
     """Namespace of the model servers."""
@@ -125,7 +125,7 @@ class ModelCache(pulumi.ComponentResource):
 
 
 def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
-    """Where the servers of a model find the cache: the argument `model_cache` of their unit."""
+    """Return where the servers of a model find the cache: the argument `model_cache` of their unit."""
     place: ModelCacheMountArgs = {"path": args.get("path") or "/mnt/nvme/models"}
     if args["kind"] != "node-disk":
         place = {"claim": claim}

@@ -1,4 +1,4 @@
-"""What is watched of a stack's models, for a Prometheus with its operator and a Grafana beside it: monitors, recording
+"""Monitoring of a stack's models, for a Prometheus with its operator and a Grafana beside it: monitors, recording
 rules, alerts, dashboards.
 
 Monitors of routers are held to what the upstream chart of the release renders. It reads metrics with a token; the kit's
@@ -31,7 +31,7 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 12, 8
 
 
 class ModelMonitoringArgs(TypedDict):
-    """What of a stack is watched."""
+    """Models and programs of a stack that are watched."""
 
     namespace: pulumi.Input[str]
     """Namespace of the models."""
@@ -114,7 +114,7 @@ def _router(unit: str, args: ModelMonitoringArgs) -> Manifest:
 
 
 def _envoys(args: ModelMonitoringArgs) -> list[Manifest]:
-    """Those of routers, and those of front doors."""
+    """Return the monitors of routers' Envoys, and of front doors'."""
     doors = {"key": "app.kubernetes.io/component", "operator": "In", "values": ["front-door", "stack-front-door"]}
     selectors: dict[str, tuple[str, dict[str, Any]]] = {
         "router-envoys": (f"metrics-{envoy.METRICS_PORT}", {"matchLabels": {labels.ROUTED: "true", **_PART}}),
@@ -130,7 +130,7 @@ def _envoys(args: ModelMonitoringArgs) -> list[Manifest]:
 
 
 def _gpu_exporters(args: ModelMonitoringArgs) -> Manifest:
-    """Those of GPU nodes, which are in another namespace."""
+    """Return the monitor of GPU nodes' exporters, which are in another namespace."""
     facts = monitoring()
     endpoint = {"port": facts.gpu_exporter_port, "path": "/metrics", "interval": facts.gpu_exporter_interval}
     monitor = _pod_monitor(f"{NAME}-gpus", args, {"matchLabels": dict(facts.gpu_exporter_labels)}, endpoint)

@@ -21,7 +21,7 @@ is placed first among those that wait, and ends none that runs.
 
 
 class ServingNamespaceArgs(TypedDict):
-    """What a serving namespace needs."""
+    """Arguments of a serving namespace."""
 
     namespace: str
     """Name of the namespace."""

@@ -1,4 +1,5 @@
-"""Who reaches the pods of a stack's namespace, and whom they reach, where the cluster's network enforces policies.
+"""Policies on who reaches the pods of a stack's namespace, and whom they reach, where the cluster's network enforces
+them.
 
 Neither of OKE's network plug-ins does by itself; Oracle documents Calico beside them (docs.oracle.com, ContEng,
 "Example: Installing Calico and Setting Up Network Policies"). What no policy opens is closed, in both directions.
@@ -127,8 +128,8 @@ def servers_destinations(
     control_plane: Sequence[str] | None,
     tracing: TracingArgs | None,
 ) -> list[Rule]:
-    """Whom the model servers of one role reach: the other role for KV cache, whoever has weights that their node lacks,
-    and the API server where their sidecar looks pods up.
+    """Return whom the model servers of one role reach: the other role for KV cache, whoever has weights that their node
+    lacks, and the API server where their sidecar looks pods up.
     """
     return [
         *({"to": [partner]} for partner in _partners(unit, role)),
@@ -146,7 +147,9 @@ def _partners(unit: str, role: str) -> list[Rule]:
 def router_destinations(
     unit: str, pods: Mapping[str, str], control_plane: Sequence[str] | None, tracing: TracingArgs | None
 ) -> list[Rule]:
-    """Whom the pods of a router reach: the unit's servers, its other pickers, and the API server, which they watch."""
+    """Return whom the pods of a router reach: the unit's servers, its other pickers, and the API server, which they
+    watch.
+    """
     servers = {"podSelector": {"matchLabels": labels.unit_selector(unit)}}
     pickers = tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT)
     return [
@@ -158,7 +161,7 @@ def router_destinations(
 
 
 def front_door_destinations() -> list[Rule]:
-    """Whom a front door reaches: routers, and model servers without one."""
+    """Return whom a front door reaches: routers, and model servers without one."""
     servers = {"matchLabels": {labels.SERVING: "true"}}
     return [{"to": [{"podSelector": _label_exists(labels.ROUTED)}, {"podSelector": servers}]}]
 
@@ -227,7 +230,7 @@ def defaults(
 
 
 def _link_local_in(cidr: str) -> list[str]:
-    """What of a block stays closed.
+    """Return the parts of a block that stay closed.
 
     Raises:
         KitError: nothing of it would be open.

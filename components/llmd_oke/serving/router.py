@@ -72,7 +72,7 @@ _NOT_WAITED_FOR = {"pulumi.com/skipAwait": "true"}
 
 
 class RouterArgs(TypedDict):
-    """What a router needs."""
+    """Arguments of a router."""
 
     release: ReleaseRef
     """llm-d release of the catalogue."""
@@ -201,7 +201,9 @@ class _Objects:
         ]
 
     def rights(self) -> list[Manifest]:
-        """What the endpoint picker reads: the pods of its namespace, pools, and what requests are asked for."""
+        """Return the rights of the endpoint picker: to read the pods of its namespace, pools, and what requests are
+        asked for.
+        """
         resources = ["inferenceobjectives", "inferencemodelrewrites"]
         objectives = [_rule(group, resources) for group in self.dialect.objective_groups]
         return [
@@ -238,7 +240,8 @@ class _Objects:
         return network_policies.policy(self.metadata(self.name), self.selector, rules, destinations)
 
     def for_several(self) -> list[Manifest]:
-        """What several endpoint pickers need: the right to elect a leader, an address of each, and a budget.
+        """Return the objects that several endpoint pickers need: the right to elect a leader, an address of each, and a
+        budget.
 
         Those that end are found at that address too: one of them leads until it is told to end.
         """
@@ -269,7 +272,9 @@ class _Objects:
         ]
 
     def deployment(self) -> Manifest:
-        """Its pods are replaced when a ConfigMap of theirs changes, which is read only at the start."""
+        """Return the Deployment. Its pods are replaced when a ConfigMap of theirs changes, which is read only at the
+        start.
+        """
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -323,7 +328,7 @@ class _Objects:
         }
 
     def spread(self) -> dict[str, Any]:
-        """Over nodes where there are several; on one node two are better than one."""
+        """Return the spread over nodes where there are several; on one node two are better than one."""
         return {
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
@@ -475,7 +480,7 @@ def _restricted() -> dict[str, Any]:
 
 
 def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifest]) -> pulumi.Resource:
-    """Declares the router's objects; the answer is the Service that takes requests.
+    """Declare the router's objects; return the Service that takes requests.
 
     Pods come after what they read, and the Service when they are ready.
     """

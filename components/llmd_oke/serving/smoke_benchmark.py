@@ -32,7 +32,7 @@ STARTING_S = 600
 
 
 class SmokeBenchmarkArgs(TypedDict):
-    """What a smoke benchmark needs."""
+    """Arguments of a smoke benchmark."""
 
     namespace: pulumi.Input[str]
     """Namespace of the model."""
@@ -56,7 +56,7 @@ class SmokeBenchmarkArgs(TypedDict):
 
 
 class SmokeBenchmark(pulumi.ComponentResource):
-    """Benchmarks a model from inside its cluster, and fails the update where it misses its thresholds.
+    """Benchmark of a model from inside its cluster, which fails the update where it misses its thresholds.
 
     Declare it after everything that serves the model, and nothing after it. It runs again when what it measures, or
     what it is asked, has changed, and after it failed.

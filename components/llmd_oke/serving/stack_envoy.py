@@ -100,8 +100,8 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """What one client may ask of one Envoy: requests and tokens in a minute, requests at a time at each model, and
-    models by their served names. None is what all clients have, or as much as it likes.
+    """Limits of one client at one Envoy: requests and tokens in a minute, requests at a time at each model, and models
+    by their served names. None is the limit of all clients, or no limit.
     """
 
     requests_per_minute: int | None = None
@@ -112,7 +112,7 @@ class ClientLimits:
 
 @dataclass(frozen=True)
 class EnvoySettings:
-    """What the bootstrap says. Limits are those of every client, `clients` have other ones by their names."""
+    """Settings of the bootstrap. Limits are those of every client, `clients` have other ones by their names."""
 
     models: tuple[ServedModel, ...]
     encrypted: bool
@@ -151,7 +151,8 @@ def bootstrap(settings: EnvoySettings) -> str:
 
 
 def clusters(models: Sequence[ServedModel], concurrent_requests: Mapping[str, int] | None = None) -> str:
-    """Where requests go with which weights: units by the name that bodies say, and those of each entry by its own.
+    """Write where requests go with which weights: units by the name that bodies say, and those of each entry by its
+    own.
 
     Clients that may have so many requests under way at each model have one cluster for each served name, which counts
     them: those by the body and those by an entry's path or host, which are subsets of its units.
@@ -188,14 +189,14 @@ def _in_subsets(entries: Sequence[ServedModel], named: Sequence[Upstream]) -> li
 
 
 def api_keys(keys: Mapping[str, str]) -> str:
-    """Who may ask: clients with these keys, by their names. The text has digests in their place."""
+    """Write who may ask: clients with these keys, by their names. The text has digests in their place."""
     digests = {client: client_access.key_digest(key) for client, key in keys.items()}
     return _resources([_extension(client_access.keys_filter(digests))])
 
 
 def tokens(issuer: str, audiences: Sequence[str], key_set: str | None, key_set_uri: str | None = None) -> str:
-    """Who may ask: clients with a token of this issuer for one of the audiences, signed with a key of the set, which is
-    given or fetched.
+    """Write who may ask: clients with a token of this issuer for one of the audiences, signed with a key of the set,
+    which is given or fetched.
     """
     provider = {
         "issuer": issuer,
@@ -270,7 +271,7 @@ def salts(models: Sequence[ServedModel], secret: str) -> str:
 
 
 def certificate() -> str:
-    """Where Envoy finds the certificate; it is read again when the folder's files change."""
+    """Write where Envoy finds the certificate; it is read again when the folder's files change."""
     files = {
         "certificate_chain": {"filename": f"{CERTIFICATE_FOLDER}/tls.crt"},
         "private_key": {"filename": f"{CERTIFICATE_FOLDER}/tls.key"},
@@ -315,7 +316,7 @@ def _tls() -> Config:
 
 
 def _filters(settings: EnvoySettings) -> list[Config]:
-    """In the order in which requests go through them: who asks, how much, for which model."""
+    """Return the filters in the order in which requests go through them: who asks, how much, for which model."""
     filters: list[Config] = [client_requests.cleaning_filter(CLIENT_HEADER)]
     if settings.tokens:
         filters.append(client_access.tokens_filter())
@@ -360,13 +361,13 @@ def _longest(models: Sequence[ServedModel]) -> LongestSequences:
 
 
 def _own(settings: EnvoySettings, name: str) -> dict[str, int]:
-    """What single clients have in place of what all have."""
+    """Return the limits of single clients that differ from those of all."""
     limits = {client: getattr(limits, name) for client, limits in sorted(settings.clients.items())}
     return {client: number for client, number in limits.items() if number is not None}
 
 
 def _lists(models: Sequence[ServedModel], rights: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
-    """What `/v1/models` answers clients that use some models only, at all hosts."""
+    """Return what `/v1/models` answers clients that use some models only, at all hosts."""
     hosts = {"": models, **{model.name: [model] for model in models}}
     return {
         client: {
@@ -464,7 +465,7 @@ def _host(name: str, domains: Sequence[str], routes: Sequence[Config]) -> Config
 
 
 def _own_routes(model: ServedModel, prefix: str, counted: Sequence[str]) -> list[Config]:
-    """What leads to one model, whatever the body says of it."""
+    """Return the routes that lead to one model, whatever the body says of it."""
     clients = {_clients_cluster(client, model.served_name): client for client in counted}
     match: Config = {"prefix": f"{prefix}v1/"}
     routes = _routes(match, _own_cluster(model), clients, {"entry": model.name}, prefix_rewrite="/v1/")
@@ -503,7 +504,7 @@ def _routes(
 
 
 def _says(served: str) -> Config:
-    """What a route says of itself to the filter of rights."""
+    """Return the metadata by which a route tells its model to the filter of rights."""
     return {"metadata": {"filter_metadata": {client_access.RIGHTS_FILTER: {client_access.SERVED: served}}}}
 
 
@@ -529,8 +530,8 @@ def _answer(match: Config, status: int, text: str) -> Config:
 
 
 def _errors() -> list[Config]:
-    """What Envoy itself answers, in the form of OpenAI's API. What servers answer passes as it is, as what is said of a
-    request that isn't a client's does, which has that form.
+    """Return the errors of Envoy itself, in the form of OpenAI's API. What servers answer passes as it is, as what is
+    said of a request that isn't a client's does, which has that form.
     """
     refused = _metadata({"present_match": True}, client_requests.REFUSED_KEY)
     formed: Config = {

@@ -92,7 +92,7 @@ class FrontDoorTokensArgs(TypedDict):
 
 
 class FrontDoorClientArgs(TypedDict):
-    """What one client may ask of each of the two Envoys. What is left out is as for all clients."""
+    """Limits of one client at each of the two Envoys. What is left out is as for all clients."""
 
     requests_per_minute: NotRequired[int | None]
     """Requests in a minute."""
@@ -120,7 +120,7 @@ class FrontDoorLoadBalancerArgs(TypedDict):
 
 
 class StackFrontDoorArgs(TypedDict):
-    """What the front door of a stack needs."""
+    """Arguments of the front door of a stack."""
 
     namespace: str
     """Namespace of the models."""
@@ -196,12 +196,12 @@ class StackFrontDoor(pulumi.ComponentResource):
 
 
 def encrypted(args: StackFrontDoorArgs) -> bool:
-    """Whether the address has a certificate."""
+    """Tell whether the address has a certificate."""
     return bool(args.get("certificate") or args.get("certificate_secret") or args.get("issuer"))
 
 
 def authenticated(args: StackFrontDoorArgs) -> bool:
-    """Whether clients must say who they are."""
+    """Tell whether clients must say who they are."""
     return args.get("api_keys") is not None or args.get("tokens") is not None
 
 
@@ -227,7 +227,7 @@ def config_map(args: StackFrontDoorArgs) -> Manifest:
 
 
 def traffic_config_map(args: StackFrontDoorArgs) -> Manifest:
-    """Where requests go with which weights."""
+    """Return the ConfigMap of where requests go with which weights."""
     data = {stack_envoy.TRAFFIC_FILE: stack_envoy.clusters(_models(args), _concurrent_requests(args))}
     metadata = _metadata(args, f"{_versioned_name(args)}-traffic")
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
@@ -274,7 +274,7 @@ def _secret(args: StackFrontDoorArgs, name: str, kind: str, data: Mapping[str, p
 
 
 def _issued_certificate(args: StackFrontDoorArgs, issuer: FrontDoorIssuerArgs) -> Manifest:
-    """What cert-manager is asked for: a certificate in a Secret, each time with a new key."""
+    """Return the request to cert-manager: a certificate in a Secret, each time with a new key."""
     hosts = [args.get("host"), *(host for model in args["models"] for host in model.get("hosts") or ())]
     return {
         "apiVersion": "cert-manager.io/v1",
@@ -334,7 +334,9 @@ def front_service(args: StackFrontDoorArgs) -> Manifest:
 
 
 def load_balancer_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, pulumi.Input[str]]:
-    """What OKE makes of the Service. With security groups of its own no security list is changed."""
+    """Return the annotations by which OKE makes the Service's load balancer. With security groups of its own no
+    security list is changed.
+    """
     annotations: dict[str, pulumi.Input[str]] = {
         "oci.oraclecloud.com/load-balancer-type": "nlb",
         f"{_ANNOTATIONS}/internal": "false" if balancer["public"] else "true",

@@ -8,6 +8,7 @@ import math
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
+from llmd_base.records import document
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.operators import with_function_names
@@ -45,14 +46,14 @@ from llmd_oke.serving.vllm import ServerSpec, version
 
 
 class AggregatedUnitArgs(UnitArgs, TypedDict):
-    """What an aggregated unit needs."""
+    """Arguments of an aggregated unit."""
 
     servers: ServersArgs
     """Servers that compute prompts and generate tokens."""
 
 
 class PrefillDecodeUnitArgs(UnitArgs, TypedDict):
-    """What a prefill/decode unit needs."""
+    """Arguments of a prefill/decode unit."""
 
     prefill: ServersArgs
     """Servers that compute prompts and hand their KV cache over."""
@@ -79,7 +80,7 @@ class ScaledServersArgs(TypedDict):
 
 
 class ModelScalingArgs(TypedDict):
-    """What scaling a unit needs."""
+    """Arguments of a unit's scaling."""
 
     namespace: pulumi.Input[str]
     """Namespace of the unit."""
@@ -146,7 +147,7 @@ class ModelScaling(pulumi.ComponentResource):
 def model_servers(
     parent: pulumi.Resource, unit: str, role: Role, args: UnitArgs, servers: ServersArgs
 ) -> pulumi.Output[str]:
-    """Declares the servers of one role of a unit; the answer is the name of their Deployment, `<unit>-<role>`.
+    """Declare the servers of one role of a unit; return the name of their Deployment, `<unit>-<role>`.
 
     Roles don't wait for each other: where GPUs are scarce, one role may only grow while another shrinks.
 
@@ -164,7 +165,7 @@ def model_servers(
 
 
 def server_spec(args: UnitArgs, role: Role, tensor_parallel_size: int) -> ServerSpec:
-    """What a server of the unit is.
+    """Return the specification of the unit's servers of one role.
 
     Raises:
         KitError: the catalogue has no such release, model or shape.
@@ -218,7 +219,7 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
 
 
 def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: ServerSpec) -> Manifest:
-    """Who may reach the servers of a role, and whom they may reach."""
+    """Return the policy on who may reach the servers of a role, and whom they may reach."""
     routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
     metadata = object_metadata(name, args["namespace"])
     sources = network_policies.servers_rules(
@@ -313,7 +314,9 @@ def protected_pool(spec: ServerSpec, args: UnitArgs) -> str | None:
 
 
 def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
-    """What comes before vLLM. The cache is looked at in every pod, because nodes may come after it was filled."""
+    """Return the containers that run before vLLM. The cache is looked at in every pod, because nodes may come after it
+    was filled.
+    """
     cached = containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
     return [*cached, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
 
@@ -370,11 +373,8 @@ def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
 
 def network_annotations(shape: Shape, virtual_functions: int) -> dict[str, str]:
     """One RDMA virtual function for each GPU (llm-d guides, amd/vllm/oci overlay)."""
-    attachment = shape.rdma.network_attachment
-    networks = [
-        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"}
-        for i in range(virtual_functions)
-    ]
+    attachment = document("name namespace", shape.rdma.network_attachment)
+    networks = [{**attachment, "interface": f"net{i + 1}"} for i in range(virtual_functions)]
     return {"k8s.v1.cni.cncf.io/networks": json.dumps(networks)}
 
 
@@ -407,7 +407,7 @@ def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
 
 
 def _triggers(role: str, args: ModelScalingArgs) -> list[dict[str, Any]]:
-    """Those of the role's own load, and of the other roles that it is in proportion to.
+    """Return the triggers of the role's own load, and of the other roles that it is in proportion to.
 
     A load over its threshold is the servers that one role needs; over the threshold times its share and through this
     role's, it is those that this role has for them. Following the other role's load and not its number, neither keeps

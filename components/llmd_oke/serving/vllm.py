@@ -48,8 +48,8 @@ Container = dict[str, Any]
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """What one model server is, apart from its names: the input of its container and its pod. `rdma` says whether its
-    stack hands KV cache over by the RDMA network.
+    """Specification of a model server apart from its names: the input of its container and its pod. `rdma` says whether
+    its stack hands KV cache over by the RDMA network.
     """
 
     release: Release
@@ -64,12 +64,12 @@ class ServerSpec:
 
     @property
     def vllm_port(self) -> int:
-        """Where vLLM itself listens."""
+        """Port at which vLLM itself listens."""
         return BEHIND_SIDECAR_PORT if self.role == "decode" else SERVER_PORT
 
     @cached_property
     def settings(self) -> ServerSettings:
-        """What the server is started with, the same record that its plan has.
+        """Settings that the server is started with, the same record that its plan has.
 
         Raises:
             KitError: the table of engine settings has no such setting, or not with such a value, or vLLM would take
@@ -86,7 +86,7 @@ class ServerSpec:
 
     @property
     def on_rdma_network(self) -> bool:
-        """Whether the server has virtual functions, and what using them takes."""
+        """True if the server has virtual functions, and what using them takes."""
         return self.settings.virtual_functions > 0
 
     @property
@@ -96,7 +96,7 @@ class ServerSpec:
 
     @property
     def prewarmed(self) -> bool:
-        """Whether weights are in the cache before vLLM starts, which then reads nothing else."""
+        """True if weights are in the cache before vLLM starts, which then reads nothing else."""
         return "prewarm" in self.cache
 
 
@@ -196,7 +196,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
         "MAX_JOBS": str(spec.cpus),
         **({QUICK_REDUCE_VARIABLE: spec.settings.quick_reduce} if spec.settings.quick_reduce else {}),
-        **_transports(spec),
+        **_hand_over(spec),
         **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
@@ -211,11 +211,15 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
     return list({entry["name"]: entry for entry in [*entries, *_plain(spec.settings.env)]}.values())
 
 
-def _transports(spec: ServerSpec) -> dict[str, str]:
-    """What UCX hands KV cache over by; nothing for servers that hand none over."""
+def _hand_over(spec: ServerSpec) -> dict[str, str]:
+    """Return the transports by which UCX hands KV cache over, and what states of linear attention need for it; nothing
+    for servers that hand none over.
+    """
     if not spec.settings.hands_over:
         return {}
-    return spec.shape.rdma.environment if spec.on_rdma_network else without_rdma().environment
+    transports = spec.shape.rdma.environment if spec.on_rdma_network else without_rdma().environment
+    has_states = spec.model.architecture.linear_attention is not None
+    return {**transports, **(spec.release.vllm.kv_connector.linear_attention_environment if has_states else {})}
 
 
 def _offline(model: CatalogueModel) -> dict[str, str]:
@@ -278,7 +282,9 @@ def _user(spec: ServerSpec) -> dict[str, Any]:
 
 
 def pod_security(spec: ServerSpec) -> dict[str, Any]:
-    """What holds for the whole pod: the runtime's system calls, and groups of the user that servers run as."""
+    """Return the security settings of the whole pod: the runtime's system calls, and groups of the user that servers
+    run as.
+    """
     user = spec.engine.get("user")
     groups = user.get("groups") if user else None
     return {"seccompProfile": {"type": "RuntimeDefault"}, **({"supplementalGroups": groups} if groups else {})}
@@ -350,7 +356,7 @@ def revision(unit: str, release: str, versions: Mapping[str, str], sizes: Mappin
 
 
 def _arguments(words: Iterable[str]) -> dict[str, list[str]]:
-    """What the handshake goes by, by name; the last of several wins, as with vLLM."""
+    """Return the arguments that the handshake goes by, by name; the last of several wins, as with vLLM."""
     by_name: dict[str, list[str]] = {}
     name = ""
     for word in words:

@@ -20,6 +20,7 @@ from llmd_base.cluster import InCluster, from_environment
 from llmd_base.config_maps import JOB_ANNOTATION, LABEL, MAX_BYTES, gunzip, owned_metadata
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Ticker
+from llmd_base.records import document
 from pydantic import TypeAdapter, ValidationError
 
 from llmd_bench import run_context
@@ -119,19 +120,19 @@ def termination_message(service: str, result: SmokeResult) -> str:
     """Return the result in JSON of at most 4096 bytes, beginning with a sentence for people."""
     failed = result.verdict.failed
     performance = result.performance
-    words: dict[str, object] = {
-        "message": _sentence(service, result),
-        "passed": result.passed,
-        "failed": [check.name for check in failed],
-        "requests": performance.requests,
-        "failures": performance.failures,
-        "output_tokens_per_s": round(performance.output_tokens_per_s, 1),
-        "ttft_p95_ms": _milliseconds(performance.ttft.p95 if performance.ttft else None),
-        "itl_p95_ms": _milliseconds(performance.itl.p95 if performance.itl else None),
-        "remote_prefill_share": result.remote_prefill.share if result.remote_prefill else None,
-        "numbers": result.plan.basis.value,
-        "run": result.run,
-    }
+    words = document(
+        "message passed failed requests failures output_tokens_per_s ttft_p95_ms itl_p95_ms remote_prefill_share"
+        " numbers run",
+        result,
+        performance,
+        message=_sentence(service, result),
+        failed=[check.name for check in failed],
+        output_tokens_per_s=round(performance.output_tokens_per_s, 1),
+        ttft_p95_ms=_milliseconds(performance.ttft.p95 if performance.ttft else None),
+        itl_p95_ms=_milliseconds(performance.itl.p95 if performance.itl else None),
+        remote_prefill_share=result.remote_prefill.share if result.remote_prefill else None,
+        numbers=result.plan.basis.value,
+    )
     return _fitting(words)
 
 

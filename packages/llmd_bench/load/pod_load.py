@@ -13,6 +13,7 @@ from typing import Any
 
 from llmd_base.config_maps import MAX_CHUNKS, pieces
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from pydantic import TypeAdapter
 
 from llmd_bench import run_context
@@ -279,14 +280,14 @@ def _sum(rates: Iterable[float | None]) -> float | None:
 
 def _encoded(how: RunContext, results: Sequence[StageResult], *, thinned: bool) -> bytes:
     stages = [
-        {
-            "records": [_fields(record.thinned() if thinned else record) for record in result.records],
-            "health": asdict(result.health),
-            "started": result.started.isoformat() if result.started else None,
-            "interrupted": result.interrupted,
-            "shortfall": result.shortfall,
-            "thinned": thinned,
-        }
+        document(
+            "records health started interrupted shortfall",
+            result,
+            records=[_fields(record.thinned() if thinned else record) for record in result.records],
+            health=asdict(result.health),
+            started=result.started.isoformat() if result.started else None,
+            thinned=thinned,
+        )
         for result in results
     ]
     return json.dumps({"run_context": how.to_text(), "stages": stages}, separators=(",", ":")).encode()

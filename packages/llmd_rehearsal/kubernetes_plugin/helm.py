@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from llmd_base.records import document
 
 from llmd_rehearsal.kubernetes_plugin.charts import chart, chart_version
 from llmd_rehearsal.kubernetes_plugin.client import Access
@@ -306,15 +307,9 @@ class _Release:
         metadata = self.metadata()
         if metadata is None:
             raise OperationRefusal(f'Helm release "{self.id}" is gone')
-        status: dict[str, Tree] = {
-            "appVersion": metadata.app_version,
-            "chart": metadata.chart,
-            "name": metadata.name,
-            "namespace": metadata.namespace,
-            "revision": metadata.revision,
-            "status": metadata.status,
-            "version": metadata.version,
-        }
+        status = document(
+            "appVersion chart name namespace revision status version", metadata, appVersion=metadata.app_version
+        )
         names = _resource_names(self.helm.manifest(self.name, self.namespace))
         return {**inputs, "__inputs": Secret({**inputs}), "resourceNames": names, "status": status}
 

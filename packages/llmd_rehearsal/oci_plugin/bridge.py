@@ -246,7 +246,7 @@ def _differences(resource: ResourceType, state: JsonObject, inputs: JsonObject) 
 
 
 def _is_planned(name: str, schema: Property) -> bool:
-    """Whether a Diff has it where the state lacks it: a collection that OCI computes, or a fixed value."""
+    """Tell whether a Diff has what the state lacks: a collection that OCI computes, or a fixed value."""
     if schema.is_scalar:
         return schema.planned is not None
     of_objects = schema.item is not None and bool(schema.item.fields)

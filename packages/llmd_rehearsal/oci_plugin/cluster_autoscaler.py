@@ -17,6 +17,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any, Final, Protocol
 
+from llmd_base.records import document
 from llmd_oke.values import Entry, required_entry
 
 from llmd_rehearsal.agent_config import NodeConfig
@@ -127,7 +128,7 @@ def pods_of(objects: Iterable[JsonObject]) -> Iterator[PodRequest]:
 
 
 def _requests(containers: Iterable[JsonObject]) -> Room:
-    """What all containers ask for; a limit without a request is one."""
+    """Return what all containers ask for; a limit without a request is one."""
     total: Room = {}
     for container in containers:
         asked = dig_map(container, "resources", "limits") | dig_map(container, "resources", "requests")
@@ -413,7 +414,7 @@ class ApiClusterView:
     def tell_scale_up(self, pod: PodRequest, message: str) -> None:
         """Record an event of a pod."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        involved = {"kind": "Pod", "apiVersion": "v1", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        involved = {"kind": "Pod", "apiVersion": "v1", **document("namespace name uid", pod)}
         event = {
             "apiVersion": "v1",
             "kind": "Event",

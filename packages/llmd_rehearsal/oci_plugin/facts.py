@@ -219,7 +219,7 @@ class OciRegion(Entry):
         return [f"{self.availability_domain_prefix}{name}" for name in self._domain_names(region)]
 
     def has_domain(self, region: str, name: str) -> bool:
-        """Whether a region has that availability domain; every tenancy has a prefix of its own before the name."""
+        """Tell whether a region has that availability domain; every tenancy has a prefix of its own before the name."""
         return name.rpartition(":")[2] in self._domain_names(region)
 
     def _domain_names(self, region: str) -> list[str]:

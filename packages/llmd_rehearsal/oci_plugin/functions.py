@@ -52,7 +52,7 @@ def invoke(token: str, call: FunctionCall) -> JsonObject:
 
 
 def _passes(item: JsonObject, filter_: JsonObject) -> bool:
-    """Whether one filter, of a property or a pattern of its values, lets an item pass."""
+    """Tell whether one filter, of a property or a pattern of its values, lets an item pass."""
     name = "".join(part.title() if index else part for index, part in enumerate(filter_["name"].split("_")))
     value = str(item.get(name, ""))
     if filter_.get("regex"):

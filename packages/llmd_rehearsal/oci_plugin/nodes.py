@@ -367,7 +367,7 @@ def read_boot(metadata: Mapping[str, Any], *, self_managed: bool = False) -> Boo
 
 
 def _knows_cluster(metadata: Mapping[str, Any]) -> bool:
-    """Whether it has the API server's address alone (OKE's programs put the ports behind it) and its authority."""
+    """Tell whether it has the API server's address alone (OKE's programs put the ports behind it) and its authority."""
     try:
         ipaddress.ip_address(str(metadata.get("apiserver_host")))
     except ValueError:

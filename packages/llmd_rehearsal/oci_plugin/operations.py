@@ -134,7 +134,7 @@ class Operations:
         return self._settle(record, request, failed, fault)
 
     def _is_answered_later(self, request: ResourceRequest) -> bool:
-        """Whether one of the requests is answered that the plug-in sends once more, as many as it does."""
+        """Tell whether one of the requests is answered that the plug-in sends once more, as many as it does."""
         for _ in range(round(NETWORK_RETRY_S / RETRY_PAUSE_S)):
             self.clock.wait(RETRY_PAUSE_S, request.cancelled)
             fault = self._fault_of(request, "create")

@@ -20,6 +20,9 @@ from llmd_rehearsal.pods.processes import ChildProcess, children_of, run
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SYSTEM_FILES = ("/etc/ssl", "/etc/ca-certificates", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf")
+_OWN_DEVICES = 'mount -t sysfs sysfs /sys && exec "$@"'
+"""Mount the devices that a process in this network namespace has, as ip-netns(8) does, and run a command there."""
+
 _NOT_RUNNING = 126
 _STAND_BACK_PAUSE_S = 0.05
 _STAND_BACK_ATTEMPTS = 400
@@ -104,12 +107,15 @@ class Mount:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Network, files and working folder of a container's program."""
+    """Network, files and working folder of a container's program; `has_devices` lets it see the kernel's devices, those
+    of its own network among them, at `/sys`.
+    """
 
     network: Path
     host_name: str
     mounts: Sequence[Mount]
     working_folder: str = "/"
+    has_devices: bool = False
 
 
 class PlaceholderContainer:
@@ -371,10 +377,17 @@ def command(sandbox: Sandbox, argv: Sequence[str], niceness: int = 0) -> list[st
     """
     return [
         *((_program_path("nice"), "-n", str(niceness)) if niceness else ()),
-        *(_program_path("nsenter"), f"--net={sandbox.network}", "--", _program_path("bwrap")),
+        *(_program_path("nsenter"), f"--net={sandbox.network}", "--"),
+        *(
+            (_program_path("unshare"), "--mount", "--", "/bin/sh", "-c", _OWN_DEVICES, "sh")
+            if sandbox.has_devices
+            else ()
+        ),
+        _program_path("bwrap"),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--die-with-parent", "--new-session"),
         *("--hostname", sandbox.host_name, "--cap-drop", "ALL", "--cap-add", "CAP_NET_BIND_SERVICE"),
         *_system_options(),
+        *(("--ro-bind", "/sys", "/sys") if sandbox.has_devices else ()),
         *_mount_options(sandbox.mounts),
         *("--chdir", sandbox.working_folder, "--", *argv),
     ]

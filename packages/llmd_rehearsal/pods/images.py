@@ -29,6 +29,7 @@ from llmd_rehearsal.pods.containers import (
     StartError,
 )
 from llmd_rehearsal.pods.environment import resolve_argv
+from llmd_rehearsal.real_vllm.servers import RealServers
 
 FOLDER = "/opt/python"
 EXECUTABLE = f"{FOLDER}/bin/python"
@@ -239,7 +240,8 @@ class ContainerContext:
 class ContainerFactory:
     """Factory of containers by the image table; `programs` are paths by name, `certificate` is one with its key.
 
-    With a `time_scale` above 1, programs whose intervals are the simulated servers' are told longer ones.
+    With a `time_scale` above 1, programs whose intervals are the simulated servers' are told longer ones. `real_vllm`
+    has vLLM's own servers run in place of simulated ones.
     """
 
     def __init__(
@@ -250,6 +252,7 @@ class ContainerFactory:
         simulator: httpx2.AsyncClient | None,
         time_scale: float = 1.0,
         certificate: tuple[Path, Path] | None = None,
+        real_vllm: RealServers | None = None,
     ) -> None:
         self._images = images
         self._programs = programs
@@ -257,6 +260,7 @@ class ContainerFactory:
         self._simulator = simulator
         self._time_scale = time_scale
         self._certificate = certificate
+        self._real_vllm = real_vllm
 
     def is_simulated(self, model: ContainerModel) -> bool:
         """Say whether nothing runs for this container, which on a real node would do something."""
@@ -265,7 +269,8 @@ class ContainerFactory:
             return True
         argv = (*(model.command or entry.entrypoint), *(model.args or []))
         starts_vllm = any("vllm" in word for word in argv)
-        return entry.simulator is not None and (self._simulator is None or not starts_vllm)
+        has_servers = self._simulator is not None or self._real_vllm is not None
+        return entry.simulator is not None and not (has_servers and starts_vllm)
 
     def needs_process(self, model: ContainerModel) -> bool:
         """Say whether anything runs for this container."""
@@ -284,6 +289,11 @@ class ContainerFactory:
             return PlaceholderContainer(completes=context.completes)
         environment = context.environment
         argv = resolve_argv(model.command, model.args, entry.entrypoint, entry.arguments, environment)
+        if self._real_vllm is not None and entry.simulator is not None:
+            servers = self._real_vllm
+            mounts = [Mount(source, target, read_only=True) for target, source in servers.mounts.items()]
+            variables = servers.variables(environment)
+            return _process(model, context, mounts, servers.argv(argv), variables, has_devices=True)
         if self._simulator is not None and entry.simulator is not None:
             image = model.image or ""
             scale = self._time_scale
@@ -318,7 +328,9 @@ def _process(
     argv: list[str],
     environment: Mapping[str, str],
     niceness: int = 0,
+    *,
+    has_devices: bool = False,
 ) -> ProcessContainer:
     mounts = [*image_mounts, *context.mounts, containers.mount(model, containers.empty_file(context.termination_log))]
-    sandbox = Sandbox(context.network, context.host_name, mounts, model.workingDir or "/")
+    sandbox = Sandbox(context.network, context.host_name, mounts, model.workingDir or "/", has_devices=has_devices)
     return ProcessContainer(ProcessContainerSpec(sandbox, argv, environment, context.log, niceness))

@@ -15,6 +15,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import ContainerStatus, PodCondition
 from lightkube.resources.core_v1 import Event, Pod, PodStatus
 from lightkube.types import PatchType
+from llmd_base.records import document
 from llmd_oke.operations.objects import metadata
 
 from llmd_rehearsal.pods.environment import PodFacts
@@ -144,16 +145,14 @@ def phase(records: Sequence[ContainerRecord]) -> str:
 
 def container_status(record: ContainerRecord) -> dict[str, Any]:
     """Give one entry of `containerStatuses`."""
-    status: dict[str, Any] = {
-        "name": record.name,
-        "image": record.image,
-        "imageID": f"rehearsal://{record.image}" if record.container_id else "",
-        "ready": record.ready,
-        "started": record.started,
-        "restartCount": record.restarts,
-        "state": _state(record.state),
-        "lastState": _state(record.last) if record.last else {},
-    }
+    status = document(
+        "name image ready started",
+        record,
+        imageID=f"rehearsal://{record.image}" if record.container_id else "",
+        restartCount=record.restarts,
+        state=_state(record.state),
+        lastState=_state(record.last) if record.last else {},
+    )
     if record.container_id:
         status["containerID"] = record.container_id
     return status
@@ -215,7 +214,7 @@ def _condition_entry(condition: Condition, previous: PodCondition | None, now: d
         "lastProbeTime": None,
         "lastTransitionTime": timestamp(since or now),
     }
-    optional = {"reason": condition.reason, "message": condition.message}
+    optional = document("reason message", condition)
     return entry | {key: text for key, text in optional.items() if text is not None}
 
 
@@ -408,13 +407,7 @@ class EventRecorder:
 
 def _event(pod: Pod, reason: str, message: str) -> Event:
     pod_id, now = identity(pod), timestamp(datetime.now(UTC))
-    involved_object = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": pod_id.namespace,
-        "name": pod_id.name,
-        "uid": pod_id.uid,
-    }
+    involved_object = {"apiVersion": "v1", "kind": "Pod", **document("namespace name uid", pod_id)}
     body = {
         "metadata": {"generateName": f"{pod_id.name}.", "namespace": pod_id.namespace},
         "involvedObject": involved_object,

@@ -200,6 +200,9 @@ class ServerApi:
         nixl = settings.transfer is not None and settings.transfer.nixl
         prompts = {id(choice.prompt): choice.prompt for choice in generation.choices}
         cached, transfer, remote = settings.enable_prefix_caching, generation.transfer, None
+        if nixl and generation.ends_the_engine:
+            self._engine.fail()
+            raise ErrorAnswer(500, "InternalServerError", "EngineCore encountered an issue. See stack trace (above).")
         if nixl and generation.wants_remote_prefill:
             remote = RemoteBlocks(
                 engine_id=str(transfer["remote_engine_id"]),

@@ -38,6 +38,7 @@ class SimulatedEngine:
         self.cache = cache
         self.clock = clock
         self.dead = False
+        self._crash = crash
         self._overhead_s = latency.factors.prefill_overhead_s
         self._server = latency.server(settings.tensor_parallel_size)
         self._scheduler = Scheduler(settings, cache, metrics)
@@ -58,6 +59,10 @@ class SimulatedEngine:
     def at_rest(self) -> bool:
         """Idle, and no other server may still come for a KV cache."""
         return self.idle and (self._handover is None or self._handover.holds_none)
+
+    def fail(self) -> None:
+        """End the engine, and the server with it."""
+        self._crash()
 
     def submit(self, sequence: Sequence) -> None:
         """A request arrives. It queues after the overhead of a prefill, where there is a prefill to do."""

@@ -78,6 +78,13 @@ class Generation:
         return bool(self.transfer.get("do_remote_prefill")) and complete
 
     @property
+    def ends_the_engine(self) -> bool:
+        """True if KV cache is to be pulled and no blocks are named: an assertion of vLLM's NIXL connector fails
+        (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py of v0.26.0), on a server of any role.
+        """
+        return bool(self.transfer.get("do_remote_prefill")) and not self.transfer.get("remote_block_ids")
+
+    @property
     def wants_remote_decode(self) -> bool:
         """The KV cache of the prompt is to be kept for a decode server."""
         return bool(self.transfer.get("do_remote_decode"))
@@ -87,7 +94,7 @@ def json_object(body: bytes, content_type: str) -> Mapping[str, Any]:
     """The request's body.
 
     Raises:
-        ApiError: it isn't a JSON object; 400.
+        ErrorAnswer: it isn't a JSON object; 400, and 500 where it is other JSON, which vLLM meets unprepared.
     """
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise malformed(["Unsupported Media Type: Only 'application/json' is allowed"], None)
@@ -105,9 +112,7 @@ def json_object(body: bytes, content_type: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise bad_request(error) from error
     if not isinstance(value, dict):
-        message = "Input should be a valid dictionary or object to extract fields from"
-        detail = {"type": "model_attributes_type", "loc": ("body",), "msg": message, "input": value}
-        raise malformed([repr(detail)], "body")
+        raise ErrorAnswer(500, "InternalServerError", f"{type(value).__name__!r} object has no attribute 'get'")
     return cast("Mapping[str, Any]", value)
 
 
@@ -122,6 +127,8 @@ def completion(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     if body.suffix is not None:
         raise bad_request(ValueError("suffix is not currently supported"))
     prompts = completion_prompts(body.prompt)
+    if not prompts:
+        raise bad_request(ValueError("You must pass at least one prompt"))
     for prompt in prompts:
         _check(body, limits, prompt, body.max_tokens, "max_tokens", body.logprobs)
     quiet = bool(body.stream) or body.ignore_eos

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from llmd_oke.catalogue import CatalogueModel, Shape, open_project
 from llmd_oke.catalogue.conditions import Conditions
 from llmd_oke.catalogue.latency_figures import known_figures
@@ -55,6 +56,10 @@ _KILLED = 128 + signal.SIGKILL
 
 WATCHDOG_S = 5.0
 """vLLM's API server looks this often whether its engine is there (vllm/entrypoints/launcher.py)."""
+
+ANSWER_S = 0.1
+"""What a server that ends has for the answer to the request that ended it."""
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -170,7 +175,10 @@ class SimulatedServer:
         self._crashing = asyncio.create_task(self._end_without_engine(), name=f"crash of vllm {self.container.id}")
 
     async def _end_without_engine(self) -> None:
-        """Requests break at once; until the watchdog looks, the API lists its models and is not healthy."""
+        """Break requests once the one that did it has its answer; until the watchdog looks, the API lists its models
+        and is not healthy.
+        """
+        await asyncio.sleep(ANSWER_S)
         if self._parts is not None:
             self._parts.engine.dead = True
         self._leave()
@@ -241,14 +249,14 @@ class SimulatedServer:
         self, options: CommandSettings, model: CatalogueModel, cache: CacheSize, latency: LatencyModel
     ) -> SimulatedEngine:
         simulation, transfer = self._simulation, options.transfer
-        config = {
-            "block_size": cache.block_size,
-            "cache_dtype": options.kv_cache_dtype,
-            "enable_prefix_caching": options.enable_prefix_caching,
-            "gpu_memory_utilization": options.gpu_memory_utilization,
-            "num_gpu_blocks": cache.blocks,
-            "num_gpu_blocks_override": options.num_gpu_blocks_override,
-        }
+        config = document(
+            "block_size cache_dtype enable_prefix_caching gpu_memory_utilization num_gpu_blocks"
+            " num_gpu_blocks_override",
+            cache,
+            options,
+            cache_dtype=options.kv_cache_dtype,
+            num_gpu_blocks=cache.blocks,
+        )
         lag = simulation.clock.lag
         metrics = ServerMetrics(options.served_model_names[0], config, connector=transfer is not None, lag=lag)
         engine = SimulatedEngine(
@@ -338,15 +346,15 @@ class Control:
 
     async def _healthz(self, _: web.Request) -> web.Response:
         lag = self._simulation.clock.lag
-        return web.json_response({
-            "servers": sum(server.state is not ServerState.EXITED for server in self._servers.values()),
-            "at_rest": all(server.at_rest for server in self._servers.values()),
-            "time_scale": self._simulation.clock.scale,
-            "lag_s": lag.recent_s,
-            "steps": lag.steps,
-            "late_steps": lag.late_steps,
-            "slipped_s": lag.slipped_s,
-        })  # fmt: skip
+        health = document(
+            "servers at_rest time_scale lag_s steps late_steps slipped_s",
+            lag,
+            servers=sum(server.state is not ServerState.EXITED for server in self._servers.values()),
+            at_rest=all(server.at_rest for server in self._servers.values()),
+            time_scale=self._simulation.clock.scale,
+            lag_s=lag.recent_s,
+        )
+        return web.json_response(health)
 
     async def _pairings(self, _: web.Request) -> web.Response:
         pairs = self._simulation.network.pairings.items()
@@ -426,4 +434,4 @@ def _container(body: Any) -> ServerContainer:
 
 
 def _status(server: SimulatedServer) -> web.Response:
-    return web.json_response({"state": server.state, "exit_code": server.exit_code})
+    return web.json_response(document("state exit_code", server))

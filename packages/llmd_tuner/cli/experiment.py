@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import KitError
+from llmd_base.records import collected
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
-from llmd_oke.records import collected
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from llmd_base.errors import KitError
+from llmd_base.records import collected
 from llmd_base.row import Basis, Row
 from llmd_bench.files import Hints, ReadResults, make_folder, read_rows, write_whole
 from llmd_bench.readers import read_all
@@ -22,7 +23,6 @@ from llmd_oke.cli.results import Hint, parse_hints, show_rejected
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, deployed_conditions
 from llmd_oke.planning.releases import used_release
-from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 

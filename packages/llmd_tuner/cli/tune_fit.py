@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import KitError
+from llmd_base.records import collected
 from llmd_base.row import CONDITIONS, Row, Scope
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_bench.readers import read_all
@@ -17,7 +18,6 @@ from llmd_oke.catalogue.latency_figures import LatencyFigures, figures_text
 from llmd_oke.cli import console, options
 from llmd_oke.cli.results import Hint, parse_hints
 from llmd_oke.cli.tables import FittingTable
-from llmd_oke.records import collected
 from rich.table import Table
 
 from llmd_tuner import search_inputs

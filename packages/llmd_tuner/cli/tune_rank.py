@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from llmd_base.row import Basis
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_oke import config, planning
@@ -18,7 +19,6 @@ from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.config import yaml_files
-from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 
@@ -140,14 +140,11 @@ def ranking_json(
         "scored": result.search.size,
         "best": result.best and _plain(result.best),
         "first": [_plain(item) for item in result.first],
-        "lost": [{"deployment": _plain(item.deployment), "why": item.why} for item in result.losers],
+        "lost": [document("deployment why", item, deployment=_plain(item.deployment)) for item in result.losers],
         "sensitivity": [
-            {
-                "input": swing.name,
-                **collected("swing", ("factor", "winner", "changes"), [swing], {"winner": winner}),
-            }
+            document("input factor winner changes", swing, input=swing.name, winner=winner)
             for swing in result.swings
-            for winner in [swing.winner and collected("winner", ("topology", "copies"), [swing.winner], {})]
+            for winner in [swing.winner and document("topology copies", swing.winner)]
         ],
         "remedies": list(result.remedies),
         "frontier": [_plain(item) for item in frontier],
@@ -270,7 +267,7 @@ def _number(value: float | None, digits: int) -> str:
 def _plain(deployment: Candidate) -> dict[str, Any]:
     """Return a deployment as plain data, with None for infinity and NaN, which JSON lacks."""
     keys = (*asdict(deployment), "tpsu", "tpsg", "meets_targets")
-    values = collected("deployment", keys, [deployment], {"meets_targets": deployment.feasible}).items()
+    values = document(" ".join(keys), deployment, meets_targets=deployment.feasible).items()
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values}
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from llmd_base.records import collected
 from llmd_base.row import Basis, Row
 from llmd_bench.comparison import ForecastError
 from llmd_bench.files import write_whole
 from llmd_oke import config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
-from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
+from llmd_base.records import collected
 from llmd_bench.run_context import RunContext
 from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
@@ -21,7 +22,6 @@ from llmd_oke.operations.judgements import AssumptionJudgement, AssumptionVerdic
 from llmd_oke.operations.observations import CountedObservation
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import smoke_request
-from llmd_oke.records import collected
 from rich.markup import escape
 from rich.table import Table
 

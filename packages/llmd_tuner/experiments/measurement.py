@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress, Ticker
+from llmd_base.records import collected
 from llmd_base.row import Row
 from llmd_bench.deployment import Snapshot, change
 from llmd_bench.evidence import VLLM_COUNTERS
@@ -44,7 +45,6 @@ from llmd_oke.catalogue.models import model_name
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.locks import file_lock
 from llmd_oke.operations.smoke import run_context_of, smoke_plan
-from llmd_oke.records import collected
 
 from llmd_tuner.experiments.recipes import RecipeStage
 from llmd_tuner.experiments.runs import FAILURE_FILE, DeploymentRun, RunFolder

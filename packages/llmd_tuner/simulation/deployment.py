@@ -40,9 +40,7 @@ def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[st
     """
     if policy in _PLAIN:
         return _PLAIN[policy]
-    profile = _profile(policy, picker)
-    weights = {"prefill": profile.prefill, "decode": profile.decode, "aggregated": profile.aggregated}
-    return weights[role]
+    return getattr(_profile(policy, picker), role)
 
 
 def filters(policy: Policy, role: Role, picker: str | None = None) -> Mapping[str, Mapping[str, JsonValue]]:

@@ -16,7 +16,7 @@ from llmd_rehearsal import namespaces
 from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT_S = 600
+LIMIT_S = 900
 TIME_SCALE = "2"
 """The slower model time passes, the less often endpoint pickers read servers: most of what a small stack costs."""
 SAVING_LAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}

@@ -444,8 +444,8 @@ async def entitled(units: Units, front: Front) -> dict[str, Any]:
 
 
 async def unbounded(client: Client) -> dict[str, list[dict[str, Any]]]:
-    """What requests are told that don't say how long an answer may be: of a model with a long and one with a short
-    longest sequence, where the client has 3,500 tokens.
+    """Send requests that don't say how long an answer may be, to a model with a long and one with a short longest
+    sequence, where the client has 3,500 tokens; return the answers.
     """
     completions, chat, responses = "/v1/completions", "/v1/chat/completions", "/v1/responses"
     long: list[tuple[str, dict[str, object]]] = [
@@ -581,7 +581,9 @@ async def signed(front: Front) -> dict[str, Any]:
 
 
 async def guessed_tokens(key: rsa.RSAPrivateKey, good: Mapping[str, object]) -> dict[str, Any]:
-    """What is told of tokens none of which comes twice, of one that passed before them, and of one that comes after."""
+    """Send tokens none of which comes twice, one that passed before them, and one that comes after; return the
+    answers.
+    """
     said = token(key, good).rpartition(".")[0]
     told: Counter[str] = Counter()
     beside: list[int] = []
@@ -606,7 +608,7 @@ async def guessed_tokens(key: rsa.RSAPrivateKey, good: Mapping[str, object]) -> 
 
 
 async def unlisted(units: Units, front: Front) -> dict[str, Any]:
-    """What clients get of whom the limits say nothing: one model, and four requests at a time, two by each thread."""
+    """Send requests of clients of whom the limits say nothing: to one model, and four at a time, two by each thread."""
     key = rsa.generate_private_key(65537, 2048)
     front.admit(stack_envoy.tokens(ISSUER, [AUDIENCE], json.dumps(public_set(key, "1"))))
     front.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(), {"team": 6}))
@@ -650,7 +652,7 @@ async def unlisted(units: Units, front: Front) -> dict[str, Any]:
 
 
 async def crowded(client: Client) -> dict[str, Any]:
-    """What a client is told that has as many requests under way as it may have, at whichever thread."""
+    """Return the answers to a client that has as many requests under way as it may have, at whichever thread."""
     path = "/models/llama/v1/completions"
     answers = await asyncio.gather(*(client.ask(asks("any"), path) for _ in range(20)))
     return next(answer for answer in answers if answer["status"] == 429)

@@ -65,7 +65,7 @@ def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_releases_own_picker_and_sidecar_are_built_where_a_module_proxy_has_them(proxy: Path):
     versions = {"epp": VERSION, "pd-sidecar": VERSION}
-    assert [programs.why_unbuildable(*item) for item in versions.items()] == [None, None]
+    assert [programs.why_unavailable(*item) for item in versions.items()] == [None, None]
     for name, program in programs.ensure(versions, SilentProgress(), versions).items():
         assert program.origin == "built from tools/"
         assert programs.program_version(program.path, programs.program_definition(name)) == VERSION

@@ -31,7 +31,7 @@ def test_go_of_the_python_package_builds_from_an_empty_home(tmp_path, monkeypatc
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/usr/sbin:/sbin")
     assert golang.find_go(module, go, "") == go
-    build = programs.Build(module="greeting", packages={"greeting": "greeting"}, cgo=False)
+    build = programs.Build(module="greeting", packages={"greeting": "greeting"})
     etcd = programs.program_definition("etcd")
     monkeypatch.setattr(programs, "program_definition", lambda _: etcd)
     programs.build_programs("greeting", build, SilentProgress())

@@ -15,7 +15,7 @@ from llmd_oke.catalogue.operators import HelmChart
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.cli import images as images_cli
 from llmd_oke.cli.main import app
-from llmd_oke.operations.preflight import Verdict
+from llmd_oke.operations.findings import Verdict
 from llmd_oke.operations.registries import chart_findings, registry_findings
 from llmd_oke.planning.container_images import UsedImage
 from llmd_rehearsal.programs import locate

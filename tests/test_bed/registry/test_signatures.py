@@ -13,7 +13,7 @@ from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.container_images import ContainerImage, Publisher, Signatures, lock, parse_reference, signatures
 from llmd_oke.cli.main import app
 from llmd_oke.operations import signatures as operation
-from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.operations.findings import Finding, Verdict
 from llmd_oke.operations.signatures import SIGNATURE, signature_findings
 from llmd_oke.planning.container_images import UsedImage
 from pydantic import ValidationError

@@ -1,11 +1,24 @@
 """The engine's events: lines for people, steps as a preview lists them, errors in short."""
 
-from typing import Any
+import threading
+from typing import Any, cast
 
 import pytest
+from lightkube import Client
+from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
 from listening import Listener
 from llmd_oke.operations.previews import of_document
-from llmd_rehearsal.engine_events import EventReporter, StepRecorder, concise_error, differences, step
+from llmd_rehearsal import engine_events
+from llmd_rehearsal.engine_events import (
+    EventReporter,
+    StepRecorder,
+    concise_error,
+    differences,
+    failed_container,
+    step,
+)
 from pulumi.automation import events
 
 URN = "urn:pulumi:s::p::llmd-oke:index:Unit$kubernetes:apps/v1:Deployment::gpt-prefill"
@@ -154,3 +167,46 @@ def test_of_last_words_in_json_the_message_is_kept() -> None:
 
 def test_words_that_only_begin_like_json_stay_as_they_are() -> None:
     assert concise_error('[Error] {"message": "cut') == '[Error] {"message": "cut'
+
+
+class PodList:
+    """Client of a cluster with these pods, whose containers wrote these lines before they ended."""
+
+    def __init__(self, *pods: Pod, log: tuple[str, ...] = ()) -> None:
+        self.pods, self.lines = pods, log
+
+    def list(self, *_: object, **__: object) -> tuple[Pod, ...]:
+        return self.pods
+
+    def log(self, *_: object, **__: object) -> tuple[str, ...]:
+        return self.lines
+
+
+def pod(exit_code: int | None, *, ready: bool = False) -> Pod:
+    last = ContainerState(terminated=ContainerStateTerminated(exitCode=exit_code)) if exit_code is not None else None
+    status = ContainerStatus("image", "", "vllm", ready=ready, restartCount=3, lastState=last)
+    return Pod(metadata=ObjectMeta(name="decode-0", namespace="llm-d"), status=PodStatus(containerStatuses=[status]))
+
+
+@pytest.mark.parametrize(
+    ("pods", "log", "expected"),
+    [
+        ([pod(1)], ("Traceback", "ValueError: no KV cache", ""), ": ValueError: no KV cache"),
+        ([pod(None), pod(1)], (), ""),
+        ([pod(1, ready=True), pod(0), pod(None)], ("done",), None),
+    ],
+)
+def test_a_container_that_ended_is_told_with_its_last_line(pods: list[Pod], log: tuple[str, ...], expected: str | None):
+    told = failed_container(cast("Client", PodList(*pods, log=log)))
+    assert told == (None if expected is None else f"vllm of Pod decode-0 ended with 1, 3 restarts{expected}")
+
+
+def test_what_the_cluster_has_in_trouble_stands_beside_what_is_waited_for(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine_events, "HEARTBEAT_S", 0.0)
+    told = threading.Event()
+    listener.detail = lambda text: (listener.details.append(text), told.set())
+    EventReporter(listener, trouble=lambda: "vllm of Pod decode-0 ended with 1")
+    assert told.wait(10)
+    assert listener.details[0].endswith("; vllm of Pod decode-0 ended with 1")

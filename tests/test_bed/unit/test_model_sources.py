@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from aiohttp import web
 from llmd_oke import catalogue
@@ -80,3 +81,26 @@ async def test_the_pre_warm_program_has_a_vocabulary_from_both(address: str, tmp
     done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", f"--vocabulary={json.dumps(facts)}", **own)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "encodings" / "o200k_base.tiktoken").stat().st_size == size
+
+
+async def test_a_repository_with_files_of_its_own_is_served_from_their_folder(tmp_path: Path) -> None:
+    folder, encodings = tmp_path / "tiny", tmp_path / "encodings"
+    for file in (folder / "config.json", folder / "model.safetensors", encodings / "o200k_base.tiktoken"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(file.name)
+    folders = {REPOSITORY: folder, "encodings": encodings}
+    runner = web.AppRunner(ModelSources(source_hosts(), lambda: [MODEL], folders).application())
+    await runner.setup()
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        await web.SockSite(runner, own).start()
+        url = f"http://127.0.0.1:{own.getsockname()[1]}"
+        done = await _prewarm(tmp_path / "cache", REPOSITORY, HF_ENDPOINT=url)
+        async with httpx2.AsyncClient(base_url=url) as client:
+            vocabulary = (await client.get("/encodings/o200k_base.tiktoken")).text
+            head = await client.head(f"/{REPOSITORY}/resolve/{'a' * 40}/config.json")
+        await runner.cleanup()
+    assert done.returncode == 0, done.stderr
+    assert _kept(tmp_path / "cache") == {"config.json", "model.safetensors"}
+    assert vocabulary == "o200k_base.tiktoken"
+    assert head.headers["x-repo-commit"] == "a" * 40
+    assert head.headers["etag"] == f'"{model_sources.digest("config.json", b"config.json")}"'

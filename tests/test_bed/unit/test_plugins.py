@@ -22,6 +22,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
+def nothing(version: str) -> None:
+    """A network without Pulumi's plug-ins."""
+
+
 def executable(path: Path, script: str = "exit 1") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -34,27 +38,27 @@ def in_folder(home: Path, version: str = VERSION) -> Path:
 
 
 def test_without_a_real_one_the_stand_in_is_used():
-    assert choose_plugin(PluginChoice.AUTO, plan()) == KubernetesPlugin(VERSION)
+    assert choose_plugin(PluginChoice.AUTO, plan(), nothing) == KubernetesPlugin(VERSION)
 
 
 def test_a_real_one_that_is_not_there_is_asked_for_in_vain_and_the_command_is_told():
     with pytest.raises(KitError) as refused:
-        choose_plugin(PluginChoice.REAL, plan())
+        choose_plugin(PluginChoice.REAL, plan(), nothing)
     assert refused.value.remedy == f"Install it: pulumi plugin install resource kubernetes v{VERSION}"
 
 
 def test_one_in_pulumis_folder_is_used_unless_the_stand_in_is_asked_for(home: Path):
     existing = in_folder(home)
-    assert choose_plugin(PluginChoice.AUTO, plan()).path == existing
-    assert choose_plugin(PluginChoice.REAL, plan()).path == existing
-    assert not choose_plugin(PluginChoice.STAND_IN, plan()).is_real
+    assert choose_plugin(PluginChoice.AUTO, plan(), nothing).path == existing
+    assert choose_plugin(PluginChoice.REAL, plan(), nothing).path == existing
+    assert not choose_plugin(PluginChoice.STAND_IN, plan(), nothing).is_real
 
 
 def test_another_version_and_half_an_installation_do_not_count(home: Path):
     in_folder(home, "4.1.0")
     folder = in_folder(home).parent
     folder.with_name(f"{folder.name}.partial").touch()
-    assert not choose_plugin(PluginChoice.AUTO, plan()).is_real
+    assert not choose_plugin(PluginChoice.AUTO, plan(), nothing).is_real
 
 
 def test_one_on_path_is_used_if_it_says_that_version(tmp_path: Path):
@@ -62,20 +66,20 @@ def test_one_on_path_is_used_if_it_says_that_version(tmp_path: Path):
         f'PYTHONPATH="{os.pathsep.join(sys.path)}" exec {sys.executable} -m llmd_rehearsal.kubernetes_plugin "$@"'
     )
     existing = executable(tmp_path / "bin" / EXECUTABLE, stand_in)
-    assert choose_plugin(PluginChoice.AUTO, plan()) == KubernetesPlugin(VERSION, existing)
+    assert choose_plugin(PluginChoice.AUTO, plan(), nothing) == KubernetesPlugin(VERSION, existing)
 
 
 def test_one_on_path_that_says_nothing_is_not_used(tmp_path: Path):
     executable(tmp_path / "bin" / EXECUTABLE)
-    assert not choose_plugin(PluginChoice.AUTO, plan()).is_real
+    assert not choose_plugin(PluginChoice.AUTO, plan(), nothing).is_real
 
 
 def test_operators_are_the_stand_ins_as_the_real_one_would_download_their_charts(home: Path):
     in_folder(home)
     created = planning.plan(config.validate(created_stack()))
-    assert not choose_plugin(PluginChoice.AUTO, created).is_real
+    assert not choose_plugin(PluginChoice.AUTO, created, nothing).is_real
     with pytest.raises(KitError, match="no way out"):
-        choose_plugin(PluginChoice.REAL, created)
+        choose_plugin(PluginChoice.REAL, created, nothing)
 
 
 def test_an_engine_finds_the_real_one_in_its_home_until_the_stand_in_takes_its_place(home: Path, tmp_path: Path):

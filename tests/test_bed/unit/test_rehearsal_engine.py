@@ -12,7 +12,7 @@ from llmd_base.errors import KitError
 from llmd_oke import planning
 from llmd_oke.operations.objects import SIMULATED_ANNOTATION
 from llmd_oke.operations.recovery import Pending
-from llmd_rehearsal.cluster_plan import SIMULATED, simulated
+from llmd_rehearsal.cluster_plan import SIMULATED_NODES, SIMULATED_VLLM, simulated
 from llmd_rehearsal.engine import count_images, journal_finder, needs_refresh
 from llmd_rehearsal.engine_project import latest, mend
 from llmd_rehearsal.plugins import KubernetesPlugin
@@ -111,5 +111,5 @@ def test_images_without_a_program_are_counted_by_their_pods():
 def test_images_without_a_program_are_told_beside_what_is_always_simulated():
     plan = planning.plan_stack_file(PROJECT, "rehearsal")
     output = simulated(plan, KubernetesPlugin("4.30.0"), {"one:1": 2, "two:2": 1})
-    assert output[: len(SIMULATED)] == SIMULATED
+    assert output[:2] == (SIMULATED_NODES, SIMULATED_VLLM)
     assert output[-2:] == ("one:1 (no program, pods: 2)", "two:2 (no program, pods: 1)")

@@ -18,7 +18,15 @@ from llmd_pods.acceptance import (
     PairMeasurement,
     result_name,
 )
-from llmd_pods.acceptance_run import AcceptanceRun, ConflictError, RunRequest, judge_pool, request_from_json, shortage
+from llmd_pods.acceptance_run import (
+    AcceptanceRun,
+    ConflictError,
+    RunRequest,
+    judge,
+    judge_pool,
+    request_from_json,
+    shortage,
+)
 
 LIMITS = NodeRequirements(8, 8, 3, 4220, 40.0, 350.0, 310.0, 0.9)
 DEVICES = {"amd.com/gpu": 8, "nvidia.com/sriov-rdma-vf": 8}
@@ -296,16 +304,53 @@ def test_a_request_is_read_from_its_file():
     assert request_from_json(text) == REQUEST
 
 
-def test_a_job_takes_its_account_out_of_its_own_bindings():
-    asked: list[Any] = []
+BINDINGS = (
+    "namespaces/llmd-oke-acceptance/rolebindings/acceptance-mi300x-1a2b",
+    "clusterrolebindings/llmd-oke-acceptance-mi300x-1a2b",
+)
 
-    class Bindings(Cluster):
-        def ask(self, method, path, body=None, kind="application/json"):
-            asked.append((method, path.partition("v1/")[2], body))
 
-    AcceptanceRun(REQUEST, Bindings(), "acceptance-mi300x-1a2b", "uid").give_up_rights()
-    nobody = {"subjects": None}
-    assert asked == [
-        ("PATCH", "namespaces/llmd-oke-acceptance/rolebindings/acceptance-mi300x-1a2b", nobody),
-        ("PATCH", "clusterrolebindings/llmd-oke-acceptance-mi300x-1a2b", nobody),
-    ]
+class ClusterWithBindings(Cluster):
+    """A cluster that notes what is asked of bindings, and may refuse to tell nodes."""
+
+    refusal: KitError | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.asked: list[Any] = []
+
+    def items(self, path):
+        if self.refusal is not None:
+            raise self.refusal
+        return super().items(path)
+
+    def ask(self, method, path, body=None, kind="application/json"):
+        if "bindings/" not in path:
+            return super().ask(method, path, body, kind)
+        self.asked.append((method, path.partition("v1/")[2], body))
+        return {}
+
+    def judge(self, request=REQUEST):
+        return judge(AcceptanceRun(request, self, "acceptance-mi300x-1a2b", "uid", self.pause, lambda: self.now_s))
+
+
+def test_a_job_that_passed_takes_its_account_out_of_its_own_bindings():
+    cluster = ClusterWithBindings(reports=sound())
+    assert cluster.judge() == []
+    assert cluster.asked == [("PATCH", path, {"subjects": None}) for path in BINDINGS]
+
+
+def test_a_job_that_did_not_pass_deletes_its_own_bindings():
+    cluster = ClusterWithBindings(
+        reports={**sound(), "c": report("c", checks=(CheckResult("gpus", "failed", "7 GPUs"),))}
+    )
+    assert cluster.judge(replace(REQUEST, needed=3))[-1] == "2 of 3 nodes may serve, the models need 3"
+    assert cluster.asked == [("DELETE", path, None) for path in BINDINGS]
+
+
+def test_a_job_that_can_judge_nothing_deletes_its_own_bindings():
+    cluster = ClusterWithBindings()
+    cluster.refusal = KitError("The API server does not answer.")
+    with pytest.raises(KitError, match="does not answer"):
+        cluster.judge()
+    assert cluster.asked == [("DELETE", path, None) for path in BINDINGS]

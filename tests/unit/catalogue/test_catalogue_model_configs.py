@@ -70,6 +70,11 @@ def test_layers_of_linear_attention_have_a_state_and_no_kv_cache():
     assert computed.kv_cache.bytes_per_token == 2 * 12 * 2 * 256 * 2
 
 
+def test_a_model_whose_layers_all_have_full_attention_has_no_state():
+    computed = compute_model(config_of("qwen3-next-80b-a3b-thinking", full_attention_interval=None))
+    assert computed.architecture.linear_attention is None
+
+
 def test_a_model_without_head_dim_shares_its_hidden_size_among_its_heads():
     assert compute_model(config_of("mixtral-8x22b")).architecture.head_dim == 6144 // 48
 

@@ -15,7 +15,7 @@ from llmd_oke.config import validate
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.smoke import SmokeOutcome
 from llmd_oke.planning import plan
-from llmd_oke.planning.plan import PlannedPool
+from llmd_oke.planning.model_plan import PlannedPool
 from stack_files import stack, write
 
 STACK = stack(nodes=2, smoke={"where": "client"})

@@ -6,7 +6,7 @@ import pytest
 from certificates_for_tests import certificate, private_key
 from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.operations.cluster_checks import ReadSecret, StoredSecret, certificate_findings, refuse_certificates
-from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.operations.findings import Finding, Verdict
 from stack_files import plan
 
 HOST = "llm.example.com"

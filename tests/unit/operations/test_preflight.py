@@ -4,7 +4,8 @@ import pytest
 from llmd_oke.access.oci_client import OciError, StoredFile
 from llmd_oke.catalogue.cluster import cloud_init
 from llmd_oke.config import validate
-from llmd_oke.operations.preflight import Finding, Verdict, exit_code, preflight
+from llmd_oke.operations.findings import Finding, Verdict, exit_code
+from llmd_oke.operations.preflight import preflight
 from oci_for_tests import FakeOci
 from stack_files import DOMAIN, created_pool, created_stack, existing_cluster, stack
 

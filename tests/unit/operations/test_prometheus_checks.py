@@ -3,7 +3,7 @@ import socket
 import pytest
 from llmd_base.errors import KitError
 from llmd_oke.operations.cluster_checks import prometheus_findings
-from llmd_oke.operations.preflight import Verdict
+from llmd_oke.operations.findings import Verdict
 from llmd_oke.operations.prometheus import PrometheusSeries
 from llmd_oke.planning import plan_object
 from stack_files import created_stack, plan

@@ -13,7 +13,7 @@ from llmd_oke.access.registry import Answers, Refusal, RegistryError, StoredImag
 from llmd_oke.catalogue.container_images import ContainerImage, parse_reference
 from llmd_oke.catalogue.operators import HelmChart
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
-from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.operations.findings import Finding, Verdict
 from llmd_oke.operations.registries import (
     LockUpdate,
     chart_findings,

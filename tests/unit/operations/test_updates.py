@@ -323,6 +323,14 @@ def test_a_failed_update_is_read_only_in_a_state_that_a_creation_passes_through(
     assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[FAILED_UPDATE])) is not there
 
 
+def test_an_acceptance_that_failed_is_read_because_it_has_deleted_its_bindings():
+    metadata = {"name": "acceptance-mi300x-1a2b", "namespace": "llmd-oke-acceptance"}
+    job = left("", "kubernetes:batch/v1:Job", inputs={"metadata": metadata})
+    assert reads(FIXED, job)
+    assert not reads(FIXED, {**job, "inputs": {"metadata": {**metadata, "namespace": "llm-d"}}})
+    assert not reads(FIXED, {**job, "initErrors": None})
+
+
 @pytest.mark.parametrize(
     "resource",
     [left("ACTIVE"), left("CREATING", initErrors=None), left("CREATING", "kubernetes:apps/v1:Deployment")],

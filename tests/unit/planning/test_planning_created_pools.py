@@ -3,7 +3,7 @@
 from llmd_oke import planning
 from llmd_oke.cluster.gpu_pool import GpuPoolArgs
 from llmd_oke.cluster.pools import CpuPoolArgs, SystemPoolArgs
-from llmd_oke.planning.plan import ClusterPlan
+from llmd_oke.planning.cluster_plan import ClusterPlan
 from stack_files import created_pool, created_stack, ocid
 
 

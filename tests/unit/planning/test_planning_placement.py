@@ -12,8 +12,8 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.config.pools import SystemPoolConfig
 from llmd_oke.planning import placement
+from llmd_oke.planning.model_plan import PlacedNode, PlacedServer
 from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS, place, places_on_node
-from llmd_oke.planning.plan import PlacedNode, PlacedServer
 from stack_files import model, plan
 
 NODES = st.lists(st.integers(0, 8), min_size=1, max_size=6).map(

@@ -6,10 +6,10 @@ from created_stacks import created, refusals, validated
 from llmd_oke import catalogue, planning
 from llmd_oke.catalogue.operations import prices
 from llmd_oke.catalogue.shapes import flexible_shape
+from llmd_oke.planning.cluster_plan import CyclingPlan
 from llmd_oke.planning.estimates import costs
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.network import network_pools
-from llmd_oke.planning.plan import CyclingPlan
 from llmd_oke.planning.pools import (
     autoscaled_pools,
     autoscaler_add_on,

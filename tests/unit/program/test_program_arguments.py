@@ -6,9 +6,9 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 import pytest
+from llmd_base.records import MissingSourceError, UnknownFieldError
 from llmd_oke import catalogue
 from llmd_oke.program.arguments import arguments
-from llmd_oke.records import MissingSourceError, UnknownFieldError
 from pydantic import BaseModel
 
 

@@ -52,7 +52,7 @@ def test_a_job_may_change_no_other_binding_of_the_cluster_than_its_own() -> None
     rights = rights_of("acceptance-mi300x-1a2b")
     (rule,) = [item for item in rights["cluster-role"]["rules"] if "clusterrolebindings" in item["resources"]]
     assert rule["resourceNames"] == [rights["cluster-role-binding"]["metadata"]["name"]]
-    assert rule["verbs"] == ["patch"]
+    assert rule["verbs"] == ["patch", "delete"]
 
 
 def test_no_binding_of_the_cluster_outlives_a_job() -> None:

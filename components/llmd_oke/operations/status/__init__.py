@@ -1,1 +1,1 @@
-"""What a deployed stack is doing now, as its cluster and its Prometheus say, and what of that is wrong."""
+"""Status of a deployed stack, as its cluster and its Prometheus tell it, and what of that is wrong."""

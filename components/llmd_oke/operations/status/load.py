@@ -1,4 +1,4 @@
-"""What a stack's servers do, by their own counters: what grew between two moments, held against what must hold.
+"""Load of a stack's servers by their own counters: growth between two moments, held against what must hold.
 
 Counters come from the pods themselves, or from a Prometheus that has them for longer; both give the same snapshots.
 """
@@ -51,8 +51,8 @@ class CounterGrowth:
 
 
 class PodCounters:
-    """Reads the pods themselves, twice, `every_s` apart; later on since the last reading. Within the cluster's network
-    pods are reached straight, otherwise through the API server.
+    """Reader of the pods' own counters, twice, `every_s` apart; later on since the last reading. Within the cluster's
+    network pods are reached straight, otherwise through the API server.
     """
 
     def __init__(self, access: ClusterAccess, namespace: str, every_s: float) -> None:
@@ -63,7 +63,7 @@ class PodCounters:
         self._straight: bool | None = None
 
     def __call__(self, programs: Sequence[CountedProgram]) -> CounterGrowth:
-        """What grew since the last reading of the same programs, or in the next `every_s` seconds."""
+        """Return the growth since the last reading of the same programs, or in the next `every_s` seconds."""
         endpoints = tuple(self._endpoints(programs))
         before, started_s = self._last or self._read(endpoints)
         if {item.endpoint.pod for item in before.readings} != {item.pod for item in endpoints}:
@@ -89,7 +89,7 @@ class PodCounters:
 
 
 def _port(program: CountedProgram) -> int:
-    """Where a program shows its counters."""
+    """Return the port at which a program shows its counters."""
     if program.role == "router":
         return ROUTER_METRICS_PORT
     return vllm.BEHIND_SIDECAR_PORT if program.role == "decode" else vllm.SERVER_PORT
@@ -97,7 +97,7 @@ def _port(program: CountedProgram) -> int:
 
 @dataclass(frozen=True)
 class Gauges:
-    """What the servers of a unit do at this moment: requests that wait and run, and the share of the KV cache that the
+    """Gauges of a unit's servers at this moment: requests that wait and run, and the share of the KV cache that the
     fullest of them uses; None where no server shows it.
     """
 
@@ -108,7 +108,7 @@ class Gauges:
 
 @dataclass(frozen=True)
 class ModelLoad:
-    """What a model did, held against its targets and limits. `unread` are the servers whose counters can't be read."""
+    """Load of a model, held against its targets and limits. `unread` are the servers whose counters can't be read."""
 
     model: str
     observation: CountedObservation
@@ -124,7 +124,7 @@ def model_load(
     time_scale: float,
     basis: Basis,
 ) -> ModelLoad:
-    """What the servers and routers of one model did; `time_scale` is wall seconds for a second of model time."""
+    """Return what the servers and routers of one model did; `time_scale` is wall seconds for a second of model time."""
     own = {program.pod for program in programs if program.model == model.name}
     before, after = _only(growth.before, own), _only(growth.after, own)
     gauges = moment(after)

@@ -57,7 +57,7 @@ def _summary(name: str, pool: PlannedPool | None, nodes: Sequence[Node], used: C
 
 
 def node_symptoms(plan: Plan, nodes: Sequence[Node], now: datetime) -> Iterator[Symptom]:
-    """What is wrong with nodes: those that are not there, not Ready, closed to pods, or without all their GPUs."""
+    """Find what is wrong with nodes: those that are not there, not Ready, closed to pods, or without all their GPUs."""
     for pool in plan.pools:
         members = [node for node in nodes if _pool(plan, node) is pool]
         if len(members) < pool.limits.least:

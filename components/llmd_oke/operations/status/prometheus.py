@@ -48,7 +48,7 @@ class PrometheusServer:
     decisions: tuple[str, ...] = ()
 
     def alerts(self) -> tuple[ActiveAlert, ...]:
-        """Those that fire, without those that say that nothing is wrong.
+        """Return the alerts that fire, without those that say that nothing is wrong.
 
         Raises:
             KitError: it does not answer, or is no Prometheus.
@@ -58,7 +58,8 @@ class PrometheusServer:
         return tuple(_alert(alert) for alert in firing if alert.labels.get("severity") not in _HARMLESS)
 
     def counters(self, programs: Sequence[CountedProgram]) -> CounterGrowth:
-        """What the counters of programs are, and were the longest of `RANGES_S` ago that all of them are known for.
+        """Return what the counters of programs are, and were the longest of `RANGES_S` ago that all of them are known
+        for.
 
         Raises:
             KitError: it does not answer, or is no Prometheus.

@@ -1,4 +1,4 @@
-"""What a cluster says of a stack, each part by itself: one without an answer takes nothing from the others."""
+"""Reading of a stack from its cluster, each part by itself: one without an answer takes nothing from the others."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -57,7 +57,7 @@ class Unread:
 
 
 class ThreadedRead(Generic[Part]):
-    """What a thread of its own reads. It is given up where it takes too long, whatever it waits for: an API server, or
+    """Reading by a thread of its own. It is given up where it takes too long, whatever it waits for: an API server, or
     a program of the kubeconfig that hangs.
     """
 
@@ -72,7 +72,7 @@ class ThreadedRead(Generic[Part]):
             self._future.set_exception(error)
 
     def until(self, moment_s: float) -> Part | Unread:
-        """What was read, or why it wasn't; a moment is one of `time.monotonic`."""
+        """Return what was read, or why it wasn't; a moment is one of `time.monotonic`."""
         try:
             return self._future.result(max(0.0, moment_s - time.monotonic()))
         except KitError as error:
@@ -82,7 +82,7 @@ class ThreadedRead(Generic[Part]):
 
 
 def reason(error: Exception) -> str:
-    """Why the API server, or something on the way there, gave no answer: in a line."""
+    """Explain in a line why the API server, or something on the way there, gave no answer."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_WHY].rstrip(": ")
 
 
@@ -103,7 +103,7 @@ class ClusterReading:
 
     @property
     def silent(self) -> str | None:
-        """Why nothing of it could be read; None where anything could."""
+        """Reason why nothing of the stack could be read; None where anything could."""
         parts = (self.kubernetes, self.nodes, self.pods, self.deployments, self.jobs, self.warnings)
         why = [part.why for part in parts if isinstance(part, Unread)]
         return why[0] if len(why) == len(parts) else None
@@ -115,7 +115,7 @@ def read_cluster(access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S
     way = ThreadedRead(lambda: access.api("")).until(until_s)
 
     def ask(read: Callable[[HttpEndpoint], Part]) -> Callable[[], Part | Unread]:
-        """Begins to read a part; what it gives waits for it."""
+        """Begin to read a part; return a function that waits for it."""
         match way:
             case Unread() as unread:
                 return lambda: unread
@@ -172,7 +172,7 @@ def _version(content: bytes | Unread) -> str | Unread:
 
 
 def get(endpoint: HttpEndpoint, path: str = "") -> bytes:
-    """What lies at an address, and a path behind it.
+    """Read what lies at a path behind an address.
 
     Raises:
         KitError: it is refused; says in the API server's words why.
@@ -191,7 +191,7 @@ def get(endpoint: HttpEndpoint, path: str = "") -> bytes:
 
 
 def condition(item: Node | Pod, kind: str) -> tuple[bool, str, datetime | None]:
-    """Whether a condition is true, what is said of it, and since when; false and silent where it isn't told."""
+    """Return whether a condition is true, what is said of it, and since when; false and silent where it isn't told."""
     for told in (item.status.conditions if item.status else None) or ():
         if told.type == kind:
             words = ": ".join(filter(None, (told.reason, told.message)))
@@ -205,7 +205,7 @@ def containers(pod: Pod) -> Iterable[Container]:
 
 
 def container_statuses(pod: Pod) -> Iterable[ContainerStatus]:
-    """What is known of all its containers."""
+    """Yield what is known of all containers of a pod."""
     status = pod.status
     return [*(status.initContainerStatuses or ()), *(status.containerStatuses or ())] if status else ()
 
@@ -216,12 +216,12 @@ def name_of(item: object) -> str:
 
 
 def ended(pod: Pod) -> bool:
-    """Whether a pod needs nothing of its node any more."""
+    """Tell whether a pod needs nothing of its node any more."""
     return pod.status is not None and pod.status.phase in {"Succeeded", "Failed"}
 
 
 def age_text(since: datetime | None, now: datetime) -> str:
-    """How long ago something was, in its largest unit: `3 min`."""
+    """Write how long ago something was, in its largest unit: `3 min`."""
     if since is None:
         return "unknown"
     seconds = max(0, int((now - since).total_seconds()))

@@ -89,7 +89,7 @@ def _group(item: Deployment, planned: Mapping[str, int | None]) -> DeploymentPod
 
 
 def _role(own: Mapping[str, str]) -> EndpointRole | str | None:
-    """What a pod with these labels is; None where it does not serve."""
+    """Return what a pod with these labels is; None where it does not serve."""
     if labels.SERVING in own and labels.ROLE in own:
         return ROLES.get(own[labels.ROLE])
     if labels.ROUTED in own:
@@ -112,7 +112,7 @@ def _programs(pods: Iterable[Pod]) -> Iterator[CountedProgram]:
 
 
 def server_symptoms(plan: Plan, stack: str, groups: Sequence[DeploymentPods]) -> Iterator[Symptom]:
-    """What is wrong by the numbers of pods."""
+    """Find what is wrong by the numbers of pods."""
     for model in plan.models:
         own = [group for group in groups if group.model == model.name]
         yield from _outages(plan, model, own)
@@ -154,7 +154,7 @@ def _outages(plan: Plan, model: ModelPlan, own: Sequence[DeploymentPods]) -> Ite
 
 
 def _why_silent(model: ModelPlan, groups: Sequence[DeploymentPods]) -> str | None:
-    """Why a unit answers no request; None where it does."""
+    """Explain why a unit answers no request; None where it does."""
     role = "decode" if model.topology.disaggregated else "aggregated"
     if not _any_ready(_of(groups, role)):
         return f"no {'decode' if role == 'decode' else 'model'} server is ready"
@@ -162,7 +162,7 @@ def _why_silent(model: ModelPlan, groups: Sequence[DeploymentPods]) -> str | Non
 
 
 def _missing(plan: Plan, model: ModelPlan, own: Sequence[DeploymentPods], stack: str) -> Iterator[Symptom]:
-    """What only one of stack file and cluster has."""
+    """Yield what only one of stack file and cluster has."""
     planned = {unit_name(plan, model, unit) for unit in model.units}
     deployed = {group.unit for group in own if group.unit is not None}
     if missing := planned - deployed:
@@ -187,7 +187,7 @@ def _pods_of(plan: Plan, name: str) -> str:
 
 
 def pod_symptoms(plan: Plan, pods: Iterable[Pod], warnings: Iterable[Event], now: datetime) -> Iterator[Symptom]:
-    """What is wrong with single pods, those with the same trouble as one."""
+    """Find what is wrong with single pods, those with the same trouble as one."""
     latest = _latest_warnings(warnings)
     budgets = {model.name: max(role.startup_budget_s for role in model.units[0].roles) for model in plan.models}
     troubled = [
@@ -203,7 +203,7 @@ def pod_symptoms(plan: Plan, pods: Iterable[Pod], warnings: Iterable[Event], now
 
 
 def _trouble(pod: Pod, warning: str | None, budgets_s: Mapping[str, int], now: datetime) -> tuple[str, str] | None:
-    """What is wrong with a pod and the command that says more; None where nothing is."""
+    """Find what is wrong with a pod, and the command that says more; None where nothing is."""
     describe = "describe pod {pod}"
     for status in container_statuses(pod):
         waiting = status.state.waiting if status.state else None
@@ -241,7 +241,7 @@ def _leaving(pod: Pod) -> bool:
 
 
 def _latest_warnings(warnings: Iterable[Event]) -> dict[str, str]:
-    """What the newest warning about each object says."""
+    """Return the newest warning about each object."""
     return {
         event.involvedObject.name: f"{event.reason or 'warning'}: {_line(event.message)}"
         for event in sorted(warnings, key=lambda event: str(event.lastTimestamp or event.eventTime or ""))

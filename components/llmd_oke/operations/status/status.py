@@ -70,7 +70,7 @@ class StackChange:
 
 @dataclass(frozen=True)
 class StackStatus:
-    """How a stack is. Each part that could not be read says why; `loads` are of models, `load_source` says in words
+    """Status of a stack. Each part that could not be read says why; `loads` are of models, `load_source` says in words
     where their figures are from. `images` are those that run, by role and container, and `ran` the versions of programs
     that run in place of an image's own, by container, in a rehearsal.
     """
@@ -95,12 +95,12 @@ class StackStatus:
 
     @property
     def seen(self) -> bool:
-        """Whether all was read that says whether the stack is healthy."""
+        """True if all was read that says whether the stack is healthy."""
         return not any(isinstance(part, Unread) for part in (self.reading.nodes, self.reading.pods, self.groups))
 
 
 class StatusReader:
-    """Reads the status of a stack, again and again where it is watched. Each reading ends within about a minute, even
+    """Reader of a stack's status, again and again where it is watched. Each reading ends within about a minute, even
     where nothing answers.
 
     `every_s` is the wall time over which counters are compared where no Prometheus has them.
@@ -116,7 +116,7 @@ class StatusReader:
         self._pod_counters = PodCounters(self._access, plan.namespace, every_s)
 
     def __call__(self) -> StackStatus:
-        """What is there now."""
+        """Read the status of now."""
         prometheus = self._prometheus
         alerts = ThreadedRead(prometheus.alerts) if prometheus else None
         reading = read_cluster(self._access, self._plan.namespace)
@@ -194,7 +194,7 @@ def judge_status(
 
 
 def cluster_name(plan: Plan) -> str:
-    """What people call the cluster; of an OCID its end."""
+    """Return what people call the cluster; of an OCID its end."""
     if isinstance(plan.cluster, ExistingCluster):
         name = plan.cluster.kubeconfig_context or plan.cluster.identifier
         return f"…{name[-_OCID_CHARACTERS:]}" if name.startswith("ocid1.") else name
@@ -258,7 +258,7 @@ def _image_symptoms(plan: Plan, stack: str, images: Mapping[str, RunningImage]) 
 
 
 def _ran(plan: Plan, how: RunContext) -> dict[str, str]:
-    """Which versions of programs run in place of the images' own, by container."""
+    """Return the versions of programs that run in place of the images' own, by container."""
     release = plan.release
     programs = {
         "routing-proxy": release.routing_sidecar.program.name,
@@ -270,7 +270,7 @@ def _ran(plan: Plan, how: RunContext) -> dict[str, str]:
 
 
 def planned_images(plan: Plan) -> dict[str, str]:
-    """What containers that serve are to run, by their names."""
+    """Return the images that containers that serve are to run, by their names."""
     release = plan.release
     proxy = plan.pulled(release.proxy.image).pinned
     return {
@@ -302,7 +302,7 @@ def _scraping_symptoms(growth: CounterGrowth, prometheus: str | None) -> Iterato
 
 
 def _changes(reading: ClusterReading) -> list[StackChange]:
-    """What was changed, the newest first: Deployments by their field managers, nodes that came, benchmarks."""
+    """Return what was changed, the newest first: Deployments by their field managers, nodes that came, benchmarks."""
     changes: list[StackChange] = []
     if not isinstance(reading.deployments, Unread):
         changes += _deployment_changes(reading.deployments)
@@ -314,7 +314,7 @@ def _changes(reading: ClusterReading) -> list[StackChange]:
 
 
 def _deployment_changes(deployments: Iterable[Deployment]) -> Iterator[StackChange]:
-    """Those that one manager changed one after the other are one change."""
+    """Yield changes of Deployments; those that one manager made one after the other are one change."""
     last = [
         (entry.time, entry.manager or "", name_of(item))
         for item in deployments

@@ -1,4 +1,4 @@
-"""What is wrong with a stack, the worst first, and what to do about it."""
+"""Symptoms of a stack, the worst first, with what to do about them."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Severity(IntEnum):
-    """How bad it is, the worst first."""
+    """Severity of a symptom, the worst first."""
 
     OUTAGE = 0
     """Requests of a model fail."""
@@ -23,7 +23,7 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """For people and in data."""
+        """Name of the severity, for people and in data."""
         return self.name.lower()
 
 

@@ -6,10 +6,11 @@ import pytest
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, with no folder of programs set."""
+    """An empty cache, with no folder of programs set; nothing is downloaded into it."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("LLMD_OKE_CACHE", str(folder))
     monkeypatch.delenv("LLMD_OKE_PROGRAMS", raising=False)
+    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
     return folder
 
 

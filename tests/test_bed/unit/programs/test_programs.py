@@ -7,25 +7,12 @@ import threading
 import tomllib
 
 import pytest
+from listening import Listener
 from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.values import values_folder
 from llmd_rehearsal import programs
 from llmd_rehearsal.programs import pinned_modules, tools_folder
-
-
-class Listener:
-    """Progress that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.details: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def detail(self, text: str) -> None:
-        self.details.append(text)
 
 
 def put_in_cache(name):
@@ -118,7 +105,7 @@ def test_the_fingerprint_follows_the_files_of_the_module_and_the_settings(tmp_pa
     build = programs.definitions().builds["etcd"]
     first = programs.fingerprint(build)
     assert programs.fingerprint(build.model_copy(update={"minutes": 9})) == first
-    assert programs.fingerprint(build.model_copy(update={"cgo": False})) != first
+    assert programs.fingerprint(build.model_copy(update={"variables": {"a.Version": "v1"}})) != first
     (tmp_path / "etcd/go.sum").write_text("b")
     assert programs.fingerprint(build) != first
 
@@ -169,6 +156,14 @@ def test_nothing_half_made_is_left_when_a_build_fails(cache, script):
         programs.ensure(["etcd"], Listener())
     assert list((cache / "unfinished").iterdir()) == []
     assert not (cache / "programs").exists()
+
+
+def test_a_build_that_fails_ends_the_one_beside_it(cache, script):
+    fails = 'case "$PWD" in *etcd) echo undefined: x; exit 1;; esac'
+    script("go", f'[ "$1" = env ] && echo go1.26.8 && exit 0; {fails}; exec /bin/sleep 60')
+    with pytest.raises(KitError, match="building etcd failed"):
+        programs.ensure(["etcd", "pulumi"], Listener())
+    assert list((cache / "unfinished").iterdir()) == []
 
 
 def test_a_second_program_that_builds_the_same_waits_and_takes_what_was_made(cache, calls):
@@ -305,34 +300,34 @@ def proxy(tmp_path, script, cache):
 def test_a_release_that_a_module_proxy_refuses_is_not_asked_for_again_that_day(proxy):
     asked = proxy(REFUSAL)
     for _ in range(2):
-        assert "403 Forbidden" in (programs.why_unbuildable("epp", "v0.10.0") or "")
+        assert "403 Forbidden" in (programs.why_unavailable("epp", "v0.10.0") or "")
     assert asked() == 1
 
 
 def test_another_module_proxy_is_asked_anew(proxy, monkeypatch):
     asked = proxy(REFUSAL)
-    assert programs.why_unbuildable("epp", "v0.10.0")
+    assert programs.why_unavailable("epp", "v0.10.0")
     monkeypatch.setenv("GOPROXY", "file:///elsewhere")
-    assert programs.why_unbuildable("epp", "v0.10.0")
+    assert programs.why_unavailable("epp", "v0.10.0")
     assert asked() == 2
 
 
 def test_a_network_without_an_answer_is_asked_again(proxy):
     asked = proxy("dial tcp: lookup proxy: no such host")
     for _ in range(2):
-        assert "no such host" in (programs.why_unbuildable("pd-sidecar", "v0.10.0") or "")
+        assert "no such host" in (programs.why_unavailable("pd-sidecar", "v0.10.0") or "")
     assert asked() == 2
 
 
 def test_a_release_that_a_module_proxy_has_is_built(proxy):
     proxy(None)
-    assert programs.why_unbuildable("epp", "v0.10.0") is None
+    assert programs.why_unavailable("epp", "v0.10.0") is None
 
 
 def test_what_every_module_proxy_has_is_built_without_asking(proxy):
     asked = proxy(REFUSAL)
-    assert programs.why_unbuildable("epp", "v0.7.1") is None
-    assert programs.why_unbuildable("epp", "v0.8.0") == "nothing builds epp v0.8.0"
+    assert programs.why_unavailable("epp", "v0.7.1") is None
+    assert programs.why_unavailable("epp", "v0.8.0") == "nothing builds epp v0.8.0"
     assert asked() == 0
 
 

@@ -34,7 +34,10 @@ async def start_fixture(network):
         options = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
         cache = cache_size(options, chosen, nodes)
         metrics = ServerMetrics("gpt", {}, connector=options.transfer is not None, lag=clock.lag)
-        engine = SimulatedEngine(options, cache, latency_model(chosen, nodes), metrics, clock, network)
+        ends: list[str] = []
+        engine = SimulatedEngine(
+            options, cache, latency_model(chosen, nodes), metrics, clock, network, crash=lambda: ends.append("crashed")
+        )
         if options.transfer is not None:
             identity = Identity(options.transfer.engine_id, "localhost", port, None, "m", "i", 16, "auto", 1, False)
             network.join(identity, engine)
@@ -42,7 +45,7 @@ async def start_fixture(network):
             ServerApi(options, engine, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
         )
         client = test_utils.TestClient(server)
-        client.engine = engine
+        client.engine, client.ends = engine, ends
         await client.start_server()
         clients.append(client)
         return client
@@ -289,12 +292,21 @@ async def test_kv_transfer_params_lead_a_decode_request_to_its_prefill(start):
 async def test_a_lost_prefill_is_an_internal_error_or_an_error_event(start):
     """Not streaming and streaming."""
     decode = await start("--kv-transfer-config", NIXL)
-    remote = {"remote_engine_id": "gone", "remote_block_ids": [1], "remote_host": "h", "remote_port": 1}
+    remote = {"remote_engine_id": "gone", "remote_block_ids": [[1]], "remote_host": "h", "remote_port": 1}
     body = {"prompt": "hello", "kv_transfer_params": {"do_remote_prefill": True, **remote}}
     status, answer = await post(decode, "/v1/completions", body)
     assert (status, answer["error"]["type"]) == (500, "InternalServerError")
     (event,) = await events(decode, "/v1/completions", body)
     assert event["error"]["code"] == 500
+
+
+@pytest.mark.parametrize("more", [{}, {"do_remote_decode": True}, {"remote_block_ids": []}])
+async def test_a_request_that_names_no_blocks_to_pull_ends_the_server(start, more):
+    decode = await start("--kv-transfer-config", NIXL)
+    body = {"prompt": "hello", "kv_transfer_params": {"do_remote_prefill": True, **more}}
+    status, answer = await post(decode, "/v1/completions", body)
+    assert (status, answer["error"]["type"]) == (500, "InternalServerError")
+    assert decode.ends == ["crashed"]
 
 
 async def test_without_the_connector_transfer_parameters_mean_nothing(server):

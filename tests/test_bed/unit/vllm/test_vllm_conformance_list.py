@@ -35,13 +35,16 @@ def _tables() -> str:
     different = [case for case in cases if case.ours is not None or case.other is not None]
     alike = f"{len(cases)} things are asked of both; in {len(cases) - len(different)} both answer as vLLM does.\n"
     head = "| what | vLLM | simulated vLLM | llm-d-inference-sim | like vLLM |\n|---|---|---|---|---|\n"
-    return "\n" + alike + "\n" + head + "".join(map(_row, different)) + "\n"
+    real = [case for case in cases if case.real is not None]
+    asked = f"vLLM {conformance().release} itself, on a processor, answers {len(cases) - len(real)} of them as listed"
+    own = "".join(f"; {case.what}: {_own(case.real, case)} ({case.why})" for case in real)
+    return f"\n{alike}{asked}{own}.\n\n" + head + "".join(map(_row, different)) + "\n"
 
 
 def _row(case: Case) -> str:
     link = f"{SOURCE}/{conformance().release}/{case.source}"
     request = "" if case.request is None else f"<br>`{_request(case)}`"
-    reason = "" if case.why is None else f": {case.why}"
+    reason = "" if case.ours is None else f": {case.why}"
     answers = [_cell(case.vllm, case), _own(case.ours, case) + reason, _own(case.other, case)]
     cells = [f"{case.what}{request}", f"[{answers[0]}]({link})", *answers[1:], _like(case)]
     return f"| {' | '.join(cells)} |\n"

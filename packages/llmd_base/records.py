@@ -1,18 +1,13 @@
 """Records made of other records: fields of the same name are copied, and one without a source is an error at once."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field
 from functools import partial
 from typing import Any, TypeVar, cast
-
-from pydantic import BaseModel
-
-from llmd_oke.values import Entry
 
 Record = TypeVar("Record")
 
 _ABSENT = object()
-_SIMPLE = (str, int, float)
 
 
 class UnknownFieldError(TypeError):
@@ -20,7 +15,7 @@ class UnknownFieldError(TypeError):
 
 
 class MissingSourceError(TypeError):
-    """Nothing that was given has a value for a field."""
+    """Error for a field that nothing which was given has a value for."""
 
 
 def record(kind: type[Record], /, *sources: object, **values: object) -> Record:
@@ -69,29 +64,21 @@ def collected(
     return {key: value for key, value in found.items() if value is not _ABSENT}
 
 
-def plain(value: Any) -> Any:
-    """Convert a record to a dictionary without the fields that are None, and a tuple to a list; keep all other values.
+def document(keys: str, /, *sources: object, **values: object) -> dict[str, Any]:
+    """Make a dictionary, such as an object of JSON output, of keys that are separated by blanks.
 
-    Such other values, inside of collections too, are outputs and resources of Pulumi, and entries of the catalogue,
-    which components take as they are.
+    Each key has its value from `values`, else from the first source with a field of its name. Values whose keys aren't
+    listed come last.
+
+    Args:
+        keys: the dictionary's keys, in their order.
+        sources: dataclass instances, pydantic models and mappings.
+        values: what is computed, by key.
+
+    Raises:
+        MissingSourceError: a key has no source.
     """
-    if value is None or isinstance(value, _SIMPLE):
-        return value
-    if isinstance(value, BaseModel):
-        if isinstance(value, Entry):
-            return value
-        return _present({name: getattr(value, name) for name in type(value).model_fields})
-    if is_dataclass(value) and not isinstance(value, type):
-        return _present({item.name: getattr(value, item.name) for item in fields(value)})
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in cast("list[Any]", value)]
-    return value
-
-
-def _present(items: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: plain(item) for key, item in items.items() if item is not None}
+    return collected("document", dict.fromkeys([*keys.split(), *values]), sources, values)
 
 
 def _reader(source: object) -> Callable[[str, object], object]:

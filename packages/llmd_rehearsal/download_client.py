@@ -1,0 +1,131 @@
+"""HTTP client of downloads: files of releases and of container images, checked against their digests."""
+
+import contextlib
+import gzip
+import hashlib
+import io
+import tarfile
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError
+from llmd_oke.catalogue.container_images import ContainerImage
+
+from llmd_rehearsal.downloads import UnreachableError
+
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _WHOLE_TIMEOUT_S = 5.0, 20.0, 900.0
+_MAX_BYTES = 2**30
+_CHUNK_BYTES = 2**20
+_REPORT_S = 10.0
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+
+
+def ask_for_address(url: str) -> None:
+    """Ask whether something is at an address.
+
+    Raises:
+        UnreachableError: its host does not answer within five seconds.
+        KitError: nothing is there.
+    """
+    try:
+        answer = httpx2.head(url, timeout=_CONNECT_TIMEOUT_S, follow_redirects=True)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise UnreachableError(f"{url} does not answer: {error}") from error
+    if not answer.is_success:
+        raise KitError(f"{url} answers {answer.status_code}")
+
+
+def ask_for_image(image: ContainerImage) -> None:
+    """Ask whether a registry gives an image by its digest.
+
+    Raises:
+        UnreachableError: its host can't be reached.
+        KitError: the registry doesn't give it.
+    """
+    with _registry() as client:
+        client.stored(image, by_digest=True)
+
+
+def file_of_release(url: str, sha256: str, file: str | None, folder: Path, progress: Progress) -> bytes | None:
+    """Download what is at an address and return its `file`; all of it where that is None.
+
+    `folder` is where the archive is written meanwhile. Returns None for an archive that has no such file.
+
+    Raises:
+        UnreachableError: its host can't be reached.
+        KitError: it can't be downloaded, or is something else than its digest says.
+    """
+    with tempfile.TemporaryFile(dir=folder) as archive:
+        _download(url, sha256, archive, progress)
+        return archive.read() if file is None else _file_of_archive(archive, file)
+
+
+def file_of_image(image: ContainerImage, file: str) -> bytes | None:
+    """Return a file of an image as the topmost layer has it that has it at all; None where no layer has.
+
+    Raises:
+        UnreachableError: its host can't be reached.
+        KitError: the registry doesn't give the image.
+    """
+    with _registry() as client:
+        layers = (client.blob(image, layer.digest, _MAX_BYTES) for layer in reversed(client.layers(image)))
+        found = (_file_of_archive(io.BytesIO(layer), file) for layer in layers)
+        return next((content for content in found if content is not None), None)
+
+
+def _download(url: str, sha256: str, target: io.BufferedRandom, progress: Progress) -> None:
+    """Write what is at the address, checked, and leave the file at its beginning."""
+    host = urlsplit(url).hostname
+    if urlsplit(url).scheme != "https" and host not in _LOOPBACK:
+        raise KitError(f"{url} is not HTTPS, and not on this machine")
+    digest, start_s, told_s, size = hashlib.sha256(), time.monotonic(), 0.0, 0
+    limits = httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+    try:
+        with httpx2.stream("GET", url, follow_redirects=True, timeout=limits) as answer:
+            if not answer.is_success:
+                raise KitError(f"{host} answers {answer.status_code} for {url}")
+            of = f" of {int(length) // 2**20}" if (length := answer.headers.get("content-length")) else ""
+            for chunk in answer.iter_bytes(_CHUNK_BYTES):
+                size, elapsed_s = size + len(chunk), time.monotonic() - start_s
+                if size > _MAX_BYTES or elapsed_s > _WHOLE_TIMEOUT_S:
+                    limit = f"{_MAX_BYTES >> 30} GiB or {_WHOLE_TIMEOUT_S / 60:.0f} minutes"
+                    raise KitError(f"{url} takes more than {limit}")
+                if elapsed_s - told_s > _REPORT_S:
+                    told_s = elapsed_s
+                    progress.detail(f"{elapsed_s:.0f} s, {size // 2**20}{of} MiB")
+                digest.update(chunk)
+                target.write(chunk)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise UnreachableError(f"{host} does not answer: {str(error) or type(error).__name__}") from error
+    if digest.hexdigest() != sha256:
+        raise KitError(f"{url} has the SHA-256 {digest.hexdigest()}, pinned is {sha256}: it is another file")
+    target.seek(0)
+
+
+@contextlib.contextmanager
+def _registry() -> Generator[RegistryClient]:
+    """A client whose errors are those of a download."""
+    limits = httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+    try:
+        with httpx2.Client(timeout=limits, follow_redirects=True, max_redirects=3) as http:
+            yield RegistryClient(http)
+    except RegistryError as error:
+        kind = UnreachableError if error.refusal in {Refusal.UNREACHABLE, Refusal.BUSY} else KitError
+        raise kind(error.message.rstrip(".")) from error
+
+
+def _file_of_archive(archive: io.BufferedIOBase | io.BufferedRandom, file: str) -> bytes | None:
+    try:
+        with tarfile.open(fileobj=archive, mode="r:*") as opened:
+            names = (member for member in opened if member.isfile() and member.name.removeprefix("./") == file)
+            member = next(names, None)
+            content = member and opened.extractfile(member)
+            return content.read() if content else None
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, OSError) as error:
+        raise KitError(f"what should have {file} is no archive: {error}") from error

@@ -1,0 +1,85 @@
+"""Choice between simulated servers and vLLM itself, and all that a rehearsal with vLLM itself needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_oke import catalogue
+from llmd_oke.catalogue import CatalogueModel
+from llmd_oke.config import StackConfig
+from llmd_oke.planning.releases import used_release
+from llmd_pods.prewarm.places import ENCODINGS
+
+from llmd_rehearsal.real_vllm import environment, tiny_models, topologies
+from llmd_rehearsal.real_vllm.differences import real_vllm_data
+from llmd_rehearsal.real_vllm.environment import RealVllm
+from llmd_rehearsal.real_vllm.servers import RealServers
+from llmd_rehearsal.real_vllm.tiny_models import TinyModel
+from llmd_rehearsal.real_vllm.topologies import CutStack
+
+
+class VllmChoice(StrEnum):
+    """Choice of a rehearsal's servers."""
+
+    SIMULATED = "simulated"
+    REAL = "real"
+
+
+@dataclass(frozen=True)
+class RealRehearsal:
+    """A rehearsal with vLLM itself: its environment, the stack that fits, tiny models by repository, and folders with
+    their files and with published vocabularies.
+    """
+
+    vllm: RealVllm
+    stack: CutStack
+    models: Mapping[str, TinyModel]
+    files: Mapping[str, Path]
+
+    def servers(self, authority: Path) -> RealServers:
+        """Return the servers as the node agent starts them; `authority` signs the certificates of hosts outside."""
+        values = {
+            repository: {"dtype": model.dtype, "kv_cache_bytes": str(model.kv_cache_bytes)}
+            for repository, model in self.models.items()
+        }
+        return RealServers(
+            folder=self.vllm.folder, authority=authority, encodings=self.files.get(ENCODINGS), values=values
+        )
+
+
+def choose_stack(config: StackConfig, processors: float, available_gib: int) -> tuple[CutStack, dict[str, TinyModel]]:
+    """Return the stack that fits this machine, and its tiny models by repository.
+
+    Raises:
+        KitError: it can't be rehearsed with vLLM itself; says why, before anything is installed.
+    """
+    release = used_release(config)
+    tag = release.vllm.image.tag if release else "of an unknown release"
+    if tag != f"v{real_vllm_data().version}":
+        raise KitError(
+            f"{config.release} serves with vLLM {tag}, and {real_vllm_data().version} is what this kit has itself.",
+            "Rehearse it with simulated servers, or with a release of that version.",
+        )
+    tiny = {model.repository: tiny_models.tiny_model(model) for model in _models(config)}
+    return topologies.cut(config, available_gib, processors), tiny
+
+
+def prepare(stack: CutStack, models: Mapping[str, TinyModel], progress: Progress) -> RealRehearsal:
+    """Install vLLM where it isn't yet, and make the tiny models.
+
+    Raises:
+        KitError: it can't be installed on this machine.
+    """
+    vllm = environment.ensure(progress)
+    files = {repository: tiny_models.ensure_files(vllm, model, progress) for repository, model in models.items()}
+    published = [model.vocabulary for model in models.values() if model.vocabulary]
+    if published:
+        files[ENCODINGS] = tiny_models.vocabulary_folder(published[0], progress)
+    return RealRehearsal(vllm, stack, models, files)
+
+
+def _models(config: StackConfig) -> list[CatalogueModel]:
+    return [known for model in config.models if (known := catalogue.model(model.model))]

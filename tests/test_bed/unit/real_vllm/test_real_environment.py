@@ -1,0 +1,64 @@
+"""The environment of vLLM itself: what is refused before anything is installed, and an installation that fails."""
+
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from llmd_base.errors import KitError
+from llmd_base.progress import SilentProgress
+from llmd_rehearsal.real_vllm import environment as real_vllm
+
+Change = Callable[[pytest.MonkeyPatch], None]
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache without vLLM."""
+    monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+
+
+def with_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_vllm, "MEMORY_GIB", 10**6)
+
+
+def with_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_vllm, "MEMORY_GIB", 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (of_another_kind, "it is built for Linux on x86-64"),
+        (with_little_memory, "GiB of memory are available, it needs 1000000"),
+        (with_a_full_disk, "has 2 GiB left, it needs 7"),
+    ],
+)
+def test_a_machine_that_can_not_run_it_is_told_before_anything_is_installed(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, change: Change, reason: str
+) -> None:
+    change(monkeypatch)
+    with pytest.raises(KitError, match=reason):
+        real_vllm.ensure(SilentProgress())
+    assert real_vllm.main() == 69
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+def test_an_installation_that_fails_is_told_in_its_last_words(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    failing = cache / "python"
+    failing.write_text("#!/bin/sh\necho first; echo no room left; exit 1\n")
+    failing.chmod(0o700)
+    monkeypatch.setattr(real_vllm, "_obstacle", lambda _: "")
+    monkeypatch.setattr(real_vllm.sys, "executable", str(failing))
+    with pytest.raises(KitError, match=r"python -m venv .* failed: no room left"):
+        real_vllm.ensure(SilentProgress())
+    assert real_vllm.installed() is None

@@ -1,0 +1,79 @@
+"""Servers that a machine's memory holds, of those that a stack asks for."""
+
+from typing import Any
+
+import pytest
+from llmd_base.errors import KitError
+from llmd_oke.config import StackConfig
+from llmd_oke.config.load import validate
+from llmd_oke.planning import plan
+from llmd_rehearsal.real_vllm.choice import choose_stack
+from llmd_rehearsal.real_vllm.topologies import cut
+from stack_files import model, stack
+
+RELEASE = "llm-d-0.9.0"
+
+
+def stack_of(*models: dict[str, Any], **more: Any) -> StackConfig:
+    return validate({**stack(*models, release=RELEASE), **more})
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "processors", "left"),
+    [
+        (9, 2, "1p-tp1-1d-tp2"),
+        (12, 2, "2p-tp1-1d-tp2"),
+        (64, 2, "2p-tp1-1d-tp2"),
+        (64, 6, "6p-tp1-3d-tp2"),
+        (256, 64, "8p-tp1-4d-tp2"),
+    ],
+)
+def test_as_many_servers_are_left_as_memory_and_processors_hold(memory_gib: int, processors: int, left: str) -> None:
+    fitting = cut(stack_of(model("8p-tp1-4d-tp2")), memory_gib, processors)
+    assert str(fitting.config.models[0].topology) == left
+
+
+def test_one_unit_of_several_is_left_and_what_was_asked_for_is_told() -> None:
+    fitting = cut(stack_of(model("1p-tp1-1d-tp1", copies=3)), 16, 2)
+    assert fitting.config.models[0].copies == 1
+    assert "gpt-oss-120b: 1p-tp1-1d-tp1 of 1p-tp1-1d-tp1, 3 times" in str(fitting)
+
+
+def test_the_smoke_benchmark_is_short_and_holds_no_times_against_a_processor() -> None:
+    smoke = {"requests": 64, "concurrency": 8, "thresholds": {"maxTtftP95Ms": 1.0, "minRemotePrefillShare": 0.9}}
+    fitting = cut(stack_of(model("1p-tp1-1d-tp1"), smoke=smoke), 16, 2).config.smoke
+    assert (fitting.requests, fitting.concurrency) == (4, 2)
+    assert fitting.thresholds.max_ttft_p95_ms is None
+    assert fitting.thresholds.min_remote_prefill_share == 0.9
+
+
+def test_the_stack_file_that_is_written_is_the_config_that_was_planned() -> None:
+    document = stack(model("8p-tp1-4d-tp2", copies=2), release=RELEASE)
+    fitting = cut(validate(document), 16, 2)
+    written = validate(fitting.written_into(document))
+    assert written == fitting.config
+    assert plan(written).config_hash == plan(fitting.config).config_hash
+
+
+def test_a_machine_that_holds_no_pair_is_told_what_is_needed() -> None:
+    with pytest.raises(KitError, match=r"needs 11\.4 GiB for the least of this stack \(gpt-oss-120b 1p-tp1-1d-tp8\)"):
+        cut(stack_of(model("1p-tp1-1d-tp8")), 12, 2)
+
+
+def test_a_stack_that_scales_by_load_is_refused() -> None:
+    scaling = {"decode": {"minReplicas": 1, "maxReplicas": 2}}
+    with pytest.raises(KitError, match="can't scale servers by load"):
+        cut(stack_of(model("1p-tp1-1d-tp1", scaling=scaling)), 64, 8)
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (model("agg-tp8-1r", model="deepseek-v3"), "no multi-head latent attention on processors"),
+        (model("1p-tp1-1d-tp1", release="llm-d-0.7.0"), "is what this kit has itself"),
+    ],
+)
+def test_what_vllm_can_not_serve_here_is_told_before_anything_is_installed(entry: dict[str, Any], why: str) -> None:
+    release = entry.pop("release", RELEASE)
+    with pytest.raises(KitError, match=why):
+        choose_stack(validate(stack(entry, release=release)), 2, 64)

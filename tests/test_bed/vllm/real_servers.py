@@ -1,0 +1,82 @@
+"""vLLM itself on a processor, as fixtures of tests start it."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from llmd_base.progress import SilentProgress
+from llmd_rehearsal.real_vllm import tiny_models
+from llmd_rehearsal.real_vllm.differences import environment_on_processor, on_processor
+from llmd_rehearsal.real_vllm.environment import RealVllm
+from llmd_rehearsal.real_vllm.tiny_models import TinyModel
+
+MODEL = "m"
+CONTEXT = 4096
+TINY = TinyModel("rehearsal/tiny", "llama", CONTEXT)
+READY_S = 240
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
+
+
+@contextmanager
+def process(argv: list[str], log: Path, url: str, limit_s: float = 60, **more: str) -> Generator[None]:
+    """A server that answers at `url`, ended after the block; `more` is added to its environment."""
+    with started(argv, log, **more) as running:
+        wait_for(url, log, running, limit_s)
+        yield
+
+
+@contextmanager
+def started(argv: list[str], log: Path, **more: str) -> Generator[subprocess.Popen[bytes]]:
+    """A process, ended after the block; `more` is added to its environment."""
+    environment = {**os.environ, **more}
+    with log.open("wb") as output:
+        running = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            yield running
+        finally:
+            running.terminate()
+            running.wait(30)
+
+
+def wait_for(url: str, log: Path, running: subprocess.Popen[bytes] | None = None, limit_s: float = 60) -> None:
+    """Wait until a server answers at `url`; fail with the end of its log where it doesn't."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        try:
+            if httpx2.get(url, timeout=5).status_code == 200:
+                return
+        except httpx2.TransportError:
+            time.sleep(0.1)
+        if running is not None and running.poll() is not None:
+            break
+    pytest.fail(f"{url} does not answer: {log.read_text()[-2000:]}")
+
+
+@contextmanager
+def server(vllm: RealVllm, folder: Path, *flags: str) -> Generator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server of the tiny model that starts, by its address; `wait_for` its `/health` tells that it is ready."""
+    port = free_port()
+    place = ("--host", "127.0.0.1", "--port", str(port))
+    own = ("--served-model-name", MODEL, "--max-model-len", str(CONTEXT))
+    model = str(tiny_models.ensure_files(vllm, TINY, SilentProgress()))
+    values = {"dtype": TINY.dtype, "kv_cache_bytes": str(TINY.kv_cache_bytes)}
+    argv = on_processor([str(vllm.programs / "vllm"), "serve", model, *place, *own, *flags], values)
+    variables = environment_on_processor({"PYTHONPATH": ""}, {"authority": "", "encodings": ""})
+    more = {**variables, "HF_HUB_OFFLINE": "1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())}
+    folder.mkdir(exist_ok=True)
+    with started(argv, folder / "log", **more) as running:
+        yield f"http://127.0.0.1:{port}", running

@@ -1,0 +1,81 @@
+"""Command lines and variables of all servers, held to vLLM's own parser (`scripts/real-vllm`)."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import pytest
+from llmd_base.errors import InvalidStack
+from llmd_oke import planning
+from llmd_oke.catalogue import release
+from llmd_oke.config import stacks
+from llmd_oke.program.declare import Rendered, render
+from llmd_oke.values import names
+from llmd_rehearsal.programs import tools_folder
+from llmd_rehearsal.real_vllm.differences import real_vllm_data
+from real_vllm_for_tests import need_real_vllm, rendered_servers
+from stack_files import PROJECT, model, stack
+
+pytestmark = pytest.mark.rehearsal
+
+RELEASE = "llm-d-0.9.0"
+TOPOLOGIES = ("1p-tp8-1d-tp8", "agg-tp8-1r", "agg-tp4-1r", "agg-tp1-1r")
+CommandLine: TypeAlias = dict[str, Any]
+
+
+def servers(rendered: Rendered) -> Iterator[CommandLine]:
+    """Yield what each container of vLLM is started with: what follows `vllm serve`, and its variables."""
+    for args, variables in rendered_servers(rendered):
+        yield {"args": args, "env": variables}
+
+
+def problems(lines: list[CommandLine]) -> list[list[str]]:
+    """Return what vLLM finds wrong with each command line."""
+    vllm = need_real_vllm()
+    parsed = subprocess.run(
+        [str(vllm.python), str(tools_folder() / "vllm" / "parse_arguments.py")],
+        input=json.dumps(lines),
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert parsed.returncode == 0, parsed.stderr
+    return json.loads(parsed.stdout.splitlines()[-1])
+
+
+def test_the_version_is_that_of_the_newest_release() -> None:
+    deployed = release(RELEASE)
+    assert deployed is not None
+    assert deployed.vllm.image.tag == f"v{real_vllm_data().version}"
+
+
+def test_every_server_of_every_stack_is_started_as_vllm_takes_it() -> None:
+    lines = [line for name in stacks(PROJECT) for line in servers(render(name, project=PROJECT))]
+    assert problems(lines) == [[]] * len(lines)
+
+
+def test_every_model_is_started_as_vllm_takes_it() -> None:
+    lines: list[CommandLine] = []
+    for name in names("models"):
+        documents = [stack(model(topology, model=name), release=RELEASE) for topology in TOPOLOGIES]
+        fitting = [document for document in documents if _fits(document)]
+        assert fitting, f"{name} fits none of {', '.join(TOPOLOGIES)}"
+        lines += [line for document in fitting for line in servers(render(document))]
+    assert problems(lines) == [[]] * len(lines)
+
+
+def test_a_flag_that_vllm_lacks_and_an_unknown_variable_are_told() -> None:
+    (found,) = problems([{"args": ["m", "--no-such-flag"], "env": {"VLLM_NO_SUCH": "1"}}])
+    assert found[0] == "VLLM_NO_SUCH"
+    assert "--no-such-flag" in found[1]
+
+
+def _fits(document: dict[str, Any]) -> bool:
+    try:
+        planning.plan_object(document)
+    except InvalidStack:
+        return False
+    return True

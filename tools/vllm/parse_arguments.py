@@ -1,0 +1,38 @@
+"""Parses command lines of vLLM servers as vLLM does, and looks up their variables: `parse_arguments.py < lines.json`.
+
+It runs in vLLM's environment. Each line of input has `args` (what follows `vllm serve`) and `env`; the answer is a list
+of what is wrong with each, as JSON.
+"""
+
+import contextlib
+import io
+import json
+import sys
+
+from vllm import envs
+from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+
+def problems(args: list[str], env: dict[str, str]) -> list[str]:
+    """Return what is wrong with a command line, and the variables of vLLM that vLLM doesn't know."""
+    found = [name for name in env if name.startswith("VLLM_") and name not in envs.environment_variables]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(args)
+            validate_parsed_serve_args(namespace)
+    except SystemExit:
+        found.append(said.getvalue().strip().splitlines()[-1])
+    except (TypeError, ValueError) as error:
+        found.append(str(error))
+    return found
+
+
+def main() -> None:
+    """Answer with the problems of each command line."""
+    print(json.dumps([problems(line["args"], line["env"]) for line in json.load(sys.stdin)]))
+
+
+if __name__ == "__main__":
+    main()
