@@ -134,14 +134,14 @@ class EventReporter:
 
 
 def failed_container(client: Client) -> str | None:
-    """Describe a container of the cluster that ended with an error and is started again, with its last line; None where
-    there is none, or where the API server doesn't answer.
+    """Describe a container of the cluster that ended and is started again, with its last line; None where there is
+    none, or where the API server doesn't answer. A vLLM whose engine died ends with 0.
     """
     try:
         for pod in client.list(Pod, namespace="*"):
             for status in container_statuses(pod):
                 last = status.lastState.terminated if status.lastState else None
-                if status.ready or not last or not last.exitCode:
+                if status.ready or not last:
                     continue
                 name, namespace = name_of(pod), object_metadata(pod).namespace
                 log = client.log(name, namespace=namespace, container=status.name, tail_lines=5)

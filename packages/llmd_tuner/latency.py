@@ -53,11 +53,11 @@ class Sizes:
         return max(1, gpus // self.key_value_parts) if self.key_value_parts else 1
 
 
-def window_blocks(window_tokens: int, block_size: int) -> int:
-    """Return the most blocks that a layer with a sliding window hands over: the last ones that cover the window, and
-    one more (vLLM 0.26, `blocks_per_sw` of the NIXL connector).
+def window_blocks(tokens: int, window_tokens: int, block_size: int) -> int:
+    """Return how many blocks of a prompt a layer with a sliding window hands over: those that the next token sees
+    (vLLM 0.26, `SlidingWindowManager.get_num_skipped_tokens`).
     """
-    return -(-window_tokens // block_size) + 1
+    return -(-tokens // block_size) - max(0, tokens - window_tokens + 1) // block_size
 
 
 @dataclass(frozen=True)
@@ -129,22 +129,24 @@ class LatencyModel:
         return self.key_value_bytes(tokens, block_size) / rate + descriptors * self.factors.transfer_descriptor_s
 
     def key_value_bytes(self, tokens: int, block_size: int) -> float:
-        """Return the bytes of KV cache of `tokens` that are handed over, of all layers by their kind of attention."""
-        sizes = self.sizes
-        layer_tokens = tokens * sizes.full_layers + self.window_tokens(tokens, block_size) * sizes.window_layers
+        """Return the bytes of KV cache of `tokens` that are handed over, in whole blocks, of all layers by their
+        kind of attention.
+        """
+        sizes, whole = self.sizes, -(-tokens // block_size) * block_size
+        layer_tokens = whole * sizes.full_layers + self.window_tokens(tokens, block_size) * sizes.window_layers
         return sizes.key_value_bytes_per_token * layer_tokens / max(1, sizes.layers - sizes.linear_layers)
 
     def window_tokens(self, tokens: int, block_size: int) -> int:
-        """Return of how many of `tokens` a layer with a sliding window hands KV cache over."""
+        """Return of how many of `tokens` a layer with a sliding window hands KV cache over, in whole blocks."""
         if not self.sizes.windows_alone:
-            return tokens
-        return min(tokens, window_blocks(self.sizes.window_tokens, block_size) * block_size)
+            return -(-tokens // block_size) * block_size
+        return window_blocks(tokens, self.sizes.window_tokens, block_size) * block_size
 
     def descriptors(self, tokens: int, block_size: int) -> int:
         """Return the pieces in which the KV cache of `tokens` is handed over: each region of each block."""
         sizes = self.sizes
         per_layer = sizes.key_value_regions // max(1, sizes.layers - sizes.linear_layers)
-        windowed = -(-self.window_tokens(tokens, block_size) // block_size)
+        windowed = self.window_tokens(tokens, block_size) // block_size
         left_out = (-(-tokens // block_size) - windowed) * sizes.window_layers * per_layer
         return -(-tokens // block_size) * sizes.key_value_regions - left_out
 

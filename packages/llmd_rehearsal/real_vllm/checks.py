@@ -25,6 +25,7 @@ from lightkube.resources.core_v1 import Pod
 from llmd_base.progress import PlainProgress, Progress
 from llmd_bench.queries import parse
 from llmd_oke.catalogue.container_images import job_images
+from llmd_tuner.latency import window_blocks
 from pydantic import TypeAdapter
 
 PROMPT_WORDS = (60, 400, 1500)
@@ -81,9 +82,9 @@ class ServerGroup:
 class ModelFacts:
     """A model that is checked: its Service and those of its routers, its servers, and what is expected of its tiny one.
 
-    Bytes are those of a block over all layers that see all tokens, and over those that see a window, of which at most
-    `windowed_blocks` are handed over; `exact` is true where prefill and decode servers round alike, in FP32 and with
-    one tensor parallel size. `metrics` are names without their endings.
+    Bytes are those of a block over all layers that see all tokens, and over those that see a window; `exact` is true
+    where prefill and decode servers round alike, in FP32 and with one tensor parallel size. `metrics` are names without
+    their endings.
     """
 
     name: str
@@ -97,7 +98,7 @@ class ModelFacts:
     block_size: int
     full_block_bytes: int
     windowed_block_bytes: int
-    windowed_blocks: int
+    window_tokens: int | None
     exact: bool
     metrics: tuple[str, ...]
 
@@ -107,11 +108,13 @@ class ModelFacts:
         return {group.role for group in self.groups} >= {"prefill", "decode"}
 
     def handed_over_bytes(self, tokens: int) -> int:
-        """Return the bytes that a decode server reads of a prompt's KV cache: whole blocks, of windowed layers the
-        last.
+        """Return the bytes that a decode server reads of a prompt's KV cache: whole blocks, of windowed layers those
+        that the next token sees.
         """
-        blocks = -(-tokens // self.block_size)
-        return blocks * self.full_block_bytes + min(blocks, self.windowed_blocks) * self.windowed_block_bytes
+        whole = -(-tokens // self.block_size) * self.full_block_bytes
+        if self.window_tokens is None:
+            return whole
+        return whole + window_blocks(tokens, self.window_tokens, self.block_size) * self.windowed_block_bytes
 
 
 @dataclass(frozen=True)

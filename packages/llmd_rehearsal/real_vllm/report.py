@@ -47,7 +47,7 @@ def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enf
         block_size=model.block_size,
         full_block_bytes=full * block_bytes,
         windowed_block_bytes=windowed * block_bytes,
-        windowed_blocks=tiny.windowed_blocks(model.block_size),
+        window_tokens=tiny.window_tokens,
         exact=tiny.dtype == "float32" and len(sizes) == 1,
         metrics=tuple(name.removesuffix("_total") for name in names),
     )

@@ -10,7 +10,6 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 from llmd_oke.catalogue import CatalogueModel
 from llmd_oke.catalogue.models import Vocabulary
-from llmd_tuner.latency import window_blocks
 
 from llmd_rehearsal.programs import cache_folder, module_folder, tools_folder
 from llmd_rehearsal.real_vllm.differences import TinyFamily, TinySizes, real_vllm_data
@@ -61,10 +60,6 @@ class TinyModel:
     def layers_by_window(self) -> tuple[int, int]:
         """Number of layers that see all tokens, and of those that see a window."""
         return self._sizes.layers - self.windowed_layers, self.windowed_layers
-
-    def windowed_blocks(self, block_size: int) -> int:
-        """Return the most blocks of a windowed layer that are handed over."""
-        return window_blocks(self.window_tokens or 0, block_size)
 
     def config(self) -> dict[str, Any]:
         """Return the keys of its config.json, by transformers' names."""

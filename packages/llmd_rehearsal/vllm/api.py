@@ -234,7 +234,7 @@ class ServerApi:
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
-            "remote_block_ids": [sequence.blocks],
+            "remote_block_ids": self._engine.block_groups(sequence),
             "remote_engine_id": transfer.engine_id,
             "remote_request_id": sequence.request_id,
             "remote_host": transfer.side_channel_host,

@@ -42,6 +42,9 @@ class SimulatedEngine:
         self._overhead_s = latency.factors.prefill_overhead_s
         self._server = latency.server(settings.tensor_parallel_size)
         self._scheduler = Scheduler(settings, cache, metrics)
+        sizes = latency.sizes  # of windows a server offers one block more than may be needed (vLLM, `blocks_per_sw`)
+        offers = sizes.windows_alone and sizes.window_layers
+        self._offered_blocks = -(-sizes.window_tokens // settings.block_size) + 1 if offers else 0
         self._prefills = settings.transfer is None or not settings.transfer.decode_bench
         self._arriving: set[Sequence] = set()
         self._receiving: set[Sequence] = set()
@@ -88,6 +91,13 @@ class SimulatedEngine:
     def holds(self, request_id: str) -> bool:
         """Tell whether the KV cache of that finished prefill waits to be pulled."""
         return self._handover is not None and self._handover.holds(request_id)
+
+    def block_groups(self, sequence: Sequence) -> list[list[int]]:
+        """Return the blocks that a sequence offers to others by kind of layer: those that see a window, if they hand
+        over its blocks alone, and those that see all tokens. vLLM goes by a kind's first layer; that of gpt-oss sees
+        a window.
+        """
+        return [*([sequence.blocks[-self._offered_blocks :]] if self._offered_blocks else []), sequence.blocks]
 
     def claim(self, request_id: str, engine_id: str) -> None:
         """Renew the lease of a KV cache for a decode server that has a request for it; it doesn't expire until then."""

@@ -65,7 +65,9 @@ class Holder(Protocol):
         ...
 
     def release(self, request_id: str) -> None:
-        """Free the KV cache of that request, which was pulled, or which nobody wants any more."""
+        """Free the KV cache of that request, which was pulled, or which nobody wants any more; a server that holds
+        it no more says so in its log.
+        """
         ...
 
 
@@ -159,15 +161,13 @@ class TransferNetwork:
         garbled = _arrives_garbled(local.identity, peer.identity)
         return Pull(end_s, duration_s, byte_count, after_loss=after_loss, garbled=garbled)
 
-    def finish(self, remote: RemoteBlocks) -> str | None:
-        """The holder may free the blocks; says what was wrong where they are gone already."""
+    def finish(self, remote: RemoteBlocks) -> bool:
+        """Let the holder free the blocks; return whether it held them still. vLLM doesn't ask before it reads."""
         peer = self._peers.get(remote.engine_id)
-        if peer is None:
-            return f"engine {remote.engine_id} went away during the transfer"
-        if not peer.holder.holds(remote.request_id):
-            return f"the KV cache of request {remote.request_id} is not held by engine {remote.engine_id} any more"
-        peer.holder.release(remote.request_id)
-        return None
+        held = peer is not None and peer.holder.holds(remote.request_id)
+        if peer is not None:
+            peer.holder.release(remote.request_id)
+        return held
 
 
 def _handshake_failure(local: Identity, peer: TransferPeer | None, remote: RemoteBlocks) -> str | None:
@@ -306,9 +306,14 @@ class Handover:
     def release(self, request_id: str) -> None:
         """Free the KV cache of a finished prefill."""
         held = self._held.pop(request_id, None)
-        if held is not None:
-            held.stop_expiry()
-            self._free(held.sequence)
+        if held is None:
+            self._log(
+                f"ERROR Potentially invalid KV blocks for unrecognized request {request_id} were retrieved by a decode "
+                "worker. They may have expired."
+            )
+            return
+        held.stop_expiry()
+        self._free(held.sequence)
 
     def pull(self, sequence: Sequence, now_s: float, done: Callable[[Sequence, bool], None]) -> None:
         """Fetch what isn't cached here of a prompt's KV cache; `done` gets whether it came."""
@@ -322,7 +327,9 @@ class Handover:
             self._crash()
 
         def end() -> None:
-            failure = pull.failure or self._network.finish(remote)
+            failure = pull.failure
+            if failure is None and not self._network.knows(remote):
+                failure = f"engine {remote.engine_id} went away during the transfer"
             sequence.remote = None
             if failure is not None:
                 self._network.abandon(self._transfer.engine_id, remote)
@@ -332,9 +339,10 @@ class Handover:
                 self._metrics.transfer.observe(pull.duration_s)
                 self._metrics.transferred.observe(pull.byte_count)
                 self._metrics.external_hits += tokens
-                # The rehearsal's fault damages some transfers.
+                # Blocks that are held no more may have another prompt's; the rehearsal's fault damages some transfers.
+                stale = not self._network.finish(remote)
                 faulty = zlib.crc32(sequence.request_id.encode()) % 100 < self._transfer.corrupted_percent
-                sequence.corrupted = tokens > 0 and (pull.garbled or faulty)
+                sequence.corrupted = tokens > 0 and (pull.garbled or stale or faulty)
             done(sequence, failure is None)
 
         self._clock.call_at(pull.end_s, end)

@@ -184,7 +184,7 @@ class SimulatedServer:
         self._leave()
         self._break_connections()
         await asyncio.sleep(WATCHDOG_S)
-        await self.kill(1)
+        await self.kill(0)  # vLLM's watchdog ends it as if it were asked to (vllm/entrypoints/launcher.py)
 
     def _break_connections(self) -> None:
         for connection in self._runner.server.connections if self._runner and self._runner.server else ():

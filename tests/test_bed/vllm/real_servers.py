@@ -67,14 +67,16 @@ def wait_for(url: str, log: Path, running: subprocess.Popen[bytes] | None = None
 
 
 @contextmanager
-def server(vllm: RealVllm, folder: Path, *flags: str) -> Generator[tuple[str, subprocess.Popen[bytes]]]:
-    """A server of the tiny model that starts, by its address; `wait_for` its `/health` tells that it is ready."""
+def server(
+    vllm: RealVllm, folder: Path, *flags: str, model: TinyModel = TINY
+) -> Generator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server of a tiny model that starts, by its address; `wait_for` its `/health` tells that it is ready."""
     port = free_port()
     place = ("--host", "127.0.0.1", "--port", str(port))
     own = ("--served-model-name", MODEL, "--max-model-len", str(CONTEXT))
-    model = str(tiny_models.ensure_files(vllm, TINY, SilentProgress()))
-    values = {"dtype": TINY.dtype, "kv_cache_bytes": str(TINY.kv_cache_bytes)}
-    argv = on_processor([str(vllm.programs / "vllm"), "serve", model, *place, *own, *flags], values)
+    files = str(tiny_models.ensure_files(vllm, model, SilentProgress()))
+    values = {"dtype": model.dtype, "kv_cache_bytes": str(model.kv_cache_bytes)}
+    argv = on_processor([str(vllm.programs / "vllm"), "serve", files, *place, *own, *flags], values)
     variables = environment_on_processor({"PYTHONPATH": ""}, {"authority": "", "encodings": ""})
     more = {**variables, "HF_HUB_OFFLINE": "1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())}
     folder.mkdir(exist_ok=True)

@@ -27,11 +27,6 @@ def test_a_model_with_windows_has_as_large_a_share_of_windowed_layers() -> None:
     assert tiny.config()["sliding_window"] == 128
 
 
-@pytest.mark.parametrize(("block_size", "blocks"), [(16, 9), (64, 3), (128, 2)])
-def test_the_blocks_of_a_windowed_layer_are_those_of_its_window_and_one_more(block_size: int, blocks: int) -> None:
-    assert tiny_model(known("gpt-oss-120b")).windowed_blocks(block_size) == blocks
-
-
 def test_the_kv_cache_has_room_for_a_sequence_of_full_length() -> None:
     tiny = tiny_model(known("qwen3-32b"))
     assert tiny.layer_bytes_per_token == 2 * 8 * 32 * 4

@@ -51,16 +51,18 @@ def test_a_pulled_prompt_counts_as_externally_cached_and_its_holder_frees_it(pai
 HYBRID = "--no-disable-hybrid-kv-cache-manager"
 
 
-@pytest.mark.parametrize(("block_size", "window_tokens"), [("16", 144), ("64", 192), ("128", 256)])
-def test_windowed_layers_hand_over_their_windows_blocks_and_one_more(serve, clock, block_size, window_tokens):
+@pytest.mark.parametrize(
+    ("block_size", "whole_tokens", "window_tokens"), [("16", 4112, 144), ("64", 4160, 192), ("128", 4224, 256)]
+)
+def test_windowed_layers_hand_over_the_blocks_of_the_last_window(serve, clock, block_size, whole_tokens, window_tokens):
     """18 of gpt-oss-120b's 36 layers have a window of 128 tokens; 2 KiB of each token in each layer."""
     prefill, decode = (
         serve("--kv-transfer-config", NIXL, "--block-size", block_size, HYBRID, host=host)
         for host in ("10.244.0.2", "10.244.0.3")
     )
-    request, _ = hand_over(clock, prefill, decode)
+    request, _ = hand_over(clock, prefill, decode, tokens=4101)
     assert len(request.times) == 8
-    assert decode.metrics.transferred.total == pytest.approx(2048 * 18 * (4096 + window_tokens))
+    assert decode.metrics.transferred.total == pytest.approx(2048 * 18 * (whole_tokens + window_tokens))
 
 
 def test_servers_of_which_one_hands_over_windows_alone_do_not_pair(serve, clock):
