@@ -28,7 +28,7 @@ from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, Tcp
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import journal_file
 from llmd_rehearsal.front_door import gateway_parts, preinstalled_objects, simulated_gateway
-from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, FOLLOWING, IN_PODS, WATCHING
+from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, DISCOVERING, FOLLOWING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import LocalProgram
@@ -280,13 +280,18 @@ def _plugins(
 
 def further_programs(plan: Plan) -> tuple[str, ...]:
     """Programs that this stack needs beside those of every rehearsal: for charts, a Gateway, Prometheus, and KEDA."""
-    charts = CHARTS if plan.created is not None or operators_of(plan) else ()
+    charts = CHARTS if _has_charts(plan) else ()
     return (*charts, *programs_in_pods(plan)[len(IN_PODS) :], *(WATCHING if _has_prometheus(plan) else ()))
 
 
 def programs_in_pods(plan: Plan) -> tuple[str, ...]:
     """The real programs that run in pods of a stack's cluster."""
-    return (*IN_PODS, *(BEHIND_GATEWAY if plan.gateway else ()), *(FOLLOWING if is_scaled(plan) else ()))
+    gateway = BEHIND_GATEWAY if plan.gateway else ()
+    return (*IN_PODS, *gateway, *(FOLLOWING if is_scaled(plan) else ()), *(DISCOVERING if _has_charts(plan) else ()))
+
+
+def _has_charts(plan: Plan) -> bool:
+    return plan.created is not None or bool(operators_of(plan))
 
 
 def _has_prometheus(plan: Plan) -> bool:

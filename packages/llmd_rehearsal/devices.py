@@ -1,10 +1,10 @@
-"""Devices and labels of simulated nodes: which of them show, by what is in the cluster and rules that are data."""
+"""Devices of simulated nodes: which of them show, by what is in the cluster and rules that are data."""
 
 import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from typing import Any, Protocol, TypeAlias, cast
@@ -15,7 +15,6 @@ from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Node, Pod
-from lightkube.types import PatchType
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.values import Entry, required_entry
 from pydantic import Field
@@ -84,25 +83,29 @@ class DeviceRule(Entry):
     providers: tuple[Provider, ...]
 
 
-class LabelRule(Entry):
-    """Labels that nodes with a device get."""
+class PciFunctions(Entry):
+    """PCI functions of GPUs, as the kernel's `/sys` has them: `devices` are IDs by product."""
 
-    labels: dict[str, str]
-    device: str
-    needs: tuple[Need, ...]
+    device_class: str
+    vendor: str
+    devices: dict[str, str]
+
+    def files(self, product: str) -> dict[str, str]:
+        """Return the content of a function's files by name."""
+        device = self.devices.get(product, "0x0000")
+        subsystem = {"subsystem_vendor": self.vendor, "subsystem_device": device}
+        return {"class": self.device_class, "vendor": self.vendor, "device": device, **subsystem}
 
 
 class DeviceRules(Entry):
     """Rules of `values/rehearsal/devices.yaml`."""
 
+    gpu_functions: PciFunctions
     kinds: dict[str, CustomKind]
-    labels: tuple[LabelRule, ...]
     devices: tuple[DeviceRule, ...]
 
     def needs(self) -> Iterator[Need]:
         """All that any of the rules needs."""
-        for rule in self.labels:
-            yield from rule.needs
         for device in self.devices:
             for provider in device.providers:
                 yield from provider.needs
@@ -136,37 +139,22 @@ class ClusterObjects:
         return pods
 
 
-@dataclass(frozen=True)
-class NodeDevices:
-    """Quantities of all a node's devices, 0 for those that nothing gives yet, and further labels."""
-
-    devices: Mapping[str, str]
-    labels: Mapping[str, str]
-
-
 @cache
 def device_rules() -> DeviceRules:
     """The rules of all rehearsals."""
     return required_entry("rehearsal", "devices", DeviceRules)
 
 
-def node_devices(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> NodeDevices:
-    """Quantities and labels that a node shows at the moment."""
-    labels: dict[str, str] = {}
-    for label_rule in rules.labels:
-        fitting = [device for device in node.devices if fnmatchcase(device, label_rule.device)]
-        if fitting and all(_is_met(need, fitting[0], node, objects) for need in label_rule.needs):
-            labels |= label_rule.labels
-    labelled = replace(node, labels={**node.labels, **labels})
+def node_devices(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> dict[str, str]:
+    """Return the quantities of all devices that a node shows at the moment, 0 for those that nothing gives yet."""
     shown = {
         device
         for device in node.devices
         for rule in rules.devices
         if fnmatchcase(device, rule.device)
-        if any(all(_is_met(need, device, labelled, objects) for need in item.needs) for item in rule.providers)
+        if any(all(_is_met(need, device, node, objects) for need in item.needs) for item in rule.providers)
     }
-    devices = {device: quantity if device in shown else "0" for device, quantity in node.devices.items()}
-    return NodeDevices(devices, labels)
+    return {device: quantity if device in shown else "0" for device, quantity in node.devices.items()}
 
 
 def _is_met(need: Need, device: str, node: NodeFacts, objects: ClusterObjects) -> bool:
@@ -252,7 +240,7 @@ class DeviceProvider:
         for name, kind in self._rules.kinds.items():
             create = generic.create_namespaced_resource if kind.namespaced else generic.create_global_resource
             self._kinds[name] = create(kind.group, kind.version, name, kind.plural)
-        self._shown: dict[str, tuple[NodeConfig, NodeDevices]] = {}
+        self._shown: dict[str, tuple[NodeConfig, dict[str, str]]] = {}
         self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def run(self) -> None:
@@ -267,34 +255,34 @@ class DeviceProvider:
             await asyncio.sleep(min(max(LOOK_S, (clock() - started_s) / MAX_SHARE), LONGEST_PAUSE_S))
 
     async def look(self) -> None:
-        """Look once: bring NetworkAttachmentDefinitions into line, then each node whose devices or labels changed."""
+        """Look once: bring NetworkAttachmentDefinitions into line, then each node whose devices changed."""
         nodes = [config for config in self._nodes.configs() if config.devices]
         current = {config.name: config for config in nodes}  # another node may have come under the same name
         self._shown = {name: shown for name, shown in self._shown.items() if current.get(name) is shown[0]}
         if not nodes:
             return
-        objects = await self._cluster_objects()
+        objects, labels = await self._cluster_objects(), await self._labels()
         await self._attach(objects)
         changed: list[Awaitable[None]] = []
         for config in nodes:
             taints = [taint.model_dump(exclude_none=True) for taint in config.taints]
-            node = NodeFacts(config.name, config.labels, taints, config.devices)
+            node = NodeFacts(config.name, labels.get(config.name, config.labels), taints, config.devices)
             devices = node_devices(node, objects, self._rules)
             _, before = self._shown.get(config.name, (config, None))
             if devices != before:
-                changed.append(self._show(config, devices, before))
+                changed.append(self._show(config, devices))
         await asyncio.gather(*changed)
 
-    async def _show(self, config: NodeConfig, now: NodeDevices, before: NodeDevices | None) -> None:
-        name = config.name
-        stale_labels = dict.fromkeys(before.labels.keys() - now.labels.keys()) if before else {}
+    async def _show(self, config: NodeConfig, devices: dict[str, str]) -> None:
         async with self._at_once:
-            if now.labels or stale_labels:
-                labels = {"metadata": {"labels": {**now.labels, **stale_labels}}}
-                await self._client.patch(Node, name, labels, patch_type=PatchType.MERGE)
-            await self._nodes.show_devices(name, now.devices)
-        self._shown[name] = (config, now)
-        _log.info("node %s shows %s", name, dict(now.devices))
+            await self._nodes.show_devices(config.name, devices)
+        self._shown[config.name] = (config, devices)
+        _log.info("node %s shows %s", config.name, devices)
+
+    async def _labels(self) -> dict[str, dict[str, str]]:
+        """Return the labels of all nodes, to which operators add some."""
+        found = [metadata(node) async for node in self._client.list(Node)]
+        return {node.name or "": texts(node, "labels") for node in found}
 
     async def _cluster_objects(self) -> ClusterObjects:
         """Objects that the rules name, which are a small part of a large cluster."""

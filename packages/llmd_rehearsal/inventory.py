@@ -33,6 +33,9 @@ ENGINE = ("pulumi",)
 CHARTS = ("helm",)
 """Programs that only stacks with charts need: of operators, monitoring, and a created cluster's add-ons."""
 
+DISCOVERING = ("nfd-gc", "nfd-master", "nfd-worker")
+"""Further ones in pods, for stacks with charts."""
+
 IN_PODS = ("epp", "pd-sidecar", "envoy")
 BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
 """Further ones in pods, for stacks with a Gateway."""
@@ -43,7 +46,10 @@ WATCHING = ("prometheus",)
 FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
 """Further ones in pods, for stacks with scaling."""
 
-IN_TESTS = ("actionlint", "llm-d-inference-sim", "promtool", "registry", *BEHIND_GATEWAY, *WATCHING, *FOLLOWING)
+IN_TESTS = (
+    *("actionlint", "llm-d-inference-sim", "promtool", "registry"),
+    *(*BEHIND_GATEWAY, *WATCHING, *FOLLOWING, *DISCOVERING),
+)
 HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 _PROMETHEUS_IMAGE = ("prometheus", "prometheusSpec", "image")
@@ -102,7 +108,7 @@ class Inventory:
         versions = {name: _release_version(name, asked) for name in IN_PODS}
         if plan.monitoring is not None and plan.monitoring.install:
             versions |= dict.fromkeys(WATCHING, _prometheus())
-        versions |= dict.fromkeys(FOLLOWING, scaling().definitions.version)
+        versions |= dict.fromkeys(FOLLOWING, scaling().definitions.version) | dict.fromkeys(DISCOVERING, _discovery())
         stands_in = f"{used.name} stands in for {asked.name}" if used.name != asked.name else ""
         reasons = {program.name: stands_in for program in _release_programs(asked)}
         if plan.override.proxy_image is not None:
@@ -124,6 +130,7 @@ def deployed_versions() -> dict[str, dict[str, str]]:
         **{name: {release.name: _release_version(name, release) for release in _releases()} for name in IN_PODS},
         **{name: {"Prometheus": _prometheus()} for name in (*WATCHING, "promtool")},
         **{name: {"KEDA": scaling().definitions.version} for name in FOLLOWING},
+        **{name: {"Node Feature Discovery": _discovery()} for name in DISCOVERING},
     }
 
 
@@ -140,6 +147,10 @@ def _prometheus() -> str:
     tag = next(place.image.tag for place in operator(MONITORING).images if place.at == _PROMETHEUS_IMAGE)
     match = _VERSION.search(tag)
     return tag if match is None else f"v0.{match[1]}{match[2]:0>2}.{match[3]}"
+
+
+def _discovery() -> str:
+    return f"v{operator('node-feature-discovery').chart.version}"
 
 
 def take_inventory(release: Release, progress: Progress, further: Sequence[str] = ()) -> Inventory:

@@ -264,6 +264,10 @@ async def _ignore_missing(request: Any) -> None:
             raise
 
 
+_ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+"""Of every kubelet; some operators count on a node having any."""
+
+
 def node_object(
     config: NodeConfig, address: str, now: datetime, devices: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
@@ -278,7 +282,7 @@ def node_object(
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": config.name, "labels": labels},
+        "metadata": {"name": config.name, "labels": labels, "annotations": _ANNOTATIONS},
         "spec": {"taints": taints(config), **({"providerID": config.provider_id} if config.provider_id else {})},
         "status": node_status(config, address, now, devices),
     }

@@ -17,11 +17,13 @@ from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.operations.objects import texts
 
 from llmd_rehearsal.agent_config import NodeConfig
+from llmd_rehearsal.devices import device_rules
 from llmd_rehearsal.oci_plugin.faults import NODE, Fault, Faults
 from llmd_rehearsal.pods.containers import Mount
 
 FOLDER = "/opt/simulated-node"
 TOOL = "/opt/rocm/bin/amd-smi"
+SYSFS = "/sys"
 ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": f"{FOLDER}/site"}
 
 FAULTY_PORT = 2
@@ -51,6 +53,18 @@ def shape_of(node: NodeConfig) -> Shape | None:
     return catalogue.shape(name) if name else None
 
 
+def write_pci_functions(sysfs: Path, node: NodeConfig) -> None:
+    """Write the PCI functions of a node's GPUs into its `/sys`, by which operators find them."""
+    shape = shape_of(node)
+    if shape is None:
+        return
+    for address in _gpu_addresses(shape):
+        folder = sysfs / "bus" / "pci" / "devices" / address
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in device_rules().gpu_functions.files(shape.gpu.product).items():
+            (folder / name).write_text(f"{value}\n")
+
+
 def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults) -> list[Mount]:
     """Write the files of a container's hardware into `folder` and return their mounts."""
     shape = shape_of(node)
@@ -71,7 +85,7 @@ def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults)
 
 def write(folder: Path, shape: Shape, ports: int, fault: Fault | None) -> None:
     """The files of a node with that fault."""
-    addresses = [f"0000:{0x11 + 0x10 * gpu:02x}:00.0" for gpu in range(shape.gpus)]
+    addresses = _gpu_addresses(shape)
     files: dict[str, object] = {
         f"sys/bus/pci/devices/{address}/numa_node": _socket(gpu, shape.gpus) for gpu, address in enumerate(addresses)
     }
@@ -120,6 +134,10 @@ def write(folder: Path, shape: Shape, ports: int, fault: Fault | None) -> None:
         file.write_text(f"{value}\n")
     (folder / "node" / "site").mkdir(exist_ok=True)
     (folder / "amd-smi").chmod(0o755)
+
+
+def _gpu_addresses(shape: Shape) -> list[str]:
+    return [f"0000:{0x11 + 0x10 * gpu:02x}:00.0" for gpu in range(shape.gpus)]
 
 
 def _socket(number: int, count: int) -> int:

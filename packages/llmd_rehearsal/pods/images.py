@@ -302,6 +302,8 @@ class ContainerFactory:
         if entry.python is not None:
             mounts = self._python.mounts(packages=entry.python == "packages")
             return _process(model, context, mounts, self._python.argv(argv), self._python.variables(environment))
+        if argv and "/" not in argv[0] and entry.path:  # which the image has on its PATH
+            argv = [entry.path, *argv[1:]]
         argv = [*entry.with_flags(argv), *entry.in_model_time(argv, self._time_scale)]
         shared = {**entry.environment, **environment}
         mounts = [self._program(model, entry)]

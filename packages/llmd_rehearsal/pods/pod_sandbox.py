@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import permutations
+from pathlib import Path, PurePosixPath
 
 import httpx2
 from lightkube.core.async_client import AsyncClient
@@ -129,8 +130,9 @@ class PodFolders:
 class PodFiles:
     """A pod's volumes and files of /etc on disk; volumes are kept current."""
 
-    def __init__(self, context: AgentContext, folders: PodFolders, facts: PodFacts) -> None:
+    def __init__(self, context: AgentContext, node: NodeConfig, folders: PodFolders, facts: PodFacts) -> None:
         self._context = context
+        self._node = node
         self._folders = folders
         self._facts = facts
         self._written: dict[str, dict[str, File]] = {}
@@ -182,6 +184,8 @@ class PodFiles:
             if not volumes.has_files(volume):
                 path = volumes.folder(volume, pod, self._folders.root, self._folders.state_folder)
                 path.mkdir(parents=True, exist_ok=True)
+                if volume.hostPath and volume.hostPath.path == hardware.SYSFS:
+                    hardware.write_pci_functions(path, self._node)
                 self.volume_folders[volume.name] = path
                 continue
             files = volumes.files(volume, pod, sources)
@@ -211,7 +215,7 @@ class PodSandbox:
         Waits for ConfigMaps, Secrets and accounts that aren't there yet, and tries a network that fails again.
         """
         facts = self._claim(pod)
-        files = self._files = PodFiles(self._context, self._folders, facts)
+        files = self._files = PodFiles(self._context, self._context.fleet.config(facts.node_name), self._folders, facts)
         while True:
             try:
                 await files.write(pod)
@@ -318,8 +322,11 @@ class PodSandbox:
 def container_mounts(
     container: Container, volumes: Mapping[str, Path], files: frozenset[str], environment: Mapping[str, str]
 ) -> list[Mount]:
-    """Give the container's volume mounts; `files` names the volumes that are read-only by nature."""
-    return [
+    """Give the container's volume mounts; `files` names the volumes that are read-only by nature.
+
+    A volume gets a folder for each other one that is mounted inside it, as the kubelet makes them.
+    """
+    mounts = [
         Mount(
             _mount_source(mount, volumes[mount.name], environment, create=mount.name not in files),
             mount.mountPath,
@@ -327,6 +334,12 @@ def container_mounts(
         )
         for mount in container.volumeMounts or []
     ]
+    for outer, inner in permutations(mounts, 2):
+        target = PurePosixPath(inner.target)
+        inside = target != PurePosixPath(outer.target) and target.is_relative_to(outer.target)
+        if inside and outer.source.is_dir() and inner.source.is_dir():
+            (outer.source / target.relative_to(outer.target)).mkdir(parents=True, exist_ok=True)
+    return mounts
 
 
 def _mount_source(mount: VolumeMount, folder: Path, environment: Mapping[str, str], *, create: bool) -> Path:

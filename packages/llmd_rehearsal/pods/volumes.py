@@ -191,7 +191,8 @@ def write_files(folder: Path, files: Mapping[str, File]) -> None:
     link.symlink_to(Path(new.name))
     link.replace(current)
     names = {path.partition("/")[0] for path in files}
-    present = {entry.name for entry in folder.iterdir() if not entry.name.startswith("..")}
+    links = (entry for entry in folder.iterdir() if entry.is_symlink())  # folders are for what is mounted inside
+    present = {entry.name for entry in links if not entry.name.startswith("..")}
     for name in names - present:
         (folder / name).symlink_to(Path("..data") / name)
     for name in present - names:

@@ -123,6 +123,16 @@ def test_every_other_fault_does_too_and_the_next_rehearsal_goes_on(project: Proj
     project.command("rehearse", "down", "--stack", stack)
 
 
+def test_node_feature_discovery_finds_the_gpus_that_the_operator_gives(project: Project) -> None:
+    stack = "discovered"
+    project.write(stack, **{**LAYER, "gpuPools": [POOL], "gpuStack": "helm-operator"})
+    created = _rehearse(project, "--no-benchmark", stack=stack)
+    assert created.status == 0, created.errors
+    found = project.command("rehearse", "run", "--stack", stack, "--", sys.executable, "-c", _DISCOVERED)
+    assert json.loads(found.output) == {"mi300x": ["true", "8"], "system": [None, None]}
+    project.command("rehearse", "down", "--stack", stack)
+
+
 def test_the_next_rehearsal_goes_on_and_serves(life: Life) -> None:
     assert life.served.status == 0, life.served.errors
     (smoke,) = life.served.document["smoke"]
@@ -240,6 +250,24 @@ def _objects(project: Project) -> list[str]:
     assert lines.status == 0, lines.errors
     return lines.output.split()
 
+
+_DISCOVERED = """
+import json, time, lightkube
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.resources.core_v1 import Node
+client = lightkube.Client(KubeConfig.from_env(), trust_env=False)
+ends_at = time.monotonic() + 60
+while True:
+    nodes = {
+        node.metadata.name.partition("-")[0]: [
+            node.metadata.labels.get("feature.node.kubernetes.io/amd-gpu"), node.status.allocatable.get("amd.com/gpu")
+        ] for node in client.list(Node)
+    }
+    if nodes["mi300x"][1] == "8" or time.monotonic() > ends_at:
+        break
+    time.sleep(0.5)
+print(json.dumps(nodes))
+"""
 
 _LIST = """
 import os, lightkube

@@ -1,13 +1,14 @@
-"""Devices and labels of simulated nodes."""
+"""Devices of simulated nodes."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Node, Pod
 from llmd_oke import catalogue
 from llmd_oke.operators import helm_operators, rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
@@ -15,7 +16,6 @@ from llmd_rehearsal.agent_config import NodeConfig, NodeTaint
 from llmd_rehearsal.devices import (
     ClusterObjects,
     DeviceProvider,
-    NodeDevices,
     NodeFacts,
     device_rules,
     node_devices,
@@ -25,8 +25,8 @@ SHAPE = catalogue.shape("BM.GPU.MI300X.8")
 assert SHAPE is not None
 GPU, FUNCTION = SHAPE.gpu.resource, SHAPE.rdma.resource
 TAINTS = [taint.model_dump() for taint in SHAPE.node.taints]
-NODE = NodeFacts("gpu-0", SHAPE.node.labels, TAINTS, {GPU: "8", FUNCTION: "8"})
 FOUND = {"feature.node.kubernetes.io/amd-gpu": "true"}
+NODE = NodeFacts("gpu-0", {**SHAPE.node.labels, **FOUND}, TAINTS, {GPU: "8", FUNCTION: "8"})
 
 
 def pod(labels: dict[str, str], node: str = "gpu-0", ready: str = "True") -> dict[str, Any]:
@@ -34,13 +34,11 @@ def pod(labels: dict[str, str], node: str = "gpu-0", ready: str = "True") -> dic
     return {"metadata": {"labels": labels}, "spec": {"nodeName": node, "containers": []}, "status": status}
 
 
-WORKER = pod({"app.kubernetes.io/name": "node-feature-discovery", "role": "worker"})
 PLUGIN = pod({"app": "sriov-device-plugin"})
 OPERATOR = {
     "metadata": {"labels": {"app.kubernetes.io/component": "amd-gpu", "control-plane": "controller-manager"}},
     "status": {"conditions": [{"type": "Available", "status": "True"}]},
 }
-RULE = {"metadata": {"name": "amd-gpu-label-nfd-rule"}}
 CONFIG = helm_operators.device_config("kube-amd-gpu", None, tolerations(SHAPE.node.taints))
 NETWORK = rdma_network.network(SHAPE)
 ATTACHMENT = {
@@ -50,7 +48,7 @@ ATTACHMENT = {
         "annotations": {"k8s.v1.cni.cncf.io/resourceName": FUNCTION},
     }
 }
-GPU_STACK = {"NodeFeatureRule": [RULE], "DeviceConfig": [CONFIG]}
+GPU_STACK = {"DeviceConfig": [CONFIG]}
 RDMA = {
     "SriovNetworkNodePolicy": [rdma_network.policy(SHAPE)],
     "SriovNetwork": [NETWORK],
@@ -59,67 +57,66 @@ RDMA = {
 }
 
 
-def shown(pods: Sequence[Any] = (), deployments: Sequence[Any] = (), **objects: Any) -> NodeDevices:
+def shown(pods: Sequence[Any] = (), deployments: Sequence[Any] = (), **objects: Any) -> dict[str, str]:
     return node_devices(NODE, ClusterObjects(pods, deployments, objects), device_rules())
 
 
 def test_an_empty_cluster_gives_nothing() -> None:
-    assert shown() == NodeDevices({GPU: "0", FUNCTION: "0"}, {})
+    assert shown() == {GPU: "0", FUNCTION: "0"}
 
 
 def test_the_operator_with_its_device_config_gives_gpus() -> None:
-    assert shown([WORKER], [OPERATOR], **GPU_STACK) == NodeDevices({GPU: "8", FUNCTION: "0"}, FOUND)
+    assert shown([], [OPERATOR], **GPU_STACK) == {GPU: "8", FUNCTION: "0"}
 
 
-@pytest.mark.parametrize("missing", ["worker", "rule", "operator", "config"])
+@pytest.mark.parametrize("missing", ["operator", "config"])
 def test_without_any_part_of_the_operator_there_are_no_gpus(missing: str) -> None:
-    pods = [] if missing == "worker" else [WORKER]
     deployments = [] if missing == "operator" else [OPERATOR]
-    rest = {"rule": ["DeviceConfig"], "config": ["NodeFeatureRule"]}.get(missing, list(GPU_STACK))
-    objects = {kind: GPU_STACK[kind] for kind in rest}
-    assert shown(pods, deployments, **objects).devices[GPU] == "0"
+    objects = {} if missing == "config" else GPU_STACK
+    assert shown([], deployments, **objects)[GPU] == "0"
 
 
-def test_a_worker_that_is_not_ready_or_elsewhere_finds_nothing() -> None:
-    labels = WORKER["metadata"]["labels"]
-    assert shown([pod(labels, ready="False"), pod(labels, node="gpu-1")], [OPERATOR], **GPU_STACK).labels == {}
+def test_a_node_on_which_discovery_found_no_gpu_has_none() -> None:
+    unlabelled = replace(NODE, labels=SHAPE.node.labels)
+    objects = ClusterObjects([], [OPERATOR], GPU_STACK)
+    assert node_devices(unlabelled, objects, device_rules())[GPU] == "0"
 
 
 def test_a_device_config_that_does_not_tolerate_the_nodes_taint_gives_nothing() -> None:
     config = helm_operators.device_config("kube-amd-gpu", None, [])
-    assert shown([WORKER], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]}).devices[GPU] == "0"
+    assert shown([], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]})[GPU] == "0"
 
 
 def test_a_device_config_with_the_plug_in_off_gives_nothing() -> None:
     config = copy.deepcopy(CONFIG)
     config["spec"]["devicePlugin"]["enableDevicePlugin"] = False
-    assert shown([WORKER], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]}).devices[GPU] == "0"
+    assert shown([], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]})[GPU] == "0"
 
 
 def test_a_device_config_may_select_by_shape_without_discovery() -> None:
     selector = {"node.kubernetes.io/instance-type": SHAPE.name}
     config = helm_operators.device_config("kube-amd-gpu", selector, tolerations(SHAPE.node.taints))
-    assert shown([], [OPERATOR], DeviceConfig=[config]).devices[GPU] == "8"
+    assert shown([], [OPERATOR], DeviceConfig=[config])[GPU] == "8"
 
 
 def test_okes_plug_in_gives_gpus_by_itself() -> None:
-    assert shown([pod({"k8s-app": "amdgpu-device-plugin"})]).devices[GPU] == "8"
+    assert shown([pod({"k8s-app": "amdgpu-device-plugin"})])[GPU] == "8"
 
 
 def test_the_rdma_network_gives_functions() -> None:
-    assert shown([PLUGIN], **RDMA).devices == {GPU: "0", FUNCTION: "8"}
+    assert shown([PLUGIN], **RDMA) == {GPU: "0", FUNCTION: "8"}
 
 
 @pytest.mark.parametrize("missing", ["pod", *RDMA])
 def test_without_any_part_of_the_rdma_network_there_are_no_functions(missing: str) -> None:
     objects = {kind: result for kind, result in RDMA.items() if kind != missing}
-    assert shown([] if missing == "pod" else [PLUGIN], **objects).devices[FUNCTION] == "0"
+    assert shown([] if missing == "pod" else [PLUGIN], **objects)[FUNCTION] == "0"
 
 
 def test_a_policy_of_another_name_gives_another_resource() -> None:
     other = copy.deepcopy(rdma_network.policy(SHAPE))
     other["spec"]["resourceName"] = "other"
-    assert shown([PLUGIN], **{**RDMA, "SriovNetworkNodePolicy": [other]}).devices[FUNCTION] == "0"
+    assert shown([PLUGIN], **{**RDMA, "SriovNetworkNodePolicy": [other]})[FUNCTION] == "0"
 
 
 class Nodes:
@@ -146,8 +143,7 @@ class Client:
     """A cluster with these objects by kind; kinds that aren't there have no definition."""
 
     def __init__(self, **objects: list[Any]) -> None:
-        self.objects: dict[str, list[Any]] = {"Pod": [], "Deployment": [], **objects}
-        self.patches: list[Any] = []
+        self.objects: dict[str, list[Any]] = {"Pod": [], "Deployment": [], "Node": [], **objects}
 
     def __iter__(self) -> Iterator[Pod]:
         return (Pod.from_dict(pod) for pod in self.objects["Pod"])
@@ -157,16 +153,13 @@ class Client:
         if name not in self.objects:
             raise ApiError(status=Status(code=404, message="the server could not find the requested resource"))
         for item in self.objects[name]:
-            yield Found(item)
+            yield Node.from_dict(item) if kind is Node else Found(item)
 
     async def create(self, obj: Any) -> None:
         self.objects.setdefault("NetworkAttachmentDefinition", []).append(dict(obj))
 
     async def delete(self, kind: Any, name: str, namespace: str) -> None:
         self.objects["NetworkAttachmentDefinition"] = []
-
-    async def patch(self, kind: Any, name: str, patch: Any, **_: Any) -> None:
-        self.patches.append(patch)
 
 
 def provider(client: Client, nodes: Nodes) -> DeviceProvider:
@@ -192,14 +185,14 @@ async def test_another_node_that_comes_under_the_same_name_is_told_too() -> None
     assert nodes.shown == [{GPU: "8"}] * 2
 
 
-async def test_labels_come_and_go_with_discovery() -> None:
-    nodes, client = Nodes(**{GPU: "8"}), Client(Pod=[WORKER], NodeFeatureRule=[RULE])
+async def test_gpus_come_with_the_label_that_discovery_gives_the_node() -> None:
+    node = {"metadata": {"name": "gpu-0", "labels": {}}}
+    nodes, client = Nodes(**{GPU: "8"}), Client(Deployment=[OPERATOR], DeviceConfig=[CONFIG], Node=[node])
     looking = provider(client, nodes)
     await looking.look()
-    client.objects["Pod"] = []
+    client.objects["Node"] = [{"metadata": {"name": "gpu-0", "labels": FOUND}}]
     await looking.look()
-    labels = [patch["metadata"]["labels"] for patch in client.patches]
-    assert labels == [FOUND, dict.fromkeys(FOUND)]
+    assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
 
 async def test_nodes_without_such_devices_are_left_alone() -> None:

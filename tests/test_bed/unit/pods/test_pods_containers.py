@@ -71,6 +71,13 @@ def test_intervals_of_a_program_go_with_the_time_of_its_servers(
     assert created._spec.argv == ["/x", *expected]
 
 
+def test_a_command_without_a_folder_is_the_program_that_the_image_has_on_its_path(setting: ContainerContext) -> None:
+    created = factory().make(model("test/program:1", command=["program"], args=["-v"]), setting)
+    assert isinstance(created, ProcessContainer)
+    path = TABLE.entries[0].path
+    assert created._spec.argv == [path, "-v"]
+
+
 def test_a_program_that_would_make_a_key_for_itself_gets_the_rehearsals(setting: ContainerContext) -> None:
     table = ImageTable([ImageEntry(repositories=("a",), program="a", path="/a", certificate_flag="--cert-path")])
     python, programs = Python(Path("/state/python"), {}), {"a": Path("/bin/sh")}

@@ -133,3 +133,16 @@ def test_mounts_of_api_files_are_read_only_and_sub_paths_are_made(tmp_path: Path
     assert (config.source, config.read_only) == (tmp_path / "config" / "app.yaml", True)
     assert (work.source, work.read_only) == (tmp_path / "work" / "p0" / "x", False)
     assert work.source.is_dir()
+
+
+def test_a_volume_has_a_folder_for_another_that_is_mounted_inside(tmp_path: Path) -> None:
+    """The kubelet makes it, as a volume of API files is read-only in the container."""
+    mounts = [{"name": "more", "mountPath": "/etc/app/more.d/"}, {"name": "config", "mountPath": "/etc/app"}]
+    container = cast("Container", Container.from_dict({"name": "c", "volumeMounts": mounts}))
+    folders = {name: tmp_path / name for name in ("config", "more")}
+    write_files(folders["config"], {"app.yaml": File(b"1")})
+    folders["more"].mkdir()
+    container_mounts(container, folders, frozenset({"config"}), {})
+    assert (folders["config"] / "more.d").is_dir()
+    write_files(folders["config"], {"other.yaml": File(b"2")})
+    assert (folders["config"] / "more.d").is_dir()

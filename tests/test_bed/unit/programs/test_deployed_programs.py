@@ -16,6 +16,7 @@ from llmd_rehearsal.cluster_plan import programs_in_pods
 from llmd_rehearsal.front_door import gateway_parts
 from llmd_rehearsal.inventory import (
     BEHIND_GATEWAY,
+    DISCOVERING,
     FOLLOWING,
     IN_PODS,
     WATCHING,
@@ -26,7 +27,7 @@ from llmd_rehearsal.inventory import (
 from llmd_rehearsal.programs import LocalProgram, ProgramDefinition, pinned_modules
 
 PROGRAMS = programs.definitions().programs
-EVERYWHERE = sorted({*IN_PODS, *BEHIND_GATEWAY, *WATCHING, *FOLLOWING, "promtool"})
+EVERYWHERE = sorted({*IN_PODS, *BEHIND_GATEWAY, *WATCHING, *FOLLOWING, *DISCOVERING, "promtool"})
 
 
 def rehearsed(definition: ProgramDefinition) -> set[str]:
