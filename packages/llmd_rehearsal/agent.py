@@ -25,7 +25,7 @@ from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
-from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
+from lightkube.resources.core_v1 import ConfigMap, Namespace, Node, Pod, Secret, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.networking_v1 import NetworkPolicy
 from llmd_base.errors import KitError
@@ -76,7 +76,8 @@ class Agent:
         self._sources = StoredSources(ObjectStore(client, ConfigMap), ObjectStore(client, Secret))
         self._networks = Networks(config.pod_network)
         self.fleet = NodeFleet(client, config.pod_network)
-        self._devices = DeviceProvider(client, self.fleet, self._pods)
+        self._nodes = ObjectStore(client, Node)
+        self._devices = DeviceProvider(client, self.fleet, self._pods, self._nodes)
         self._runner = PodRunner(self._context(client), self._pods)
         self._policies = ObjectStore(client, NetworkPolicy)
         self._namespaces = ObjectStore(client, Namespace)
@@ -111,7 +112,7 @@ class Agent:
         sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
         self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))
         await asyncio.gather(*(store.synced() for store in sources))
-        self._begin(self._pods.run(), self._devices.run())
+        self._begin(self._pods.run(), self._nodes.run(), self._devices.run())
         await self._pods.synced()
         if self._unsupported_policies is None:
             self._begin(self._policies.run(), self._namespaces.run(), self._policy_filter.run())

@@ -226,14 +226,23 @@ class DeviceNodes(Protocol):
 
 
 class DeviceProvider:
-    """Giver of devices: looks at the cluster again and again as long as nodes lack devices that they should get."""
+    """Giver of devices: looks at the cluster again and again as long as nodes lack devices that they should get.
+
+    `pods` and `node_objects` are those of the API server, to whose nodes operators add labels.
+    """
 
     def __init__(
-        self, client: AsyncClient, nodes: DeviceNodes, pods: Iterable[Pod], rules: DeviceRules | None = None
+        self,
+        client: AsyncClient,
+        nodes: DeviceNodes,
+        pods: Iterable[Pod],
+        node_objects: Iterable[Node] = (),
+        rules: DeviceRules | None = None,
     ) -> None:
         self._client = client
         self._nodes = nodes
         self._pods = pods
+        self._node_objects = node_objects
         self._rules = rules or device_rules()
         generic: Any = generic_resource
         self._kinds: dict[str, Any] = {}
@@ -261,7 +270,8 @@ class DeviceProvider:
         self._shown = {name: shown for name, shown in self._shown.items() if current.get(name) is shown[0]}
         if not nodes:
             return
-        objects, labels = await self._cluster_objects(), await self._labels()
+        objects = await self._cluster_objects()
+        labels = {metadata(node).name: texts(metadata(node), "labels") for node in self._node_objects}
         await self._attach(objects)
         changed: list[Awaitable[None]] = []
         for config in nodes:
@@ -278,11 +288,6 @@ class DeviceProvider:
             await self._nodes.show_devices(config.name, devices)
         self._shown[config.name] = (config, devices)
         _log.info("node %s shows %s", config.name, devices)
-
-    async def _labels(self) -> dict[str, dict[str, str]]:
-        """Return the labels of all nodes, to which operators add some."""
-        found = [metadata(node) async for node in self._client.list(Node)]
-        return {node.name or "": texts(node, "labels") for node in found}
 
     async def _cluster_objects(self) -> ClusterObjects:
         """Objects that the rules name, which are a small part of a large cluster."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from lightkube.core.exceptions import ApiError
-from lightkube.models.meta_v1 import Status
+from lightkube.models.meta_v1 import ObjectMeta, Status
 from lightkube.resources.core_v1 import Node, Pod
 from llmd_oke import catalogue
 from llmd_oke.operators import helm_operators, rdma_network
@@ -143,7 +143,7 @@ class Client:
     """A cluster with these objects by kind; kinds that aren't there have no definition."""
 
     def __init__(self, **objects: list[Any]) -> None:
-        self.objects: dict[str, list[Any]] = {"Pod": [], "Deployment": [], "Node": [], **objects}
+        self.objects: dict[str, list[Any]] = {"Pod": [], "Deployment": [], **objects}
 
     def __iter__(self) -> Iterator[Pod]:
         return (Pod.from_dict(pod) for pod in self.objects["Pod"])
@@ -153,7 +153,7 @@ class Client:
         if name not in self.objects:
             raise ApiError(status=Status(code=404, message="the server could not find the requested resource"))
         for item in self.objects[name]:
-            yield Node.from_dict(item) if kind is Node else Found(item)
+            yield Found(item)
 
     async def create(self, obj: Any) -> None:
         self.objects.setdefault("NetworkAttachmentDefinition", []).append(dict(obj))
@@ -162,8 +162,8 @@ class Client:
         self.objects["NetworkAttachmentDefinition"] = []
 
 
-def provider(client: Client, nodes: Nodes) -> DeviceProvider:
-    return DeviceProvider(cast("Any", client), nodes, client)
+def provider(client: Client, nodes: Nodes, node_objects: Sequence[Node] = ()) -> DeviceProvider:
+    return DeviceProvider(cast("Any", client), nodes, client, node_objects)
 
 
 async def test_a_node_is_told_only_of_changes() -> None:
@@ -186,11 +186,11 @@ async def test_another_node_that_comes_under_the_same_name_is_told_too() -> None
 
 
 async def test_gpus_come_with_the_label_that_discovery_gives_the_node() -> None:
-    node = {"metadata": {"name": "gpu-0", "labels": {}}}
-    nodes, client = Nodes(**{GPU: "8"}), Client(Deployment=[OPERATOR], DeviceConfig=[CONFIG], Node=[node])
-    looking = provider(client, nodes)
+    nodes, client = Nodes(**{GPU: "8"}), Client(Deployment=[OPERATOR], DeviceConfig=[CONFIG])
+    node_objects = [Node(metadata=ObjectMeta(name="gpu-0"))]
+    looking = provider(client, nodes, node_objects)
     await looking.look()
-    client.objects["Node"] = [{"metadata": {"name": "gpu-0", "labels": FOUND}}]
+    node_objects[0] = Node(metadata=ObjectMeta(name="gpu-0", labels=FOUND))
     await looking.look()
     assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
