@@ -41,19 +41,17 @@ Obj: TypeAlias = Mapping[str, Any]
 
 
 class CustomKind(Entry):
-    """A custom resource that rules look at."""
+    """A custom resource in namespaces that rules look at."""
 
     group: str
     version: str
     plural: str
-    namespaced: bool = True
 
 
 class ObjectNeed(Entry):
     """An object that must exist, and how it must fit the node and the device. Paths are keys from the outside in."""
 
     kind: str
-    name: str = ""
     equals: dict[str, Any] = Field(default_factory=dict[str, Any])
     selects_node_by: tuple[str, ...] = ()
     tolerates_by: tuple[str, ...] = ()
@@ -168,12 +166,10 @@ def _is_met(need: Need, device: str, node: NodeFacts, objects: ClusterObjects) -
 
 
 def _fits(obj: Obj, need: ObjectNeed, device: str, node: NodeFacts) -> bool:
-    named = not need.name or _at(obj, ("metadata", "name")) == need.name
     equal = all(_at(obj, path.split(".")) == value for path, value in need.equals.items())
     selector: Any = _at(obj, need.selects_node_by) if need.selects_node_by else {}
     return (
-        named
-        and equal
+        equal
         and isinstance(selector, Mapping)
         and cast("Obj", selector).items() <= node.labels.items()
         and (not need.tolerates_by or tolerates(_at(obj, need.tolerates_by) or (), node.taints))
@@ -247,8 +243,7 @@ class DeviceProvider:
         generic: Any = generic_resource
         self._kinds: dict[str, Any] = {}
         for name, kind in self._rules.kinds.items():
-            create = generic.create_namespaced_resource if kind.namespaced else generic.create_global_resource
-            self._kinds[name] = create(kind.group, kind.version, name, kind.plural)
+            self._kinds[name] = generic.create_namespaced_resource(kind.group, kind.version, name, kind.plural)
         self._shown: dict[str, tuple[NodeConfig, dict[str, str]]] = {}
         self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
@@ -312,10 +307,8 @@ class DeviceProvider:
 
     async def _custom(self, kind: Any) -> list[dict[str, Any]]:
         """The objects of a kind; none where it has no definition."""
-        is_namespaced = issubclass(kind, generic_resource.GenericNamespacedResource)
-        listing = self._client.list(kind, namespace="*") if is_namespaced else self._client.list(kind)
         try:
-            return [item.to_dict() async for item in listing]
+            return [item.to_dict() async for item in self._client.list(kind, namespace="*")]
         except httpx2.HTTPStatusError as error:
             if status_code(error) == NOT_FOUND:
                 return []

@@ -37,12 +37,12 @@ def is_absent(value: object) -> bool:
 
 
 def is_zero(value: object) -> bool:
-    """The same for a number whose default is 0."""
+    """Tell whether a number has its default of 0. It then leaves no trace in `Plan.config_hash`."""
     return value == 0
 
 
 def is_none(value: object) -> bool:
-    """The same for a choice whose default is `none`."""
+    """Tell whether a choice has its default `none`. It then leaves no trace in `Plan.config_hash`."""
     return value == "none"
 
 

@@ -71,7 +71,7 @@ class YamlDocument:
         return inner or line
 
     def line_of_part(self, path: str) -> int | None:
-        """The same in a file that is not a stack's, whose paths start at its root."""
+        """Return the line of a path in a file that is not a stack's, whose paths start at its root."""
         return None if self.root is None else _walk(self.root, _steps(path))[1]
 
     def problems(self) -> Iterator[Problem]:
@@ -307,7 +307,7 @@ def _round_trip(text: str) -> Any:
 
 
 def _null(representer: Any, _value: None) -> Any:
-    """`null`, which says more than nothing does."""
+    """Write None as `null`, which says more than an empty value."""
     return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 

@@ -250,7 +250,7 @@ class ClusterPlan:
         return tuple(pool for pool in self.pools if pool.autoscaled)
 
     def without_protection(self) -> "ClusterPlan":
-        """The same where an update may delete and replace cluster, network and pools."""
+        """Return a copy of the plan whose cluster, network and pools an update may delete and replace."""
         return replace(
             self,
             protect=False,

@@ -56,7 +56,7 @@ def images_of(plan: Plan) -> tuple[UsedImage, ...]:
 
 
 def pulled_images(plan: Plan) -> tuple[UsedImage, ...]:
-    """The same as nodes and Helm ask for them: the copies where the stack has a private registry."""
+    """Return the images of an update by what nodes and Helm pull: copies where there is a private registry."""
     return tuple(replace(used, image=plan.pulled(used.image)) for used in images_of(plan))
 
 

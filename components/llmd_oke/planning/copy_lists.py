@@ -47,7 +47,7 @@ def copy_text(copies: Sequence[Copy], prefix: str, form: CopyForm) -> str:
 
 
 def _commands(copy: Copy) -> str:
-    """`crane` copies all platforms of an index, so that its digest stays."""
+    """Return the commands of a copy. `crane` copies all platforms of an index, so that its digest stays."""
     if copy.archive is None:
         return shlex.join(["crane", "copy", copy.source.pinned, copy.destination.reference])
     chart, folder = copy.archive, copy.destination.repository.rpartition("/")[0]

@@ -191,7 +191,7 @@ def kernel_faults(image: str) -> list[KernelFault]:
 
 
 def _date_and_build(name: str) -> list[str]:
-    """`Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1234`: the dates sort as text, builds by length first."""
+    """Return date and build of a name such as `Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1234`, which sort as text."""
     parts = name.split("-")
     dated = [part for part in parts if part.count(".") == 2 and part[:2] == "20"]
     return [*dated[:1], parts[-1].zfill(8)]

@@ -58,10 +58,11 @@ def write_pci_functions(sysfs: Path, node: NodeConfig) -> None:
     shape = shape_of(node)
     if shape is None:
         return
+    files = device_rules().gpu_functions.files(shape.gpu.product)
     for address in _gpu_addresses(shape):
         folder = sysfs / "bus" / "pci" / "devices" / address
         folder.mkdir(parents=True, exist_ok=True)
-        for name, value in device_rules().gpu_functions.files(shape.gpu.product).items():
+        for name, value in files.items():
             (folder / name).write_text(f"{value}\n")
 
 

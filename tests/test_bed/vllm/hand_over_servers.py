@@ -129,11 +129,10 @@ def start_pair(start: Starter, kind: Kind, repository: str) -> Pair:
 
 
 def _published_bytes(model: CatalogueModel) -> tuple[int, int]:
-    """Return the bytes of a token in BF16, in layers that see all tokens and in those that see a window."""
-    architecture = model.architecture
-    windowed = architecture.sliding_window.layers if architecture.sliding_window else 0
-    layer = 2 * 2 * architecture.key_value_heads * architecture.head_dim
-    return (architecture.layers - windowed) * layer, windowed * layer
+    """Return the bytes of a token in layers that see all tokens, and in those that see a window."""
+    architecture, cached = model.architecture, model.kv_cache.bytes_per_token
+    windowed = architecture.sliding_window.layers * cached // architecture.layers if architecture.sliding_window else 0
+    return cached - windowed, windowed
 
 
 def transfer_flags(kind: Kind, role: str) -> list[str]:
