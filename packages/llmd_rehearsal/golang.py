@@ -89,12 +89,21 @@ def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"HOME": str(Path.home()), **inherited, "GOWORK": "off", "GOTOOLCHAIN": "local", **(settings or {})}
 
 
-def build_arguments(variables: Mapping[str, str], packages: Sequence[str], output: Path) -> list[str]:
+def build_arguments(
+    variables: Mapping[str, str], tags: Sequence[str], packages: Sequence[str], output: Path
+) -> list[str]:
     """The arguments of a `go build` of pinned modules, without debug symbols; one package goes to a file, several go
     into a folder.
     """
     linked = " ".join(["-s -w", *(f"-X {name}={value}" for name, value in variables.items())])
-    flags = ["-mod=readonly", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", linked]
+    flags = [
+        *(["-tags", ",".join(tags)] if tags else []),
+        "-mod=readonly",
+        "-buildvcs=false",
+        "-gcflags=all=-dwarf=false",
+        "-ldflags",
+        linked,
+    ]
     return ["build", "-v", *flags, "-o", str(output), *packages]
 
 

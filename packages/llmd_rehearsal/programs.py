@@ -134,7 +134,8 @@ class ProgramDefinition(Entry):
 
 
 class Build(Entry):
-    """Programs that one `go build` makes: `packages` by the program's name, `variables` set at link time.
+    """Programs that one `go build` makes: `packages` by the program's name, `variables` set at link time, and `tags` by
+    which files of the packages are left out.
 
     `minutes` is what a first build takes on two cores. `asks_for` is a Go module that not every module proxy has: it is
     asked for before anything counts on the build.
@@ -143,6 +144,7 @@ class Build(Entry):
     module: str
     packages: dict[str, str]
     variables: dict[str, str] = Field(default_factory=dict)
+    tags: tuple[str, ...] = ()
     minutes: int = 1
     asks_for: str | None = None
 
@@ -492,7 +494,7 @@ def _compile(go: Path, name: str, build: Build, folder: Path, progress: Progress
     output = folder if len(build.packages) > 1 else folder / next(iter(build.packages))
     with log.open("wb") as log_file:
         process = subprocess.Popen(
-            [str(go), *golang.build_arguments(build.variables, tuple(build.packages.values()), output)],
+            [str(go), *golang.build_arguments(build.variables, build.tags, tuple(build.packages.values()), output)],
             cwd=tools_folder() / build.module,
             env=golang.environment({"CGO_ENABLED": "0"}),
             stdin=subprocess.DEVNULL,
@@ -570,7 +572,8 @@ def _downloaded_file(name: str, version: str, download: Download) -> Path:
 
 def fingerprint(build: Build, more: str = "") -> str:
     """Digest of all that a build is made from: the files of its Go module, its settings, and `more`."""
-    digest = hashlib.sha256(build.model_dump_json(exclude={"minutes", "asks_for"}).encode() + more.encode())
+    settings = build.model_dump_json(exclude={"minutes", "asks_for"} if build.tags else {"minutes", "asks_for", "tags"})
+    digest = hashlib.sha256(settings.encode() + more.encode())
     module = tools_folder() / build.module
     for file in sorted(path for path in module.rglob("*") if path.is_file()):
         content = file.read_bytes()

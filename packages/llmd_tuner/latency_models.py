@@ -13,7 +13,7 @@ from llmd_oke.catalogue.benchmarks import kv_path
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, all_reduce_shares
 from llmd_oke.catalogue.latency_figures import DecodeFigures, Fit, LatencyFigures, PrefillFigures, latency_figures
 from llmd_oke.catalogue.models import CatalogueModel
-from llmd_oke.catalogue.releases import release, release_names
+from llmd_oke.catalogue.releases import default_release, release
 from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.values import Entry, required_entry
@@ -186,10 +186,10 @@ def _decode(figures: DecodeFigures, fit: Fit) -> Iterator[Unphysical]:
 
 def key_value_regions(model: CatalogueModel, release: str | None) -> int:
     """Return the pieces of memory that a block of a model's KV cache is spread over, in vLLM of a release; of the
-    newest one where none is named. MLA has one cache for keys and values.
+    default one where nothing is known of it. MLA has one cache for keys and values.
     """
     by_release = kv_path().regions_per_layer
-    per_layer = by_release[release if release in by_release else release_names()[-1]]
+    per_layer = by_release[release if release in by_release else default_release().name]
     linear = model.architecture.linear_attention
     layers = model.architecture.layers - (linear.layers if linear else 0)
     return layers * (1 if model.architecture.latent_attention else per_layer)

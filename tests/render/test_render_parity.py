@@ -84,7 +84,7 @@ def volume(described: Mapping[str, Any]) -> str:
 def ours(overlay: Mapping[str, Any], role: str) -> Items:
     """The items of our pod in the place of an overlay's: newest release, same model family, sizes and network."""
     args: UnitArgs = {
-        "release": catalogue.release_names()[-1],
+        "release": catalogue.default_release().name,
         "model": overlay["model"],
         "shape": "BM.GPU.MI300X.8",
         "namespace": "llm-d",
@@ -132,7 +132,8 @@ def page() -> str:
     lines = [
         "# Prefill and decode pods beside llm-d's AMD overlays",
         "",
-        f"Made by `tests/render/test_render_parity.py` from what the kit declares for {catalogue.release_names()[-1]}",
+        "Made by `tests/render/test_render_parity.py` from what the kit declares for"
+        f" {catalogue.default_release().name}",
         "on BM.GPU.MI300X.8 and from `tests/render/parity/amd-overlays.yaml`; it writes",
         "this page with `LLMD_OKE_UPDATE_GOLDEN=1`. A difference without a reason fails it.",
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from llmd_oke.catalogue.operations import pipeline_limits
-from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.catalogue.releases import default_release
 from llmd_oke.config import stacks
 from llmd_rehearsal.programs import definitions, locate
 
@@ -184,7 +184,7 @@ def test_a_releases_own_picker_and_sidecar_are_built_each_night():
     (cloned,) = [place for place, step in enumerate(steps) if "git clone" in step["run"]]
     (tested,) = [place for place, step in enumerate(steps) if "scripts/test -m nightly" in step["run"]]
     assert cloned < tested
-    version = newest_release().endpoint_picker.program.version
+    version = default_release().endpoint_picker.program.version
     (module,) = {build.asks_for for build in definitions().builds.values()} - {None}
     assert f'--branch {version} https://{module} "$RUNNER_TEMP/llm-d-router"' in steps[cloned]["run"]
     assert steps[tested]["env"] == {"LLMD_OKE_ROUTER_SOURCE": "${{ runner.temp }}/llm-d-router"}

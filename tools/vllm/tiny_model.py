@@ -11,12 +11,15 @@ from pathlib import Path
 
 import torch
 from openai_harmony import HarmonyEncodingName, load_harmony_encoding
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 TEXT = "hello world the quick brown fox jumps over the lazy dog one two three four"
 SPECIAL = ["<s>", "</s>"]
+MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+"""Tokens by which vLLM's parsers of reasoning and of calls of tools read answers; they are part of the text."""
+
 HARMONY_SPECIAL, HARMONY_TOKENS = 199998, 201088
 HARMONY_PATTERN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
@@ -39,6 +42,7 @@ def own_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=SPECIAL, initial_alphabet=letters)
     tokenizer.train_from_iterator([TEXT] * 10, trainer)
+    tokenizer.add_tokens([AddedToken(mark, special=False) for mark in MARKS])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
 
 

@@ -1,6 +1,6 @@
 """Models that the kit knows: their architecture, the memory that they take, and how vLLM is started for them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -10,6 +10,7 @@ from llmd_oke.catalogue.endpoint_pickers import Api
 from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.config.base import EnvironmentName, HttpsUrl, matching
+from llmd_oke.config.engine import FeatureName
 from llmd_oke.config.stack import Commit, QuantizedReduce
 from llmd_oke.values import Entry, follows_project
 
@@ -144,6 +145,13 @@ class QuickReduce(Entry):
     evaluation: PassedEvaluation
 
 
+class Feature(Entry):
+    """Arguments of vLLM for a feature of a model's servers, and the page that has them."""
+
+    arguments: tuple[str, ...]
+    source: HttpsUrl
+
+
 class ComputedModel(Entry):
     """Computed part of an entry, from a model's files (`llmd_oke.catalogue.model_configs`); `max_model_len` in
     tokens.
@@ -172,9 +180,24 @@ class CatalogueModel(ComputedModel):
     startup_budget_s: PositiveInt
     arguments: tuple[str, ...]
     environment: dict[EnvironmentName, str]
+    features: dict[FeatureName, Feature] = Field(default_factory=dict[FeatureName, Feature])
     vocabulary: Vocabulary | None = None
     quick_reduce: QuickReduce | None = None
     revision: Commit | None = None
+
+    @property
+    def argument_lists(self) -> dict[str, tuple[str, ...]]:
+        """All arguments of vLLM that the entry has, by their path in its file."""
+        features = {f"features.{name}.arguments": feature.arguments for name, feature in self.features.items()}
+        return {"arguments": self.arguments, **features}
+
+    def chosen_features(self, names: Collection[FeatureName] | None) -> dict[FeatureName, Feature]:
+        """Return the features of those names that the model has; all of them where no names are given."""
+        return {name: feature for name, feature in self.features.items() if names is None or name in names}
+
+    def feature_arguments(self, names: Collection[FeatureName] | None) -> tuple[str, ...]:
+        """Return vLLM's arguments for the features of those names; for all of the model's where no names are given."""
+        return tuple(word for feature in self.chosen_features(names).values() for word in feature.arguments)
 
 
 MODELS = EntryKind("models", CatalogueModel, key="name")

@@ -16,8 +16,7 @@ from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimi
 from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.config.base import EnvironmentName
-from llmd_oke.config.engine import Engine, argument_of, flag_of
-from llmd_oke.config.model import Role
+from llmd_oke.config.engine import Engine, Flag, Role, argument_of, flag_of
 from llmd_oke.config.stack import Override, QuickReduceFormat
 from llmd_oke.values import Entry, cache_folder, follows_project, module_folder, read_yaml
 
@@ -164,8 +163,9 @@ class KvConnector(Entry):
 
     `roles` is the `kv_role` of the servers that hand KV cache over. A server has a connector as soon as one of `flags`
     is given; where several are, vLLM goes by one of them without a word. `further_flags` say more of such a connector.
-    `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`;
-    where another of them has one of `offload_words` in its value, it keeps KV cache in host memory too. Connectors
+    `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`,
+    and /dev/shm where it lies `offload_in_shared_memory`; above `max_offload_gib` servers are known not to start. Where
+    another of them has one of `offload_words` in its value, it keeps KV cache in host memory too. Connectors
     `without_peers` pull KV cache from no server that a request names.
     `hybrid_flag` keeps the hybrid KV cache manager on beside the kit's connector, with which layers with a sliding
     window hand over their window alone; None where the release hands over every layer in full. `hybrid_flags` are all
@@ -178,6 +178,8 @@ class KvConnector(Entry):
     further_flags: tuple[str, ...]
     offload_flag: str
     offload_factor: float
+    offload_in_shared_memory: bool = False
+    max_offload_gib: int | None = None
     offload_words: tuple[str, ...] = ()
     without_peers: tuple[str, ...] = ()
     hybrid_flag: str | None = None
@@ -289,11 +291,13 @@ class Vllm(Entry):
 class Release(Entry):
     """An llm-d release: versions that belong together, by one source.
 
-    `order` says which releases are near each other, `former_names` what the kit called it before.
+    `order` says which releases are near each other, `former_names` what the kit called it before. One of all is the
+    `default`, which is proposed to stacks and goes where nothing names another.
     """
 
     name: str
     order: int
+    default: bool = False
     source: str
     former_names: tuple[str, ...] = ()
     endpoint_picker: EndpointPicker
@@ -302,6 +306,11 @@ class Release(Entry):
     proxy: RouterProxy
     routing_sidecar: RoutingSidecar
     vllm: Vllm
+
+    def has_flag(self, flag: Flag) -> bool:
+        """Tell whether the vLLM of the release has a flag of vLLM's command line."""
+        first, last = (release(name) if name else None for name in (flag.since, flag.until))
+        return (first is None or first.order <= self.order) and (last is None or self.order <= last.order)
 
     @property
     def images_gone(self) -> Mapping[str, str]:
@@ -378,9 +387,9 @@ def release_names() -> list[str]:
     return [item.name for item in _releases()]
 
 
-def newest_release() -> Release:
-    """The newest release of the catalogue."""
-    return _releases()[-1]
+def default_release() -> Release:
+    """The release that is proposed to stacks, and goes where nothing names another: the newest that says so."""
+    return [item for item in _releases() if item.default][-1]
 
 
 def release_of_vllm(image: str) -> Release | None:

@@ -7,8 +7,8 @@ from typing import get_args
 
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import KvCacheSettings, Release
-from llmd_oke.config.engine import Engine, SettingValue, engine_settings
-from llmd_oke.config.model import HANDING_OVER, Role
+from llmd_oke.config.engine import Engine, Role, SettingValue, engine_settings
+from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.config.stack import QuickReduceFormat
 
 QUICK_REDUCE_VARIABLE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
@@ -39,6 +39,7 @@ class ServerSettings:
             the environment says nothing, which is vLLM's NONE.
         offload_gib: host memory that KV cache may take beside the server's own, in whole GiB.
         table: values of the table's settings (`values/vllm/engine-settings.yaml`) that vLLM is given, by field.
+        feature_arguments: arguments for features of the model, such as calls of tools.
         extra_args: the user's further arguments, which come last.
         env: the user's further environment variables, which win over all others.
     """
@@ -52,6 +53,7 @@ class ServerSettings:
     quick_reduce: QuickReduceFormat | None
     offload_gib: int
     table: Mapping[str, SettingValue]
+    feature_arguments: tuple[str, ...]
     extra_args: tuple[str, ...]
     env: Mapping[str, str]
 
@@ -95,10 +97,12 @@ class ServerSettings:
 def server_settings(
     release: Release, model: CatalogueModel, engine: Engine, role: Role, tensor_parallel_size: int, *, rdma: bool
 ) -> ServerSettings:
-    """Decide each setting of the servers of one role: as `engine` asks, else as model or release have it.
+    """Decide each setting of the servers of one role: as `engine` asks of it, else of all roles, else as model or
+    release have it.
 
     `rdma` says whether KV cache is handed over by the RDMA network.
     """
+    engine = engine.of_role(role)
     vllm, arguments = release.vllm, engine.extra_args
     hands_over = role in HANDING_OVER
     kv_cache = vllm.kv_cache_settings(model, engine, hands_over=hands_over)
@@ -113,6 +117,7 @@ def server_settings(
         quick_reduce=_quick_reduce(release, model, engine, tensor_parallel_size),
         offload_gib=math.ceil((connectors.offload_gib(arguments) or 0.0) * connectors.offload_factor),
         table={"max_model_len": model.max_model_len, **engine.settings(), "block_size": kv_cache.block_size},
+        feature_arguments=model.feature_arguments(engine.features),
         extra_args=tuple(arguments),
         env=engine.env,
     )

@@ -5,6 +5,7 @@ from functools import cache
 from pydantic import Field, JsonValue
 
 from llmd_oke.catalogue.releases import CrdFiles
+from llmd_oke.config.engine import flag_of, flags_by_word
 from llmd_oke.values import Entry, entry, names, required_entry
 
 
@@ -85,6 +86,19 @@ class Handshake(Entry):
 
     arguments: frozenset[str]
     environment: frozenset[str]
+
+    def ignores(self, flag: str) -> bool:
+        """Tell whether servers may differ in a flag, or in a key of its object, whichever of its forms stands there."""
+        named = flag_of(flag)
+        return named in self.arguments or named in _ignored_words()
+
+
+@cache
+def _ignored_words() -> frozenset[str]:
+    """All words that stand for a flag that the handshake does not go by."""
+    known = flags_by_word()
+    ignored = [known[flag] for flag in handshake().arguments if flag in known]
+    return frozenset(word for word, flag in known.items() if any(flag is other for other in ignored))
 
 
 @cache

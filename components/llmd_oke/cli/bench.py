@@ -366,7 +366,7 @@ def _facts(plan: Plan, model: ModelPlan) -> dict[str, Any]:
 
     return document(
         "max_num_seqs config_hash",
-        model.engine,
+        model,
         plan,
         model=model.model.repository,
         gpu=plan.pools[0].shape.gpu.product,

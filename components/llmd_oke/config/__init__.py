@@ -2,7 +2,7 @@
 
 from llmd_oke.config.base import ConfigPart
 from llmd_oke.config.cluster import AddOn, Cluster, CreateCluster, ExistingCluster, IamConfig, NetworkConfig, Oidc
-from llmd_oke.config.engine import Engine
+from llmd_oke.config.engine import Engine, Role
 from llmd_oke.config.load import (
     load,
     parse,
@@ -17,7 +17,6 @@ from llmd_oke.config.load import (
 )
 from llmd_oke.config.model import (
     ModelConfig,
-    Role,
     RouterConfig,
     Scaling,
     Servers,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field, create_model
 from pydantic.alias_generators import to_camel
@@ -12,19 +12,25 @@ from llmd_oke.values import Entry, required_entry
 
 SettingValue = bool | int | float | str
 
+Role = Literal["prefill", "decode", "aggregated"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
 _TYPES: Mapping[str, type[SettingValue]] = {"integer": int, "number": float, "text": str, "boolean": bool}
 
 
 class Flag(Entry):
     """One flag of `vllm serve`; `boolean` has a --no- form, `switch` has none, `optional` may stand without a value.
 
-    `size` is an integer that may end in k, K, m, M, g or G. `default` is vLLM's own.
+    `size` is an integer that may end in k, K, m, M, g or G. `default` is vLLM's own, `since` and `until` are the
+    first and the last release of llm-d whose vLLM has the flag, where not all have.
     """
 
     kind: Literal["text", "integer", "size", "number", "boolean", "switch", "json", "json-list", "list", "optional"]
     aliases: tuple[str, ...] = ()
     default: SettingValue | None = None
     choices: tuple[str | int, ...] | None = None
+    since: str | None = None
+    until: str | None = None
 
     def forms(self, name: str) -> tuple[str, ...]:
         """The words that stand for the flag of that name on vLLM's command line."""
@@ -37,6 +43,7 @@ class EngineSetting(Entry):
     Values are of `kind`, at least `minimum`, more than `above`, at most `maximum`, or one of `choices`. `default` is
     the kit's own, `since` the first release that has the flag. One without a default leaves no trace in
     `Plan.config_hash` where a stack file leaves it out, unless it is `hashed_if_absent`, as in results that are there.
+    Servers of each role may have a value of their own where it is `by_role`.
     """
 
     flag: str
@@ -49,6 +56,7 @@ class EngineSetting(Entry):
     default: SettingValue | None = None
     since: str | None = None
     hashed_if_absent: bool = False
+    by_role: bool = False
     vllm: Flag | None = None
 
     @property
@@ -128,28 +136,28 @@ def further_flags() -> dict[str, Flag]:
 
 
 @cache
-def known_words() -> frozenset[str]:
-    """The words of all flags of vLLM's command line that the kit knows, in all their forms."""
+def flags_by_word() -> Mapping[str, Flag]:
+    """The flags of vLLM's command line that the kit knows, by each word that stands for one."""
     flags = engine_settings().flags() | further_flags()
-    return frozenset(word for name, flag in flags.items() for word in flag.forms(name))
+    return {word: flag for name, flag in flags.items() for word in flag.forms(name)}
 
 
 def full_names(flag: str) -> list[str]:
     """The flags that vLLM may take a shortened one for, sorted; none for a name that is one itself, or unknown."""
-    known = known_words()
+    known = flags_by_word()
     if not flag.startswith("-") or flag in known:
         return []
     return sorted(word for word in known if word.startswith(flag))
 
 
-def _definition(setting: EngineSetting) -> Any:
-    """A row as pydantic's type and field."""
+def _definition(setting: EngineSetting, *, of_role: bool = False) -> Any:
+    """A row as pydantic's type and field; of a role without a default, as the setting of all roles holds then."""
     literal: Any = Literal
     type_: Any = literal[setting.choices] if setting.choices else _TYPES[setting.kind]
     type_ = Annotated[type_, Field(ge=setting.minimum, gt=setting.above, le=setting.maximum)]
-    if setting.default is not None:
+    if setting.default is not None and not of_role:
         return type_, Field(default=setting.default, description=setting.text)
-    exclude_if = None if setting.hashed_if_absent else is_absent
+    exclude_if = None if setting.hashed_if_absent and not of_role else is_absent
     return type_ | None, Field(default=None, description=setting.text, exclude_if=exclude_if)
 
 
@@ -157,6 +165,13 @@ EngineRows = create_model(
     "EngineRows", __base__=ConfigPart, **{setting.field: _definition(setting) for setting in engine_settings().settings}
 )
 """The rows of the table as fields."""
+
+RoleRows = create_model(
+    "RoleRows",
+    __base__=ConfigPart,
+    **{row.field: _definition(row, of_role=True) for row in engine_settings().settings if row.by_role},
+)
+"""The rows of the table that servers of each role may have values of their own for, as fields."""
 
 _BY_TABLE: Any = None
 
@@ -175,6 +190,28 @@ class EngineUser(ConfigPart):
     from image to image. Without them a server sees no GPU, unless the nodes' runtime gives devices to a pod's user."""
 
 
+FeatureName = Literal["tool-calling", "reasoning"]
+"""Features of models that vLLM is started with arguments for; `values/models` says which model has them, and how."""
+
+
+class RoleEngine(RoleRows):
+    """vLLM settings of the servers of one role, in place of those of all roles or beside them."""
+
+    extra_args: Items[str] = ()
+    """Further vLLM arguments of these servers, after those of all; none that servers must agree on to hand KV cache
+    over."""
+
+    env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
+    """Further environment variables of these servers; they win over those of all."""
+
+    def settings(self) -> dict[str, SettingValue]:
+        """The settings that are given, by field."""
+        return {name: value for name in RoleRows.model_fields if (value := getattr(self, name)) is not None}
+
+
+OfRole = Annotated[RoleEngine | None, Field(exclude_if=is_absent)]
+
+
 class Engine(EngineRows):
     """vLLM settings that planning depends on, and a way to pass others."""
 
@@ -184,6 +221,10 @@ class Engine(EngineRows):
         gpu_memory_utilization: float = _BY_TABLE
         block_size: int | None = _BY_TABLE
 
+    features: Annotated[Items[FeatureName] | None, Field(exclude_if=is_absent)] = None
+    """What servers do beside plain answers: `tool-calling`, calls of a request's tools, and `reasoning`, which stands
+    in a field of its own in answers. All that the catalogue knows of the model if left out; none with an empty list."""
+
     extra_args: Items[str] = ()
     """Further vLLM arguments, passed as they are to every server of the model; none that the kit sets itself."""
 
@@ -192,6 +233,28 @@ class Engine(EngineRows):
 
     user: Annotated[EngineUser | None, Field(exclude_if=is_absent)] = None
     """A user that servers run as; the image's own, root, if left out."""
+
+    prefill: OfRole = None
+    """Settings of prefill servers alone."""
+
+    decode: OfRole = None
+    """Settings of decode servers alone."""
+
+    aggregated: OfRole = None
+    """Settings of aggregated servers alone."""
+
+    def roles(self) -> dict[Role, RoleEngine]:
+        """The roles that have settings of their own."""
+        return {role: own for role in ROLES if (own := getattr(self, role)) is not None}
+
+    def of_role(self, role: Role) -> "Engine":
+        """The settings of the servers of one role: those of all, with its own in their place or beside them."""
+        whole = self.model_copy(update=dict.fromkeys(ROLES))
+        own = self.roles().get(role)
+        if own is None:
+            return whole
+        beside = {"extra_args": (*self.extra_args, *own.extra_args), "env": {**self.env, **own.env}}
+        return whole.model_copy(update={**own.settings(), **beside})
 
     def settings(self) -> dict[str, SettingValue]:
         """The settings that are given or have a default, by field."""

@@ -6,11 +6,8 @@ from llmd_bench.deployment import aggregated_short_form, disaggregated_short_for
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from llmd_oke.config.base import ConfigPart, DnsLabel, is_absent, is_zero
-from llmd_oke.config.engine import Engine
+from llmd_oke.config.engine import ROLES, Engine, Role
 from llmd_oke.config.gateway import Route
-
-Role = Literal["prefill", "decode", "aggregated"]
-ROLES: tuple[Role, ...] = get_args(Role)
 
 HANDING_OVER: frozenset[Role] = frozenset({"prefill", "decode"})
 """Roles whose servers hand KV cache over: they alone have a KV connector of the kit's, and virtual functions."""

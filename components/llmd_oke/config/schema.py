@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from llmd_oke.config.base import ConfigPart
-from llmd_oke.config.engine import EngineRows
+from llmd_oke.config.engine import EngineRows, RoleRows
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
 
@@ -80,7 +80,7 @@ def _describe(described: dict[str, Any], model: type[BaseModel]) -> None:
     written = (
         base
         for base in reversed(model.__mro__)
-        if issubclass(base, ConfigPart) and base not in (ConfigPart, EngineRows)
+        if issubclass(base, ConfigPart) and base not in (ConfigPart, EngineRows, RoleRows)
     )
     for owner in written:
         for name, text in _docstrings(owner):

@@ -188,4 +188,4 @@ def _chance(assumption: Assumption, seen: CountedObservation) -> float:
 def model_limits(plan: Plan, model: ModelPlan) -> Iterator[Assumption]:
     """Limits of a model at any load, which keep its servers out of the regime that nothing was forecast for."""
     remote = model.topology.disaggregated and model.routed
-    yield from limits(model.engine.max_num_seqs, plan.smoke.thresholds.min_remote_prefill_share if remote else None)
+    yield from limits(model.max_num_seqs, plan.smoke.thresholds.min_remote_prefill_share if remote else None)

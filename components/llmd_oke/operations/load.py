@@ -476,7 +476,7 @@ def _row(
         topology=str(model.topology),
         copies=len(model.units),
         **conditions(plan, model),
-        max_num_seqs=model.engine.max_num_seqs,
+        max_num_seqs=model.max_num_seqs,
         price_usd_per_hour=round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
         seed=request.seed,
         run=request.run,

@@ -12,6 +12,7 @@ from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_advice
 from llmd_oke.planning.gateway import gateway_advice
+from llmd_oke.planning.known_faults import fault_advice
 from llmd_oke.planning.model_plan import ModelPlan, PlacedServer
 from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
@@ -19,7 +20,7 @@ from llmd_oke.planning.network_policies import network_policy_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, kernel_faults
-from llmd_oke.planning.releases import release_advice
+from llmd_oke.planning.releases import release_advice, vllm_facts
 from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
 from llmd_oke.planning.tags import tag_advice
 
@@ -66,6 +67,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *pod_disk_advice(plan),
         *_unused(plan),
         *(item for i, model in enumerate(plan.models) for item in _engine(plan, model.settings, f"models[{i}].engine")),
+        *(item for i, model in enumerate(plan.models) for item in _known_faults(plan, model, f"models[{i}]")),
         *(item for i, model in enumerate(plan.models) for item in _model(model, plan.pools[0].shape, f"models[{i}]")),
     )
 
@@ -250,6 +252,13 @@ def _engine(plan: Plan, started: ServerSettings, path: str) -> Iterator[Advice]:
             " the first contact of two servers and in each transfer (vllm issues 50913, 55157)"
         )
         yield Advice(f"{path}.blockSize", text)
+
+
+def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
+    """Tell of faults of the release's own vLLM; an image of no release may have others."""
+    if (facts := vllm_facts(plan.config)) is not None:
+        connected = model.settings.kv_cache.kv_connector
+        yield from fault_advice(facts, model.model, model.engine, path, kv_connector=connected)
 
 
 def _model(model: ModelPlan, shape: Shape, path: str) -> Iterator[Advice]:

@@ -170,6 +170,11 @@ class ModelPlan:
         return self.settings.max_model_len
 
     @property
+    def max_num_seqs(self) -> int:
+        """Sequences that a server runs at a time: one that decodes, where others prefill."""
+        return self.units[0].roles[-1].settings.max_num_seqs
+
+    @property
     def block_size(self) -> int:
         """Tokens in a block of KV cache."""
         return self.settings.block_size

@@ -22,10 +22,11 @@ from llmd_oke.catalogue.models import (
 )
 from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings, KvConnector
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
-from llmd_oke.catalogue.serving import scaling
+from llmd_oke.catalogue.serving import handshake, scaling
 from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
-from llmd_oke.config.engine import engine_settings, flag_of, full_names
+from llmd_oke.config.engine import engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
+from llmd_oke.planning.known_faults import fault_problems
 from llmd_oke.planning.model_plan import AnswerChange, Memory, ModelPlan, PlacedNode
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice
@@ -74,9 +75,9 @@ class PlannedModel:
         """The tensor parallel size of a role."""
         return self.model.topology.servers()[role].tensor_parallel_size
 
-    def memory(self, size: int) -> Memory:
-        """The memory of one server of that tensor parallel size."""
-        return memory(self.facts, self.shape, size, self.model.engine.gpu_memory_utilization)
+    def memory(self, role: Role, size: int) -> Memory:
+        """The memory of one server of a role with that tensor parallel size."""
+        return memory(self.facts, self.shape, size, self.model.engine.of_role(role).gpu_memory_utilization)
 
     def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
         """A problem with the tensor parallel size of a role, at the place where the stack file has it."""
@@ -115,15 +116,18 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
     """Find what is wrong with one model beside its servers."""
     yield from _lengths(context)
     yield from _later_settings(context)
+    yield from _features(context)
     if context.model.router.mode == "none" and context.model.topology.disaggregated:
         why = "without an endpoint picker nothing pairs prefill with decode servers"
         yield Problem(f"{context.path}.router.mode", "none", "standalone", why)
     yield from _extra_arguments(context)
+    yield from _settings_of_roles(context)
     yield from _catalogue_arguments(context)
     yield from _connectors(context)
     yield from _attention_backend(context)
     yield from _attention_config(context)
     yield from _variables(context)
+    yield from _known_faults(context)
     yield from scaling_problems(context.model, context.path)
 
 
@@ -192,7 +196,8 @@ def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
 
 def fitting_sizes(context: PlannedModel, role: Role) -> list[int]:
     """Return the possible sizes whose memory holds at least one sequence of full length."""
-    return [size for size in possible_sizes(context, role) if context.memory(size).sequences(context.max_model_len)]
+    sizes = possible_sizes(context, role)
+    return [size for size in sizes if context.memory(role, size).sequences(context.max_model_len)]
 
 
 def _roles(context: PlannedModel) -> Iterator[Problem]:
@@ -244,7 +249,7 @@ def _split_blocks(context: PlannedModel, size: int) -> str:
 
 
 def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
-    fit = context.memory(context.size(role))
+    fit = context.memory(role, context.size(role))
     if fit.sequences(context.max_model_len):
         return
     ways = [_sizes(sizes)] if (sizes := fitting_sizes(context, role)) else []
@@ -253,16 +258,17 @@ def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
         ways.append(f"engine.maxModelLen of at most {fit.key_value_tokens}")
     yield context.size_problem(
         role,
-        ", or ".join(ways) or _room_needed(context),
+        ", or ".join(ways) or _room_needed(context, role),
         f"{fit.weights_gib:.0f} GiB of weights and {fit.activation_gib:.0f} GiB of activations leave"
         f" {max(0.0, fit.key_value_gib):.1f} GiB of {fit.gpu_gib:.0f} GiB for the KV cache, room for"
         f" {fit.key_value_tokens} tokens where one sequence may have {context.max_model_len}",
     )
 
 
-def _room_needed(context: PlannedModel) -> str:
+def _room_needed(context: PlannedModel, role: Role) -> str:
     """Describe what would hold a model and one sequence of full length that no server of a node holds."""
-    facts, shape, share = context.facts, context.shape, context.model.engine.gpu_memory_utilization
+    facts, shape = context.facts, context.shape
+    share = context.model.engine.of_role(role).gpu_memory_utilization
     sequence_gib = context.max_model_len * facts.kv_cache.bytes_per_token / BYTES_PER_GIB
     taken_gib = sequence_gib * key_value_copies(facts, shape.gpus) / shape.gpus + facts.activation_gib_per_gpu
     each_gib = (facts.weights.gib / shape.gpus + taken_gib) / share
@@ -354,20 +360,68 @@ def _later_settings(context: PlannedModel) -> Iterator[Problem]:
             yield Problem(f"{context.path}.{setting.path}", value, f"nothing, or {since.name} or later", why)
 
 
+def _features(context: PlannedModel) -> Iterator[Problem]:
+    """Find features that the catalogue doesn't know how to start vLLM with for the model."""
+    known = context.facts.features
+    for i, name in enumerate(context.model.engine.features or ()):
+        if name not in known:
+            accepted = " or ".join(known) or "nothing"
+            why = f"{VALUES}/{MODELS.folder}/{context.facts.name}.yaml has no such feature of {context.facts.name}"
+            yield Problem(f"{context.path}.engine.features[{i}]", name, accepted, why)
+
+
+def _known_faults(context: PlannedModel) -> Iterator[Problem]:
+    """Find settings by which the release's vLLM is known to end or to answer wrongly."""
+    release, facts = used_release(context.stack), vllm_facts(context.stack)
+    if release is not None and facts is not None:
+        connected = kv_cache_settings(release, context).kv_connector
+        yield from fault_problems(facts, context.facts, context.model.engine, context.path, kv_connector=connected)
+
+
 def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
-    """Arguments that the stack file has other keys for, and shortened ones, which no check would know."""
-    for i, argument in enumerate(context.model.engine.extra_args):
+    """Arguments that the stack file has other keys for, those that the release's vLLM doesn't know, and shortened ones,
+    which no check would know.
+    """
+    engine, facts = context.model.engine, vllm_facts(context.stack)
+    lists = {"engine": engine.extra_args, **{f"engine.{role}": own.extra_args for role, own in engine.roles().items()}}
+    for argument, path in (
+        (argument, f"{context.path}.{key}.extraArgs[{i}]")
+        for key, arguments in lists.items()
+        for i, argument in enumerate(arguments)
+    ):
         flag = flag_of(argument)
         if names := full_names(flag):
             accepted = " or ".join(names) if len(names) <= _MAX_NAMES else "the whole name of one of vLLM's arguments"
             why = "vLLM would take the shortened name for that argument, and the kit plans by whole names alone"
-            yield Problem(f"{context.path}.engine.extraArgs[{i}]", flag, accepted, why)
+            yield Problem(path, flag, accepted, why)
+        known = flags_by_word().get(flag)
+        if facts and known and not facts.has_flag(known):
+            accepted = f"nothing, or {known.since} or later" if known.since else f"nothing, or at most {known.until}"
+            why = f"vLLM of {facts.name} has no {flag}, and ends where it is given"
+            yield Problem(path, flag, accepted, why)
         if flag == "--api-key":
-            yield Problem(f"{context.path}.engine.extraArgs[{i}]", flag, "nothing", _KEYLESS)
+            yield Problem(path, flag, "nothing", _KEYLESS)
         key = engine_settings().taken().get(flag)
         if key is not None:
             why = f"{flag} would contradict what was planned"
-            yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, key, why)
+            yield Problem(path, argument, key, why)
+
+
+def _settings_of_roles(context: PlannedModel) -> Iterator[Problem]:
+    """Find settings of a role that isn't there, and those that all servers must have alike to hand KV cache over."""
+    engine, roles, alike = context.model.engine, context.model.topology.servers(), handshake()
+    why = "servers that hand KV cache over must have it alike (values/vllm/handshake.yaml)"
+    for role, own in engine.roles().items():
+        path = f"{context.path}.engine.{role}"
+        if role not in roles:
+            yield Problem(path, None, " or ".join(roles), f"{context.model.topology} has no {role} servers")
+        for i, argument in enumerate(own.extra_args):
+            flag = flag_of(argument)
+            if flag.startswith("-") and not alike.ignores(flag) and flag not in engine_settings().taken():
+                yield Problem(f"{path}.extraArgs[{i}]", argument, "engine.extraArgs, for all servers", why)
+        for name in own.env:
+            if name not in alike.environment or _SECRET_VARIABLE.search(name.upper()):
+                yield Problem(f"{path}.env.{name}", "given", "engine.env, for all servers", why)
 
 
 def _catalogue_arguments(context: PlannedModel) -> Iterator[Problem]:
@@ -378,10 +432,11 @@ def _catalogue_arguments(context: PlannedModel) -> Iterator[Problem]:
         flags |= {*release.vllm.kv_connector.flags, *release.vllm.kv_connector.further_flags}
     file = f"{VALUES}/{MODELS.folder}/{facts.name}.yaml"
     why = "servers are planned by the stack file, where it is checked with the rest"
-    for i, argument in enumerate(facts.arguments):
-        if (flag := flag_of(argument)) in flags or full_names(flag):
-            accepted = f"nothing here, {engine_settings().taken().get(flag, 'models[].engine.extraArgs')} there"
-            yield Problem(f"arguments[{i}]", argument, accepted, why, file=file)
+    for path, arguments in facts.argument_lists.items():
+        for i, argument in enumerate(arguments):
+            if (flag := flag_of(argument)) in flags or full_names(flag):
+                accepted = f"nothing here, {engine_settings().taken().get(flag, 'models[].engine.extraArgs')} there"
+                yield Problem(f"{path}[{i}]", argument, accepted, why, file=file)
     for name in facts.environment:
         if name in {*_OWN_VARIABLES, _LAYOUT, QUICK_REDUCE_VARIABLE} or _SECRET_VARIABLE.search(name.upper()):
             accepted = "nothing here, models[].engine.env there"
@@ -432,7 +487,10 @@ def _offload(context: PlannedModel, connectors: KvConnector, path: str) -> Itera
     shape, gpus = context.shape, context.size("aggregated")
     room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
     most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor)
-    if size > most:
+    if connectors.max_offload_gib is not None and size > connectors.max_offload_gib:
+        why = f"servers with {connectors.max_offload_gib} GiB start, and with twice as many they end (vllm issue 52656)"
+        yield Problem(path, f"{size:g}", f"at most {min(most, connectors.max_offload_gib)}", why)
+    elif size > most:
         why = (
             f"a node has {shape.memory_gib} GiB for servers of {shape.gpus} GPUs, and vLLM takes up to"
             f" {connectors.offload_factor:g} times the size in pinned memory"

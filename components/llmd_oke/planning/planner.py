@@ -266,7 +266,7 @@ def _with_placeholders(value: dict[str, Any], wrong: set[str]) -> StackConfig:
     }
     placeholder: dict[str, Any] = {
         "cluster": {"mode": "existing", "identifier": "placeholder"},
-        "release": part("release", catalogue.release_names()[-1]),
+        "release": part("release", catalogue.default_release().name),
         "rdma": part("rdma", "sriov-vf") if "rdma" not in wrong else "none",
         "gpuPools": _replaced(pools, "gpuPools", wrong, pool),
         "models": _replaced(models, "models", wrong, model),

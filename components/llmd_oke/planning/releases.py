@@ -10,7 +10,7 @@ from llmd_oke.catalogue.container_images import lock, locked_image, parse_refere
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion
 from llmd_oke.catalogue.releases import (
     Release,
-    newest_release,
+    default_release,
     release_of_former_name,
     release_of_router_image,
     release_of_vllm,
@@ -105,7 +105,7 @@ def _unknown(path: str, name: str) -> Problem:
         return Problem(path, name, did_you_mean(name, catalogue.release_names()), "the catalogue has no such release")
     number = former.name.removeprefix("llm-d-")
     why = f"releases carry llm-d's own numbers, and what was called {name} is llm-d's {number}"
-    pulled = f", or {newest_release().name}, whose images can be pulled" if former.images_gone else ""
+    pulled = f", or {default_release().name}, whose images can be pulled" if former.images_gone else ""
     return Problem(path, name, f"{former.name}{pulled}", why)
 
 
@@ -130,7 +130,7 @@ def pull_problems(config: StackConfig) -> Iterator[Problem]:
             path, value = key, own
         elif override.router and field != "vllm_image":
             path, value = "override.router", override.router
-        accepted = f"{newest_release().name}, or {key} with a copy that nodes can pull"
+        accepted = f"{default_release().name}, or {key} with a copy that nodes can pull"
         yield Problem(path, value, accepted, f"nodes can't pull {image.reference}: {because}")
 
 

@@ -80,10 +80,11 @@ def _other_repositories(model: ModelConfig, path: str) -> Iterator[Problem]:
     facts = catalogue.model(model.model)
     accepted = "nothing, a folder of the image or the cache, or storage.prewarm.source: none"
     why = "servers that read a pre-warmed cache are offline, and it has the repositories of the stack's models alone"
-    for i, name in _named_repositories(facts.arguments if facts else ()):
-        if not name.startswith(("/", ".")):
-            file = f"{VALUES}/{MODELS.folder}/{model.model}.yaml"
-            yield Problem(f"arguments[{i}]", name, accepted, why, file=file)
+    for list_, arguments in facts.argument_lists.items() if facts else ():
+        for i, name in _named_repositories(arguments):
+            if not name.startswith(("/", ".")):
+                file = f"{VALUES}/{MODELS.folder}/{model.model}.yaml"
+                yield Problem(f"{list_}[{i}]", name, accepted, why, file=file)
     for i, name in _named_repositories(model.engine.extra_args):
         if not name.startswith(("/", ".")) and (facts is None or name != facts.repository):
             yield Problem(f"{path}.extraArgs[{i}]", name, accepted, why)

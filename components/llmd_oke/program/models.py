@@ -1,11 +1,11 @@
 """The models of a plan: their caches and images, units, routers and front doors, and what scales them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pulumi
 
 from llmd_oke.catalogue.serving import scaling
-from llmd_oke.config.engine import engine_settings
+from llmd_oke.config.engine import ROLES, SettingValue, engine_settings
 from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
@@ -18,6 +18,7 @@ from llmd_oke.serving.args import (
     EngineArgs,
     GatewayPodsArgs,
     ModelCacheMountArgs,
+    RoleEngineArgs,
     ServersArgs,
     UnitArgs,
 )
@@ -245,10 +246,19 @@ def servers_args(role: RolePlan) -> ServersArgs:
 
 def engine_args(model: ModelPlan) -> EngineArgs:
     """The vLLM settings of a model's servers; those without an argument of their own as text."""
-    rows = [row for row in engine_settings().settings if row.field not in EngineArgs.__annotations__]
-    table = model.settings.table
-    texts = {row.field: row.written(table[row.field]) for row in rows if row.field in table}
-    return arguments(EngineArgs, model.settings, settings=texts or None, user=model.engine.user)
+    roles: dict[str, RoleEngineArgs] = {
+        role: {"settings": _texts(own.settings()), "extra_args": [*own.extra_args], "env": own.env}
+        for role, own in model.engine.roles().items()
+    }
+    others = {name: value for name, value in model.engine.settings().items() if name not in EngineArgs.__annotations__}
+    given = {**dict.fromkeys(ROLES), **roles}
+    return arguments(EngineArgs, model.engine, settings=_texts(others) or None, **given)
+
+
+def _texts(settings: Mapping[str, SettingValue]) -> dict[str, str]:
+    """Settings of the table as text, by field."""
+    rows = (row for row in engine_settings().settings if row.field in settings)
+    return {row.field: row.written(settings[row.field]) for row in rows}
 
 
 def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource) -> pulumi.Output[str] | None:

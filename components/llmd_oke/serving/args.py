@@ -49,6 +49,18 @@ class EngineUserArgs(TypedDict):
     """Numbers of the groups that the GPUs' device files belong to on the nodes."""
 
 
+class RoleEngineArgs(TypedDict):
+    """vLLM settings of the servers of one role, in place of those of all roles or beside them."""
+
+    settings: NotRequired[dict[str, str] | None]
+    """Settings as text, by vLLM's flag with underscores: `max_num_seqs`, `max_num_batched_tokens` and
+    `gpu_memory_utilization`."""
+    extra_args: NotRequired[list[str]]
+    """Further vLLM arguments, after those of all."""
+    env: NotRequired[dict[str, str]]
+    """Further environment variables; they win over those of all."""
+
+
 class EngineArgs(TypedDict):
     """vLLM settings; defaults are those of `values/vllm/engine-settings.yaml`."""
 
@@ -63,12 +75,21 @@ class EngineArgs(TypedDict):
     settings: NotRequired[dict[str, str] | None]
     """Further settings of the stack file's `engine` as text, by vLLM's flag with underscores; `true` or `false` for a
     flag that is given or not."""
+    features: NotRequired[list[str] | None]
+    """Features of the model that servers have, such as `tool-calling`; all that the catalogue knows of it if left
+    out."""
     extra_args: NotRequired[list[str]]
     """Further vLLM arguments."""
     env: NotRequired[dict[str, str]]
     """Further environment variables; they win over the kit's own."""
     user: NotRequired[EngineUserArgs | None]
     """A user that servers run as; the image's own, root, if left out."""
+    prefill: NotRequired[RoleEngineArgs | None]
+    """Settings of prefill servers alone."""
+    decode: NotRequired[RoleEngineArgs | None]
+    """Settings of decode servers alone."""
+    aggregated: NotRequired[RoleEngineArgs | None]
+    """Settings of aggregated servers alone."""
 
 
 class PrewarmArgs(TypedDict):

@@ -14,7 +14,7 @@ import pulumi
 
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.monitoring import Dashboard, MonitoringRules, Need, Panel, monitoring, watch
-from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.catalogue.releases import default_release
 from llmd_oke.objects import PART_OF, Manifest, inputs, register_outputs, when_declared
 from llmd_oke.serving import envoy, labels
 from llmd_oke.serving.manifests import NAMESPACE_S, declare, object_metadata, timeouts
@@ -181,7 +181,7 @@ def _needs_met(args: ModelMonitoringArgs) -> frozenset[Need]:
 
 def _watch(args: ModelMonitoringArgs) -> MonitoringRules:
     version = args.get("endpoint_picker")
-    picker = endpoint_picker(version) if version else newest_release().endpoint_picker.dialect
+    picker = endpoint_picker(version) if version else default_release().endpoint_picker.dialect
     return watch(picker.metrics)
 
 

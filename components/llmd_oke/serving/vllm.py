@@ -15,12 +15,12 @@ from llmd_oke.catalogue import CatalogueModel, Release, Shape
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, ServerSettings, server_settings
 from llmd_oke.catalogue.serving import handshake, without_rdma
 from llmd_oke.config import Role
-from llmd_oke.config.engine import Engine, SettingValue, engine_settings
+from llmd_oke.config.engine import ROLES, Engine, RoleEngine, SettingValue, engine_settings
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.objects import present
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
-from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, TracingArgs
+from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, RoleEngineArgs, TracingArgs
 from llmd_oke.serving.manifests import tracing_environment
 
 SERVER_PORT = 8000
@@ -141,7 +141,8 @@ def arguments(spec: ServerSpec) -> list[str]:
         own.append(f"--served-model-name={spec.model.repository}")
     release = [f"--attention-backend={settings.attention_backend}", *spec.release.vllm.arguments]
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
-    return [*own, *_transfer(settings), *release, *traced, *spec.model.arguments, *settings.extra_args]
+    given = [*spec.model.arguments, *settings.feature_arguments, *settings.extra_args]
+    return [*own, *_transfer(settings), *release, *traced, *given]
 
 
 def engine_of(args: EngineArgs) -> Engine:
@@ -150,6 +151,12 @@ def engine_of(args: EngineArgs) -> Engine:
     Raises:
         KitError: the table of engine settings has no such setting, or not with such a value.
     """
+    roles = {role: RoleEngine.model_construct(None, **_engine_fields(own)) for role in ROLES if (own := args.get(role))}
+    return Engine.model_construct(None, **{**_engine_fields(args), **roles})
+
+
+def _engine_fields(args: EngineArgs | RoleEngineArgs) -> dict[str, Any]:
+    """Return the fields of a stack file's settings that a component's arguments say, converted from text."""
     table = {row.field: row for row in engine_settings().settings}
     further: dict[str, SettingValue] = {}
     for name, text in (args.get("settings") or {}).items():
@@ -159,8 +166,7 @@ def engine_of(args: EngineArgs) -> Engine:
             further[name] = row.read(text)
         except ValueError as error:
             raise KitError(f"vLLM's setting {name!r} can't be {text!r}.", f"It is of kind {row.kind}.") from error
-    named = {key: value for key, value in present(args).items() if key != "settings"}
-    return Engine.model_construct(None, **{**named, **further})
+    return {**{key: value for key, value in present(args).items() if key != "settings"}, **further}
 
 
 def pinned_revision(model: CatalogueModel, cache: ModelCacheMountArgs) -> str | None:
@@ -245,8 +251,9 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
 
 
 def shared_memory_gib(spec: ServerSpec) -> int:
-    """Size of /dev/shm: 16 GiB as in the llm-d guides, and 4 more for each further GPU."""
-    return 16 + 4 * (spec.tensor_parallel_size - 1)
+    """Size of /dev/shm: 16 GiB as in the llm-d guides, 4 more for each further GPU, and KV cache that lies there."""
+    offloaded = spec.settings.offload_gib if spec.release.vllm.kv_connector.offload_in_shared_memory else 0
+    return 16 + 4 * (spec.tensor_parallel_size - 1) + offloaded
 
 
 def _plain(values: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -365,7 +372,7 @@ def _arguments(words: Iterable[str]) -> dict[str, list[str]]:
             by_name[name] = [value] if value else []
         else:
             by_name.setdefault(name, []).append(word)
-    return {name: values for name, values in by_name.items() if name not in handshake().arguments}
+    return {name: values for name, values in by_name.items() if not handshake().ignores(name)}
 
 
 def _short(parts: object) -> str:

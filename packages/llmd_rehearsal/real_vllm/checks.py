@@ -11,8 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from math import isfinite
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +22,55 @@ from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 from llmd_base.progress import PlainProgress, Progress
-from llmd_bench.queries import parse
 from llmd_oke.catalogue.container_images import job_images
-from llmd_tuner.latency import window_blocks
 from pydantic import TypeAdapter
+
+from llmd_rehearsal.real_vllm.checked_model import (
+    CACHE,
+    EXPIRED,
+    HANDED_OVER,
+    LEASE_LIMIT_S,
+    READY_LIMIT_S,
+    RECEIVED,
+    REQUEST_LIMIT_S,
+    RUNNING,
+    SETTLE_LIMIT_S,
+    TOKENS,
+    CheckError,
+    ModelFacts,
+    Stack,
+    posted,
+    random_text,
+    samples_of,
+    token_ids,
+    wait,
+)
 
 PROMPT_WORDS = (60, 400, 1500)
 """Words of the prompts whose answers are compared."""
 
-TOKENS = 16
 TOLERANCE = 0.1
 """Most that the logarithm of a first token's probability may differ where sums are rounded otherwise: in BF16, or with
 other tensor parallel sizes.
 """
 
-HANDED_OVER = "vllm:nixl_bytes_transferred_sum"
-RECEIVED = "vllm:external_prefix_cache_hits_total"
-EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
-RUNNING, CACHE = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Bergen"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
 
-_REQUEST_LIMIT_S, _SETTLE_LIMIT_S, _LEASE_LIMIT_S, _READY_LIMIT_S = 120.0, 20.0, 60.0, 240.0
-_PAUSE_S = 0.5
+_END_OF_THOUGHT = "</think>"
+"""In a prompt it has a parser of reasoning take the answer for what comes after: schemas hold from there on."""
+
 _REFUSED = frozenset((400, 403, 404, 413, 422))
-_WORDS = ("hello", "world", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "one", "two", "three", "four")
 
 
 _FOREIGN = """
@@ -65,58 +90,6 @@ for server in servers:
 """Program of a pod: ends with 1 where a server answers at all."""
 
 
-class CheckError(Exception):
-    """A check that fails; the message says what it found."""
-
-
-@dataclass(frozen=True)
-class ServerGroup:
-    """Servers of one role: the labels of their pods, and the port of vLLM."""
-
-    role: str
-    selector: Mapping[str, str]
-    port: int
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """A model that is checked: its Service and those of its routers, its servers, and what is expected of its tiny one.
-
-    Bytes are those of a block over all layers that see all tokens, and over those that see a window; `exact` is true
-    where prefill and decode servers round alike, in FP32 and with one tensor parallel size. `metrics` are names without
-    their endings.
-    """
-
-    name: str
-    namespace: str
-    service: str
-    routers: tuple[str, ...]
-    policies_enforced: bool
-    repository: str
-    apis: tuple[str, ...]
-    groups: tuple[ServerGroup, ...]
-    block_size: int
-    full_block_bytes: int
-    windowed_block_bytes: int
-    window_tokens: int | None
-    exact: bool
-    metrics: tuple[str, ...]
-
-    @property
-    def disaggregated(self) -> bool:
-        """Tell whether KV cache is handed over."""
-        return {group.role for group in self.groups} >= {"prefill", "decode"}
-
-    def handed_over_bytes(self, tokens: int) -> int:
-        """Return the bytes that a decode server reads of a prompt's KV cache: whole blocks, of windowed layers those
-        that the next token sees.
-        """
-        whole = -(-tokens // self.block_size) * self.full_block_bytes
-        if self.window_tokens is None:
-            return whole
-        return whole + window_blocks(tokens, self.window_tokens, self.block_size) * self.windowed_block_bytes
-
-
 @dataclass(frozen=True)
 class ServerCheck:
     """Result of a check of one model; `evidence` says in words what it rests on."""
@@ -128,218 +101,11 @@ class ServerCheck:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An answer of a model: its tokens, and logarithms of the probabilities of the first's likeliest ones."""
-
-    tokens: tuple[str, ...]
-    first: Mapping[str, float]
-    prompt_tokens: int
-    transfer: Mapping[str, Any] | None = None
-
-    def apart(self, other: "Answer") -> str:
-        """Say how far another answer's first token is from the likeliest of this one."""
-        difference = self.difference(other)
-        return f"{difference:.2g} apart" if isfinite(difference) else "not among the likeliest"
-
-    def difference(self, other: "Answer") -> float:
-        """Return how far another answer's first token is from the likeliest of this one; infinite if it isn't among
-        the likeliest there.
-        """
-        likeliest = max(self.first, key=lambda token: self.first[token])
-        return abs(self.first[likeliest] - other.first.get(likeliest, float("inf")))
-
-
-@dataclass(frozen=True)
-class VllmPod:
-    """A pod of a server: the way to its vLLM, whether it is ready, and how often its containers were started again."""
-
-    name: str
-    client: httpx2.Client
-    ready: bool
-    restarts: int
-
-
-@dataclass
-class Stack:
-    """Ways to a model's Service and servers."""
-
-    facts: ModelFacts
-    cluster: Client
-    progress: Progress
-    exits: ExitStack
-    clients: dict[str, httpx2.Client] = field(default_factory=dict[str, httpx2.Client])
-
-    @property
-    def service(self) -> httpx2.Client:
-        """The model's Service, as its clients have it."""
-        return self._service(self.facts.service)
-
-    @property
-    def entrances(self) -> list[httpx2.Client]:
-        """The model's Service, and those of its routers behind it."""
-        return [self.service, *map(self._service, self.facts.routers)]
-
-    def _service(self, name: str) -> httpx2.Client:
-        return self.client(f"http://{name}.{self.facts.namespace}.svc.cluster.local")
-
-    def client(self, url: str) -> httpx2.Client:
-        """Return a client of an address, the same for each address."""
-        if url not in self.clients:
-            opened = httpx2.Client(base_url=url, timeout=_REQUEST_LIMIT_S, trust_env=False)
-            self.clients[url] = self.exits.enter_context(opened)
-        return self.clients[url]
-
-    def pods(self, role: str) -> list[VllmPod]:
-        """Return the pods of a role that have an address and are to stay."""
-        group = self._group(role)
-        found = self.cluster.list(Pod, namespace=self.facts.namespace, labels=dict(group.selector))
-        return [
-            VllmPod(
-                pod.metadata.name or "",
-                self.client(f"http://{pod.status.podIP}:{group.port}"),
-                any(item.type == "Ready" and item.status == "True" for item in pod.status.conditions or ()),
-                sum(container.restartCount for container in pod.status.containerStatuses or ()),
-            )
-            for pod in found
-            if pod.metadata and not pod.metadata.deletionTimestamp and pod.status and pod.status.podIP
-        ]
-
-    def servers(self, *roles: str) -> list[httpx2.Client]:
-        """Return clients of vLLM in the pods of some roles, past sidecars and routers; of all if none is named."""
-        return [pod.client for role in roles or self.roles for pod in self.pods(role)]
-
-    def end(self, pod: VllmPod) -> None:
-        """Delete a pod, which a Deployment replaces."""
-        self.cluster.delete(Pod, pod.name, namespace=self.facts.namespace)
-
-    @property
-    def roles(self) -> list[str]:
-        """Roles of the model's servers."""
-        return [group.role for group in self.facts.groups]
-
-    def _group(self, role: str) -> ServerGroup:
-        return next(group for group in self.facts.groups if group.role == role)
-
-    def complete(self, client: httpx2.Client, prompt: str | list[int], **more: Any) -> Answer:
-        """Return the greedy answer to a prompt.
-
-        Raises:
-            CheckError: it is refused.
-        """
-        body = {
-            "model": self.facts.repository,
-            "prompt": prompt,
-            "max_tokens": TOKENS,
-            "temperature": 0,
-            "ignore_eos": True,
-            "logprobs": 5,
-            **more,
-        }
-        document = _posted(client, "/v1/completions", body).json()
-        (choice,) = document["choices"]
-        found = choice["logprobs"]
-        return Answer(
-            tuple(found["tokens"]),
-            found["top_logprobs"][0],
-            document["usage"]["prompt_tokens"],
-            document.get("kv_transfer_params"),
-        )
-
-    def alone(self, prompt: str | list[int]) -> Answer:
-        """Return the answer of one decode server that computes all of it: no other request has its salt."""
-        client = self.servers("decode" if self.facts.disaggregated else "aggregated")[0]
-        return self.complete(client, prompt, cache_salt=f"{random.random()}")  # noqa: S311 - no secret
-
-    def prefilled(self, prompt: list[int]) -> Mapping[str, Any]:
-        """Return by what a decode server finds the KV cache of a prompt that a prefill server has computed.
-
-        Raises:
-            CheckError: the prefill server says nothing of it.
-        """
-        asked = {"do_remote_decode": True, "do_remote_prefill": False}
-        answer = self.complete(self.servers("prefill")[0], prompt, max_tokens=1, kv_transfer_params=asked)
-        if answer.transfer is None:
-            raise CheckError("a prefill server answers without kv_transfer_params")
-        return answer.transfer
-
-    def metric(self, name: str, *roles: str) -> float:
-        """Return the sum of a metric over all servers of some roles."""
-        return sum(_samples(client).get(name, 0.0) for client in self.servers(*roles))
-
-    def grown(self, name: str, role: str, before: float, expected: float) -> float:
-        """Return by how much a counter has grown since, when it is as much as expected or time is over: vLLM counts
-        transfers with a later step.
-        """
-        _wait(lambda: self.metric(name, role) - before >= expected, _SETTLE_LIMIT_S)
-        return self.metric(name, role) - before
-
-    def at_rest(self, limit_s: float = _LEASE_LIMIT_S) -> bool:
-        """Wait until no server runs a request or keeps a block for one; return whether that came in time."""
-        return _wait(lambda: self.metric(RUNNING) == 0 and self.metric(CACHE) == 0, limit_s)
-
-    def ready(self, role: str, count: int) -> None:
-        """Wait until as many pods of a role are ready.
-
-        Raises:
-            CheckError: they are not in time.
-        """
-
-        def are_ready() -> bool:
-            pods = self.pods(role)
-            return len(pods) == count and all(pod.ready for pod in pods)
-
-        if not _wait(are_ready, _READY_LIMIT_S):
-            raise CheckError(f"not all {count} {role} servers were ready again within {_READY_LIMIT_S:g} s")
-
-    def restarts(self) -> int:
-        """Return how often containers of all servers have been started again."""
-        return sum(pod.restarts for role in self.roles for pod in self.pods(role))
-
-
-def _posted(client: httpx2.Client, path: str, body: Mapping[str, Any]) -> httpx2.Response:
-    try:
-        response = client.post(path, json=body)
-    except httpx2.HTTPError as error:
-        raise CheckError(f"{client.base_url}{path} doesn't answer: {error!r}") from error
-    if response.is_error:
-        raise CheckError(f"{path} answers {response.status_code}: {response.text[:200]}")
-    return response
-
-
-def _samples(client: httpx2.Client) -> dict[str, float]:
-    """Return all samples of a server's metrics by name, summed over labels; nothing where it doesn't answer."""
-    try:
-        text = client.get("/metrics").text
-    except httpx2.HTTPError:
-        return {}
-    return {name: sum(sample.value for sample in samples) for name, samples in parse(text).items()}
-
-
-def _wait(condition: Callable[[], bool], limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_PAUSE_S)
-    return True
-
-
-def _text(words: int) -> str:
-    """Return words that no server has seen."""
-    return " ".join([f"{random.randrange(10**9)}", *random.choices(_WORDS, k=words)])  # noqa: S311 - no secret
-
-
-def _ids(length: int, seed: int) -> list[int]:
-    """Return tokens of a prompt, the last of which is the same in all."""
-    return [*random.Random(seed).choices(range(10, 300), k=length - 1), 10]  # noqa: S311 - no secret
-
-
 def same_answers(stack: Stack) -> str:
     """Answers by way of router, sidecar, prefill and decode server are those of one server that computes all of it."""
     furthest, equal = 0.0, 0
     for words in PROMPT_WORDS:
-        prompt = _text(words)
+        prompt = random_text(words)
         before = stack.metric(RECEIVED, "decode")
         routed = stack.complete(stack.service, prompt)
         alone = stack.alone(prompt)
@@ -361,7 +127,7 @@ def handed_over_bytes(stack: Stack) -> str:
     said: list[str] = []
     for words in PROMPT_WORDS:
         before = stack.metric(HANDED_OVER, "decode")
-        answer = stack.complete(stack.service, _text(words))
+        answer = stack.complete(stack.service, random_text(words))
         expected = stack.facts.handed_over_bytes(answer.prompt_tokens)
         grown = stack.grown(HANDED_OVER, "decode", before, expected)
         if grown != expected:
@@ -373,7 +139,7 @@ def handed_over_bytes(stack: Stack) -> str:
 def swapped_prompts(stack: Stack) -> str:
     """A decode server that is given another prompt's KV cache answers that prompt: it answers by what it is handed."""
     length = 3 * stack.facts.block_size
-    one, other = _ids(length, seed=1), _ids(length, seed=2)
+    one, other = token_ids(length, seed=1), token_ids(length, seed=2)
     given = stack.complete(stack.servers("decode")[0], one, kv_transfer_params=stack.prefilled(other))
     own, others = stack.alone(one), stack.alone(other)
     evidence = f"first token by the other prompt {others.apart(given)}, by its own {own.apart(given)}"
@@ -387,7 +153,7 @@ def swapped_blocks(stack: Stack) -> str:
 
     Keys carry their positions, so that the order alone of the same blocks changes nothing.
     """
-    prompt = _ids(3 * stack.facts.block_size, seed=3)
+    prompt = token_ids(3 * stack.facts.block_size, seed=3)
     transfer = dict(stack.prefilled(prompt))
     transfer["remote_block_ids"] = [[*group[:1], *group[:1], *group[2:]] for group in transfer["remote_block_ids"]]
     given = stack.complete(stack.servers("decode")[0], prompt, kv_transfer_params=transfer)
@@ -399,7 +165,7 @@ def swapped_blocks(stack: Stack) -> str:
 
 def apis(stack: Stack) -> str:
     """All APIs of the model answer, whole and as streams."""
-    model, text = stack.facts.repository, _text(40)
+    model, text = stack.facts.repository, random_text(40)
     messages = [{"role": "user", "content": text}]
     bodies = {
         "completions": ("/v1/completions", {"prompt": text, "max_tokens": TOKENS}),
@@ -408,19 +174,52 @@ def apis(stack: Stack) -> str:
     }
     for api in stack.facts.apis:
         path, body = bodies[api]
-        document = _posted(stack.service, path, {"model": model, **body}).json()
+        document = posted(stack.service, path, {"model": model, **body}).json()
         if not (document.get("usage") or {}).get("total_tokens"):
             raise CheckError(f"{path} answers without usage: {json.dumps(document)[:200]}")
-        events = _posted(stack.service, path, {"model": model, "stream": True, **body}).text
+        events = posted(stack.service, path, {"model": model, "stream": True, **body}).text
         if "data: [DONE]" not in events and "response.completed" not in events and "response.incomplete" not in events:
             raise CheckError(f"the stream of {path} has no end: {events[-200:]}")
     return f"{', '.join(stack.facts.apis)}, each whole and as a stream"
 
 
+def called_tools(stack: Stack) -> str:
+    """A call of a tool that a request names is written by the tool's schema; the choice may be left to the server."""
+    asked = {"model": stack.facts.repository, "tools": [_TOOL], "temperature": 0, "max_tokens": 100}
+    message = {"role": "user", "content": f"{random_text(20)} {_END_OF_THOUGHT}"}
+    by_name = {"type": "function", "function": {"name": _TOOL["function"]["name"]}}
+    body = {**asked, "messages": [message], "tool_choice": by_name}
+    (choice,) = posted(stack.service, "/v1/chat/completions", body).json()["choices"]
+    calls = [
+        (call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for call in choice["message"]["tool_calls"]
+    ]
+    if calls != [("weather", {"city": "Bergen"})]:
+        raise CheckError(f"calls are {calls}")
+    posted(stack.service, "/v1/chat/completions", {**asked, "messages": [message], "tool_choice": "auto"})
+    return "a call as the tool's schema has it; the choice may be left to the server"
+
+
+def reasoning(stack: Stack) -> str:
+    """Thoughts of a model stand in a field of their own, whole and as a stream."""
+    asked = {"model": stack.facts.repository, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+    body = {**asked, "messages": [{"role": "user", "content": random_text(20)}]}
+    (choice,) = posted(stack.service, "/v1/chat/completions", body).json()["choices"]
+    if not choice["message"]["reasoning"] or choice["message"]["content"]:
+        raise CheckError(f"an answer that never ends its thoughts is {choice['message']}")
+    events = posted(stack.service, "/v1/chat/completions", {**body, "stream": True}).text.splitlines()
+    documents = [json.loads(line.removeprefix("data: ")) for line in events if line.startswith("data: {")]
+    deltas = [choice["delta"] for document in documents for choice in document["choices"]]
+    streamed = "".join(delta.get("reasoning") or "" for delta in deltas)
+    if streamed != choice["message"]["reasoning"]:
+        raise CheckError(f"streamed thoughts are {streamed!r}, whole ones {choice['message']['reasoning']!r}")
+    return f"{len(streamed)} characters of thoughts, the same whole and as a stream"
+
+
 def metrics(stack: Stack) -> str:
     """Every metric that rules, dashboards, status and benchmarks read has that name."""
     for client in stack.servers():
-        samples = _samples(client)
+        samples = samples_of(client)
         names = {name.removesuffix(end) for name in samples for end in ("", "_total", "_bucket", "_count", "_sum")}
         if missing := [name for name in stack.facts.metrics if name not in names]:
             raise CheckError(f"{client.base_url} lacks {', '.join(missing)}")
@@ -440,13 +239,18 @@ def hostile_requests(stack: Stack) -> str:
     before, refused, sent = stack.restarts(), 0, 0
     for entrance in stack.entrances:
         for params in HOSTILE:
-            body = {"model": stack.facts.repository, "prompt": _text(30), "max_tokens": 2, "kv_transfer_params": params}
+            body = {
+                "model": stack.facts.repository,
+                "prompt": random_text(30),
+                "max_tokens": 2,
+                "kv_transfer_params": params,
+            }
             for path in ("/v1/completions", "/v1//completions", "/v1/completions/"):
                 response = entrance.post(path, json=body)
                 if response.status_code not in _REFUSED | {200}:
                     raise CheckError(f"{path} with {json.dumps(params)} is answered with {response.status_code}")
                 refused, sent = refused + (response.status_code in _REFUSED), sent + 1
-    stack.complete(stack.service, _text(30))
+    stack.complete(stack.service, random_text(30))
     if (after := stack.restarts()) != before:
         raise CheckError(f"{after - before} servers were started again")
     return f"{refused} of {sent} requests refused, at {len(stack.entrances)} entrances; no server ended"
@@ -468,7 +272,7 @@ def foreign_pods(stack: Stack) -> str:
         return status.phase if status else None
 
     try:
-        if not _wait(lambda: phase() in {"Succeeded", "Failed"}, _REQUEST_LIMIT_S):
+        if not wait(lambda: phase() in {"Succeeded", "Failed"}, REQUEST_LIMIT_S):
             raise CheckError(f"the pod is {phase()}")
         if phase() == "Failed":
             raise CheckError("a server answered it")
@@ -480,7 +284,7 @@ def foreign_pods(stack: Stack) -> str:
 def aborted_requests(stack: Stack) -> str:
     """A client that goes in the middle of its answer leaves no request and no block behind."""
     for _ in range(3):
-        body = {"model": stack.facts.repository, "prompt": _text(300), "max_tokens": 2000, "ignore_eos": True}
+        body = {"model": stack.facts.repository, "prompt": random_text(300), "max_tokens": 2000, "ignore_eos": True}
         with stack.service.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
             next(response.iter_lines())
     began = time.monotonic()
@@ -492,11 +296,11 @@ def aborted_requests(stack: Stack) -> str:
 def ended_leases(stack: Stack) -> str:
     """Blocks of a prompt that no decode server fetches are given back when their lease ends, and are counted."""
     before = stack.metric(EXPIRED, "prefill")
-    stack.prefilled(_ids(3 * stack.facts.block_size, seed=random.randrange(10**6)))  # noqa: S311 - no secret
+    stack.prefilled(token_ids(3 * stack.facts.block_size, seed=random.randrange(10**6)))  # noqa: S311 - no secret
     began = time.monotonic()
-    if not _wait(lambda: stack.metric(EXPIRED, "prefill") > before, _LEASE_LIMIT_S):
-        raise CheckError(f"{EXPIRED} hasn't grown within {_LEASE_LIMIT_S:g} s")
-    if not stack.at_rest(_SETTLE_LIMIT_S):
+    if not wait(lambda: stack.metric(EXPIRED, "prefill") > before, LEASE_LIMIT_S):
+        raise CheckError(f"{EXPIRED} hasn't grown within {LEASE_LIMIT_S:g} s")
+    if not stack.at_rest(SETTLE_LIMIT_S):
         raise CheckError(f"{stack.metric(CACHE):.2%} of a KV cache are in use after the lease")
     return f"ended after {time.monotonic() - began:.0f} s, counted, and no block kept"
 
@@ -514,14 +318,14 @@ def drained_server(stack: Stack) -> str:
     """A server that is to end finishes the stream that it is at."""
     role = "decode" if stack.facts.disaggregated else "aggregated"
     pods = stack.pods(role)
-    body = {"model": stack.facts.repository, "prompt": _text(100), "max_tokens": 300, "ignore_eos": True}
+    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 300, "ignore_eos": True}
     events = 0
     with stack.service.stream(
-        "POST", "/v1/completions", json={**body, "stream": True}, timeout=_READY_LIMIT_S
+        "POST", "/v1/completions", json={**body, "stream": True}, timeout=READY_LIMIT_S
     ) as response:
         lines = response.iter_lines()
         next(lines)
-        busy = [pod for pod in pods if _samples(pod.client).get(RUNNING)]
+        busy = [pod for pod in pods if samples_of(pod.client).get(RUNNING)]
         if not busy:
             raise CheckError("no server runs the request")
         stack.end(busy[0])
@@ -536,6 +340,8 @@ def drained_server(stack: Stack) -> str:
 
 
 Check = Callable[[Stack], str]
+
+OF_FEATURES: Mapping[str, Check] = {"tool-calling": called_tools, "reasoning": reasoning}
 
 OF_ALL: tuple[Check, ...] = (apis, metrics, hostile_requests, foreign_pods, aborted_requests)
 OF_DISAGGREGATED: tuple[Check, ...] = (
@@ -559,7 +365,8 @@ def check_all(models: Sequence[ModelFacts], cluster: Client, progress: Progress)
     for facts in models:
         with ExitStack() as exits:
             stack = Stack(facts, cluster, progress, exits)
-            for check in OF_DISAGGREGATED if facts.disaggregated else (*OF_ALL, drained_server):
+            of_features = [OF_FEATURES[name] for name in facts.features]
+            for check in (*of_features, *(OF_DISAGGREGATED if facts.disaggregated else (*OF_ALL, drained_server))):
                 yield _result(stack, check)
 
 
@@ -582,7 +389,7 @@ def main() -> int:
     arguments = parser.parse_args()
     models = TypeAdapter(tuple[ModelFacts, ...]).validate_json(arguments.facts.read_bytes())
     config = KubeConfig.from_file(os.environ["KUBECONFIG"]).get()
-    cluster = Client(config=config, timeout=httpx2.Timeout(_REQUEST_LIMIT_S), trust_env=False)
+    cluster = Client(config=config, timeout=httpx2.Timeout(REQUEST_LIMIT_S), trust_env=False)
     results = list(check_all(models, cluster, PlainProgress()))
     unfinished = arguments.results.with_suffix(".unfinished")
     unfinished.write_text(json.dumps([asdict(result) for result in results], indent=2))

@@ -9,7 +9,8 @@ from llmd_oke.program.models import unit_name
 from llmd_oke.program.smoke import smoke_request
 from llmd_oke.serving.router import service_name
 
-from llmd_rehearsal.real_vllm.checks import ModelFacts, ServerCheck, ServerGroup
+from llmd_rehearsal.real_vllm.checked_model import ModelFacts, ServerGroup
+from llmd_rehearsal.real_vllm.checks import ServerCheck
 from llmd_rehearsal.real_vllm.choice import RealRehearsal
 
 RESULTS_FILE = "real-vllm.json"
@@ -39,6 +40,7 @@ def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enf
         policies_enforced=policies_enforced,
         repository=request.model,
         apis=model.model.apis,
+        features=tuple(model.model.chosen_features(model.engine.features)),
         groups=tuple(
             ServerGroup(group.role, group.selector, group.metrics_port)
             for group in request.groups

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from llmd_base.errors import KitError
-from llmd_oke.config import ModelConfig, StackConfig, Topology
-from llmd_oke.config.model import Role
+from llmd_oke.config import ModelConfig, Role, StackConfig, Topology
 
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
 

@@ -41,7 +41,9 @@ class ServerApi:
         self._engine = engine
         self._version = version
         self._created = created
-        self._limits = RequestLimits(settings.served_model_names, engine.cache.max_model_len, seed, harmony)
+        self._limits = RequestLimits(
+            settings.served_model_names, engine.cache.max_model_len, seed, harmony, settings.calls_tools
+        )
         self._fingerprint = _fingerprint(settings, version)
         self._prefills = 0
         self._routes: dict[str, dict[str, Handler]] = {

@@ -163,6 +163,8 @@ class ChatBody(SamplingBody):
     """Body of a request to `/v1/chat/completions`."""
 
     messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = "auto"
     n: int | None = 1
     max_completion_tokens: int | None = None
     logprobs: bool | None = False

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn, cast
 
+from llmd_oke.catalogue.releases import Release
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, quantization
 from llmd_oke.config.engine import Flag, engine_settings, further_flags
 from llmd_oke.config.stack import QuickReduceFormat
@@ -91,6 +92,7 @@ class KeyValueTransfer:
 class CommandSettings:
     """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
+    `calls_tools` says whether a model may decide by itself to call a request's tools.
     `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
     """
 
@@ -112,6 +114,7 @@ class CommandSettings:
     max_num_batched_tokens: int
     max_num_seqs: int
     prompt_tokens_details: bool
+    calls_tools: bool
     shutdown_timeout_s: float
     quick_reduce: QuickReduceFormat
     attention_backend: str | None
@@ -127,13 +130,13 @@ class CommandSettings:
         return self.transfer is not None or self.offloads
 
 
-def settings(argv: Sequence[str], environment: Mapping[str, str]) -> CommandSettings:
-    """The settings in a container's command.
+def settings(argv: Sequence[str], environment: Mapping[str, str], release: Release | None = None) -> CommandSettings:
+    """The settings in a container's command; `release` is that of its vLLM, which may lack flags of others.
 
     Raises:
         Refusal: vLLM would not start with it, or it is no vLLM command that can be simulated.
     """
-    namespace = _parsed(argv)
+    namespace = _parsed(argv, release)
     offloads = namespace.kv_offloading_size is not None  # its connector replaces any other without a word
     for name in ("data_parallel_size", "pipeline_parallel_size"):
         if getattr(namespace, name) != 1:
@@ -141,6 +144,8 @@ def settings(argv: Sequence[str], environment: Mapping[str, str]) -> CommandSett
     for name in ("config", "uds", "ssl_keyfile", "headless", "grpc"):
         if getattr(namespace, name):
             raise StartRefusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
+    if namespace.enable_auto_tool_choice and not namespace.tool_call_parser:
+        raise StartRefusal(1, "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
     model = namespace.model_tag or namespace.model
     if model is None:
         raise StartRefusal(1, "ValueError: no model was given; vLLM's own default isn't in the catalogue.")
@@ -173,6 +178,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str]) -> CommandSett
         max_num_batched_tokens=namespace.max_num_batched_tokens,
         max_num_seqs=namespace.max_num_seqs,
         prompt_tokens_details=bool(namespace.enable_prompt_tokens_details),
+        calls_tools=bool(namespace.enable_auto_tool_choice),
         shutdown_timeout_s=namespace.shutdown_timeout,
         quick_reduce=_quick_reduce(environment),
         attention_backend=_attention_backend(namespace),
@@ -281,7 +287,7 @@ def _usage_refusal(program: str, message: str) -> StartRefusal:
     return StartRefusal(2, f"usage: vllm serve [model_tag] [options]\n{program}: error: {message}")
 
 
-def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+def _parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
     """The values of the flags of a command in one of its two plain forms, with vLLM's defaults where the simulation
     needs them.
     """
@@ -297,19 +303,28 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
             f"llmd-oke rehearsal: {' '.join(words)[:200]!r} can't be simulated; accepted are `vllm serve MODEL ...` "
             "and `python3 -m vllm.entrypoints.openai.api_server ...`, without a shell around them.",
         )
-    namespace, rest = _parser(program).parse_known_args(_normalised(flags))
+    known = [name for name, flag in _flags().items() if release is None or release.has_flag(flag)]
+    namespace, rest = _parser(program, frozenset(known)).parse_known_args(_normalised(flags))
     if rest:
         # `vllm serve` is a subcommand: what it leaves over, the parser of `vllm` itself complains about.
         raise _usage_refusal(program.partition(" ")[0], f"unrecognized arguments: {' '.join(rest)}")
     return namespace
 
 
+def _flags() -> Mapping[str, Flag]:
+    return engine_settings().flags() | further_flags()
+
+
 @cache
-def _parser(program: str) -> _Parser:
+def _parser(program: str, known: frozenset[str]) -> _Parser:
+    """Return the parser of a program that has the `known` flags; the others are as if they were not given."""
     parser = _Parser(prog=program, add_help=False, allow_abbrev=False)
     parser.add_argument("model_tag", nargs="?")
-    for name, flag in (engine_settings().flags() | further_flags()).items():
-        parser.add_argument(f"--{name}", *flag.aliases, dest=name.replace("-", "_"), **_options(name, flag))
+    for name, flag in _flags().items():
+        if name in known:
+            parser.add_argument(f"--{name}", *flag.aliases, dest=name.replace("-", "_"), **_options(name, flag))
+        else:
+            parser.set_defaults(**{name.replace("-", "_"): flag.default})
     return parser
 
 

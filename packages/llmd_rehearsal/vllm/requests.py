@@ -37,12 +37,15 @@ _CORRUPTED = str.maketrans("0123456789", "5678901234")
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits of the requests to a server. `harmony`: the model speaks OpenAI's Harmony format, as gpt-oss does."""
+    """Limits of the requests to a server. `harmony`: the model speaks OpenAI's Harmony format, as gpt-oss does;
+    `calls_tools`: it may decide by itself to call a request's tools.
+    """
 
     model_names: tuple[str, ...]
     max_model_len: int
     seed: int
     harmony: bool = False
+    calls_tools: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,25 @@ def chat(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     """
     body = bodies.parse(ChatBody, raw)
     model = _model(body.model, limits)
+    _check_tools(body, limits)
     prompt = chat_prompt(body.messages)
     parameter = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     _check(body, limits, prompt, max_tokens, parameter, body.top_logprobs if body.logprobs else None)
     choice = _choice(body, limits, prompt, max_tokens, body.min_tokens)
     return _generation(body, model, [choice] * (body.n or 1), chat=True)
+
+
+def _check_tools(body: ChatBody, limits: RequestLimits) -> None:
+    """Refuse tools where no parser reads calls of them (vllm/renderers/online_renderer.py)."""
+    choice = body.tool_choice
+    if not body.tools or choice in (None, "none") or limits.calls_tools or limits.harmony:
+        return
+    if choice == "auto":
+        needed = "--enable-auto-tool-choice and --tool-call-parser to be set"
+        raise bad_request(ValueError(f'"auto" tool choice requires {needed}'))
+    chosen = f'function "{choice["function"]["name"]}"' if isinstance(choice, dict) else f'"{choice}"'
+    raise bad_request(ValueError(f"tool_choice={chosen} requires --tool-call-parser to be set"))
 
 
 def responses(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:

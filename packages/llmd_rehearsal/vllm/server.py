@@ -224,7 +224,7 @@ class SimulatedServer:
         """
         open_project(self._simulation.project)
         container, shape = self.container, self._simulation.shape
-        options = settings(container.argv, container.environment)
+        options = settings(container.argv, container.environment, release_of_vllm(container.image))
         check_backend(options, container.image)
         model = catalogue_model(options.model)
         if container.environment.get("HF_HUB_OFFLINE") == "1":

@@ -12,7 +12,7 @@ from llmd_bench.files import Rejection, read_rows
 from llmd_oke import config, planning
 from llmd_oke.catalogue import CatalogueModel, NodeHardware, Shape, gpu_names
 from llmd_oke.catalogue.latency_figures import LatencyFigures, known_figures, read_figures
-from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.catalogue.releases import default_release
 from llmd_oke.cli import console, options
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
@@ -196,7 +196,7 @@ def _of_model(where: ModelOptions, search: SearchOptions) -> _Defaults:
     node = named_node(where.shape, where.gpu) or search_inputs.known_shape(DEFAULT_SHAPE)
     load = _workload(search) or workload.parse(DEFAULT_WORKLOAD)
     started = (
-        deployed_conditions(newest_release(), model, config.Engine()) if isinstance(node, Shape) else VLLM_DEFAULTS
+        deployed_conditions(default_release(), model, config.Engine()) if isinstance(node, Shape) else VLLM_DEFAULTS
     )
     return _Defaults(model, node, load, _targets(search, load, Targets()), DEFAULT_GPUS, started=started)
 

@@ -7,12 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import yaml
 from llmd_base.errors import KitError
 from llmd_oke import catalogue, config
 from llmd_oke.catalogue.models import key_value_tokens, state_tokens
+from llmd_oke.config import Role
 from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner import search_inputs
@@ -121,15 +122,18 @@ class MeasuredServers:
 
     def most_decoding(self, size: int) -> int:
         """Return the sequences that one server decodes at a time: its limit, or what its KV cache holds."""
-        return self._room(size).sequences(size, self.workload, aggregated=False)
+        return self._room("decode", size).sequences(size, self.workload, aggregated=False)
 
     def most_prefilling(self, size: int) -> int:
         """Return the prompts that one server holds at a time."""
-        return self._room(size).sequences(size, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True)
+        return self._room("prefill", size).sequences(
+            size, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True
+        )
 
-    def _room(self, size: int) -> Room:
-        tokens = key_value_tokens(self.model, self.shape, size, self.engine.gpu_memory_utilization)
-        return Room({size: tokens}, self.engine.max_num_seqs, state_tokens={size: state_tokens(self.model, size)})
+    def _room(self, role: Role, size: int) -> Room:
+        engine = self.engine.of_role(role)
+        tokens = key_value_tokens(self.model, self.shape, size, engine.gpu_memory_utilization)
+        return Room({size: tokens}, engine.max_num_seqs, state_tokens={size: state_tokens(self.model, size)})
 
 
 def handing_over(engine: config.Engine, release: catalogue.Release, model: catalogue.CatalogueModel) -> config.Engine:
@@ -155,8 +159,8 @@ def tuning_recipe(servers: MeasuredServers, grid: GridName, sizes: Sequence[int]
     prefill = {size: prefill_levels(grid, servers.most_prefilling(size)) for size in chosen}
     decode = {size: decode_levels(grid, size, servers.most_decoding(size)) for size in chosen}
     deployments = [
-        *(_deployment(servers, size, "prefill-only", _name("prefill", prefill, size)) for size in chosen),
-        *(_deployment(servers, size, "decode-only", _name("decode", decode, size)) for size in chosen),
+        *(_deployment(servers, size, "prefill", _name("prefill", prefill, size)) for size in chosen),
+        *(_deployment(servers, size, "decode", _name("decode", decode, size)) for size in chosen),
     ]
     listed = ", ".join(f"TP{size}" for size in chosen)
     longest, output_tokens = math.ceil(servers.workload.longest_input_tokens), math.ceil(servers.workload.output_tokens)
@@ -197,9 +201,10 @@ def _chosen(servers: MeasuredServers, grid: GridName, sizes: Sequence[int], gpus
     return tuple(sorted(set(sizes))) if sizes else sizes_of_grid(grid, possible)
 
 
-def _deployment(servers: MeasuredServers, size: int, subject: Any, load: str) -> RecipeDeployment:
-    topology = config.Topology.model_validate(f"agg-tp{size}-1r")
-    return RecipeDeployment(topology=topology, subject=subject, engine=servers.engine, loads=(load,))
+def _deployment(servers: MeasuredServers, size: int, role: Role, load: str) -> RecipeDeployment:
+    """Return a server that works alone, with the settings of its role."""
+    topology, subject = config.Topology.model_validate(f"agg-tp{size}-1r"), cast("Any", f"{role}-only")
+    return RecipeDeployment(topology=topology, subject=subject, engine=servers.engine.of_role(role), loads=(load,))
 
 
 def _name(role: str, levels: Mapping[int, tuple[int, ...]], size: int) -> str:

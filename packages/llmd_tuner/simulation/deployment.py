@@ -10,10 +10,11 @@ from llmd_base.errors import KitError
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.catalogue.endpoint_pickers import RouterProfile, endpoint_picker
 from llmd_oke.catalogue.models import CatalogueModel, key_value_tokens
-from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.catalogue.releases import default_release
 from llmd_oke.catalogue.shapes import NodeHardware
+from llmd_oke.config import Role
 from llmd_oke.config.engine import DEFAULT_ENGINE
-from llmd_oke.config.model import Role, RouterProfileName, Topology
+from llmd_oke.config.model import RouterProfileName, Topology
 from pydantic import JsonValue
 
 Policy = Literal["random", "queue", "active", RouterProfileName]
@@ -56,7 +57,7 @@ def filters(policy: Policy, role: Role, picker: str | None = None) -> Mapping[st
 
 
 def _profile(policy: Policy, picker: str | None) -> RouterProfile:
-    version = endpoint_picker(picker or newest_release().endpoint_picker.program.version)
+    version = endpoint_picker(picker or default_release().endpoint_picker.program.version)
     profiles: Mapping[str, RouterProfile] = {name: known for name, known in version.profiles.items()}  # noqa: C416
     profile = profiles.get(policy)
     if profile is None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from llmd_base.row import Arrival, Basis, Origin, Quantiles, Row
-from llmd_oke.config.model import Role
+from llmd_oke.config import Role
 from numpy.typing import NDArray
 
 from llmd_tuner.simulation.deployment import (

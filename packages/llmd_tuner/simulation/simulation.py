@@ -10,7 +10,7 @@ from statistics import fmean
 from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_base.row import Basis, Row
 from llmd_bench.deployment import SHORT_FORMS
-from llmd_oke.config.model import Role
+from llmd_oke.config import Role
 
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.simulation.deployment import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from llmd_oke.catalogue.endpoint_pickers import PEAK_PREFILL_THROUGHPUT, PREFIX_AFFINITY
-from llmd_oke.config.model import Role
+from llmd_oke.config import Role
 from pydantic import JsonValue
 
 from llmd_tuner.latency import LatencyModel

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.catalogue.releases import default_release
 from llmd_rehearsal.cluster_plan import SIMULATOR_URL
 from llmd_rehearsal.programs import locate
 from user_project import Ended, Project, model
@@ -248,7 +248,7 @@ def test_on_full_nodes_units_are_updated_one_after_the_other_and_the_others_answ
 
 
 SYNC = Path(__file__).with_name("gitops_sync.py")
-PICKER = newest_release().endpoint_picker.program.version
+PICKER = default_release().endpoint_picker.program.version
 
 
 @pytest.mark.nightly

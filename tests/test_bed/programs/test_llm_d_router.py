@@ -14,13 +14,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
-from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.catalogue.releases import default_release
 from llmd_rehearsal import programs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 MODULE = "github.com/llm-d/llm-d-router"
-VERSION = newest_release().endpoint_picker.program.version
+VERSION = default_release().endpoint_picker.program.version
 
 
 def git(*words: str) -> bytes:

@@ -30,7 +30,7 @@ CACHE: ModelCacheArgs = {
     "prewarm": {"source": "hugging-face"},
 }
 UNIT: UnitArgs = {
-    "release": catalogue.release_names()[-1],
+    "release": catalogue.default_release().name,
     "model": MODEL,
     "shape": "BM.GPU.MI300X.8",
     "namespace": "n",

@@ -46,7 +46,7 @@ def problems(lines: list[CommandLine]) -> list[list[str]]:
     return json.loads(parsed.stdout.splitlines()[-1])
 
 
-def test_the_version_is_that_of_the_newest_release() -> None:
+def test_the_version_is_that_of_the_default_release() -> None:
     deployed = release(RELEASE)
     assert deployed is not None
     assert deployed.vllm.image.tag == f"v{real_vllm_data().version}"

@@ -83,7 +83,7 @@ def test_a_copy_of_all_entries_of_the_kit_is_right(tmp_path: Path):
             write_entry(tmp_path, f"{kind}/{file.stem}", file.read_text())
     write_entry(tmp_path, "container-images/lock", (values_folder() / "container-images/lock.yaml").read_text())
     assert not project_problems()
-    assert catalogue.release_names()[-1] == "llm-d-0.9.0"
+    assert catalogue.release_names()[-1] == "llm-d-0.10.0"
 
 
 def test_digests_of_the_projects_lock_stand_beside_the_kits(tmp_path: Path):
@@ -163,9 +163,9 @@ def test_a_shape_is_not_refused_a_second_time_for_its_broken_gpu(tmp_path: Path)
 
 def test_a_release_needs_an_endpoint_picker_that_is_known(tmp_path: Path):
     release = kit_entry("releases/llm-d-0.9.0", name="mine", order=10)
-    release["endpoint_picker"]["image"] = "ghcr.io/llm-d/llm-d-router-endpoint-picker:v0.11.0"
+    release["endpoint_picker"]["image"] = "ghcr.io/llm-d/llm-d-router-endpoint-picker:v0.12.0"
     told = problem(tmp_path, "releases/mine", release)
-    assert (told.path, told.value) == ("endpoint_picker.program.version", "v0.11.0")
+    assert (told.path, told.value) == ("endpoint_picker.program.version", "v0.12.0")
     assert "values/endpoint-pickers" in told.accepted
 
 

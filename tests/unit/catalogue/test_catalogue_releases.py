@@ -17,7 +17,7 @@ from llmd_oke.catalogue.releases import (
     CrdFiles,
     Release,
     crd_manifests,
-    newest_release,
+    default_release,
     release_of_former_name,
     with_override,
 )
@@ -29,7 +29,7 @@ by_release = pytest.mark.parametrize("release", RELEASES, ids=lambda release: re
 
 
 def test_releases_are_in_order_with_the_nearest_side_by_side():
-    assert catalogue.release_names() == ["llm-d-0.6.0", "llm-d-0.7.0", "llm-d-0.9.0"]
+    assert catalogue.release_names() == ["llm-d-0.6.0", "llm-d-0.7.0", "llm-d-0.9.0", "llm-d-0.10.0"]
     assert len({release.order for release in RELEASES}) == len(RELEASES)
 
 
@@ -46,8 +46,8 @@ def test_picker_and_sidecar_are_of_one_version(release: catalogue.Release):
 
 @by_release
 def test_definitions_are_of_the_version_that_the_picker_is_built_with(release: catalogue.Release):
-    expected = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0", "v0.10.0": "v1.5.0"}[release.endpoint_picker.image.tag]
-    assert release.crds.version == expected
+    expected = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0", "v0.10.0": "v1.5.0", "v0.11.0": "v1.5.0"}
+    assert release.crds.version == expected[release.endpoint_picker.image.tag]
 
 
 @by_release
@@ -57,8 +57,8 @@ def test_what_is_known_of_a_picker_is_of_the_version_that_the_release_has(releas
 
 @by_release
 def test_routing_decisions_are_counted_by_the_metric_that_is_not_deprecated(release: catalogue.Release):
-    names = {"v0.10.0": "llm_d_epp_disagg_decision_total"}
-    expected = names.get(release.endpoint_picker.image.tag, "llm_d_inference_scheduler_disagg_decision_total")
+    prefix = "llm_d_epp" if release.order >= 9 else "llm_d_inference_scheduler"
+    expected = f"{prefix}_disagg_decision_total"
     assert release.endpoint_picker.dialect.metrics.decisions == expected
 
 
@@ -165,7 +165,7 @@ def test_no_release_leaves_open_what_its_parts_are_known_to_have_changed(release
 
 
 def test_a_later_release_has_to_say_what_its_parts_changed():
-    newest = RELEASES[-1]
+    newest = default_release()
     image = newest.vllm.image.model_copy(update={"tag": "v0.30.0"})
     program = newest.endpoint_picker.program.model_copy(update={"version": "v0.11.0"})
     picker = type("Later", (), {"program": program, "dialect": newest.endpoint_picker.dialect})
@@ -290,7 +290,7 @@ def test_every_release_pins_its_definitions(name):
 
 
 def test_pages_say_of_a_failed_prefill_what_the_sidecar_is_told():
-    release = newest_release()
+    release = default_release()
     (retries,) = [int(word.partition("=")[2]) for word in release.routing_sidecar.arguments if "max-retries" in word]
     times = {1: "once", 2: "twice", 3: "three times", 4: "four times"}[retries + 1]
     (limit,) = [limit.text for limit in release.endpoint_picker.dialect.limits if "a prefill is tried" in limit.text]

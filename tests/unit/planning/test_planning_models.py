@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LatentAttention, key_value_copies
 from llmd_oke.catalogue.serving import handshake, repositories
-from llmd_oke.config.engine import engine_settings, known_words
+from llmd_oke.config.engine import engine_settings, flags_by_word
 from llmd_oke.planning.models import memory
 from stack_files import existing_pool, model, plan, problems
 
@@ -153,11 +153,11 @@ def planned_by() -> set[str]:
 
 @pytest.mark.parametrize("flag", sorted(planned_by()))
 def test_a_flag_that_planning_goes_by_is_known(flag: str):
-    assert flag in known_words()
+    assert flag in flags_by_word()
 
 
 @pytest.mark.parametrize(
-    "flag", sorted(flag for flag in planned_by() if flag.startswith("--") and flag[:-1] not in known_words())
+    "flag", sorted(flag for flag in planned_by() if flag.startswith("--") and flag[:-1] not in flags_by_word())
 )
 @pytest.mark.parametrize("written", ["{}=1", "{}.key=1", "{}"])
 def test_a_shortened_argument_is_refused_with_its_whole_name(flag: str, written: str):

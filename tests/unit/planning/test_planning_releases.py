@@ -83,7 +83,7 @@ def test_faults_of_the_releases_own_vllm_are_told_where_kv_cache_is_handed_over(
     (result,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
     assert result.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
     assert not any("49238" in text for text in texts(model("agg-tp1-1r"), release="llm-d-0.9.0"))
-    other = {"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.30.0"}
+    other = {"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.29.0"}
     assert not any("49238" in text for text in texts(model(EQUAL), release="llm-d-0.9.0", override=other))
 
 

@@ -55,7 +55,7 @@ def variables(cache: Path) -> dict[str, str]:
     mount: ModelCacheMountArgs = {"path": "/models", "prewarm": {"source": "hugging-face"}}
     spec = units.server_spec(
         {
-            "release": catalogue.release_names()[-1],
+            "release": catalogue.default_release().name,
             "model": "gpt-oss-120b",
             "shape": "BM.GPU.MI300X.8",
             "namespace": "n",

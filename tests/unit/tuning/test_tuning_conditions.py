@@ -5,7 +5,7 @@ from llmd_oke import config
 from llmd_oke.catalogue.conditions import Conditions, differences
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
-from llmd_oke.catalogue.releases import newest_release, release
+from llmd_oke.catalogue.releases import default_release, release
 from llmd_oke.planning.conditions import deployed_conditions
 from llmd_oke.serving import vllm
 from llmd_oke.serving.vllm import ServerSpec
@@ -15,7 +15,7 @@ from tuning_for_tests import FIGURES, MODEL, SHAPE, question
 
 PASSED = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
 QUICK = MODEL.model_copy(update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=PASSED)})
-NEW = newest_release()
+NEW = default_release()
 OVERRIDDEN = NEW.model_copy(update={"vllm": NEW.vllm.model_copy(update={"quick_reduce": "INT4"})})
 ENGINES = (
     config.Engine(),

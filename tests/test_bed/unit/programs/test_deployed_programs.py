@@ -48,10 +48,11 @@ def test_no_other_program_says_that_it_is_deployed():
     assert others == []
 
 
-def test_nothing_that_can_be_pulled_is_excepted_of_envoy_picker_and_sidecar():
-    current = {name for name in catalogue.release_names() if (item := catalogue.release(name)) and not item.images_gone}
+def test_nothing_is_excepted_of_envoy_picker_and_sidecar_of_the_default_release():
+    current = catalogue.default_release()
+    assert not current.images_gone
     for name in IN_PODS:
-        versions = {version for where, version in deployed_versions()[name].items() if where in current}
+        versions = {version for where, version in deployed_versions()[name].items() if where == current.name}
         assert versions
         assert versions <= rehearsed(PROGRAMS[name])
 

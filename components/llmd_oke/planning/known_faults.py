@@ -1,0 +1,100 @@
+"""Settings by which vLLM is known to end or to answer wrongly, by `values/vllm/known-faults.yaml`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from llmd_base.errors import Problem
+from pydantic import Field
+
+from llmd_oke.catalogue import CatalogueModel, Release
+from llmd_oke.config.base import EnvironmentName, HttpsUrl
+from llmd_oke.config.engine import Engine, argument_of, flag_of
+from llmd_oke.planning.plan import Advice
+from llmd_oke.values import Entry, required_entry
+
+
+class KnownFault(Entry):
+    """A fault of vLLM, and all that it takes to meet it.
+
+    `releases` are those whose vLLM has it, all if left out. `arguments` and `environment` are what servers are given,
+    by flag and variable: a part of the value, or None for any. `families` are models by `model_type`. `kv_connector`
+    says that it takes a KV connector. Settings are refused where something else would be `accepted`, else told of.
+    """
+
+    text: str
+    source: HttpsUrl
+    releases: tuple[str, ...] = ()
+    arguments: dict[str, str | None] = Field(default_factory=dict[str, str | None])
+    environment: dict[EnvironmentName, str] = Field(default_factory=dict[EnvironmentName, str])
+    families: tuple[str, ...] = ()
+    kv_connector: bool = False
+    accepted: str | None = None
+
+    def met(
+        self, release: Release, model: CatalogueModel, engine: Engine, *, kv_connector: bool
+    ) -> tuple[str, str] | None:
+        """Return the key of a model in a stack file by which its servers meet the fault, and the value there; None
+        where they don't.
+        """
+        if (self.releases and release.name not in self.releases) or (self.kv_connector and not kv_connector):
+            return None
+        if self.families and model.architecture.family not in self.families:
+            return None
+        catalogued = [*model.arguments, *model.feature_arguments(engine.features)]
+        words, variables = [*catalogued, *engine.extra_args], {**model.environment, **engine.env}
+        for flag, part in self.arguments.items():
+            if (value := _value(words, flag)) is None or (part or "") not in value:
+                return None
+        if any(part not in variables.get(name, "") for name, part in self.environment.items()):
+            return None
+        return self._place(engine, variables)
+
+    def _place(self, engine: Engine, variables: Mapping[str, str]) -> tuple[str, str]:
+        """Return the first of the settings that the stack file has; the model itself where all are the catalogue's."""
+        for i, argument in enumerate(engine.extra_args):
+            if flag_of(argument).removeprefix("--") in self.arguments:
+                return f"engine.extraArgs[{i}]", argument
+        for name in self.environment:
+            if name in engine.env:
+                return f"engine.env.{name}", variables[name]
+        return "model", ""
+
+
+class KnownFaults(Entry):
+    """`values/vllm/known-faults.yaml`."""
+
+    name: str
+    faults: tuple[KnownFault, ...]
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    """Return all that arguments say of a flag, keys of its object too; None where it isn't given."""
+    values = [word for word in words if flag_of(word) == f"--{flag}"]
+    if not values:
+        return None
+    plain = argument_of(words, f"--{flag}")
+    return " ".join([*values, plain[1] if plain else ""])
+
+
+def known_faults() -> tuple[KnownFault, ...]:
+    """All known faults."""
+    return required_entry("vllm", "known-faults", KnownFaults).faults
+
+
+def fault_problems(
+    release: Release, model: CatalogueModel, engine: Engine, path: str, *, kv_connector: bool
+) -> Iterator[Problem]:
+    """Find settings of a model that are refused for a fault of the release's vLLM; `path` is the model's."""
+    for fault in known_faults():
+        if fault.accepted and (place := fault.met(release, model, engine, kv_connector=kv_connector)):
+            key, value = place
+            why = f"{fault.text} ({fault.source})"
+            yield Problem(f"{path}.{key}", value or model.name, fault.accepted, why)
+
+
+def fault_advice(
+    release: Release, model: CatalogueModel, engine: Engine, path: str, *, kv_connector: bool
+) -> Iterator[Advice]:
+    """Tell of faults of the release's vLLM that a model's settings meet, and that aren't refused."""
+    for fault in known_faults():
+        if fault.accepted is None and (place := fault.met(release, model, engine, kv_connector=kv_connector)):
+            yield Advice(f"{path}.{place[0]}", f"{fault.text} ({fault.source})")

@@ -1,0 +1,296 @@
+"""A model of a rehearsal with vLLM itself, as its checks reach it: its Service, its servers, and what they answer."""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import httpx2
+from lightkube import Client
+from lightkube.resources.core_v1 import Pod
+from llmd_base.progress import Progress
+from llmd_bench.queries import parse
+from llmd_tuner.latency import window_blocks
+
+TOKENS = 16
+"""Tokens of an answer."""
+
+HANDED_OVER = "vllm:nixl_bytes_transferred_sum"
+RECEIVED = "vllm:external_prefix_cache_hits_total"
+EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
+RUNNING, CACHE = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
+
+REQUEST_LIMIT_S, SETTLE_LIMIT_S, LEASE_LIMIT_S, READY_LIMIT_S = 120.0, 20.0, 60.0, 240.0
+"""Limits of a request, of counters that settle, of a lease's end, and of a server's start."""
+
+_PAUSE_S = 0.5
+_WORDS = ("hello", "world", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "one", "two", "three", "four")
+
+
+class CheckError(Exception):
+    """A check that fails; the message says what it found."""
+
+
+@dataclass(frozen=True)
+class ServerGroup:
+    """Servers of one role: the labels of their pods, and the port of vLLM."""
+
+    role: str
+    selector: Mapping[str, str]
+    port: int
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model that is checked: its Service and those of its routers, its servers, and what is expected of its tiny one.
+
+    Bytes are those of a block over all layers that see all tokens, and over those that see a window; `exact` is true
+    where prefill and decode servers round alike, in FP32 and with one tensor parallel size. `metrics` are names without
+    their endings.
+    """
+
+    name: str
+    namespace: str
+    service: str
+    routers: tuple[str, ...]
+    policies_enforced: bool
+    repository: str
+    apis: tuple[str, ...]
+    features: tuple[str, ...]
+    groups: tuple[ServerGroup, ...]
+    block_size: int
+    full_block_bytes: int
+    windowed_block_bytes: int
+    window_tokens: int | None
+    exact: bool
+    metrics: tuple[str, ...]
+
+    @property
+    def disaggregated(self) -> bool:
+        """Tell whether KV cache is handed over."""
+        return {group.role for group in self.groups} >= {"prefill", "decode"}
+
+    def handed_over_bytes(self, tokens: int) -> int:
+        """Return the bytes that a decode server reads of a prompt's KV cache: whole blocks, of windowed layers those
+        that the next token sees.
+        """
+        whole = -(-tokens // self.block_size) * self.full_block_bytes
+        if self.window_tokens is None:
+            return whole
+        return whole + window_blocks(tokens, self.window_tokens, self.block_size) * self.windowed_block_bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of a model: its tokens, and logarithms of the probabilities of the first's likeliest ones."""
+
+    tokens: tuple[str, ...]
+    first: Mapping[str, float]
+    prompt_tokens: int
+    transfer: Mapping[str, Any] | None = None
+
+    def apart(self, other: "Answer") -> str:
+        """Say how far another answer's first token is from the likeliest of this one."""
+        difference = self.difference(other)
+        return f"{difference:.2g} apart" if isfinite(difference) else "not among the likeliest"
+
+    def difference(self, other: "Answer") -> float:
+        """Return how far another answer's first token is from the likeliest of this one; infinite if it isn't among
+        the likeliest there.
+        """
+        likeliest = max(self.first, key=lambda token: self.first[token])
+        return abs(self.first[likeliest] - other.first.get(likeliest, float("inf")))
+
+
+@dataclass(frozen=True)
+class VllmPod:
+    """A pod of a server: the way to its vLLM, whether it is ready, and how often its containers were started again."""
+
+    name: str
+    client: httpx2.Client
+    ready: bool
+    restarts: int
+
+
+@dataclass
+class Stack:
+    """Ways to a model's Service and servers."""
+
+    facts: ModelFacts
+    cluster: Client
+    progress: Progress
+    exits: ExitStack
+    clients: dict[str, httpx2.Client] = field(default_factory=dict[str, httpx2.Client])
+
+    @property
+    def service(self) -> httpx2.Client:
+        """The model's Service, as its clients have it."""
+        return self._service(self.facts.service)
+
+    @property
+    def entrances(self) -> list[httpx2.Client]:
+        """The model's Service, and those of its routers behind it."""
+        return [self.service, *map(self._service, self.facts.routers)]
+
+    def _service(self, name: str) -> httpx2.Client:
+        return self.client(f"http://{name}.{self.facts.namespace}.svc.cluster.local")
+
+    def client(self, url: str) -> httpx2.Client:
+        """Return a client of an address, the same for each address."""
+        if url not in self.clients:
+            opened = httpx2.Client(base_url=url, timeout=REQUEST_LIMIT_S, trust_env=False)
+            self.clients[url] = self.exits.enter_context(opened)
+        return self.clients[url]
+
+    def pods(self, role: str) -> list[VllmPod]:
+        """Return the pods of a role that have an address and are to stay."""
+        group = self._group(role)
+        found = self.cluster.list(Pod, namespace=self.facts.namespace, labels=dict(group.selector))
+        return [
+            VllmPod(
+                pod.metadata.name or "",
+                self.client(f"http://{pod.status.podIP}:{group.port}"),
+                any(item.type == "Ready" and item.status == "True" for item in pod.status.conditions or ()),
+                sum(container.restartCount for container in pod.status.containerStatuses or ()),
+            )
+            for pod in found
+            if pod.metadata and not pod.metadata.deletionTimestamp and pod.status and pod.status.podIP
+        ]
+
+    def servers(self, *roles: str) -> list[httpx2.Client]:
+        """Return clients of vLLM in the pods of some roles, past sidecars and routers; of all if none is named."""
+        return [pod.client for role in roles or self.roles for pod in self.pods(role)]
+
+    def end(self, pod: VllmPod) -> None:
+        """Delete a pod, which a Deployment replaces."""
+        self.cluster.delete(Pod, pod.name, namespace=self.facts.namespace)
+
+    @property
+    def roles(self) -> list[str]:
+        """Roles of the model's servers."""
+        return [group.role for group in self.facts.groups]
+
+    def _group(self, role: str) -> ServerGroup:
+        return next(group for group in self.facts.groups if group.role == role)
+
+    def complete(self, client: httpx2.Client, prompt: str | list[int], **more: Any) -> Answer:
+        """Return the greedy answer to a prompt.
+
+        Raises:
+            CheckError: it is refused.
+        """
+        body = {
+            "model": self.facts.repository,
+            "prompt": prompt,
+            "max_tokens": TOKENS,
+            "temperature": 0,
+            "ignore_eos": True,
+            "logprobs": 5,
+            **more,
+        }
+        document = posted(client, "/v1/completions", body).json()
+        (choice,) = document["choices"]
+        found = choice["logprobs"]
+        return Answer(
+            tuple(found["tokens"]),
+            found["top_logprobs"][0],
+            document["usage"]["prompt_tokens"],
+            document.get("kv_transfer_params"),
+        )
+
+    def alone(self, prompt: str | list[int]) -> Answer:
+        """Return the answer of one decode server that computes all of it: no other request has its salt."""
+        client = self.servers("decode" if self.facts.disaggregated else "aggregated")[0]
+        return self.complete(client, prompt, cache_salt=f"{random.random()}")  # noqa: S311 - no secret
+
+    def prefilled(self, prompt: list[int]) -> Mapping[str, Any]:
+        """Return by what a decode server finds the KV cache of a prompt that a prefill server has computed.
+
+        Raises:
+            CheckError: the prefill server says nothing of it.
+        """
+        asked = {"do_remote_decode": True, "do_remote_prefill": False}
+        answer = self.complete(self.servers("prefill")[0], prompt, max_tokens=1, kv_transfer_params=asked)
+        if answer.transfer is None:
+            raise CheckError("a prefill server answers without kv_transfer_params")
+        return answer.transfer
+
+    def metric(self, name: str, *roles: str) -> float:
+        """Return the sum of a metric over all servers of some roles."""
+        return sum(samples_of(client).get(name, 0.0) for client in self.servers(*roles))
+
+    def grown(self, name: str, role: str, before: float, expected: float) -> float:
+        """Return by how much a counter has grown since, when it is as much as expected or time is over: vLLM counts
+        transfers with a later step.
+        """
+        wait(lambda: self.metric(name, role) - before >= expected, SETTLE_LIMIT_S)
+        return self.metric(name, role) - before
+
+    def at_rest(self, limit_s: float = LEASE_LIMIT_S) -> bool:
+        """Wait until no server runs a request or keeps a block for one; return whether that came in time."""
+        return wait(lambda: self.metric(RUNNING) == 0 and self.metric(CACHE) == 0, limit_s)
+
+    def ready(self, role: str, count: int) -> None:
+        """Wait until as many pods of a role are ready.
+
+        Raises:
+            CheckError: they are not in time.
+        """
+
+        def are_ready() -> bool:
+            pods = self.pods(role)
+            return len(pods) == count and all(pod.ready for pod in pods)
+
+        if not wait(are_ready, READY_LIMIT_S):
+            raise CheckError(f"not all {count} {role} servers were ready again within {READY_LIMIT_S:g} s")
+
+    def restarts(self) -> int:
+        """Return how often containers of all servers have been started again."""
+        return sum(pod.restarts for role in self.roles for pod in self.pods(role))
+
+
+def posted(client: httpx2.Client, path: str, body: Mapping[str, Any]) -> httpx2.Response:
+    """Return the answer to a request of a client.
+
+    Raises:
+        CheckError: there is none, or it is an error.
+    """
+    try:
+        response = client.post(path, json=body)
+    except httpx2.HTTPError as error:
+        raise CheckError(f"{client.base_url}{path} doesn't answer: {error!r}") from error
+    if response.is_error:
+        raise CheckError(f"{path} answers {response.status_code}: {response.text[:200]}")
+    return response
+
+
+def samples_of(client: httpx2.Client) -> dict[str, float]:
+    """Return all samples of a server's metrics by name, summed over labels; nothing where it doesn't answer."""
+    try:
+        text = client.get("/metrics").text
+    except httpx2.HTTPError:
+        return {}
+    return {name: sum(sample.value for sample in samples) for name, samples in parse(text).items()}
+
+
+def wait(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until a condition holds; return whether it did in time."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
+
+
+def random_text(words: int) -> str:
+    """Return words that no server has seen."""
+    return " ".join([f"{random.randrange(10**9)}", *random.choices(_WORDS, k=words)])  # noqa: S311 - no secret
+
+
+def token_ids(length: int, seed: int) -> list[int]:
+    """Return tokens of a prompt, the last of which is the same in all."""
+    return [*random.Random(seed).choices(range(10, 300), k=length - 1), 10]  # noqa: S311 - no secret

@@ -1,0 +1,53 @@
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.config.engine import flags_by_word
+from llmd_oke.planning.known_faults import known_faults
+from stack_files import model, plan, problems
+
+DBO = ["--enable-dbo", "--all2all-backend=deepep_high_throughput"]
+SEGMENTS = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}
+
+
+def paths(topology: str, engine: dict[str, Any], release: str = "llm-d-0.10.0") -> list[str]:
+    return [problem.path for problem in problems(model(topology, engine=engine), release=release)]
+
+
+def test_a_fault_is_refused_where_all_that_it_takes_is_there():
+    assert paths("agg-tp1-1r", {"extraArgs": DBO}) == ["models[0].engine.extraArgs[0]"]
+    assert paths("agg-tp1-1r", {"extraArgs": DBO[:1]}) == []
+    assert paths("agg-tp1-1r", {"extraArgs": ["--enable-dbo", "--all2all-backend=mori_low_latency"]}) == []
+
+
+def test_a_fault_of_another_release_is_none():
+    assert paths("agg-tp1-1r", {"extraArgs": DBO}, release="llm-d-0.9.0") == []
+
+
+def test_a_fault_of_servers_with_a_connector_is_none_of_others():
+    assert paths("1p-tp1-1d-tp1", {"env": SEGMENTS}) == ["models[0].engine.env.PYTORCH_CUDA_ALLOC_CONF"]
+    assert paths("agg-tp1-1r", {"env": SEGMENTS}) == []
+
+
+def test_a_value_is_found_in_another_word_and_in_the_key_of_an_object():
+    drafts = ["--speculative-config", '{"method": "eagle3", "model": "/models/draft"}']
+    arguments = ["--kv-offloading-size=10", "--enable-expert-parallel"]
+    assert paths("agg-tp1-1r", {"extraArgs": [*arguments, *drafts]}) == ["models[0].engine.extraArgs[0]"]
+    key = "--speculative-config.method=eagle3"
+    assert paths("agg-tp1-1r", {"extraArgs": [*arguments, key]}) == ["models[0].engine.extraArgs[0]"]
+
+
+def test_what_answers_may_suffer_from_is_told_with_its_source():
+    servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", "--kv-cache-dtype=fp8"]})
+    advice = plan(servers, release="llm-d-0.10.0").advice
+    (told,) = [item for item in advice if "scales for keys and values" in item.text]
+    assert told.path == "models[0].engine.extraArgs[1]"
+    assert "https://github.com/vllm-project/vllm/" in told.text
+
+
+@pytest.mark.parametrize("fault", known_faults(), ids=lambda fault: fault.text[:30])
+def test_a_known_fault_names_releases_and_flags_that_there_are(fault):
+    releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
+    assert set(fault.releases) <= {release.name for release in releases}
+    assert all(f"--{flag}" in flags_by_word() for flag in fault.arguments)
+    assert fault.arguments or fault.environment or fault.families

@@ -1,0 +1,86 @@
+from typing import Any
+
+import pytest
+from stack_files import model, plan, problems
+
+TOPOLOGY = "2p-tp1-1d-tp2"
+
+
+def started(engine: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the servers of each role."""
+    return {role.role: role.settings for role in plan(model(TOPOLOGY, engine=engine)).models[0].units[0].roles}
+
+
+def found(engine: dict[str, Any], topology: str = TOPOLOGY) -> list[tuple[str, str]]:
+    return [(problem.path, problem.accepted) for problem in problems(model(topology, engine=engine))]
+
+
+def test_servers_of_a_role_have_its_settings_in_place_of_those_of_all():
+    roles = started({"maxNumSeqs": 128, "prefill": {"maxNumSeqs": 16, "maxNumBatchedTokens": 32768}})
+    assert (roles["prefill"].max_num_seqs, roles["decode"].max_num_seqs) == (16, 128)
+    assert roles["prefill"].table["max_num_batched_tokens"] == 32768
+    assert "max_num_batched_tokens" not in roles["decode"].table
+
+
+def test_arguments_and_variables_of_a_role_come_after_those_of_all():
+    engine = {
+        "extraArgs": ["--seed=1"],
+        "env": {"A": "1", "VLLM_LOGGING_LEVEL": "INFO"},
+        "decode": {"extraArgs": ["--stream-interval=4"], "env": {"VLLM_LOGGING_LEVEL": "DEBUG"}},
+    }
+    roles = started(engine)
+    assert roles["prefill"].extra_args == ("--seed=1",)
+    assert roles["decode"].extra_args == ("--seed=1", "--stream-interval=4")
+    assert roles["decode"].env == {"A": "1", "VLLM_LOGGING_LEVEL": "DEBUG"}
+    assert roles["prefill"].env["VLLM_LOGGING_LEVEL"] == "INFO"
+
+
+def test_servers_that_are_started_otherwise_by_role_are_of_one_version():
+    from llmd_oke.program.models import _server_spec  # noqa: PLC0415
+    from llmd_oke.serving.vllm import version  # noqa: PLC0415
+
+    graphs = ["-cc.cudagraph_mode=FULL_DECODE_ONLY", "--no-enforce-eager"]
+    planned = plan(model(TOPOLOGY, engine={"decode": {"extraArgs": graphs}, "prefill": {"maxNumSeqs": 8}}))
+    of_model = planned.models[0]
+    versions = {version(_server_spec(planned, of_model, role)) for role in of_model.units[0].roles}
+    assert len(versions) == 1
+
+
+def test_memory_is_planned_by_the_share_of_the_role():
+    engine = {"gpuMemoryUtilization": 0.9, "prefill": {"gpuMemoryUtilization": 0.6}}
+    roles = plan(model("1p-tp1-1d-tp1", engine=engine)).models[0].units[0].roles
+    assert roles[0].memory.key_value_gib < roles[1].memory.key_value_gib
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--kv-cache-dtype=fp8",
+        "--attention-backend=ROCM_AITER_FA",
+        "--speculative-config.method=mtp",
+        "--of-a-later-vllm",
+    ],
+)
+def test_what_servers_must_have_alike_is_refused_for_one_role(argument: str):
+    engine = {"prefill": {"extraArgs": ["--stream-interval=2", argument]}}
+    assert found(engine) == [("models[0].engine.prefill.extraArgs[1]", "engine.extraArgs, for all servers")]
+
+
+def test_a_variable_that_servers_must_have_alike_is_refused_for_one_role():
+    engine = {"decode": {"env": {"VLLM_ROCM_USE_AITER": "0"}}}
+    assert found(engine) == [("models[0].engine.decode.env.VLLM_ROCM_USE_AITER", "engine.env, for all servers")]
+
+
+def test_a_secret_of_one_role_is_refused():
+    ((path, _),) = found({"decode": {"env": {"HF_TOKEN": "hf_x"}}})
+    assert path == "models[0].engine.decode.env.HF_TOKEN"
+
+
+def test_settings_of_a_role_that_is_not_there_are_refused():
+    assert found({"aggregated": {"maxNumSeqs": 8}}) == [("models[0].engine.aggregated", "prefill or decode")]
+    assert found({"decode": {"maxNumSeqs": 8}}, "agg-tp1-1r") == [("models[0].engine.decode", "aggregated")]
+
+
+def test_an_argument_of_a_role_is_refused_where_the_stack_file_has_a_key():
+    engine = {"prefill": {"extraArgs": ["--max-num-seqs=8"]}}
+    assert found(engine) == [("models[0].engine.prefill.extraArgs[0]", "engine.maxNumSeqs")]
