@@ -490,7 +490,7 @@ def have_programs(progress: Progress) -> Inventory:
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     for release in releases:
         fetch_definitions((release.crds,), progress)
-    return take_inventory(releases[-1], progress, CHARTS)
+    return take_inventory(catalogue.default_release(), progress, CHARTS)
 
 
 def pre_scale_down(prepared: Prepared, progress: Progress) -> Displacement | None:

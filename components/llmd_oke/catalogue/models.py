@@ -152,6 +152,13 @@ class Feature(Entry):
     source: HttpsUrl
 
 
+class PublishedRecipe(Entry):
+    """The vLLM project's own recipe of a model: its page, and the GPUs that it says the recipe was verified on."""
+
+    source: HttpsUrl
+    verified_on: tuple[str, ...] = ()
+
+
 class ComputedModel(Entry):
     """Computed part of an entry, from a model's files (`llmd_oke.catalogue.model_configs`); `max_model_len` in
     tokens.
@@ -180,6 +187,7 @@ class CatalogueModel(ComputedModel):
     startup_budget_s: PositiveInt
     arguments: tuple[str, ...]
     environment: dict[EnvironmentName, str]
+    recipe: PublishedRecipe | None = None
     features: dict[FeatureName, Feature] = Field(default_factory=dict[FeatureName, Feature])
     vocabulary: Vocabulary | None = None
     quick_reduce: QuickReduce | None = None

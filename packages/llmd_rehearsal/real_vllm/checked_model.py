@@ -48,8 +48,9 @@ class ModelFacts:
     """A model that is checked: its Service and those of its routers, its servers, and what is expected of its tiny one.
 
     Bytes are those of a block over all layers that see all tokens, and over those that see a window; `exact` is true
-    where prefill and decode servers round alike, in FP32 and with one tensor parallel size. `metrics` are names without
-    their endings.
+    where prefill and decode servers round alike, in FP32 and with one tensor parallel size. `calls_by_schema` says that
+    vLLM holds the call of a named tool to its schema, which it does not in Harmony's format. `metrics` are names
+    without their endings.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ModelFacts:
     repository: str
     apis: tuple[str, ...]
     features: tuple[str, ...]
+    calls_by_schema: bool
     groups: tuple[ServerGroup, ...]
     block_size: int
     full_block_bytes: int

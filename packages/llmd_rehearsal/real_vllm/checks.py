@@ -39,6 +39,7 @@ from llmd_rehearsal.real_vllm.checked_model import (
     CheckError,
     ModelFacts,
     Stack,
+    VllmPod,
     posted,
     random_text,
     samples_of,
@@ -184,19 +185,21 @@ def apis(stack: Stack) -> str:
 
 
 def called_tools(stack: Stack) -> str:
-    """A call of a tool that a request names is written by the tool's schema; the choice may be left to the server."""
-    asked = {"model": stack.facts.repository, "tools": [_TOOL], "temperature": 0, "max_tokens": 100}
+    """A call of a tool that a request names is written by the tool's schema; the choice may be left to the server.
+
+    Tokens are drawn and many, as a schema has room for blanks, which a model with random weights may never end.
+    """
     message = {"role": "user", "content": f"{random_text(20)} {_END_OF_THOUGHT}"}
+    asked = {"model": stack.facts.repository, "tools": [_TOOL], "messages": [message], "temperature": 1}
+    posted(stack.service, "/v1/chat/completions", {**asked, "tool_choice": "auto", "max_tokens": TOKENS})
+    if not stack.facts.calls_by_schema:
+        return "requests with tools are answered; no schema holds a model of Harmony's format to a call"
     by_name = {"type": "function", "function": {"name": _TOOL["function"]["name"]}}
-    body = {**asked, "messages": [message], "tool_choice": by_name}
+    body = {**asked, "tool_choice": by_name, "max_tokens": 1000}
     (choice,) = posted(stack.service, "/v1/chat/completions", body).json()["choices"]
-    calls = [
-        (call["function"]["name"], json.loads(call["function"]["arguments"]))
-        for call in choice["message"]["tool_calls"]
-    ]
-    if calls != [("weather", {"city": "Bergen"})]:
-        raise CheckError(f"calls are {calls}")
-    posted(stack.service, "/v1/chat/completions", {**asked, "messages": [message], "tool_choice": "auto"})
+    calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+    if [(call["name"], json.loads(call["arguments"])) for call in calls] != [("weather", {"city": "Bergen"})]:
+        raise CheckError(f"the answer to a request that names a tool is {choice}")
     return "a call as the tool's schema has it; the choice may be left to the server"
 
 
@@ -318,15 +321,19 @@ def drained_server(stack: Stack) -> str:
     """A server that is to end finishes the stream that it is at."""
     role = "decode" if stack.facts.disaggregated else "aggregated"
     pods = stack.pods(role)
-    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 300, "ignore_eos": True}
-    events = 0
+    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 1000, "ignore_eos": True}
+    events, busy = 0, list[VllmPod]()
+
+    def at_work() -> bool:
+        busy[:] = [pod for pod in pods if samples_of(pod.client).get(RUNNING)]
+        return bool(busy)
+
     with stack.service.stream(
         "POST", "/v1/completions", json={**body, "stream": True}, timeout=READY_LIMIT_S
     ) as response:
         lines = response.iter_lines()
         next(lines)
-        busy = [pod for pod in pods if samples_of(pod.client).get(RUNNING)]
-        if not busy:
+        if not wait(at_work, SETTLE_LIMIT_S):
             raise CheckError("no server runs the request")
         stack.end(busy[0])
         last = ""

@@ -41,6 +41,7 @@ def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enf
         repository=request.model,
         apis=model.model.apis,
         features=tuple(model.model.chosen_features(model.engine.features)),
+        calls_by_schema=tiny.vocabulary is None,
         groups=tuple(
             ServerGroup(group.role, group.selector, group.metrics_port)
             for group in request.groups

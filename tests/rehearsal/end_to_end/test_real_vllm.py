@@ -12,6 +12,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 STACK = "real"
 CHECKS = [
+    "called tools",
+    "reasoning",
     "same answers",
     "handed over bytes",
     "swapped prompts",

@@ -1,0 +1,66 @@
+"""The page of the docs with all models of the kit, which this file makes with LLMD_OKE_UPDATE_GOLDEN=1."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmd_oke import catalogue
+
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+_NONE = "none"
+MODELS = [known for name in catalogue.model_names() if (known := catalogue.model(name))]
+
+HEADINGS = (
+    *("model", "repository", "parameters, billions (of a token)", "weights", "KV cache of a token", "context"),
+    *("features", "verified"),
+)
+HEAD = f"""# Models
+
+The models that the catalogue has (`values/models`; each figure there has its source), with the features that their
+servers have unless a stack chooses others
+([how](how-to/change-model-servers.md#calls-of-tools-and-reasoning-in-a-field-of-its-own)). *Verified* names the GPUs
+that the vLLM project says its recipe of the model was verified on, alone and without llm-d; the kit has verified none
+on GPUs. Any other model of a known architecture is [one command](how-to/add-a-model.md) away.
+
+| {" | ".join(HEADINGS)} |
+|{"---|" * len(HEADINGS)}
+"""
+
+
+def rows() -> Iterator[str]:
+    for known in MODELS:
+        repository = f"[{known.repository}](https://huggingface.co/{known.repository})"
+        parameters = f"{known.parameters.total_billions:g} ({known.parameters.active_billions:g})"
+        weights = f"{known.weights.gib:g} GiB, {known.weights.format}"
+        features = ", ".join(f"[{name}]({feature.source})" for name, feature in known.features.items())
+        recipe = known.recipe
+        verified = f"[{', '.join(recipe.verified_on)}]({recipe.source})" if recipe and recipe.verified_on else _NONE
+        cache = f"{known.kv_cache.bytes_per_token / 1024:g} KiB"
+        cells = [
+            known.name,
+            repository,
+            parameters,
+            weights,
+            cache,
+            f"{known.max_model_len:,}",
+            features or _NONE,
+            verified,
+        ]
+        yield f"| {' | '.join(cells)} |\n"
+
+
+def test_the_page_of_models_is_what_the_catalogue_has():
+    page = HEAD + "".join(rows())
+    if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
+        PAGE.write_text(page)
+    assert PAGE.read_text() == page
+
+
+def test_recipes_were_verified_on_gpus_of_the_catalogue():
+    assert {gpu for known in MODELS if known.recipe for gpu in known.recipe.verified_on} <= set(catalogue.gpu_names())
+
+
+def test_features_and_recipes_are_read_at_a_fixed_version():
+    sources = [feature.source for known in MODELS for feature in known.features.values()]
+    sources += [known.recipe.source for known in MODELS if known.recipe]
+    assert [source for source in sources if "/main/" in source or "/latest/" in source] == []
