@@ -71,6 +71,7 @@ _TOOL: dict[str, Any] = {
 _END_OF_THOUGHT = "</think>"
 """In a prompt it has a parser of reasoning take the answer for what comes after: schemas hold from there on."""
 
+_THOUGHTFUL_PROMPTS = 3
 _REFUSED = frozenset((400, 403, 404, 413, 422))
 
 
@@ -204,19 +205,24 @@ def called_tools(stack: Stack) -> str:
 
 
 def reasoning(stack: Stack) -> str:
-    """Thoughts of a model stand in a field of their own, whole and as a stream."""
-    asked = {"model": stack.facts.repository, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
-    body = {**asked, "messages": [{"role": "user", "content": random_text(20)}]}
-    (choice,) = posted(stack.service, "/v1/chat/completions", body).json()["choices"]
-    if not choice["message"]["reasoning"] or choice["message"]["content"]:
-        raise CheckError(f"an answer that never ends its thoughts is {choice['message']}")
-    events = posted(stack.service, "/v1/chat/completions", {**body, "stream": True}).text.splitlines()
-    documents = [json.loads(line.removeprefix("data: ")) for line in events if line.startswith("data: {")]
-    deltas = [choice["delta"] for document in documents for choice in document["choices"]]
-    streamed = "".join(delta.get("reasoning") or "" for delta in deltas)
-    if streamed != choice["message"]["reasoning"]:
-        raise CheckError(f"streamed thoughts are {streamed!r}, whole ones {choice['message']['reasoning']!r}")
-    return f"{len(streamed)} characters of thoughts, the same whole and as a stream"
+    """Thoughts of a model stand in a field of their own, the same whole and as a stream.
+
+    Random weights may end them at any token, the first too, so that several prompts are tried.
+    """
+    for _ in range(_THOUGHTFUL_PROMPTS):
+        asked = {"model": stack.facts.repository, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+        body = {**asked, "messages": [{"role": "user", "content": random_text(20)}]}
+        (choice,) = posted(stack.service, "/v1/chat/completions", body).json()["choices"]
+        whole = choice["message"].get("reasoning") or ""
+        events = posted(stack.service, "/v1/chat/completions", {**body, "stream": True}).text.splitlines()
+        documents = [json.loads(line.removeprefix("data: ")) for line in events if line.startswith("data: {")]
+        deltas = [choice["delta"] for document in documents for choice in document["choices"]]
+        streamed = "".join(delta.get("reasoning") or "" for delta in deltas)
+        if streamed != whole:
+            raise CheckError(f"streamed thoughts are {streamed!r}, whole ones {whole!r}")
+        if whole:
+            return f"{len(whole)} characters of thoughts, the same whole and as a stream"
+    raise CheckError(f"none of {_THOUGHTFUL_PROMPTS} answers has thoughts of its own")
 
 
 def metrics(stack: Stack) -> str:
