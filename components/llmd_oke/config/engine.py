@@ -136,10 +136,15 @@ def further_flags() -> dict[str, Flag]:
 
 
 @cache
+def flags_by_name() -> Mapping[str, Flag]:
+    """The flags of vLLM's command line that the kit knows, settings and all others, by name."""
+    return engine_settings().flags() | further_flags()
+
+
+@cache
 def flags_by_word() -> Mapping[str, Flag]:
     """The flags of vLLM's command line that the kit knows, by each word that stands for one."""
-    flags = engine_settings().flags() | further_flags()
-    return {word: flag for name, flag in flags.items() for word in flag.forms(name)}
+    return {word: flag for name, flag in flags_by_name().items() for word in flag.forms(name)}
 
 
 def full_names(flag: str) -> list[str]:

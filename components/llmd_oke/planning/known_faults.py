@@ -1,6 +1,7 @@
 """Settings by which vLLM is known to end or to answer wrongly, by `values/vllm/known-faults.yaml`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from llmd_base.errors import Problem
 from pydantic import Field
@@ -60,7 +61,7 @@ class KnownFault(Entry):
 
 
 class KnownFaults(Entry):
-    """`values/vllm/known-faults.yaml`."""
+    """Faults of vLLM that are known, as `values/vllm/known-faults.yaml` has them."""
 
     name: str
     faults: tuple[KnownFault, ...]
@@ -75,6 +76,7 @@ def _value(words: Sequence[str], flag: str) -> str | None:
     return " ".join([*values, plain[1] if plain else ""])
 
 
+@cache
 def known_faults() -> tuple[KnownFault, ...]:
     """All known faults."""
     return required_entry("vllm", "known-faults", KnownFaults).faults

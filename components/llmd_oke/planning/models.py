@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmd_base.errors import Problem
@@ -24,7 +24,7 @@ from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings, KvCon
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
 from llmd_oke.catalogue.serving import handshake, scaling
 from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
-from llmd_oke.config.engine import engine_settings, flag_of, flags_by_word, full_names
+from llmd_oke.config.engine import Engine, RoleEngine, engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
 from llmd_oke.planning.known_faults import fault_problems
 from llmd_oke.planning.model_plan import AnswerChange, Memory, ModelPlan, PlacedNode
@@ -378,16 +378,21 @@ def _known_faults(context: PlannedModel) -> Iterator[Problem]:
         yield from fault_problems(facts, context.facts, context.model.engine, context.path, kv_connector=connected)
 
 
+def _engine_parts(context: PlannedModel) -> dict[str, Engine | RoleEngine]:
+    """The settings of all servers of a model and those of single roles, by their paths in the stack file."""
+    engine, path = context.model.engine, f"{context.path}.engine"
+    return {path: engine, **{f"{path}.{role}": own for role, own in engine.roles().items()}}
+
+
 def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
     """Arguments that the stack file has other keys for, those that the release's vLLM doesn't know, and shortened ones,
     which no check would know.
     """
-    engine, facts = context.model.engine, vllm_facts(context.stack)
-    lists = {"engine": engine.extra_args, **{f"engine.{role}": own.extra_args for role, own in engine.roles().items()}}
+    facts = vllm_facts(context.stack)
     for argument, path in (
-        (argument, f"{context.path}.{key}.extraArgs[{i}]")
-        for key, arguments in lists.items()
-        for i, argument in enumerate(arguments)
+        (argument, f"{part_path}.extraArgs[{i}]")
+        for part_path, part in _engine_parts(context).items()
+        for i, argument in enumerate(part.extra_args)
     ):
         flag = flag_of(argument)
         if names := full_names(flag):
@@ -420,7 +425,7 @@ def _settings_of_roles(context: PlannedModel) -> Iterator[Problem]:
             if flag.startswith("-") and not alike.ignores(flag) and flag not in engine_settings().taken():
                 yield Problem(f"{path}.extraArgs[{i}]", argument, "engine.extraArgs, for all servers", why)
         for name in own.env:
-            if name not in alike.environment or _SECRET_VARIABLE.search(name.upper()):
+            if name not in alike.environment:
                 yield Problem(f"{path}.env.{name}", "given", "engine.env, for all servers", why)
 
 
@@ -564,6 +569,12 @@ def _variables(context: PlannedModel) -> Iterator[Problem]:
             " requests would fail, or answers be garbage"
         )
         yield Problem(f"{path}.{_LAYOUT}", layout, "HND, or nothing", why)
+    for part_path, part in _engine_parts(context).items():
+        yield from _refused_variables(part.env, f"{part_path}.env")
+
+
+def _refused_variables(variables: Mapping[str, str], path: str) -> Iterator[Problem]:
+    """Find variables that no servers may be given by a stack file, of all roles or of one."""
     for name, (accepted, why) in _OWN_VARIABLES.items():
         if name in variables:
             yield Problem(f"{path}.{name}", "given", accepted, why)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, quantization
-from llmd_oke.config.engine import Flag, engine_settings, further_flags
+from llmd_oke.config.engine import Flag, flags_by_name
 from llmd_oke.config.stack import QuickReduceFormat
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
@@ -303,7 +303,7 @@ def _parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
             f"llmd-oke rehearsal: {' '.join(words)[:200]!r} can't be simulated; accepted are `vllm serve MODEL ...` "
             "and `python3 -m vllm.entrypoints.openai.api_server ...`, without a shell around them.",
         )
-    known = [name for name, flag in _flags().items() if release is None or release.has_flag(flag)]
+    known = [name for name, flag in flags_by_name().items() if release is None or release.has_flag(flag)]
     namespace, rest = _parser(program, frozenset(known)).parse_known_args(_normalised(flags))
     if rest:
         # `vllm serve` is a subcommand: what it leaves over, the parser of `vllm` itself complains about.
@@ -311,16 +311,12 @@ def _parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
     return namespace
 
 
-def _flags() -> Mapping[str, Flag]:
-    return engine_settings().flags() | further_flags()
-
-
 @cache
 def _parser(program: str, known: frozenset[str]) -> _Parser:
     """Return the parser of a program that has the `known` flags; the others are as if they were not given."""
     parser = _Parser(prog=program, add_help=False, allow_abbrev=False)
     parser.add_argument("model_tag", nargs="?")
-    for name, flag in _flags().items():
+    for name, flag in flags_by_name().items():
         if name in known:
             parser.add_argument(f"--{name}", *flag.aliases, dest=name.replace("-", "_"), **_options(name, flag))
         else:

@@ -72,8 +72,16 @@ def test_a_variable_that_servers_must_have_alike_is_refused_for_one_role():
 
 
 def test_a_secret_of_one_role_is_refused():
-    ((path, _),) = found({"decode": {"env": {"HF_TOKEN": "hf_x"}}})
+    ((path, accepted),) = found({"decode": {"env": {"HF_TOKEN": "hf_x"}}})
     assert path == "models[0].engine.decode.env.HF_TOKEN"
+    assert "pulumi config set --secret" in accepted
+
+
+def test_a_variable_of_one_role_that_changes_answers_is_refused():
+    name = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
+    assert found({"prefill": {"env": {name: "INT4"}}}) == [
+        (f"models[0].engine.prefill.env.{name}", "override.quickReduce")
+    ]
 
 
 def test_settings_of_a_role_that_is_not_there_are_refused():
