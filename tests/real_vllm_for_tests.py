@@ -8,13 +8,18 @@ from llmd_oke.program.declare import Rendered
 from llmd_rehearsal.real_vllm import environment
 from llmd_rehearsal.real_vllm.environment import RealVllm
 
+VERSION = "0.26.0"
+"""The default release's."""
+
 REQUIRED = "LLMD_OKE_TESTS_NEED_VLLM"
 """Variable with which a test that lacks vLLM fails in place of being skipped; `scripts/real-vllm` sets it."""
 
 
-def need_real_vllm() -> RealVllm:
-    """Return vLLM's environment; skip where it isn't installed, or where other tests run beside this one."""
-    vllm = environment.installed()
+def need_real_vllm(version: str = VERSION) -> RealVllm:
+    """Return the environment of a version of vLLM; skip where it isn't installed, or where other tests run beside this
+    one.
+    """
+    vllm = environment.installed(version)
     if vllm is not None and "PYTEST_XDIST_WORKER" not in os.environ:
         return vllm
     reason = "no vLLM itself: scripts/real-vllm installs it"

@@ -31,7 +31,7 @@ from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import LocalProgram, ensure
 from llmd_rehearsal.real_vllm.choice import VllmChoice
-from llmd_rehearsal.real_vllm.differences import lines, real_vllm_data
+from llmd_rehearsal.real_vllm.differences import lines
 from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from llmd_rehearsal.time_scale import SLOWEST
 
@@ -143,7 +143,7 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
         f"{name} {programs[name].version}" for name in (*_REAL, *(programs_in_pods(prepared.plan) if routed else ()))
     ]
     real += [f"{name} {programs[name].version}" for name in WATCHING if name in programs]
-    real += [f"vLLM {real_vllm_data().version}"] if prepared.real else []
+    real += [f"vLLM {prepared.real.version}"] if prepared.real else []
     real += [f"Kubernetes plug-in {prepared.plugin.version}"] if prepared.plugin.is_real else []
     yield "real", ", ".join(real)
     picker = ", in which endpoint pickers read servers too" if scale > 1 else ""

@@ -10,8 +10,12 @@ import json
 import sys
 
 from vllm import envs
-from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+try:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+except ModuleNotFoundError:  # before 0.30
+    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
 
 
 def problems(args: list[str], env: dict[str, str]) -> list[str]:

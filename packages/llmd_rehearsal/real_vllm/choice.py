@@ -30,10 +30,11 @@ class VllmChoice(StrEnum):
 
 @dataclass(frozen=True)
 class RealRehearsal:
-    """A rehearsal with vLLM itself: its environment, the stack that fits, tiny models by repository, and folders with
-    their files and with published vocabularies.
+    """A rehearsal with vLLM itself: its version and environment, the stack that fits, tiny models by repository, and
+    folders with their files and with published vocabularies.
     """
 
+    version: str
     vllm: RealVllm
     stack: CutStack
     models: Mapping[str, TinyModel]
@@ -41,13 +42,26 @@ class RealRehearsal:
 
     def servers(self, authority: Path) -> RealServers:
         """Return the servers as the node agent starts them; `authority` signs the certificates of hosts outside."""
-        values = {
-            repository: {"dtype": model.dtype, "kv_cache_bytes": str(model.kv_cache_bytes)}
-            for repository, model in self.models.items()
-        }
+        values = {repository: model.server_values for repository, model in self.models.items()}
         return RealServers(
             folder=self.vllm.folder, authority=authority, encodings=self.files.get(ENCODINGS), values=values
         )
+
+
+def real_version(config: StackConfig) -> str:
+    """Return the version of vLLM that a stack's release serves with.
+
+    Raises:
+        KitError: it is none that can be installed.
+    """
+    release, known = used_release(config), real_vllm_data().versions
+    tag = release.vllm.image.tag if release else "of an unknown release"
+    if tag.removeprefix("v") not in known:
+        raise KitError(
+            f"{config.release} serves with vLLM {tag}, and this kit has vLLM {', '.join(known)} itself.",
+            "Rehearse it with simulated servers, or with a release of such a version.",
+        )
+    return tag.removeprefix("v")
 
 
 def choose_stack(config: StackConfig, processors: float, available_gib: int) -> tuple[CutStack, dict[str, TinyModel]]:
@@ -56,14 +70,8 @@ def choose_stack(config: StackConfig, processors: float, available_gib: int) -> 
     Raises:
         KitError: it can't be rehearsed with vLLM itself; says why, before anything is installed.
     """
-    release = used_release(config)
-    tag = release.vllm.image.tag if release else "of an unknown release"
-    if tag != f"v{real_vllm_data().version}":
-        raise KitError(
-            f"{config.release} serves with vLLM {tag}, and {real_vllm_data().version} is what this kit has itself.",
-            "Rehearse it with simulated servers, or with a release of that version.",
-        )
-    tiny = {model.repository: tiny_models.tiny_model(model) for model in _models(config)}
+    version = real_version(config)
+    tiny = {model.repository: tiny_models.tiny_model(model, version) for model in _models(config)}
     return topologies.cut(config, available_gib, processors), tiny
 
 
@@ -73,12 +81,13 @@ def prepare(stack: CutStack, models: Mapping[str, TinyModel], progress: Progress
     Raises:
         KitError: it can't be installed on this machine.
     """
-    vllm = environment.ensure(progress)
+    version = real_version(stack.asked)
+    vllm = environment.ensure(version, progress)
     files = {repository: tiny_models.ensure_files(vllm, model, progress) for repository, model in models.items()}
     published = [model.vocabulary for model in models.values() if model.vocabulary]
     if published:
         files[ENCODINGS] = tiny_models.vocabulary_folder(published[0], progress)
-    return RealRehearsal(vllm, stack, models, files)
+    return RealRehearsal(version, vllm, stack, models, files)
 
 
 def _models(config: StackConfig) -> list[CatalogueModel]:

@@ -55,10 +55,13 @@ class TinySizes(Entry):
 
 
 class TinyFamily(Entry):
-    """A family of models that runs on a processor: the number format of its weights, and keys of its config.json."""
+    """A family of models that runs on a processor: the number format of its weights, tokens of a block of KV cache
+    where there can't be as many as the stack has, and keys of its config.json.
+    """
 
     dtype: str = "float32"
-    config: Mapping[str, int | list[int]] = {}
+    block_size: Number | None = None
+    config: Mapping[str, int | str | list[int]] = {}
 
 
 class ServerMemory(Entry):
@@ -73,18 +76,24 @@ class ServerMemory(Entry):
         return self.server + self.gpu * tensor_parallel_size
 
 
-class RealVllmData(Entry):
-    """Content of `values/rehearsal/real-vllm.yaml`: differences, tiny models, and the memory that servers take."""
+class RealVllmVersion(Entry):
+    """A version of vLLM that can be installed: the families that it doesn't run on a processor, with the reasons."""
 
-    version: str
+    refused: Mapping[str, str]
+
+
+class RealVllmData(Entry):
+    """Content of `values/rehearsal/real-vllm.yaml`: versions, differences, tiny models, and servers' memory."""
+
+    versions: Mapping[str, RealVllmVersion]
     arguments: tuple[Difference, ...]
+    left_out: Mapping[str, str]
     kv_connector_extra_config: ExtraConfig
     environment: Mapping[str, Difference]
     progress_thread_delay_us: Number
     picker_time_scale: Number
     sizes: TinySizes
     families: Mapping[str, TinyFamily]
-    refused: Mapping[str, str]
     vocabularies: VocabularyModule
     memory: ServerMemory
 
@@ -100,10 +109,13 @@ def on_processor(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
     Args:
         argv: the command line that the stack renders, `vllm serve` included.
-        values: what `{…}` stands for in values of the data file.
+        values: what `{…}` stands for in values of the data file; `family` is that of the model.
     """
-    added = [difference.value.format(**values) for difference in real_vllm_data().arguments]
-    return [*_with_extra_config(argv), *added]
+    data = real_vllm_data()
+    kept = [word for word in _with_extra_config(argv) if word not in data.left_out]
+    block_size = data.families[values["family"]].block_size
+    added = [f"--block-size={block_size.value}"] if block_size else []
+    return [*kept, *added, *(difference.value.format(**values) for difference in data.arguments)]
 
 
 def environment_on_processor(environment: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
@@ -139,6 +151,12 @@ def lines() -> list[str]:
     data = real_vllm_data()
     return [
         *(f"{item.value}: {item.because}" for item in data.arguments),
+        *(
+            f"--block-size={family.block_size.value} of {name}: {family.block_size.because}"
+            for name, family in data.families.items()
+            if family.block_size
+        ),
+        *(f"no {word}: {because}" for word, because in data.left_out.items()),
         f"{TRANSFER_FLAG} has {json.dumps(dict(data.kv_connector_extra_config.value))}: "
         f"{data.kv_connector_extra_config.because}",
         *(f"{name}={item.value}: {item.because}" for name, item in data.environment.items()),

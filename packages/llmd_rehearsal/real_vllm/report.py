@@ -31,7 +31,9 @@ def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enf
     programs = metrics_programs()
     names = [*programs["vllm"].metrics, *(programs[_CONNECTOR_METRICS].metrics if len(roles) > 1 else ())]
     full, windowed = tiny.layers_by_window
-    block_bytes = model.block_size * tiny.layer_bytes_per_token
+    block_size = tiny.block_size or model.block_size
+    copies = roles["decode"].tensor_parallel_size if tiny.latent and "decode" in roles else 1
+    block_bytes = block_size * tiny.layer_bytes_per_token * copies
     return ModelFacts(
         name=model.name,
         namespace=request.namespace,
@@ -47,7 +49,7 @@ def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enf
             for group in request.groups
             if group.role != "router"
         ),
-        block_size=model.block_size,
+        block_size=block_size,
         full_block_bytes=full * block_bytes,
         windowed_block_bytes=windowed * block_bytes,
         window_tokens=tiny.window_tokens,

@@ -47,9 +47,29 @@ class TinyModel:
         return self._family.dtype
 
     @property
+    def server_values(self) -> dict[str, str]:
+        """Values of `{…}` in the arguments of its servers (`values/rehearsal/real-vllm.yaml`)."""
+        return {"family": self.family, "dtype": self.dtype, "kv_cache_bytes": str(self.kv_cache_bytes)}
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens of a block of its KV cache; as many as the stack has where it is None."""
+        own = self._family.block_size
+        return own.value if own else None
+
+    @property
+    def latent(self) -> bool:
+        """Tell whether it has multi-head latent attention, whose cache each GPU of a server has whole."""
+        return "kv_lora_rank" in self._family.config
+
+    @property
     def layer_bytes_per_token(self) -> int:
-        """Bytes of a token's keys and values in one layer, over all GPUs of a server."""
-        return 2 * self._sizes.key_value_heads * self._sizes.head_dim * _BYTES[self.dtype]
+        """Bytes of a token's KV cache in one layer: of keys and values over all GPUs of a server, or latent ones."""
+        config = {**self._family.config}
+        elements = 2 * self._sizes.key_value_heads * self._sizes.head_dim
+        if self.latent:
+            elements = int(str(config["kv_lora_rank"])) + int(str(config["qk_rope_head_dim"]))
+        return elements * _BYTES[self.dtype]
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -81,17 +101,17 @@ class TinyModel:
         }
 
 
-def tiny_model(model: CatalogueModel) -> TinyModel:
-    """Return the tiny model that stands for one of the catalogue.
+def tiny_model(model: CatalogueModel, version: str) -> TinyModel:
+    """Return the tiny model that stands for one of the catalogue, as a version of vLLM runs it on a processor.
 
     Raises:
-        KitError: this vLLM doesn't run its family on a processor, or nothing is known of it.
+        KitError: it doesn't run its family, or nothing is known of it.
     """
     architecture, data = model.architecture, real_vllm_data()
-    family = architecture.family or ""
-    if family not in data.families:
-        why = data.refused.get(family) or f"there is no tiny model of the family {family or '(none is told)'}"
-        known = ", ".join(data.families)
+    family, refused = architecture.family or "", data.versions[version].refused
+    if family in refused or family not in data.families:
+        why = refused.get(family) or f"there is no tiny model of the family {family or '(none is told)'}"
+        known = ", ".join(name for name in data.families if name not in refused)
         raise KitError(f"{model.name} can't be rehearsed with vLLM itself: {why}.", f"Families that can: {known}.")
     window = architecture.sliding_window
     windowed = round(data.sizes.layers * window.layers / architecture.layers) if window else 0

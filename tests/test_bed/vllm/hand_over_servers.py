@@ -12,17 +12,19 @@ from typing import Any, Literal, Protocol
 
 import httpx2
 from llmd_oke.catalogue.models import CatalogueModel
-from llmd_rehearsal.real_vllm.tiny_models import tiny_model
+from llmd_rehearsal.real_vllm.tiny_models import TinyModel, tiny_model
 from llmd_rehearsal.vllm.startup import catalogue_model
 from llmd_tuner.latency import window_blocks
 from prometheus_client.parser import text_string_to_metric_families
 from real_servers import CONTEXT, MODEL, READY_S, free_port, process, server, wait_for
 from real_vllm_for_tests import need_real_vllm
 
-Kind = Literal["ours", "real"]
+Kind = Literal["ours", "0.26.0", "0.30.0"]
+"""The simulated vLLM, or a version of vLLM itself."""
 
 BLOCK_TOKENS = 32
 FULL, WINDOWED = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "openai/gpt-oss-20b"
+LATENT = "deepseek-ai/DeepSeek-V3"
 LIMIT_S = 60.0
 RUNNING, CACHE = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
 BYTES = "vllm:nixl_bytes_transferred_sum"
@@ -30,8 +32,8 @@ BYTES = "vllm:nixl_bytes_transferred_sum"
 _TIME_SCALE = 0.1
 """Of the simulated vLLM's model time."""
 
-_LEASE_S: dict[Kind, int] = {"ours": 60, "real": 10}
-"""Seconds of model time: in both cases long enough for a busy machine to hand over."""
+_LEASE_S: dict[Kind, int] = {"ours": 60, "0.26.0": 10, "0.30.0": 10}
+"""Seconds of model time: in each case long enough for a busy machine to hand over."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,22 @@ class Served:
 
 @dataclass(frozen=True)
 class Pair:
-    """A prefill and a decode server, and the bytes of a token in all layers that see all tokens, or a window."""
+    """A prefill and a decode server, the bytes of a token in all layers that see all tokens, or a window, and the
+    tokens of a block.
+    """
 
     prefill: Served
     decode: Served
     full_bytes: int
     windowed_bytes: int
     window_tokens: int
+    block_tokens: int
 
     def bytes_of_blocks(self, tokens: int) -> int:
         """Return the bytes of a prompt's blocks, of windowed layers those that the next token sees."""
-        blocks = -(-tokens // BLOCK_TOKENS)
-        windowed = window_blocks(tokens, self.window_tokens, BLOCK_TOKENS) if self.window_tokens else 0
-        return BLOCK_TOKENS * (blocks * self.full_bytes + windowed * self.windowed_bytes)
+        blocks = -(-tokens // self.block_tokens)
+        windowed = window_blocks(tokens, self.window_tokens, self.block_tokens) if self.window_tokens else 0
+        return self.block_tokens * (blocks * self.full_bytes + windowed * self.windowed_bytes)
 
     def prefilled(self, prompt: list[int]) -> dict[str, Any]:
         """Return by what a decode server finds the KV cache that the prefill server has computed."""
@@ -118,14 +123,23 @@ def start_pair(start: Starter, kind: Kind, repository: str) -> Pair:
     """Start a prefill and a decode server for the model of a repository."""
     waiting = [start(role, repository, *transfer_flags(kind, role)) for role in ("producer", "consumer")]
     prefill, decode = (wait() for wait in waiting)
-    model = catalogue_model(repository)
-    if kind == "real":
-        tiny = tiny_model(model)
-        full, windowed = (layers * tiny.layer_bytes_per_token for layers in tiny.layers_by_window)
-    else:
+    model, block_tokens = catalogue_model(repository), BLOCK_TOKENS
+    if kind == "ours":
         full, windowed = _published_bytes(model)
+    else:
+        tiny = _tiny(repository, kind)
+        full, windowed = (layers * tiny.layer_bytes_per_token for layers in tiny.layers_by_window)
+        block_tokens = tiny.block_size or block_tokens
     window = model.architecture.sliding_window
-    return Pair(prefill, decode, full, windowed, window.tokens if window else 0)
+    return Pair(prefill, decode, full, windowed, window.tokens if window else 0, block_tokens)
+
+
+def _tiny(repository: str, version: str) -> TinyModel:
+    """Return the tiny model of a repository; a latent one, of which rehearsals can't compare answers, by its family."""
+    model = catalogue_model(repository)
+    if model.architecture.latent_attention is not None:
+        return TinyModel(repository, model.architecture.family or "", CONTEXT)
+    return tiny_model(model, version)
 
 
 def _published_bytes(model: CatalogueModel) -> tuple[int, int]:
@@ -181,13 +195,13 @@ def simulated(folder: Path) -> Generator[Starter]:
 
 
 @contextmanager
-def on_this_processor(folder: Path) -> Generator[Starter]:
-    """A function that starts servers of vLLM itself, which end after the block."""
-    vllm = need_real_vllm()
+def on_this_processor(folder: Path, version: str) -> Generator[Starter]:
+    """A function that starts servers of a version of vLLM itself, which end after the block."""
+    vllm = need_real_vllm(version)
     with ExitStack() as exits:
 
         def start(name: str, repository: str, *flags: str) -> Callable[[], Served]:
-            tiny = tiny_model(catalogue_model(repository))
+            tiny = _tiny(repository, version)
             own = folder / f"{name}-{tiny.family}"
             url, running = exits.enter_context(server(vllm, own, *flags, model=tiny))
             client = exits.enter_context(httpx2.Client(base_url=url, timeout=LIMIT_S))

@@ -75,8 +75,7 @@ def server(
     place = ("--host", "127.0.0.1", "--port", str(port))
     own = ("--served-model-name", MODEL, "--max-model-len", str(CONTEXT))
     files = str(tiny_models.ensure_files(vllm, model, SilentProgress()))
-    values = {"dtype": model.dtype, "kv_cache_bytes": str(model.kv_cache_bytes)}
-    argv = on_processor([str(vllm.programs / "vllm"), "serve", files, *place, *own, *flags], values)
+    argv = on_processor([str(vllm.programs / "vllm"), "serve", files, *place, *own, *flags], model.server_values)
     variables = environment_on_processor({"PYTHONPATH": ""}, {"authority": "", "encodings": ""})
     more = {**variables, "HF_HUB_OFFLINE": "1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())}
     folder.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ import pytest
 from hand_over_servers import (
     BLOCK_TOKENS,
     FULL,
+    LATENT,
     WINDOWED,
     Kind,
     Pair,
@@ -33,7 +34,7 @@ LENGTHS = (151, 512, 543, 1999)
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 
 
-@pytest.fixture(scope="module", params=["ours", "real"], ids=["ours-server", "real-server"])
+@pytest.fixture(scope="module", params=["ours", "0.26.0"], ids=["ours-server", "real-server"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param
 
@@ -41,7 +42,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture(scope="module")
 def start(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
     folder: Path = tmp_path_factory.mktemp(kind)
-    with simulated(folder) if kind == "ours" else on_this_processor(folder) as starter:
+    with simulated(folder) if kind == "ours" else on_this_processor(folder, kind) as starter:
         yield starter
 
 
@@ -53,6 +54,13 @@ def pair(start: Starter, kind: Kind) -> Pair:
 @pytest.fixture(scope="module")
 def windowed(start: Starter, kind: Kind) -> Pair:
     return start_pair(start, kind, WINDOWED)
+
+
+@pytest.fixture(scope="module")
+def latent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A pair of the first version that has multi-head latent attention on processors."""
+    with on_this_processor(tmp_path_factory.mktemp("latent"), "0.30.0") as starter:
+        yield start_pair(starter, "0.30.0", LATENT)
 
 
 @pytest.fixture
@@ -74,6 +82,11 @@ def test_the_bytes_that_are_handed_over_are_those_of_the_prompts_blocks(pair: Pa
 @pytest.mark.parametrize("length", LENGTHS)
 def test_layers_with_a_window_hand_over_its_blocks(windowed: Pair, length: int) -> None:
     assert windowed.pulled_bytes(prompt(length, seed=length)) == windowed.bytes_of_blocks(length)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_real_servers_hand_a_latent_cache_over_once(latent: Pair, length: int) -> None:
+    assert latent.pulled_bytes(prompt(length, seed=length)) == latent.bytes_of_blocks(length)
 
 
 def test_block_ids_are_grouped_by_kind_of_layer(windowed: Pair) -> None:

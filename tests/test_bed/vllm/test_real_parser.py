@@ -9,18 +9,20 @@ from typing import Any, TypeAlias
 import pytest
 from llmd_base.errors import InvalidStack
 from llmd_oke import planning
-from llmd_oke.catalogue import release
+from llmd_oke.catalogue import default_release, release
 from llmd_oke.config import stacks
 from llmd_oke.program.declare import Rendered, render
 from llmd_oke.values import names
 from llmd_rehearsal.programs import tools_folder
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
-from real_vllm_for_tests import need_real_vllm, rendered_servers
+from real_vllm_for_tests import VERSION, need_real_vllm, rendered_servers
 from stack_files import PROJECT, model, stack
 
 pytestmark = pytest.mark.rehearsal
 
-RELEASE = "llm-d-0.9.0"
+RELEASES = {"llm-d-0.9.0": "0.26.0", "llm-d-0.10.0": "0.30.0"}
+"""Versions of vLLM by the releases that serve with them."""
+
 TOPOLOGIES = ("1p-tp8-1d-tp8", "agg-tp8-1r", "agg-tp4-1r", "agg-tp1-1r")
 CommandLine: TypeAlias = dict[str, Any]
 
@@ -31,9 +33,9 @@ def servers(rendered: Rendered) -> Iterator[CommandLine]:
         yield {"args": args, "env": variables}
 
 
-def problems(lines: list[CommandLine]) -> list[list[str]]:
-    """Return what vLLM finds wrong with each command line."""
-    vllm = need_real_vllm()
+def problems(lines: list[CommandLine], version: str = VERSION) -> list[list[str]]:
+    """Return what a version of vLLM finds wrong with each command line."""
+    vllm = need_real_vllm(version)
     parsed = subprocess.run(
         [str(vllm.python), str(tools_folder() / "vllm" / "parse_arguments.py")],
         input=json.dumps(lines),
@@ -46,10 +48,11 @@ def problems(lines: list[CommandLine]) -> list[list[str]]:
     return json.loads(parsed.stdout.splitlines()[-1])
 
 
-def test_the_version_is_that_of_the_default_release() -> None:
-    deployed = release(RELEASE)
-    assert deployed is not None
-    assert deployed.vllm.image.tag == f"v{real_vllm_data().version}"
+def test_each_version_is_that_of_a_release() -> None:
+    deployed = {name: release(name) for name in names("releases")}
+    tags = {name: found.vllm.image.tag for name, found in deployed.items() if found}
+    assert {name: tag[1:] for name, tag in tags.items() if tag[1:] in real_vllm_data().versions} == RELEASES
+    assert RELEASES[default_release().name] == VERSION
 
 
 def test_every_server_of_every_stack_is_started_as_vllm_takes_it() -> None:
@@ -57,14 +60,15 @@ def test_every_server_of_every_stack_is_started_as_vllm_takes_it() -> None:
     assert problems(lines) == [[]] * len(lines)
 
 
-def test_every_model_is_started_as_vllm_takes_it() -> None:
+@pytest.mark.parametrize("deployed", RELEASES)
+def test_every_model_is_started_as_vllm_takes_it(deployed: str) -> None:
     lines: list[CommandLine] = []
     for name in names("models"):
-        documents = [stack(model(topology, model=name), release=RELEASE) for topology in TOPOLOGIES]
+        documents = [stack(model(topology, model=name), release=deployed) for topology in TOPOLOGIES]
         fitting = [document for document in documents if _fits(document)]
         assert fitting, f"{name} fits none of {', '.join(TOPOLOGIES)}"
         lines += [line for document in fitting for line in servers(render(document))]
-    assert problems(lines) == [[]] * len(lines)
+    assert problems(lines, RELEASES[deployed]) == [[]] * len(lines)
 
 
 def test_a_flag_that_vllm_lacks_and_an_unknown_variable_are_told() -> None:

@@ -13,7 +13,7 @@ from llmd_rehearsal.real_vllm.servers import RealServers
 from real_vllm_for_tests import rendered_servers
 from stack_files import PROJECT
 
-VALUES = {"dtype": "float32", "kv_cache_bytes": "1024"}
+VALUES = {"family": "llama", "dtype": "float32", "kv_cache_bytes": "1024"}
 
 
 def rendered(stack: str) -> Iterator[tuple[list[str], dict[str, str]]]:
@@ -39,7 +39,9 @@ def without_extra_config(word: str) -> str:
 def test_every_argument_that_is_not_listed_is_the_one_that_is_rendered(stack: str) -> None:
     for argv, _ in rendered(stack):
         run, added = servers(argv).argv(argv), len(real_vllm_data().arguments)
-        assert [without_extra_config(word) for word in run[:-added]] == argv
+        assert [without_extra_config(word) for word in run[:-added]] == [
+            word for word in argv if word not in real_vllm_data().left_out
+        ]
         assert run[-added:] == ["--dtype=float32", "--kv-cache-memory-bytes=1024"]
 
 
@@ -66,5 +68,6 @@ def test_the_extra_config_of_a_stack_stays_beside_what_is_added() -> None:
 
 def test_each_difference_has_a_line_with_its_reason() -> None:
     data = real_vllm_data()
-    assert len(lines()) == len(data.arguments) + len(data.environment) + 3
+    of_families = sum(family.block_size is not None for family in data.families.values())
+    assert len(lines()) == len(data.arguments) + of_families + len(data.left_out) + len(data.environment) + 3
     assert all(": " in line for line in lines())

@@ -13,6 +13,7 @@ from llmd_rehearsal.real_vllm import environment as real_vllm
 
 Change = Callable[[pytest.MonkeyPatch], None]
 GIB = 2**30
+VERSION = "0.30.0"
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def test_a_machine_that_can_not_run_it_is_told_before_anything_is_installed(
 ) -> None:
     change(monkeypatch)
     with pytest.raises(KitError, match=reason):
-        real_vllm.ensure(SilentProgress())
+        real_vllm.ensure(VERSION, SilentProgress())
     assert real_vllm.main() == 69
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
@@ -60,5 +61,5 @@ def test_an_installation_that_fails_is_told_in_its_last_words(monkeypatch: pytes
     monkeypatch.setattr(real_vllm, "_obstacle", lambda _: "")
     monkeypatch.setattr(real_vllm.sys, "executable", str(failing))
     with pytest.raises(KitError, match=r"python -m venv .* failed: no room left"):
-        real_vllm.ensure(SilentProgress())
-    assert real_vllm.installed() is None
+        real_vllm.ensure(VERSION, SilentProgress())
+    assert real_vllm.installed(VERSION) is None

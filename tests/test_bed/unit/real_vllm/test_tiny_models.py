@@ -8,6 +8,8 @@ from llmd_oke.catalogue.model_configs import families
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
 from llmd_rehearsal.real_vllm.tiny_models import tiny_model
 
+VERSION = "0.30.0"
+
 
 def known(name: str) -> CatalogueModel:
     model = catalogue.model(name)
@@ -17,18 +19,19 @@ def known(name: str) -> CatalogueModel:
 
 def test_every_family_that_the_kit_understands_has_a_tiny_model_or_a_reason_why_not() -> None:
     data = real_vllm_data()
-    assert set(families()) == {*data.families, *data.refused}
+    for version in data.versions.values():
+        assert set(families()) == {*data.families, *version.refused}
 
 
 def test_a_model_with_windows_has_as_large_a_share_of_windowed_layers() -> None:
-    tiny = tiny_model(known("gpt-oss-120b"))
+    tiny = tiny_model(known("gpt-oss-120b"), VERSION)
     assert tiny.layers_by_window == (1, 1)
     assert tiny.window_tokens == 128
     assert tiny.config()["sliding_window"] == 128
 
 
 def test_the_kv_cache_has_room_for_a_sequence_of_full_length() -> None:
-    tiny = tiny_model(known("qwen3-32b"))
+    tiny = tiny_model(known("qwen3-32b"), VERSION)
     assert tiny.layer_bytes_per_token == 2 * 8 * 32 * 4
     assert tiny.kv_cache_bytes >= 2 * tiny.layer_bytes_per_token * tiny.context_tokens
 
@@ -37,4 +40,4 @@ def test_a_model_without_a_family_is_told_which_there_are() -> None:
     model = known("qwen3-32b")
     of_none = model.model_copy(update={"architecture": model.architecture.model_copy(update={"family": None})})
     with pytest.raises(KitError, match="no tiny model of the family"):
-        tiny_model(of_none)
+        tiny_model(of_none, VERSION)
