@@ -11,12 +11,49 @@ from llmd_base.addresses import HttpEndpoint, PodAddress
 Role = Literal["prefill", "decode", "aggregated"]
 
 _COUNT = "([1-9][0-9]{0,3})"
-_DISAGGREGATED = re.compile(f"{_COUNT}p-tp{_COUNT}-{_COUNT}d-tp{_COUNT}")
-_AGGREGATED = re.compile(f"agg-tp{_COUNT}-{_COUNT}r")
+_PARALLELISM = f"tp{_COUNT}(?:dp{_COUNT})?(ep)?"
+_DISAGGREGATED = re.compile(f"{_COUNT}p-{_PARALLELISM}-{_COUNT}d-{_PARALLELISM}")
+_AGGREGATED = re.compile(f"agg-{_PARALLELISM}-{_COUNT}r")
 
-SHORT_FORMS = "{x}p-tp{p}-{y}d-tp{d} such as 8p-tp1-4d-tp2, or agg-tp{t}-{n}r such as agg-tp1-16r"
+SHORT_FORMS = (
+    "{x}p-tp{p}-{y}d-tp{d} such as 8p-tp1-4d-tp2, or agg-tp{t}-{n}r such as agg-tp1-16r; servers of mixtures of experts"
+    " may have data and expert parallelism, such as tp1dp8ep"
+)
 SHORT_FORM_PATTERN = f"^({_DISAGGREGATED.pattern}|{_AGGREGATED.pattern})$"
 """Short forms of topologies, written and read here alone."""
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """Spread of a model over the GPUs of a server, in vLLM's words.
+
+    Attributes:
+        tensor_parallel_size: GPUs that share each layer of attention.
+        data_parallel_size: ranks of a server, each with that many GPUs, attention weights, KV cache and requests of its
+            own; experts are shared by all ranks.
+        expert_parallel: whether GPUs have whole experts, in place of a part of each.
+    """
+
+    tensor_parallel_size: int
+    data_parallel_size: int = 1
+    expert_parallel: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a server."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of vLLM for such a server."""
+        ranks = [f"--data-parallel-size={self.data_parallel_size}"] if self.data_parallel_size > 1 else []
+        experts = ["--enable-expert-parallel"] if self.expert_parallel else []
+        return [f"--tensor-parallel-size={self.tensor_parallel_size}", *ranks, *experts]
+
+    def __str__(self) -> str:
+        """Return the short form, such as `tp8` or `tp1dp8ep`."""
+        ranks = f"dp{self.data_parallel_size}" if self.data_parallel_size > 1 else ""
+        return f"tp{self.tensor_parallel_size}{ranks}{'ep' if self.expert_parallel else ''}"
 
 
 @dataclass(frozen=True)
@@ -25,7 +62,7 @@ class ReportedServers:
 
     role: Role
     replicas: int
-    tensor_parallel_size: int
+    parallelism: Parallelism
     image: str = "unknown"
     args: Mapping[str, object] = field(default_factory=dict[str, object])
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -33,7 +70,7 @@ class ReportedServers:
     @property
     def gpus(self) -> int:
         """GPUs of all replicas."""
-        return self.replicas * self.tensor_parallel_size
+        return self.replicas * self.parallelism.gpus
 
 
 @dataclass(frozen=True)
@@ -74,34 +111,38 @@ class ReportedTopology:
         return self.of("prefill") is not None and self.of("decode") is not None
 
 
-def disaggregated_short_form(prefill: int, prefill_size: int, decode: int, decode_size: int) -> str:
-    """Return the short form of so many prefill and decode servers of these tensor parallel sizes."""
-    return f"{prefill}p-tp{prefill_size}-{decode}d-tp{decode_size}"
+def disaggregated_short_form(
+    prefill: int, prefill_parallelism: Parallelism, decode: int, decode_parallelism: Parallelism
+) -> str:
+    """Return the short form of so many prefill and decode servers."""
+    return f"{prefill}p-{prefill_parallelism}-{decode}d-{decode_parallelism}"
 
 
-def aggregated_short_form(size: int, replicas: int) -> str:
-    """Return the short form of so many aggregated servers of a tensor parallel size."""
-    return f"agg-tp{size}-{replicas}r"
+def aggregated_short_form(parallelism: Parallelism, replicas: int) -> str:
+    """Return the short form of so many aggregated servers."""
+    return f"agg-{parallelism}-{replicas}r"
 
 
-def parse_short_form(text: str) -> dict[str, dict[str, int]]:
+def parse_short_form(text: str) -> dict[str, dict[str, int | bool]]:
     """Return the long form of a short one.
 
     Raises:
         ValueError: the text is neither form.
     """
     if match := _DISAGGREGATED.fullmatch(text):
-        x, p, y, d = map(int, match.groups())
-        return {"prefill": _servers(x, p), "decode": _servers(y, d)}
+        x, *prefill, y, tensor, data, expert = match.groups()
+        return {"prefill": _servers(x, *prefill), "decode": _servers(y, tensor, data, expert)}
     if match := _AGGREGATED.fullmatch(text):
-        t, n = map(int, match.groups())
-        return {"aggregated": _servers(n, t)}
+        *parallelism, n = match.groups()
+        return {"aggregated": _servers(n, *parallelism)}
     msg = "the text is no topology"
     raise ValueError(msg)
 
 
-def _servers(replicas: int, tensor_parallel_size: int) -> dict[str, int]:
-    return {"replicas": replicas, "tensorParallelSize": tensor_parallel_size}
+def _servers(replicas: str, tensor: str, data: str | None, expert: str | None) -> dict[str, int | bool]:
+    ranks = {"dataParallelSize": int(data)} if data else {}
+    experts = {"expertParallel": True} if expert else {}
+    return {"replicas": int(replicas), "tensorParallelSize": int(tensor), **ranks, **experts}
 
 
 EndpointRole = Literal["router"] | Role
@@ -127,11 +168,13 @@ class MetricsEndpoint:
 class Counter:
     """A counter under the names it has had in different versions; the first that a program shows counts.
 
-    Series are added up. With `labels` only those count whose labels have one of the given values.
+    Series are added up; of a `share`, which each data parallel rank of a server has for itself, the largest counts.
+    With `labels` only those count whose labels have one of the given values.
     """
 
     names: tuple[str, ...]
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    share: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,11 +198,12 @@ class Reading:
         name = next((name for name in counter.names if name in self.series), None)
         if name is None:
             return None
-        return sum(
+        values = (
             sample.value
             for sample in self.series[name]
-            if all(sample.labels.get(label) in values for label, values in counter.labels.items())
+            if all(sample.labels.get(label) in accepted for label, accepted in counter.labels.items())
         )
+        return max(values, default=0.0) if counter.share else sum(values)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from llmd_base.row import Basis
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PlainSerializer
 
 from llmd_bench import report_format as v02
-from llmd_bench.deployment import ReportedServers, Role
+from llmd_bench.deployment import Parallelism, ReportedServers, Role
 from llmd_bench.performance import Performance, Statistics, single
 from llmd_bench.smoke import SmokePlan, SmokeResult
 from llmd_bench.summaries import SummarySection
@@ -250,13 +250,19 @@ def _engine(model: str, accelerator: str, servers: ReportedServers) -> v02.Compo
         model=v02.ModelName(name=model),
         accelerator=v02.Accelerator(
             model=accelerator,
-            count=servers.tensor_parallel_size,
-            parallelism=v02.Parallelism(tp=servers.tensor_parallel_size),
+            count=servers.parallelism.gpus,
+            parallelism=_parallelism(servers.parallelism),
         ),
     )
     identity = {**standardized.model_dump(mode="json"), **native.model_dump(mode="json")}
     metadata = v02.ComponentMetadata(label=f"{_ENGINE}-{servers.role}", cfg_id=_hash(identity))
     return v02.Component(metadata=metadata, standardized=standardized, native=native)
+
+
+def _parallelism(spread: Parallelism) -> v02.Parallelism:
+    ranks = spread.data_parallel_size
+    experts = spread.gpus if spread.expert_parallel else 1
+    return v02.Parallelism(tp=spread.tensor_parallel_size, dp=ranks, dp_local=ranks, ep=experts)
 
 
 def _load(plan: SmokePlan, load: LoadSummary) -> v02.LoadSection:

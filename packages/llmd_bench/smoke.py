@@ -355,7 +355,7 @@ def _evidence(plan: SmokePlan) -> EvidenceSettings | None:
     if plan.evidence is None or not plan.topology.disaggregated:
         return None
     decode = plan.topology.of("decode")
-    return replace(plan.evidence, decode_tensor_parallel_size=decode.tensor_parallel_size if decode else 1)
+    return replace(plan.evidence, decode_tensor_parallel_size=decode.parallelism.tensor_parallel_size if decode else 1)
 
 
 def server_stability(plan: SmokePlan, snapshots: tuple[Snapshot, Snapshot]) -> Stability | None:

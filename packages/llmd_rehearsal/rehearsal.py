@@ -363,7 +363,17 @@ def _run_engine(prepared: Prepared, operation: str, options: Sequence[str], prog
     result_file.unlink(missing_ok=True)
     project = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file)]
     modules = [word for module in program_modules(prepared.plan) for word in ("--load", module)]
-    argv = [sys.executable, "-m", "llmd_rehearsal.engine", *project, operation, *options, *modules]
+    argv = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        "llmd_rehearsal.engine",
+        *project,
+        operation,
+        *options,
+        *modules,
+    ]
     environment = {**copy.variables(), **_engine_environment(prepared)}
     log = prepared.cluster.folder.log_file("engine")
     with (
@@ -382,7 +392,8 @@ def _run_engine(prepared: Prepared, operation: str, options: Sequence[str], prog
             progress.step("the rehearsal stays up as it is; the next run goes on from there")
             raise
     if not result_file.exists():
-        raise KitError(f"The engine ended without a result: {end_of_log(log, lines=1).strip()}", f"Its log is {log}.")
+        ended = f"The engine ended with exit code {process.returncode} and without a result"
+        raise KitError(f"{ended}: {end_of_log(log, lines=1).strip()}", f"Its log is {log}.")
     result: dict[str, Any] = json.loads(result_file.read_text())
     if "error" in result:
         over = "Change what it complains of and rehearse again, or start over: scripts/rehearse down --stack "

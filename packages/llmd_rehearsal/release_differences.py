@@ -70,7 +70,7 @@ def _objects(plan: Plan, model: ModelPlan) -> dict[str, dict[str, str]]:
     if decode := unit.role("decode"):
         args = unit_args(plan, model, "model-server")
         args["inference_pool"] = unit.name
-        spec = server_spec(args, "decode", decode.tensor_parallel_size)
+        spec = server_spec(args, "decode", decode.parallelism)
         objects[f"Container routing-proxy of {unit.name}-decode"] = _fields(routing_sidecar(spec, args))
     return objects
 

@@ -146,6 +146,6 @@ def _tokens_per_s(plan: Plan, model: ModelPlan) -> float:
     workload, users = model.workload, plan.smoke.concurrency
     first, last = roles[0], roles[-1]
     batch = max(1, round(users / (last.replicas * len(model.units))))
-    prefill_s = latency.prefill_s(workload.input_tokens, 0, first.tensor_parallel_size)
-    step_s = latency.decode_step_s(batch, workload.input_tokens + workload.output_tokens / 2, last.tensor_parallel_size)
+    prefill_s = latency.prefill_s(workload.input_tokens, 0, first.parallelism)
+    step_s = latency.decode_step_s(batch, workload.input_tokens + workload.output_tokens / 2, last.parallelism)
     return users * workload.output_tokens / (prefill_s + workload.output_tokens * step_s)

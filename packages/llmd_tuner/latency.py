@@ -9,6 +9,8 @@ microseconds, because the simulated vLLM asks at every step.
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from llmd_bench.deployment import Parallelism
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -103,17 +105,17 @@ class LatencyModel:
     hardware: GpuLimits
     factors: Factors
 
-    def prefill_s(self, tokens: int, context_tokens: int = 0, tensor_parallel_size: int = 1) -> float:
+    def prefill_s(self, tokens: int, context_tokens: int = 0, parallelism: Parallelism | int = 1) -> float:
         """Return the GPU time of a prompt chunk of `tokens` behind `context_tokens` that are computed already, in
         seconds.
         """
-        return self.server(tensor_parallel_size).prefill_s(tokens, context_tokens)
+        return self.server(parallelism).prefill_s(tokens, context_tokens)
 
-    def decode_step_s(self, batch: int, context_tokens: float, tensor_parallel_size: int = 1) -> float:
-        """Return the time of a step, one token for each of `batch` sequences with a mean context of `context_tokens`,
-        in seconds.
+    def decode_step_s(self, batch: int, context_tokens: float, parallelism: Parallelism | int = 1) -> float:
+        """Return the time of a step, one token for each of a rank's `batch` sequences with a mean context of
+        `context_tokens`, in seconds.
         """
-        return self.server(tensor_parallel_size).decode_step_s(batch, context_tokens)
+        return self.server(parallelism).decode_step_s(batch, context_tokens)
 
     def key_value_transfer_s(self, tokens: int, rails: int, block_size: int) -> float:
         """Return the time to hand over the KV cache of `tokens` from prefill to decode through `rails` ports, in
@@ -150,22 +152,33 @@ class LatencyModel:
         left_out = (-(-tokens // block_size) - windowed) * sizes.window_layers * per_layer
         return -(-tokens // block_size) * sizes.key_value_regions - left_out
 
-    def server(self, tensor_parallel_size: int) -> "ServerLatency":
-        """Return the latency of a server of that tensor parallel size."""
-        return _server(self, tensor_parallel_size)
+    def server(self, parallelism: Parallelism | int) -> "ServerLatency":
+        """Return the latency of a server that is spread over its GPUs so; a number is a tensor parallel size alone."""
+        return _server(self, Parallelism(parallelism) if isinstance(parallelism, int) else parallelism)
 
 
 @dataclass(frozen=True)
 class ServerLatency:
-    """Latency of one server; constants of its size are computed once."""
+    """Latency of one server, or of each of its data parallel ranks, which all have as much to do; constants of its size
+    are computed once.
+
+    Ranks hand the activations of all their tokens to all others before experts, and get back what these made of them
+    (vLLM's default `allgather_reducescatter`), with the efficiency of all-reduce; experts are chosen equally often.
+    Both are bounds: nobody has measured them on MI300X.
+    """
 
     model: LatencyModel
-    tensor_parallel_size: int
+    parallelism: Parallelism
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """GPUs of a rank."""
+        return self.parallelism.tensor_parallel_size
 
     def prefill_s(self, tokens: int, context_tokens: int = 0) -> float:
         """Return the GPU time of a prompt chunk, in seconds.
 
-        t = F / (tp x efficiency x peak) + all-reduce, where
+        t = F / (tp x efficiency x peak) + all-reduce + exchange between ranks, where
         F = 2 n parameters + 4 heads head_dim (L_full (n context + n^2 / 2) + L_window min(window, context + n) n).
         """
         sizes = self.model.sizes
@@ -178,14 +191,14 @@ class ServerLatency:
         """Return the time of a step, one token for each of `batch` sequences with a mean context of `context_tokens`,
         in seconds.
 
-        t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch, where
-        bytes = (dense + experts (1 - (1 - k/E)^batch) + batch (copies KV + 2 state)) / tp and
+        t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch + exchange between ranks, where
+        bytes = (dense + experts (1 - (1 - k/E)^(dp batch)) / dp + batch (copies KV + 2 state)) / tp and
         flops = 2 batch parameters / tp.
         """
         sizes = self.model.sizes
         start_s, dense_s, experts_s, sequence_s, key_value_s = self._step_terms
         missed = 1.0 - sizes.active_experts / sizes.experts if sizes.experts else 1.0
-        weights_s = dense_s + experts_s * (1.0 - missed**batch)
+        weights_s = dense_s + experts_s * (1.0 - missed ** (batch * self.parallelism.data_parallel_size))
         full = sizes.full_layers * context_tokens
         window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
         return start_s + weights_s + batch * (sequence_s + (full + window) * key_value_s)
@@ -195,7 +208,7 @@ class ServerLatency:
         """Seconds of each prompt token, and of its attention to each other token in each layer."""
         sizes, factors = self.model.sizes, self.model.factors
         flops = self.tensor_parallel_size * factors.prefill_compute_efficiency * self.model.hardware.flops
-        token_s = 2 * sizes.prefill_parameters / flops + self._all_reduce_token_s
+        token_s = 2 * sizes.prefill_parameters / flops + self._all_reduce_token_s + self._exchange_token_s
         return token_s, 4 * sizes.attention_heads * sizes.head_dim / flops
 
     @cached_property
@@ -214,6 +227,17 @@ class ServerLatency:
         return sent * (shares[-1] if shares else 1.0) / rate
 
     @cached_property
+    def _exchange_token_s(self) -> float:
+        """Seconds for each token of a rank to be with all others in each layer, and back, in BF16."""
+        sizes, hardware, spread = self.model.sizes, self.model.hardware, self.parallelism
+        others = spread.data_parallel_size - 1
+        if not others or not sizes.experts:
+            return 0.0
+        links = 1 if hardware.switched else spread.gpus - 1
+        rate = hardware.link_bytes_per_s * links * self.model.factors.all_reduce_efficiency
+        return 2 * sizes.layers * others * sizes.hidden_size * 2 / rate
+
+    @cached_property
     def _step_terms(self) -> tuple[float, float, float, float, float]:
         """Seconds of a step before any work, of reading dense weights and those of all experts, of each sequence, and
         of the KV cache of one token of context in one layer that has one.
@@ -226,14 +250,16 @@ class ServerLatency:
         compute = 2 * sizes.decode_parameters / hardware.flops / self.tensor_parallel_size
         state_s = 2 * sizes.state_bytes * byte_s
         sequence_s = factors.decode_sequence_s + factors.decode_flops_factor * compute + state_s
+        sequence_s += self._exchange_token_s
         copies = sizes.key_value_copies(self.tensor_parallel_size)
         cached = copies * sizes.key_value_bytes_per_token / max(1, sizes.layers - sizes.linear_layers)
-        return start_s, sizes.dense_bytes * byte_s, sizes.expert_bytes * byte_s, sequence_s, cached * byte_s
+        experts_s = sizes.expert_bytes * byte_s / self.parallelism.data_parallel_size
+        return start_s, sizes.dense_bytes * byte_s, experts_s, sequence_s, cached * byte_s
 
 
 @lru_cache(maxsize=256)
-def _server(model: LatencyModel, tensor_parallel_size: int) -> ServerLatency:
-    return ServerLatency(model, tensor_parallel_size)
+def _server(model: LatencyModel, parallelism: Parallelism) -> ServerLatency:
+    return ServerLatency(model, parallelism)
 
 
 _IDEAL = Factors(
@@ -249,9 +275,9 @@ _IDEAL = Factors(
 )
 
 
-def least_step_s(model: LatencyModel, batch: int, context_tokens: float, tensor_parallel_size: int) -> float:
+def least_step_s(model: LatencyModel, batch: int, context_tokens: float, parallelism: Parallelism | int) -> float:
     """Return the time of a decode step that only reads weights and KV cache at the memory's bandwidth, in seconds."""
-    return ideal(model).server(tensor_parallel_size).decode_step_s(batch, context_tokens)
+    return ideal(model).server(parallelism).decode_step_s(batch, context_tokens)
 
 
 def ideal(model: LatencyModel) -> LatencyModel:

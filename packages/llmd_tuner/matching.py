@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llmd_base.errors import KitError
 from llmd_base.row import Row
-from llmd_bench.deployment import disaggregated_short_form
+from llmd_bench.deployment import Parallelism, disaggregated_short_form
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,10 @@ class Match:
     def topology(self) -> str:
         """Topology in short form."""
         return disaggregated_short_form(
-            self.prefill_instances, self.prefill_gpus_each, self.decode_replicas, self.decode.gpus
+            self.prefill_instances,
+            Parallelism(self.prefill_gpus_each),
+            self.decode_replicas,
+            Parallelism(self.decode.gpus),
         )
 
     @property

@@ -232,7 +232,7 @@ def _latencies(claim: PublishedClaim, evaluation: ClaimedLatency) -> Iterator[Cl
     rates = [(rate, rate, "requests/s") for rate in evaluation.requests_per_s]
     if evaluation.prefill_shares:
         unit = load.deployment(evaluation.of.topology)
-        prefill_s = load.latency.server(unit.limits["prefill"].tensor_parallel_size).prefill_s(load.input_tokens)
+        prefill_s = load.latency.server(unit.limits["prefill"].parallelism).prefill_s(load.input_tokens)
         most = unit.topology.servers()["prefill"].replicas / prefill_s
         rates += [(share, share * most, "of prefill capacity") for share in evaluation.prefill_shares]
     for at, rate, unit_name in rates:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Literal
 
 from llmd_base.row import Row
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.latency_figures import bound_figures
 from llmd_oke.catalogue.models import key_value_tokens
@@ -229,7 +230,7 @@ def _limits(name: str, gpu: str) -> RowLimits:
     if model is None or node is None:
         return RowLimits()
     room = {
-        size: key_value_tokens(model, node, size, DEFAULT_ENGINE.gpu_memory_utilization)
+        size: key_value_tokens(model, node, Parallelism(size), DEFAULT_ENGINE.gpu_memory_utilization)
         for size in sizes_of(model, node)
     }
     return RowLimits(latency_model_of(bound_figures(model, node.gpu), model, node), room)

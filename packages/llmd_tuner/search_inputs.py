@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 
 from llmd_base.errors import KitError
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue import CatalogueModel, NodeHardware, Shape, gpu_names, model_names, node_of_gpu, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
@@ -161,8 +162,9 @@ def checked_figures(figures: LatencyFigures, model: CatalogueModel, node: NodeHa
 def sizes_of(model: CatalogueModel, node: NodeHardware) -> tuple[int, ...]:
     """Return the tensor parallel sizes, powers of two, that heads and blocks of weights allow within a node."""
     powers = (1 << power for power in range(node.gpus.bit_length()))
+    sizes = (size for size in powers if size <= node.gpus and heads_allow(model, size))
     return tuple(
-        size for size in powers if size <= node.gpus and heads_allow(model, size) and blocks_allow(model, size)
+        size for size in sizes if blocks_allow(model, Parallelism(size, expert_parallel=model.expert_parallel))
     )
 
 
@@ -184,7 +186,7 @@ def question_of(
     `started` is what its servers are started with, `profile` how its routers choose among them.
     """
     sizes = sizes_of(model, node)
-    room = {size: key_value_tokens(model, node, size, gpu_memory_utilization) for size in sizes}
+    room = {size: key_value_tokens(model, node, Parallelism(size), gpu_memory_utilization) for size in sizes}
     return SearchInputs(
         model=latency_model_of(figures, model, node, started.handing_over),
         workload=workload,

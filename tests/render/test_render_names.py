@@ -59,7 +59,8 @@ class Names:
         labels: dict[str, dict[str, str]] = {}
         for (_, name), resource in by_urn(rendered).items():
             if keys := re.findall(r'metadata\.labels\["(.+?)"\]', " ".join(resource.replace_on_changes)):
-                labels[name] = {key: resource.inputs["metadata"]["labels"][key] for key in keys}
+                own = resource.inputs["metadata"]["labels"]
+                labels[name] = {key: own[key] for key in keys if key in own}
         return cls(frozenset(by_urn(rendered)), labels)
 
     @classmethod

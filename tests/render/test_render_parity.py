@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.serving import units
 from llmd_oke.serving.args import UnitArgs
@@ -93,7 +94,7 @@ def ours(overlay: Mapping[str, Any], role: str) -> Items:
         "priority_class_prefix": "llm-d",
         "inference_pool": "unit",
     }
-    spec = units.server_spec(args, role, overlay["sizes"][role])
+    spec = units.server_spec(args, role, Parallelism(overlay["sizes"][role]))
     template = units.pod_template("unit", args, spec)
     pod = template["spec"]
     volumes = {entry["name"]: volume(entry) for entry in pod["volumes"]}

@@ -1,8 +1,9 @@
 """Models that the kit knows: their architecture, the memory that they take, and how vLLM is started for them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Annotated
 
+from llmd_bench.deployment import Parallelism
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from llmd_oke.catalogue import entries
@@ -177,7 +178,7 @@ class CatalogueModel(ComputedModel):
 
     `revision` is the commit of the repository that servers and pre-warming read, the head of `main` if left out; `apis`
     are those that it is used by, the main one first; `startup_budget_s` in seconds, from the start of the container to
-    readiness.
+    readiness. `expert_parallel` says that GPUs of a server have whole experts, unless a stack file says otherwise.
     """
 
     name: str
@@ -185,6 +186,7 @@ class CatalogueModel(ComputedModel):
     apis: Annotated[tuple[Api, ...], Field(min_length=1)]
     activation_gib_per_gpu: NonNegativeFloat
     startup_budget_s: PositiveInt
+    expert_parallel: bool = False
     arguments: tuple[str, ...]
     environment: dict[EnvironmentName, str]
     recipe: PublishedRecipe | None = None
@@ -230,28 +232,37 @@ def model_of_repository(repository: str) -> CatalogueModel | None:
 BYTES_PER_GIB = 2**30
 
 
-def key_value_gib(model: CatalogueModel, node: NodeHardware, tensor_parallel_size: int, utilization: float) -> float:
+def weights_gib(model: CatalogueModel, parallelism: Parallelism) -> float:
+    """Weights over all GPUs of a server, in GiB: each rank has its own of all that is no expert."""
+    further_ranks = parallelism.data_parallel_size - 1
+    return model.weights.gib + further_ranks * model.work.dense_weight_gb * 1e9 / BYTES_PER_GIB
+
+
+def key_value_gib(model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float) -> float:
     """Room for the KV cache over all GPUs of a server, in GiB; negative where not even the weights fit.
 
     KV cache = share of the GPUs' memory that vLLM may take, less weights, less activations; `utilization` is
     vLLM's `--gpu-memory-utilization`.
     """
-    gpu_gib = node.gpu.memory_gib * tensor_parallel_size
-    return utilization * gpu_gib - model.weights.gib - model.activation_gib_per_gpu * tensor_parallel_size
+    gpu_gib = node.gpu.memory_gib * parallelism.gpus
+    activation_gib = model.activation_gib_per_gpu * parallelism.gpus
+    return utilization * gpu_gib - weights_gib(model, parallelism) - activation_gib
 
 
-def key_value_tokens(model: CatalogueModel, node: NodeHardware, tensor_parallel_size: int, utilization: float) -> int:
-    """Tokens whose KV cache fits one server beside weights and activations; a bound, as vLLM's profiling run decides.
+def key_value_tokens(model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float) -> int:
+    """Tokens whose KV cache fits one server beside weights and activations, over all of its ranks; a bound, as vLLM's
+    profiling run decides.
 
-    A KV head that is on several GPUs (more GPUs than KV heads, or latent attention) is stored on each of them.
+    A KV head that is on several GPUs of a rank (more GPUs than KV heads, or latent attention) is stored on each of
+    them.
     """
-    bytes_per_token = model.kv_cache.bytes_per_token * key_value_copies(model, tensor_parallel_size)
-    room_gib = key_value_gib(model, node, tensor_parallel_size, utilization)
-    return max(0, int(room_gib * BYTES_PER_GIB / bytes_per_token))
+    bytes_per_token = model.kv_cache.bytes_per_token * key_value_copies(model, parallelism.tensor_parallel_size)
+    rank_gib = key_value_gib(model, node, parallelism, utilization) / parallelism.data_parallel_size
+    return max(0, int(rank_gib * BYTES_PER_GIB / bytes_per_token)) * parallelism.data_parallel_size
 
 
 def key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:
-    """Count the GPUs of a server that hold the same part of the KV cache."""
+    """Count the GPUs of a rank that hold the same part of its KV cache."""
     if model.architecture.latent_attention is not None:
         return tensor_parallel_size
     return max(1, tensor_parallel_size // model.architecture.key_value_heads)
@@ -266,30 +277,24 @@ def heads_allow(model: CatalogueModel, tensor_parallel_size: int) -> bool:
     return sizes.attention_heads % gpus == 0 and (shared or sizes.latent_attention is not None)
 
 
-_EXPERT_PARALLEL = frozenset({"--enable-expert-parallel", "-ep"})
-
-
-def shared_size(model: CatalogueModel, arguments: Iterable[str] = ()) -> int | None:
-    """The inner size of what a server's GPUs share: an expert's, or a dense layer's. None where the model's or further
-    arguments of vLLM keep experts whole.
-    """
+def shared_size(model: CatalogueModel, parallelism: Parallelism) -> int | None:
+    """The inner size of what a server's GPUs share: an expert's, or a dense layer's. None where experts are whole."""
     experts = model.architecture.experts
     if experts is None:
         return model.architecture.intermediate_size
-    whole = any(item.replace("_", "-") in _EXPERT_PARALLEL for item in (*model.arguments, *arguments))
-    return None if whole else experts.intermediate_size
+    return None if parallelism.expert_parallel else experts.intermediate_size
 
 
-def blocks_allow(model: CatalogueModel, tensor_parallel_size: int, arguments: Iterable[str] = ()) -> bool:
+def blocks_allow(model: CatalogueModel, parallelism: Parallelism) -> bool:
     """Tell whether each GPU has whole blocks of weights that are scaled by blocks: vLLM starts with nothing else."""
-    inner, block = shared_size(model, arguments), model.weights.block_size
-    return block is None or inner is None or inner % (tensor_parallel_size * block) == 0
+    inner, block = shared_size(model, parallelism), model.weights.block_size
+    return block is None or inner is None or inner % (parallelism.gpus * block) == 0
 
 
 def state_tokens(model: CatalogueModel, tensor_parallel_size: int) -> int:
     """Tokens whose KV cache takes as much room as the state of a sequence in layers of linear attention, rounded up.
 
-    The state is split over all GPUs of a server, its KV cache as `key_value_copies` says.
+    The state is split over all GPUs of a rank, its KV cache as `key_value_copies` says.
     """
     linear = model.architecture.linear_attention
     if linear is None:

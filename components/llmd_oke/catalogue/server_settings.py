@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
+from llmd_bench.deployment import Parallelism
+
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import KvCacheSettings, Release
 from llmd_oke.config.engine import Engine, Role, SettingValue, engine_settings
@@ -30,7 +32,7 @@ class ServerSettings:
 
     Attributes:
         role: what the servers do.
-        tensor_parallel_size: GPUs of each server.
+        parallelism: spread of each server over its GPUs.
         virtual_functions: devices of the RDMA network that each server has.
         kv_cache: connector, attention backend and block size.
         kv_role: the role of a server in the kit's KV connector; None for servers that hand no KV cache over.
@@ -45,7 +47,7 @@ class ServerSettings:
     """
 
     role: Role
-    tensor_parallel_size: int
+    parallelism: Parallelism
     virtual_functions: int
     kv_cache: KvCacheSettings
     kv_role: str | None
@@ -79,8 +81,8 @@ class ServerSettings:
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences that a server runs at a time."""
-        return int(self.table["max_num_seqs"])
+        """Sequences that a server runs at a time, over all of its ranks."""
+        return int(self.table["max_num_seqs"]) * self.parallelism.data_parallel_size
 
     @property
     def gpu_memory_utilization(self) -> float:
@@ -95,7 +97,7 @@ class ServerSettings:
 
 
 def server_settings(
-    release: Release, model: CatalogueModel, engine: Engine, role: Role, tensor_parallel_size: int, *, rdma: bool
+    release: Release, model: CatalogueModel, engine: Engine, role: Role, parallelism: Parallelism, *, rdma: bool
 ) -> ServerSettings:
     """Decide each setting of the servers of one role: as `engine` asks of it, else of all roles, else as model or
     release have it.
@@ -109,12 +111,12 @@ def server_settings(
     connectors = vllm.kv_connector
     return ServerSettings(
         role=role,
-        tensor_parallel_size=tensor_parallel_size,
-        virtual_functions=virtual_functions(role, tensor_parallel_size, rdma=rdma),
+        parallelism=parallelism,
+        virtual_functions=virtual_functions(role, parallelism.gpus, rdma=rdma),
         kv_cache=kv_cache,
         kv_role=connectors.roles[role] if hands_over else None,
         hybrid_argument=connectors.hybrid_argument(model, arguments) if hands_over else None,
-        quick_reduce=_quick_reduce(release, model, engine, tensor_parallel_size),
+        quick_reduce=_quick_reduce(release, model, engine, parallelism.tensor_parallel_size),
         offload_gib=math.ceil((connectors.offload_gib(arguments) or 0.0) * connectors.offload_factor),
         table={"max_model_len": model.max_model_len, **engine.settings(), "block_size": kv_cache.block_size},
         feature_arguments=model.feature_arguments(engine.features),
@@ -123,9 +125,9 @@ def server_settings(
     )
 
 
-def virtual_functions(role: Role, tensor_parallel_size: int, *, rdma: bool) -> int:
+def virtual_functions(role: Role, gpus: int, *, rdma: bool) -> int:
     """Count the virtual functions of one server: one for each GPU where KV cache is handed over by RDMA, else none."""
-    return tensor_parallel_size if rdma and role in HANDING_OVER else 0
+    return gpus if rdma and role in HANDING_OVER else 0
 
 
 def reduced(quantization: QuickReduceFormat | None, most_gpus: int) -> QuickReduceFormat | None:

@@ -170,7 +170,8 @@ def _cents(usd: float | None) -> float | None:
 
 
 def _model(model: ModelPlan) -> dict[str, Any]:
-    role_keys = "role replicas tensor_parallel_size key_value_tokens max_surge max_unavailable"
+    spread_keys = "tensor_parallel_size data_parallel_size expert_parallel"
+    role_keys = f"role replicas {spread_keys} key_value_tokens max_surge max_unavailable"
     return document(
         "name model topology copies gpus router updates max_model_len roles",
         model,
@@ -179,7 +180,7 @@ def _model(model: ModelPlan) -> dict[str, Any]:
         copies=len(model.units),
         router=model.router.mode,
         updates={"way": model.update_way, "note": model.update_note},
-        roles=[document(role_keys, role, role.memory, role.rollout) for role in model.units[0].roles],
+        roles=[document(role_keys, role, role.parallelism, role.memory, role.rollout) for role in model.units[0].roles],
     )
 
 

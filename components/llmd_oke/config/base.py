@@ -41,6 +41,11 @@ def is_zero(value: object) -> bool:
     return value == 0
 
 
+def is_one(value: object) -> bool:
+    """Tell whether a number has its default of 1. It then leaves no trace in `Plan.config_hash`."""
+    return value == 1
+
+
 def is_none(value: object) -> bool:
     """Tell whether a choice has its default `none`. It then leaves no trace in `Plan.config_hash`."""
     return value == "none"

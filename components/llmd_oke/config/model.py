@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal, Self, get_args
 
-from llmd_bench.deployment import aggregated_short_form, disaggregated_short_form, parse_short_form
+from llmd_bench.deployment import Parallelism, aggregated_short_form, disaggregated_short_form, parse_short_form
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
-from llmd_oke.config.base import ConfigPart, DnsLabel, is_absent, is_zero
+from llmd_oke.config.base import ConfigPart, DnsLabel, is_absent, is_one, is_zero
 from llmd_oke.config.engine import ROLES, Engine, Role
 from llmd_oke.config.gateway import Route
 
@@ -20,13 +20,30 @@ class Servers(ConfigPart):
     """Number of servers."""
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)]
-    """GPUs of each server. A server never spans nodes, so that a node's GPUs are the limit."""
+    """GPUs that share each layer of a server. A server never spans nodes, so that a node's GPUs are the limit."""
+
+    data_parallel_size: Annotated[int, Field(ge=1, le=64, exclude_if=is_one)] = 1
+    """Ranks of each server, with `tensorParallelSize` GPUs, attention weights, KV cache and requests of their own;
+    experts are shared by all ranks. Above 1 for mixtures of experts only."""
+
+    expert_parallel: Annotated[bool | None, Field(exclude_if=is_absent)] = None
+    """Whether GPUs have whole experts, in place of a part of each; as the model's recipe has it if left out."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one server."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    def parallelism(self, *, expert_parallel: bool) -> Parallelism:
+        """Return how a server is spread over its GPUs; `expert_parallel` is what the model has if nothing is said."""
+        experts = expert_parallel if self.expert_parallel is None else self.expert_parallel
+        return Parallelism(self.tensor_parallel_size, self.data_parallel_size, experts)
 
 
 class Topology(ConfigPart):
     """Either prefill and decode servers, or aggregated servers, of one unit.
 
-    The short form is one string: `8p-tp1-4d-tp2` or `agg-tp1-16r`.
+    The short form is one string: `8p-tp1-4d-tp2` or `agg-tp1-16r`; with data and expert parallelism `agg-tp1dp8ep-2r`.
     """
 
     prefill: Servers | None = None
@@ -70,20 +87,26 @@ class Topology(ConfigPart):
         return self.prefill is not None and self.decode is not None
 
     @property
+    def data_parallel(self) -> bool:
+        """True if a server has more than one rank."""
+        return any(servers.data_parallel_size > 1 for servers in self.servers().values())
+
+    @property
     def gpus(self) -> int:
         """GPUs of one unit."""
-        return sum(servers.replicas * servers.tensor_parallel_size for servers in self.servers().values())
+        return sum(servers.replicas * servers.gpus for servers in self.servers().values())
 
     def __str__(self) -> str:
         """The short form where there is one (`8p-tp1-4d-tp2`), otherwise the roles one by one."""
-        if self.prefill and self.decode and not self.aggregated:
-            prefill, decode = self.prefill, self.decode
-            return disaggregated_short_form(
-                prefill.replicas, prefill.tensor_parallel_size, decode.replicas, decode.tensor_parallel_size
-            )
-        if self.aggregated and not self.prefill and not self.decode:
-            return aggregated_short_form(self.aggregated.tensor_parallel_size, self.aggregated.replicas)
-        return ", ".join(f"{role} {s.replicas} x tp{s.tensor_parallel_size}" for role, s in self.servers().items())
+        servers = self.servers()
+        each = {role: part.parallelism(expert_parallel=False) for role, part in servers.items()}
+        if all(part.expert_parallel is not False for part in servers.values()):
+            if servers.keys() == {"prefill", "decode"}:
+                prefill, decode = servers["prefill"], servers["decode"]
+                return disaggregated_short_form(prefill.replicas, each["prefill"], decode.replicas, each["decode"])
+            if servers.keys() == {"aggregated"}:
+                return aggregated_short_form(each["aggregated"], servers["aggregated"].replicas)
+        return ", ".join(f"{role} {part.replicas} x {each[role]}" for role, part in servers.items())
 
 
 MAX_COPIES = 64

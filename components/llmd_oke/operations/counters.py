@@ -41,7 +41,7 @@ ASKED = "asked"
 
 RUNNING = Counter(("vllm:num_requests_running",))
 WAITING = Counter(("vllm:num_requests_waiting",))
-KV_CACHE_USAGE = Counter(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))
+KV_CACHE_USAGE = Counter(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), share=True)
 
 Key = tuple[EndpointRole, str]
 

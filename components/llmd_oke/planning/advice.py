@@ -226,7 +226,7 @@ def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
     free = sum(node.free_gpus for node in at_first)
     unit = model.units[0]
     servers = [
-        PlacedServer(unit.name, role.role, index, role.tensor_parallel_size, role.virtual_functions)
+        PlacedServer(unit.name, role.role, index, role.parallelism.gpus, role.virtual_functions)
         for role in unit.roles
         for index in range(role.most_replicas)
     ]
@@ -258,10 +258,17 @@ def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     """Tell of faults of the release's own vLLM; an image of no release may have others."""
     if (facts := vllm_facts(plan.config)) is not None:
         connected = model.settings.kv_cache.kv_connector
-        yield from fault_advice(facts, model.model, model.engine, path, kv_connector=connected)
+        given = [word for role in model.units[0].roles for word in role.parallelism.arguments]
+        yield from fault_advice(facts, model.model, model.engine, path, given, kv_connector=connected)
 
 
 def _model(model: ModelPlan, shape: Shape, path: str) -> Iterator[Advice]:
+    if model.topology.data_parallel and model.routed:
+        yield Advice(
+            f"{path}.topology",
+            "endpoint pickers read the counters of a server's first rank alone (llm-d-router v0.10.0, getLatestMetric);"
+            " vLLM spreads requests over its ranks itself",
+        )
     if model.topology.disaggregated:
         yield from _disaggregation(model, path)
     else:
@@ -269,7 +276,7 @@ def _model(model: ModelPlan, shape: Shape, path: str) -> Iterator[Advice]:
     yield from _capacity(model, path)
     for role in model.units[0].roles:
         if role.replicas == 1 and role.rollout.max_unavailable and len(model.units) == 1:
-            spare = f"{_count(role.tensor_parallel_size, 'GPU')} for a second one"
+            spare = f"{_count(role.parallelism.gpus, 'GPU')} for a second one"
             yield Advice(
                 f"{path}.topology",
                 f"the only {role.role} server is gone while it is updated, because {spare} may not be spare",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from llmd_base.row import Basis
+from llmd_bench.deployment import Parallelism
 
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
@@ -41,7 +42,7 @@ def deployed_conditions(release: Release, model: CatalogueModel, engine: Engine)
     """Return the conditions of servers with these settings, whatever their topology is."""
 
     def of_role(role: Role) -> Conditions:
-        return _conditions(release, [server_settings(release, model, engine, role, 2, rdma=False)])
+        return _conditions(release, [server_settings(release, model, engine, role, Parallelism(2), rdma=False)])
 
     return DeployedConditions(handing_over=of_role("decode"), aggregated=of_role("aggregated"))
 

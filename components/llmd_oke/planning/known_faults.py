@@ -31,17 +31,17 @@ class KnownFault(Entry):
     accepted: str | None = None
 
     def met(
-        self, release: Release, model: CatalogueModel, engine: Engine, *, kv_connector: bool
+        self, release: Release, model: CatalogueModel, engine: Engine, given: Sequence[str], *, kv_connector: bool
     ) -> tuple[str, str] | None:
         """Return the key of a model in a stack file by which its servers meet the fault, and the value there; None
-        where they don't.
+        where they don't. `given` are vLLM's arguments that follow from the topology.
         """
         if (self.releases and release.name not in self.releases) or (self.kv_connector and not kv_connector):
             return None
         if self.families and model.architecture.family not in self.families:
             return None
         catalogued = [*model.arguments, *model.feature_arguments(engine.features)]
-        words, variables = [*catalogued, *engine.extra_args], {**model.environment, **engine.env}
+        words, variables = [*given, *catalogued, *engine.extra_args], {**model.environment, **engine.env}
         for flag, part in self.arguments.items():
             if (value := _value(words, flag)) is None or (part or "") not in value:
                 return None
@@ -83,20 +83,34 @@ def known_faults() -> tuple[KnownFault, ...]:
 
 
 def fault_problems(
-    release: Release, model: CatalogueModel, engine: Engine, path: str, *, kv_connector: bool
+    release: Release,
+    model: CatalogueModel,
+    engine: Engine,
+    path: str,
+    given: Sequence[str],
+    *,
+    kv_connector: bool,
 ) -> Iterator[Problem]:
-    """Find settings of a model that are refused for a fault of the release's vLLM; `path` is the model's."""
+    """Find settings of a model that are refused for a fault of the release's vLLM; `path` is the model's, and `given`
+    are vLLM's arguments that follow from its topology.
+    """
     for fault in known_faults():
-        if fault.accepted and (place := fault.met(release, model, engine, kv_connector=kv_connector)):
+        if fault.accepted and (place := fault.met(release, model, engine, given, kv_connector=kv_connector)):
             key, value = place
             why = f"{fault.text} ({fault.source})"
             yield Problem(f"{path}.{key}", value or model.name, fault.accepted, why)
 
 
 def fault_advice(
-    release: Release, model: CatalogueModel, engine: Engine, path: str, *, kv_connector: bool
+    release: Release,
+    model: CatalogueModel,
+    engine: Engine,
+    path: str,
+    given: Sequence[str],
+    *,
+    kv_connector: bool,
 ) -> Iterator[Advice]:
     """Tell of faults of the release's vLLM that a model's settings meet, and that aren't refused."""
     for fault in known_faults():
-        if fault.accepted is None and (place := fault.met(release, model, engine, kv_connector=kv_connector)):
+        if fault.accepted is None and (place := fault.met(release, model, engine, given, kv_connector=kv_connector)):
             yield Advice(f"{path}.{place[0]}", f"{fault.text} ({fault.source})")

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from llmd_bench.deployment import Parallelism
+
 from llmd_oke.catalogue import CatalogueModel, Shape
 from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.config import (
@@ -23,7 +25,8 @@ from llmd_oke.config.pools import Taint
 @dataclass(frozen=True)
 class Memory:
     """Memory of one server of a role, in GiB over all of its GPUs; `key_value_tokens` is a bound, not a measurement.
-    `state_tokens` are those whose room the state of a sequence takes, in layers of linear attention.
+    `state_tokens` are those whose room the state of a sequence takes, in layers of linear attention. Each of the data
+    parallel `ranks` has as much of it.
     """
 
     gpu_gib: float
@@ -32,10 +35,11 @@ class Memory:
     key_value_gib: float
     key_value_tokens: int
     state_tokens: int = 0
+    ranks: int = 1
 
     def sequences(self, tokens: int) -> int:
-        """Sequences of that many tokens that the KV cache holds at a time."""
-        return self.key_value_tokens // (tokens + self.state_tokens)
+        """Sequences of that many tokens that the KV cache holds at a time, each in one rank."""
+        return self.key_value_tokens // self.ranks // (tokens + self.state_tokens) * self.ranks
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,9 @@ class RolePlan:
         return self.settings.role
 
     @property
-    def tensor_parallel_size(self) -> int:
-        """GPUs of each server."""
-        return self.settings.tensor_parallel_size
+    def parallelism(self) -> Parallelism:
+        """Spread of each server over its GPUs."""
+        return self.settings.parallelism
 
     @property
     def virtual_functions(self) -> int:
@@ -99,7 +103,7 @@ class RolePlan:
     @property
     def gpus(self) -> int:
         """GPUs of all servers of the role."""
-        return self.replicas * self.tensor_parallel_size
+        return self.replicas * self.parallelism.gpus
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmd_base.errors import Problem
-from llmd_bench.deployment import SHORT_FORMS
+from llmd_bench.deployment import SHORT_FORMS, Parallelism
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import (
@@ -19,6 +19,7 @@ from llmd_oke.catalogue.models import (
     key_value_tokens,
     shared_size,
     state_tokens,
+    weights_gib,
 )
 from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings, KvConnector
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
@@ -71,35 +72,46 @@ class PlannedModel:
         """Tokens that one sequence may have; what is asked for above the model's context is a problem of its own."""
         return min(self.model.engine.max_model_len or self.facts.max_model_len, self.facts.max_model_len)
 
+    def parallelism(self, role: Role) -> Parallelism:
+        """The spread of a role's servers over their GPUs."""
+        servers = self.model.topology.servers()[role]
+        return servers.parallelism(expert_parallel=self.facts.expert_parallel)
+
     def size(self, role: Role) -> int:
         """The tensor parallel size of a role."""
-        return self.model.topology.servers()[role].tensor_parallel_size
+        return self.parallelism(role).tensor_parallel_size
 
     def memory(self, role: Role, size: int) -> Memory:
         """The memory of one server of a role with that tensor parallel size."""
-        return memory(self.facts, self.shape, size, self.model.engine.of_role(role).gpu_memory_utilization)
+        spread = replace(self.parallelism(role), tensor_parallel_size=size)
+        return memory(self.facts, self.shape, spread, self.model.engine.of_role(role).gpu_memory_utilization)
 
     def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
         """A problem with the tensor parallel size of a role, at the place where the stack file has it."""
-        if self.model.topology.source_text is not None:
-            why_of_role = f"{role} servers with tp{self.size(role)}: {why}"
-            return Problem(
-                f"{self.path}.topology", self.model.topology.source_text, f"for {role}: {accepted}", why_of_role
-            )
-        return Problem(f"{self.path}.topology.{role}.tensorParallelSize", self.size(role), accepted, why)
+        return self.servers_problem(role, "tensorParallelSize", self.size(role), accepted, why)
+
+    def servers_problem(self, role: Role, key: str, value: object, accepted: str, why: str) -> Problem:
+        """A problem with a key of the servers of a role, at the place where the stack file has it."""
+        topology = self.model.topology
+        if topology.source_text is not None:
+            spread = topology.servers()[role].parallelism(expert_parallel=False)
+            why_of_role = f"{role} servers with {spread}: {why}"
+            return Problem(f"{self.path}.topology", topology.source_text, f"for {role}: {accepted}", why_of_role)
+        return Problem(f"{self.path}.topology.{role}.{key}", value, accepted, why)
 
 
 def memory(
-    model: catalogue.CatalogueModel, shape: catalogue.Shape, tensor_parallel_size: int, utilization: float
+    model: catalogue.CatalogueModel, shape: catalogue.Shape, parallelism: Parallelism, utilization: float
 ) -> Memory:
-    """The memory of one server with `tensor_parallel_size` GPUs, of which vLLM may take the share `utilization`."""
+    """The memory of one server, of which vLLM may take the share `utilization`."""
     return Memory(
-        gpu_gib=shape.gpu.memory_gib * tensor_parallel_size,
-        weights_gib=model.weights.gib,
-        activation_gib=model.activation_gib_per_gpu * tensor_parallel_size,
-        key_value_gib=key_value_gib(model, shape, tensor_parallel_size, utilization),
-        key_value_tokens=key_value_tokens(model, shape, tensor_parallel_size, utilization),
-        state_tokens=state_tokens(model, tensor_parallel_size),
+        gpu_gib=shape.gpu.memory_gib * parallelism.gpus,
+        weights_gib=weights_gib(model, parallelism),
+        activation_gib=model.activation_gib_per_gpu * parallelism.gpus,
+        key_value_gib=key_value_gib(model, shape, parallelism, utilization),
+        key_value_tokens=key_value_tokens(model, shape, parallelism, utilization),
+        state_tokens=state_tokens(model, parallelism.tensor_parallel_size),
+        ranks=parallelism.data_parallel_size,
     )
 
 
@@ -107,8 +119,8 @@ def topology_problems(context: PlannedModel) -> Iterator[Problem]:
     """Find what is wrong with the servers of one model."""
     yield from _roles(context)
     for role in context.model.topology.servers():
-        parallelism = list(_parallelism(context, role))
-        yield from parallelism or _memory(context, role)
+        spread = [*_without_experts(context, role)] or [*_parallelism(context, role)]
+        yield from spread or _memory(context, role)
     yield from _transfer(context)
 
 
@@ -185,13 +197,16 @@ def kv_cache_settings(release: catalogue.Release, context: PlannedModel) -> KvCa
 
 
 def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
-    """Tensor parallel sizes that the model's heads and blocks and the node's GPUs and virtual functions allow."""
-    sizes = range(1, context.shape.gpus + 1)
-    sizes = [size for size in sizes if heads_allow(context.facts, size) and _blocks_allow(context, size)]
+    """Tensor parallel sizes that the model's heads and blocks and the node's GPUs and virtual functions allow, each
+    rank of a server having as many GPUs.
+    """
+    ranks = context.parallelism(role).data_parallel_size
+    sizes = range(1, context.shape.gpus // ranks + 1)
+    sizes = [size for size in sizes if heads_allow(context.facts, size) and _blocks_allow(context, role, size)]
     if lacks_virtual_functions(context.stack, context.shape):  # `rdma` is refused for that, once
         return sizes
     most = context.shape.rdma.virtual_functions
-    return [size for size in sizes if virtual_functions(context.stack, role, size) <= most]
+    return [size for size in sizes if virtual_functions(context.stack, role, size * ranks) <= most]
 
 
 def fitting_sizes(context: PlannedModel, role: Role) -> list[int]:
@@ -213,11 +228,31 @@ def _roles(context: PlannedModel) -> Iterator[Problem]:
     yield Problem(f"{context.path}.topology", str(topology) or None, SHORT_FORMS, why)
 
 
+def _without_experts(context: PlannedModel, role: Role) -> Iterator[Problem]:
+    """Find data and expert parallelism of a model that has no experts."""
+    if context.facts.architecture.experts is not None:
+        return
+    servers, name = context.model.topology.servers()[role], context.facts.name
+    if (ranks := servers.data_parallel_size) > 1:
+        why = f"{name} has no experts that ranks could share, and a router tells servers apart that are separate"
+        accepted = f"1, with {servers.replicas * ranks} replicas"
+        yield context.servers_problem(role, "dataParallelSize", ranks, accepted, why)
+    if servers.expert_parallel:
+        why = f"{name} has no experts"
+        yield context.servers_problem(role, "expertParallel", "true", "nothing", why)
+
+
 def _parallelism(context: PlannedModel, role: Role) -> Iterator[Problem]:
-    size = context.size(role)
+    size, ranks = context.size(role), context.parallelism(role).data_parallel_size
     if size in possible_sizes(context, role):
         return
     architecture = context.facts.architecture
+    if ranks > 1 and size * ranks > context.shape.gpus:
+        why = f"a node has {context.shape.gpus} GPUs, {ranks} ranks of {size} take more, and a server can't span nodes"
+        most = context.shape.gpus // size
+        accepted = f"at most {most}" if most else "1"
+        yield context.servers_problem(role, "dataParallelSize", ranks, accepted, why)
+        return
     if size > context.shape.gpus:
         why = f"a node has {context.shape.gpus} GPUs, and a server can't span nodes"
     elif architecture.attention_heads % size:
@@ -226,24 +261,25 @@ def _parallelism(context: PlannedModel, role: Role) -> Iterator[Problem]:
         why = (
             f"{architecture.key_value_heads} KV heads can neither be divided by {size} nor copied evenly to {size} GPUs"
         )
-    elif not _blocks_allow(context, size):
-        why = _split_blocks(context, size)
+    elif not _blocks_allow(context, role, size):
+        why = _split_blocks(context, size * ranks)
     else:
         functions = context.shape.rdma.virtual_functions
-        why = f"a node has {functions} virtual functions, and the server needs one for each of its {size} GPUs"
+        why = f"a node has {functions} virtual functions, and the server needs one for each of its {size * ranks} GPUs"
     yield context.size_problem(role, _sizes(fitting_sizes(context, role) or possible_sizes(context, role)), why)
 
 
-def _blocks_allow(context: PlannedModel, size: int) -> bool:
-    return blocks_allow(context.facts, size, context.model.engine.extra_args)
+def _blocks_allow(context: PlannedModel, role: Role, size: int) -> bool:
+    return blocks_allow(context.facts, replace(context.parallelism(role), tensor_parallel_size=size))
 
 
 def _split_blocks(context: PlannedModel, size: int) -> str:
     """Explain the refusal of a size that would split blocks (vllm issue 17569)."""
     experts = context.facts.architecture.experts is not None
-    what, way = ("an expert", "; --enable-expert-parallel keeps experts whole") if experts else ("a layer", "")
+    what, way = ("an expert", "; expertParallel keeps experts whole") if experts else ("a layer", "")
+    inner = shared_size(context.facts, Parallelism(size))
     return (
-        f"the inner size of {what}, {shared_size(context.facts)}, can't be shared by {size} GPUs in whole blocks of"
+        f"the inner size of {what}, {inner}, can't be shared by {size} GPUs in whole blocks of"
         f" {context.facts.weights.block_size} weights, which have a scale each{way}"
     )
 
@@ -375,7 +411,9 @@ def _known_faults(context: PlannedModel) -> Iterator[Problem]:
     release, facts = used_release(context.stack), vllm_facts(context.stack)
     if release is not None and facts is not None:
         connected = kv_cache_settings(release, context).kv_connector
-        yield from fault_problems(facts, context.facts, context.model.engine, context.path, kv_connector=connected)
+        given = [word for role in context.model.topology.servers() for word in context.parallelism(role).arguments]
+        engine, path = context.model.engine, context.path
+        yield from fault_problems(facts, context.facts, engine, path, given, kv_connector=connected)
 
 
 def _engine_parts(context: PlannedModel) -> dict[str, Engine | RoleEngine]:
@@ -489,7 +527,7 @@ def _offload(context: PlannedModel, connectors: KvConnector, path: str) -> Itera
             path, argument, "a size in GiB above 0", f"{argument} is the host memory of one server's KV cache"
         )
         return
-    shape, gpus = context.shape, context.size("aggregated")
+    shape, gpus = context.shape, context.parallelism("aggregated").gpus
     room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
     most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor)
     if connectors.max_offload_gib is not None and size > connectors.max_offload_gib:
@@ -692,13 +730,13 @@ def _out_of_reach(model: ModelPlan, role: Role, shape: catalogue.Shape, path: st
             f"{path}.requests",
             f"servers are added only once requests wait: one server runs {at_once} at a time (engine.maxNumSeqs)",
         )
-    flops = shape.gpu.dense_tflops.of(model.model.weights.format) * 1e12 * servers.tensor_parallel_size
+    flops = shape.gpu.dense_tflops.of(model.model.weights.format) * 1e12 * servers.parallelism.gpus
     most_per_s = flops / (2e9 * model.model.work.prefill_parameters_billions)
     if isinstance(limits, PrefillScaling) and (limits.prompt_tokens_per_s or 0) > most_per_s:
         yield Advice(
             f"{path}.promptTokensPerS",
             f"servers are added only once prompts wait: one server computes at most {most_per_s:,.0f} tokens a second"
-            f" (bound: peak rate of {servers.tensor_parallel_size} {shape.gpu.product})",
+            f" (bound: peak rate of {servers.parallelism.gpus} {shape.gpu.product})",
         )
     tokens = at_once * (model.workload.input_tokens + model.workload.output_tokens + servers.memory.state_tokens)
     share = tokens / max(servers.memory.key_value_tokens, 1)

@@ -40,9 +40,9 @@ def unit_names(model: ModelConfig) -> list[str]:
     return [name] if model.copies == 1 else [f"{name}-{i}" for i in range(model.copies)]
 
 
-def virtual_functions(config: StackConfig, role: Role, tensor_parallel_size: int) -> int:
+def virtual_functions(config: StackConfig, role: Role, gpus: int) -> int:
     """Count the virtual functions of one server of a stack."""
-    return server_settings.virtual_functions(role, tensor_parallel_size, rdma=config.rdma == "sriov-vf")
+    return server_settings.virtual_functions(role, gpus, rdma=config.rdma == "sriov-vf")
 
 
 def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:
@@ -56,7 +56,7 @@ def servers(config: StackConfig, models: Iterable[ModelConfig]) -> Iterator[Plac
     """All servers that some models of a stack may ever have at a time."""
     for model in models:
         for role, part in model.topology.servers().items():
-            gpus = part.tensor_parallel_size
+            gpus = part.gpus
             functions = virtual_functions(config, role, gpus)
             for unit in unit_names(model):
                 yield from (

@@ -215,14 +215,14 @@ def _model(context: PlannedModel, room: _Room, release: catalogue.Release) -> Mo
 
 def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Release) -> RolePlan:
     model, facts, part = context.model, context.facts, context.model.topology.servers()[role]
-    size, rdma = part.tensor_parallel_size, room.config.rdma == "sriov-vf"
-    settings = server_settings(release, facts, model.engine, role, size, rdma=rdma)
-    rollout = placement.rollout(part.replicas, room.surges(role, size))
+    spread, rdma = context.parallelism(role), room.config.rdma == "sriov-vf"
+    settings = server_settings(release, facts, model.engine, role, spread, rdma=rdma)
+    rollout = placement.rollout(part.replicas, room.surges(role, spread.gpus))
     download_s = download_limit_s(room.config)
     return RolePlan(
         settings=settings,
         replicas=part.replicas,
-        memory=memory(facts, context.shape, size, settings.gpu_memory_utilization),
+        memory=memory(facts, context.shape, spread, settings.gpu_memory_utilization),
         rollout=rollout,
         startup_budget_s=facts.startup_budget_s,
         create_timeout_s=placement.create_timeout_s(facts.startup_budget_s, download_s),

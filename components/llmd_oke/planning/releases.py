@@ -244,7 +244,7 @@ def _split_advice(plan: Plan) -> Iterator[Advice]:
     """An attention backend of the user's own choice whose KV cache servers of different sizes can't share."""
     backend, backends = used_override(plan.config).attention_backend, plan.release.vllm.attention_backend
     for model in plan.models:
-        sizes = {role.tensor_parallel_size for role in model.units[0].roles}
+        sizes = {role.parallelism.tensor_parallel_size for role in model.units[0].roles}
         if backend and backend not in backends.split_by_heads and len(sizes) > 1:
             text = (
                 f"KV cache of {backend} is not known to be split by heads: between servers of different tensor parallel"

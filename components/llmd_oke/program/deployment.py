@@ -117,7 +117,7 @@ def image_links(settings: pulumi.Config) -> dict[str, str]:
 
 def _serve(plan: Plan, settings: pulumi.Config, access: ClusterIdentity, crds: Crds | None) -> dict[str, Any]:
     inside = after(access.options(access.provider("cluster")), *access.ready)
-    sizes = {role.tensor_parallel_size for model in plan.models for unit in model.units for role in unit.roles}
+    sizes = {role.parallelism.gpus for model in plan.models for unit in model.units for role in unit.roles}
     namespace = ServingNamespace(
         "serving",
         arguments(

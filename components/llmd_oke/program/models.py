@@ -150,12 +150,12 @@ def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
     if model.update_way != "beside":
         return unit.name
     versions = {role.role: version(_server_spec(plan, model, role)) for role in unit.roles}
-    sizes = {role.role: role.tensor_parallel_size for role in unit.roles}
-    return f"{unit.name}-{revision(unit.name, plan.router_release, versions, sizes)}"
+    spreads = {role.role: role.parallelism for role in unit.roles}
+    return f"{unit.name}-{revision(unit.name, plan.router_release, versions, spreads)}"
 
 
 def _server_spec(plan: Plan, model: ModelPlan, role: RolePlan) -> ServerSpec:
-    return server_spec(unit_args(plan, model, "model-server"), role.role, role.tensor_parallel_size)
+    return server_spec(unit_args(plan, model, "model-server"), role.role, role.parallelism)
 
 
 def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.ResourceOptions) -> ImagePull:
@@ -241,7 +241,7 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
 
 def servers_args(role: RolePlan) -> ServersArgs:
     """The servers of one role."""
-    return arguments(ServersArgs, role, role.rollout)
+    return arguments(ServersArgs, role, role.rollout, role.parallelism)
 
 
 def engine_args(model: ModelPlan) -> EngineArgs:

@@ -123,7 +123,7 @@ def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
     for unit in model.units:
         name = unit_name(plan, model, unit)
         for role in unit.roles:
-            spec = server_spec(args, role.role, role.tensor_parallel_size)
+            spec = server_spec(args, role.role, role.parallelism)
             of_unit: UnitArgs = {**args, "inference_pool": name}
             yield deployment(f"{name}-{role.role}", name, of_unit, servers_args(role), spec)
 
@@ -145,7 +145,7 @@ def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Repor
     return ReportedServers(
         role.role,
         role.replicas * copies,
-        role.tensor_parallel_size,
+        role.parallelism,
         plan.release.vllm.image.reference,
         {"args": vllm.arguments(spec)},
         env,

@@ -27,7 +27,11 @@ class ServersArgs(TypedDict):
     replicas: int
     """Number of servers."""
     tensor_parallel_size: int
-    """GPUs of each server."""
+    """GPUs that share each layer of a server."""
+    data_parallel_size: NotRequired[int | None]
+    """Ranks of each server, with attention weights, KV cache and requests of their own; 1 if left out."""
+    expert_parallel: NotRequired[bool | None]
+    """Whether GPUs have whole experts, in place of a part of each; as the model's entry has it if left out."""
     autoscaled: NotRequired[bool | None]
     """Whether something else changes the number later: `replicas` is then what is started with; false if left out."""
     max_surge: NotRequired[int | None]

@@ -26,7 +26,7 @@ class ServingNamespaceArgs(TypedDict):
     namespace: str
     """Name of the namespace."""
     tensor_parallel_sizes: list[int]
-    """Sizes of the servers that will run in it."""
+    """Numbers of GPUs of the servers that will run in it."""
     control_plane_cidrs: NotRequired[list[str] | None]
     """Addresses of the API server; pods that ask it may connect to any address if left out."""
     destinations: NotRequired[list[DestinationArgs] | None]
@@ -86,23 +86,23 @@ def token_secret(namespace: pulumi.Input[str], token: pulumi.Input[str]) -> Mani
     }
 
 
-def priority(tensor_parallel_size: int) -> int:
+def priority(gpus: int) -> int:
     """The priority of servers with that many GPUs. Pods without a class have 0."""
-    return _STEP * tensor_parallel_size
+    return _STEP * gpus
 
 
-def class_name(prefix: str, tensor_parallel_size: int) -> str:
+def class_name(prefix: str, gpus: int) -> str:
     """The name says the value and the policy, because they can't be changed: another value is another class."""
-    return f"{prefix}-non-preempting-{priority(tensor_parallel_size)}"
+    return f"{prefix}-non-preempting-{priority(gpus)}"
 
 
-def priority_class(prefix: str, tensor_parallel_size: int, labels: dict[str, str]) -> dict[str, object]:
+def priority_class(prefix: str, gpus: int, labels: dict[str, str]) -> dict[str, object]:
     """The class of servers with that many GPUs. Classes belong to no namespace, so the prefix should be one."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
-        "metadata": {"name": class_name(prefix, tensor_parallel_size), "labels": labels},
-        "value": priority(tensor_parallel_size),
+        "metadata": {"name": class_name(prefix, gpus), "labels": labels},
+        "value": priority(gpus),
         "preemptionPolicy": "Never",
-        "description": f"Model servers with {tensor_parallel_size} GPUs: larger ones are placed before smaller ones.",
+        "description": f"Model servers with {gpus} GPUs: larger ones are placed before smaller ones.",
     }

@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 from llmd_base.records import document
+from llmd_bench.deployment import Parallelism
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.operators import with_function_names
@@ -155,7 +156,7 @@ def model_servers(
         KitError: the catalogue has no such release, model or shape.
     """
     name = f"{unit}-{role}"
-    spec = server_spec(args, role, servers["tensor_parallel_size"])
+    spec = server_spec(args, role, _parallelism(args, servers))
     for right in pool_reader(unit, args) if protected_pool(spec, args) else ():
         declare(f"{name}-{right['kind'].lower()}", right, pulumi.ResourceOptions(parent=parent))
     declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
@@ -164,7 +165,16 @@ def model_servers(
     return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
 
 
-def server_spec(args: UnitArgs, role: Role, tensor_parallel_size: int) -> ServerSpec:
+def _parallelism(args: UnitArgs, servers: ServersArgs) -> Parallelism:
+    experts = servers.get("expert_parallel")
+    return Parallelism(
+        servers["tensor_parallel_size"],
+        servers.get("data_parallel_size") or 1,
+        resolve_model(args["model"]).expert_parallel if experts is None else experts,
+    )
+
+
+def server_spec(args: UnitArgs, role: Role, parallelism: Parallelism) -> ServerSpec:
     """Return the specification of the unit's servers of one role.
 
     Raises:
@@ -175,7 +185,7 @@ def server_spec(args: UnitArgs, role: Role, tensor_parallel_size: int) -> Server
         model=resolve_model(args["model"]),
         shape=with_function_names(resolve_shape(args["shape"]), args.get("virtual_functions")),
         role=role,
-        tensor_parallel_size=tensor_parallel_size,
+        parallelism=parallelism,
         rdma=args.get("rdma") is not False,
         engine=args.get("engine") or {},
         cache=args.get("model_cache") or {},
@@ -186,14 +196,13 @@ def server_spec(args: UnitArgs, role: Role, tensor_parallel_size: int) -> Server
 def deployment(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: ServerSpec) -> Manifest:
     """The Deployment. Its selector has nothing that an update can change."""
     strategy = _rollout(servers)
-    own = {labels.VERSION: version(spec), labels.TENSOR_PARALLEL_SIZE: str(spec.tensor_parallel_size)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
             "name": name,
             "namespace": args["namespace"],
-            "labels": {**labels.model_server(args.get("model_label") or unit, unit, spec.role), **own},
+            "labels": _labels(unit, args, spec),
         },
         "spec": {
             "replicas": servers["replicas"],
@@ -255,7 +264,11 @@ def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) ->
         custom_timeouts=timeouts(_create_timeout_s(servers, budget_s), servers.get("update_timeout_s") or update_s),
         replace_on_changes=[
             f'metadata.labels["{label}"]'
-            for label in (labels.TENSOR_PARALLEL_SIZE, *([labels.VERSION] if spec.settings.hands_over else []))
+            for label in (
+                labels.TENSOR_PARALLEL_SIZE,
+                labels.DATA_PARALLEL_SIZE,
+                *([labels.VERSION] if spec.settings.hands_over else []),
+            )
         ],
         delete_before_replace=True,
         ignore_changes=["spec.replicas"] if servers.get("autoscaled") else None,
@@ -266,12 +279,23 @@ def _create_timeout_s(servers: ServersArgs, startup_budget_s: int) -> int:
     return servers.get("create_timeout_s") or placement.create_timeout_s(startup_budget_s)
 
 
+def _labels(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, str]:
+    """Labels of a Deployment and of its pods."""
+    spread = spec.parallelism
+    ranks = {labels.DATA_PARALLEL_SIZE: str(spread.data_parallel_size)} if spread.data_parallel_size > 1 else {}
+    return {
+        **labels.model_server(args.get("model_label") or unit, unit, spec.role),
+        labels.VERSION: version(spec),
+        labels.TENSOR_PARALLEL_SIZE: str(spread.tensor_parallel_size),
+        **ranks,
+    }
+
+
 def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
     """The template of a Deployment's pods."""
-    own = {labels.VERSION: version(spec), labels.TENSOR_PARALLEL_SIZE: str(spec.tensor_parallel_size)}
     return {
         "metadata": {
-            "labels": {**labels.model_server(args.get("model_label") or unit, unit, spec.role), **own},
+            "labels": _labels(unit, args, spec),
             **(
                 {"annotations": network_annotations(spec.shape, spec.settings.virtual_functions)}
                 if spec.on_rdma_network
@@ -287,7 +311,7 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
     which it ends.
     """
     prefix = args.get("priority_class_prefix")
-    priority = {"priorityClassName": class_name(prefix, spec.tensor_parallel_size)} if prefix else {}
+    priority = {"priorityClassName": class_name(prefix, spec.parallelism.gpus)} if prefix else {}
     return {
         "serviceAccountName": args["service_account"],
         "automountServiceAccountToken": False,

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from llmd_base.errors import KitError
+from llmd_bench.deployment import Parallelism
 from llmd_pods.prewarm import owner
 from llmd_pods.prewarm.places import ENCODINGS
 
@@ -56,7 +57,7 @@ class ServerSpec:
     model: CatalogueModel
     shape: Shape
     role: Role
-    tensor_parallel_size: int
+    parallelism: Parallelism
     rdma: bool
     engine: EngineArgs
     cache: ModelCacheMountArgs = field(default_factory=ModelCacheMountArgs)
@@ -75,14 +76,14 @@ class ServerSpec:
             KitError: the table of engine settings has no such setting, or not with such a value, or vLLM would take
                 another KV connector than the kit's for servers that hand KV cache over.
         """
-        asked, size = engine_of(self.engine), self.tensor_parallel_size
+        asked = engine_of(self.engine)
         other = self.release.vllm.kv_connector.given([*self.model.arguments, *asked.extra_args])
         if other and self.role in HANDING_OVER:
             raise KitError(
                 f"Servers of role {self.role} have the kit's KV connector, which {other[0]} would replace.",
                 "Leave it out, or serve with aggregated servers.",
             )
-        return server_settings(self.release, self.model, asked, self.role, size, rdma=self.rdma)
+        return server_settings(self.release, self.model, asked, self.role, self.parallelism, rdma=self.rdma)
 
     @property
     def on_rdma_network(self) -> bool:
@@ -92,7 +93,7 @@ class ServerSpec:
     @property
     def cpus(self) -> int:
         """Processors (hardware threads) that the server asks of its node."""
-        return self.shape.server_requests_per_gpu.cpus * self.tensor_parallel_size
+        return self.shape.server_requests_per_gpu.cpus * self.parallelism.gpus
 
     @property
     def prewarmed(self) -> bool:
@@ -132,7 +133,7 @@ def arguments(spec: ServerSpec) -> list[str]:
     own = [
         spec.model.repository,
         f"--port={spec.vllm_port}",
-        f"--tensor-parallel-size={settings.tensor_parallel_size}",
+        *settings.parallelism.arguments,
         *settings.table_arguments,
     ]
     if revision := pinned_revision(spec.model, spec.cache):
@@ -203,7 +204,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         "MAX_JOBS": str(spec.cpus),
         **({QUICK_REDUCE_VARIABLE: spec.settings.quick_reduce} if spec.settings.quick_reduce else {}),
         **_hand_over(spec),
-        **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.tensor_parallel_size > 1 else {}),
+        **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.parallelism.gpus > 1 else {}),
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
@@ -238,11 +239,11 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
     """GPUs and virtual functions as limits, processors and memory as requests, in proportion to the GPUs; and room on
     the node's disk for what the pod writes.
     """
-    size = spec.tensor_parallel_size
-    devices = {spec.shape.gpu.resource: str(size)}
+    gpus = spec.parallelism.gpus
+    devices = {spec.shape.gpu.resource: str(gpus)}
     if spec.on_rdma_network:
         devices[spec.shape.rdma.resource] = str(spec.settings.virtual_functions)
-    memory = f"{spec.shape.server_requests_per_gpu.memory_gib * size + spec.settings.offload_gib}Gi"
+    memory = f"{spec.shape.server_requests_per_gpu.memory_gib * gpus + spec.settings.offload_gib}Gi"
     disk = f"{server_disk_gib(spec.release, spec.model, own_weights=not spec.cache)}Gi"
     return {
         "limits": {**devices, "memory": memory},
@@ -253,7 +254,7 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
 def shared_memory_gib(spec: ServerSpec) -> int:
     """Size of /dev/shm: 16 GiB as in the llm-d guides, 4 more for each further GPU, and KV cache that lies there."""
     offloaded = spec.settings.offload_gib if spec.release.vllm.kv_connector.offload_in_shared_memory else 0
-    return 16 + 4 * (spec.tensor_parallel_size - 1) + offloaded
+    return 16 + 4 * (spec.parallelism.gpus - 1) + offloaded
 
 
 def _plain(values: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -267,10 +268,11 @@ def hugging_face_token() -> dict[str, Any]:
 
 
 def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
-    ports = [{"name": "vllm", "containerPort": spec.vllm_port, "protocol": "TCP"}]
-    return (
-        [*ports, {"name": "nixl", "containerPort": NIXL_PORT, "protocol": "TCP"}] if spec.settings.hands_over else ports
-    )
+    numbers = {"vllm": spec.vllm_port}
+    if spec.settings.hands_over:  # each rank has the port behind that of the one before
+        ranks = spec.parallelism.data_parallel_size
+        numbers |= {f"nixl-{rank}" if rank else "nixl": NIXL_PORT + rank for rank in range(ranks)}
+    return [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in numbers.items()]
 
 
 def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str, Any]:
@@ -344,22 +346,28 @@ def version(spec: ServerSpec) -> str:
     either_role = connectors.model_copy(update={"roles": dict.fromkeys(connectors.roles, "kv_both")})
     release = spec.release.model_copy(update={"vllm": vllm.model_copy(update={"kv_connector": either_role})})
     role = "prefill" if spec.settings.hands_over else spec.role
-    common = replace(spec, release=release, role=role, tensor_parallel_size=1)
+    common = replace(spec, release=release, role=role, parallelism=Parallelism(1))
     without = handshake().environment
     variables = [entry for entry in environment(common) if entry["name"] not in without]
     return _short([common.release.vllm.image.pinned, _arguments(arguments(common)), variables])
 
 
-def revision(unit: str, release: str, versions: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+def revision(unit: str, release: str, versions: Mapping[str, str], spreads: Mapping[str, Parallelism]) -> str:
     """A short name of what can't change inside a unit that another may be made beside.
 
     Args:
         unit: name of the unit.
         release: name of the llm-d release whose endpoint picker and routing sidecar run; they belong together.
         versions: version of the servers of each role.
-        sizes: tensor parallel size of each role.
+        spreads: spread of each role's servers over their GPUs; expert parallelism may change inside a unit.
     """
-    return _short([unit, release, dict(versions), dict(sizes)])
+    sizes = {
+        role: [spread.tensor_parallel_size, spread.data_parallel_size]
+        if spread.data_parallel_size > 1
+        else spread.tensor_parallel_size
+        for role, spread in spreads.items()
+    }
+    return _short([unit, release, dict(versions), sizes])
 
 
 def _arguments(words: Iterable[str]) -> dict[str, list[str]]:

@@ -211,7 +211,9 @@ def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
         except ValueError as error:
             wrong = f"{fields['topology']!r} is no topology such as 8p-tp1-4d-tp2 or agg-tp1-16r"
             raise UnreadableError(wrong) from error
-        unit_gpus = sum(role["replicas"] * role["tensorParallelSize"] for role in servers)
+        unit_gpus = sum(
+            role["replicas"] * role["tensorParallelSize"] * role.get("dataParallelSize", 1) for role in servers
+        )
         fields["gpus_counted"] = fields.get("copies", 1) * unit_gpus
     missing = [what for name, what in _NEEDED.items() if name not in fields]
     if missing:

@@ -71,6 +71,12 @@ def choose_stack(config: StackConfig, processors: float, available_gib: int) -> 
         KitError: it can't be rehearsed with vLLM itself; says why, before anything is installed.
     """
     version = real_version(config)
+    if ranked := [model.model for model in config.models if model.topology.data_parallel]:
+        raise KitError(
+            f"{', '.join(ranked)}: vLLM's builds for processors end at the first request to ranks that share experts "
+            "(NotImplementedError of all_gatherv, seen with 0.26 and 0.30).",
+            "Leave out data parallelism in the stack file that is rehearsed so, or rehearse with simulated servers.",
+        )
     tiny = {model.repository: tiny_models.tiny_model(model, version) for model in _models(config)}
     return topologies.cut(config, available_gib, processors), tiny
 

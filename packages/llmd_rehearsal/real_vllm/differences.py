@@ -71,9 +71,9 @@ class ServerMemory(Entry):
     gpu: PositiveFloat
     rest: PositiveFloat
 
-    def of_server(self, tensor_parallel_size: int) -> float:
+    def of_server(self, gpus: int) -> float:
         """Return the GiB of one server."""
-        return self.server + self.gpu * tensor_parallel_size
+        return self.server + self.gpu * gpus
 
 
 class RealVllmVersion(Entry):

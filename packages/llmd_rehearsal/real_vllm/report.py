@@ -27,12 +27,12 @@ def model_facts(plan: Plan, real: RealRehearsal, *, policies_enforced: bool) -> 
 def _of_model(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enforced: bool) -> ModelFacts:
     request, tiny = smoke_request(plan, model), real.models[model.model.repository]
     roles = {role.role: role for role in model.units[0].roles}
-    sizes = {role.tensor_parallel_size for role in roles.values()}
+    sizes = {role.parallelism.tensor_parallel_size for role in roles.values()}
     programs = metrics_programs()
     names = [*programs["vllm"].metrics, *(programs[_CONNECTOR_METRICS].metrics if len(roles) > 1 else ())]
     full, windowed = tiny.layers_by_window
     block_size = tiny.block_size or model.block_size
-    copies = roles["decode"].tensor_parallel_size if tiny.latent and "decode" in roles else 1
+    copies = roles["decode"].parallelism.tensor_parallel_size if tiny.latent and "decode" in roles else 1
     block_bytes = block_size * tiny.layer_bytes_per_token * copies
     return ModelFacts(
         name=model.name,

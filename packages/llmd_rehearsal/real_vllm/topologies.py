@@ -109,7 +109,7 @@ def _least(model: ModelConfig) -> ModelConfig:
 def _memory_gib(model: ModelConfig) -> float:
     memory = real_vllm_data().memory
     servers = model.topology.servers().values()
-    return sum(part.replicas * memory.of_server(part.tensor_parallel_size) for part in servers)
+    return sum(part.replicas * memory.of_server(part.gpus) for part in servers)
 
 
 def _one_more(

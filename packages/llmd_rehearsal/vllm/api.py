@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -13,9 +13,10 @@ from llmd_rehearsal.vllm.answers import ChoiceAnswer, ResponsesStream, Stream
 from llmd_rehearsal.vllm.bodies import ErrorAnswer
 from llmd_rehearsal.vllm.command import CommandSettings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
-from llmd_rehearsal.vllm.metrics import CONTENT_TYPE
+from llmd_rehearsal.vllm.metrics import CONTENT_TYPE, text_of_ranks
 from llmd_rehearsal.vllm.requests import Generation, RequestLimits
-from llmd_rehearsal.vllm.sequences import Finish, Prompt, RemoteBlocks, Sequence, chat_prompt
+from llmd_rehearsal.vllm.sequences import Finish, Prompt, RemoteBlocks, chat_prompt
+from llmd_rehearsal.vllm.sequences import Sequence as EngineSequence
 
 _METRICS_HEADERS = {"Content-Type": CONTENT_TYPE}
 _EVENT_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
@@ -25,12 +26,14 @@ Judge = Callable[[Mapping[str, Any], RequestLimits], Generation]
 
 
 class ServerApi:
-    """The routes of one server. `version` is what `/version` answers; `harmony` says that the model is a gpt-oss."""
+    """The routes of one server, which spreads requests over the engines of its ranks. `version` is what `/version`
+    answers; `harmony` says that the model is a gpt-oss.
+    """
 
     def __init__(
         self,
         settings: CommandSettings,
-        engine: SimulatedEngine,
+        engines: Sequence[SimulatedEngine],
         version: str,
         seed: int,
         created: int,
@@ -38,11 +41,12 @@ class ServerApi:
         harmony: bool = False,
     ) -> None:
         self._settings = settings
-        self._engine = engine
+        self._engines = engines
+        self._next_rank = 0
         self._version = version
         self._created = created
         self._limits = RequestLimits(
-            settings.served_model_names, engine.cache.max_model_len, seed, harmony, settings.calls_tools
+            settings.served_model_names, engines[0].cache.max_model_len, seed, harmony, settings.calls_tools
         )
         self._fingerprint = _fingerprint(settings, version)
         self._prefills = 0
@@ -84,11 +88,26 @@ class ServerApi:
         routes: dict[str, dict[str, Handler]] = {"": {"GET": refuse}, "cancel": {"POST": refuse}}
         return routes.get(action, {})
 
+    @property
+    def _dead(self) -> bool:
+        return any(engine.dead for engine in self._engines)
+
+    def _least_loaded(self) -> SimulatedEngine:
+        """Return the engine of the rank that gets a request: vLLM counts one that waits as four that run, and begins
+        behind the rank before among equal ones (`DPLBAsyncMPClient.get_core_engine_for_request`).
+        """
+        first, count = self._next_rank, len(self._engines)
+        ordered = [self._engines[(first + i) % count] for i in range(count)]
+        self._next_rank = (first + 1) % count
+        return min(ordered, key=lambda engine: 4 * engine.metrics.waiting + engine.metrics.running + engine.arriving)
+
     async def _metrics(self, _: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=self._engine.metrics.text().encode(), headers=_METRICS_HEADERS)
+        return web.Response(
+            body=text_of_ranks([engine.metrics for engine in self._engines]).encode(), headers=_METRICS_HEADERS
+        )
 
     async def _health(self, _: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(status=503 if self._engine.dead else 200)
+        return web.Response(status=503 if self._dead else 200)
 
     async def _version_(self, _: web.BaseRequest) -> web.StreamResponse:
         return web.json_response({"version": self._version})
@@ -111,7 +130,7 @@ class ServerApi:
 
     async def _create(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
         """Answer, or refuse; what the engine refuses comes into a stream that has begun."""
-        if self._engine.dead:
+        if self._dead:
             raise ErrorAnswer(500, "InternalServerError", "EngineCore encountered an issue.")
         body = await _body(request)
         try:
@@ -139,35 +158,46 @@ class ServerApi:
         kind = stream_type if generation.stream else ChoiceAnswer
         response_id = _response_id(request, generation)
         parts = [kind(generation, index, response_id, self._fingerprint) for index in range(len(generation.choices))]
-        sequences = self._sequences(generation, parts)
+        engine = self._least_loaded()
+        sequences = self._sequences(engine, generation, parts)
         try:
             streams = [part for part in parts if isinstance(part, Stream)]
             if streams:
-                return await self._stream(request, sequences, streams)
+                return await self._stream(engine, request, sequences, streams)
             for sequence in sequences:
-                self._engine.submit(sequence)
+                engine.submit(sequence)
             await asyncio.gather(*(part.done for part in parts))
-            return web.json_response(self._whole(generation, parts, sequences))
+            return web.json_response(self._whole(engine, generation, parts, sequences))
         finally:
             # A client that went away leaves nothing running, as in vLLM.
             for sequence in sequences:
-                self._engine.abort(sequence)
+                engine.abort(sequence)
 
-    def _whole(self, generation: Generation, parts: list[ChoiceAnswer], sequences: list[Sequence]) -> dict[str, Any]:
-        transfer = self._transfer(sequences[0]) if sequences else None
+    def _whole(
+        self,
+        engine: SimulatedEngine,
+        generation: Generation,
+        parts: list[ChoiceAnswer],
+        sequences: list[EngineSequence],
+    ) -> dict[str, Any]:
+        transfer = self._transfer(engine, sequences[0]) if sequences else None
         if generation.responses is not None:
             return answers.response_body(parts[0], sequences[0], transfer, harmony=self._limits.harmony)
         return answers.body(parts, sequences, transfer, cached=self._cached)
 
     async def _stream(
-        self, request: web.BaseRequest, sequences: list[Sequence], streams: list[Stream]
+        self,
+        engine: SimulatedEngine,
+        request: web.BaseRequest,
+        sequences: list[EngineSequence],
+        streams: list[Stream],
     ) -> web.StreamResponse:
         response = await _begin(request)
         for stream in streams:
             if isinstance(stream, ResponsesStream):
                 await response.write(stream.opening())
         for sequence in sequences:
-            self._engine.submit(sequence)
+            engine.submit(sequence)
         await asyncio.wait([stream.started for stream in streams], return_when=asyncio.FIRST_COMPLETED)
         for stream in streams:
             if events := stream.take():
@@ -175,7 +205,7 @@ class ServerApi:
             if request.transport is not None:
                 stream.attach(request.transport)
         await asyncio.gather(*(stream.done for stream in streams))
-        rest = b"".join(stream.take() for stream in streams) + self._closing(streams, sequences)
+        rest = b"".join(stream.take() for stream in streams) + self._closing(engine, streams, sequences)
         if not rest and request.transport is not None:
             request.transport.close()
             return response
@@ -183,27 +213,29 @@ class ServerApi:
         await response.write_eof()
         return response
 
-    def _closing(self, streams: list[Stream], sequences: list[Sequence]) -> bytes:
+    def _closing(self, engine: SimulatedEngine, streams: list[Stream], sequences: list[EngineSequence]) -> bytes:
         """Last bytes of a stream; empty where vLLM has no event for its end and breaks the connection."""
         first = streams[0]
         if not isinstance(first, ResponsesStream):
             return answers.closing(streams, sequences, cached=self._cached)
         if sequences[0].finish is Finish.ERROR:
             return b""
-        return first.ending(sequences[0], self._transfer(sequences[0]), harmony=self._limits.harmony)
+        return first.ending(sequences[0], self._transfer(engine, sequences[0]), harmony=self._limits.harmony)
 
     @property
     def _cached(self) -> bool:
         return self._settings.prompt_tokens_details
 
-    def _sequences(self, generation: Generation, parts: list[ChoiceAnswer]) -> list[Sequence]:
+    def _sequences(
+        self, engine: SimulatedEngine, generation: Generation, parts: list[ChoiceAnswer]
+    ) -> list[EngineSequence]:
         """A sequence for each choice. Without the NIXL connector `kv_transfer_params` mean nothing."""
         settings = self._settings
         nixl = settings.transfer is not None and settings.transfer.nixl
         prompts = {id(choice.prompt): choice.prompt for choice in generation.choices}
         cached, transfer, remote = settings.enable_prefix_caching, generation.transfer, None
         if nixl and generation.ends_the_engine:
-            self._engine.fail()
+            engine.fail()
             raise ErrorAnswer(500, "InternalServerError", "EngineCore encountered an issue. See stack trace (above).")
         if nixl and generation.wants_remote_prefill:
             remote = RemoteBlocks(
@@ -214,13 +246,13 @@ class ServerApi:
             )
         hashes = {key: prompt.block_hashes(settings.block_size) if cached else [] for key, prompt in prompts.items()}
         return [
-            Sequence(
+            EngineSequence(
                 request_id=f"{part.response_id}-{uuid.uuid4().hex[:8]}",
                 prompt_tokens=part.choice.prompt.tokens,
                 max_tokens=part.choice.max_tokens,
                 hashes=hashes[id(part.choice.prompt)],
                 emit=part.emit,
-                arrival_s=self._engine.clock.now(),
+                arrival_s=engine.clock.now(),
                 end=part.choice.end,
                 remote=remote,
                 hold=nixl and generation.wants_remote_decode,
@@ -228,20 +260,20 @@ class ServerApi:
             for part in parts
         ]
 
-    def _transfer(self, sequence: Sequence) -> dict[str, Any] | None:
+    def _transfer(self, engine: SimulatedEngine, sequence: EngineSequence) -> dict[str, Any] | None:
         """`kv_transfer_params` of an answer: where the KV cache of the prompt waits."""
-        transfer = self._settings.transfer
-        if transfer is None or not self._engine.holds(sequence.request_id):
+        transfer = engine.settings.transfer
+        if transfer is None or not engine.holds(sequence.request_id):
             return None
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
-            "remote_block_ids": self._engine.block_groups(sequence),
+            "remote_block_ids": engine.block_groups(sequence),
             "remote_engine_id": transfer.engine_id,
             "remote_request_id": sequence.request_id,
             "remote_host": transfer.side_channel_host,
             "remote_port": transfer.side_channel_port,
-            "tp_size": self._settings.tensor_parallel_size,
+            "tp_size": self._settings.parallelism.tensor_parallel_size,
             "remote_num_tokens": sequence.prompt_tokens,
             "remote_blocks_expiry_time": None,
         }
@@ -264,9 +296,12 @@ def _response_id(request: web.BaseRequest, generation: Generation) -> str:
 
 def _fingerprint(settings: CommandSettings, version: str) -> str:
     """`system_fingerprint`: version, parallelism and a hash of the configuration."""
-    size = settings.tensor_parallel_size
+    spread = settings.parallelism
+    sizes = {"tp": spread.tensor_parallel_size, "dp": spread.data_parallel_size}
     digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:8]
-    return "-".join([f"vllm-{version.removeprefix('v')}", *([f"tp{size}"] if size > 1 else []), digest])
+    return "-".join(
+        [f"vllm-{version.removeprefix('v')}", *(f"{name}{size}" for name, size in sizes.items() if size > 1), digest]
+    )
 
 
 def _permission(created: int) -> dict[str, Any]:

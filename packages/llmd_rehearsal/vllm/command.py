@@ -9,11 +9,12 @@ import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn, cast
 
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, quantization
 from llmd_oke.config.engine import Flag, flags_by_name
@@ -33,6 +34,12 @@ _KNOWN_CONNECTORS = {
 }
 """The names that vLLM's KVConnectorFactory registers."""
 _SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+_OUTER_RANKS = (
+    "data_parallel_rank",
+    "data_parallel_start_rank",
+    "data_parallel_external_lb",
+    "data_parallel_hybrid_lb",
+)
 _FLAG = re.compile(r"--|-[A-Za-z]+\.")
 """A flag's long name, or its short name with a key of its JSON object."""
 
@@ -101,7 +108,7 @@ class CommandSettings:
     served_model_names: tuple[str, ...]
     host: str
     port: int
-    tensor_parallel_size: int
+    parallelism: Parallelism
     max_model_len: int | None
     allow_long_max_model_len: bool
     block_size: int
@@ -124,6 +131,14 @@ class CommandSettings:
     hybrid: bool | None
     """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
 
+    def of_rank(self, rank: int) -> "CommandSettings":
+        """Return the settings of a data parallel rank, whose KV connector has a name and a port of its own."""
+        if self.transfer is None or self.parallelism.data_parallel_size == 1:
+            return self
+        transfer = self.transfer
+        engine_id, port = f"{transfer.engine_id}_dp{rank}", transfer.side_channel_port + rank
+        return replace(self, transfer=replace(transfer, engine_id=engine_id, side_channel_port=port))
+
     @property
     def kv_connector(self) -> bool:
         """Tell whether vLLM has a KV connector: a transfer's, or the one that keeps KV cache in host memory."""
@@ -138,10 +153,9 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
     """
     namespace = _parsed(argv, release)
     offloads = namespace.kv_offloading_size is not None  # its connector replaces any other without a word
-    for name in ("data_parallel_size", "pipeline_parallel_size"):
-        if getattr(namespace, name) != 1:
-            raise StartRefusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} other than 1 isn't simulated.")
-    for name in ("config", "uds", "ssl_keyfile", "headless", "grpc"):
+    if namespace.pipeline_parallel_size != 1:
+        raise StartRefusal(1, "llmd-oke rehearsal: --pipeline-parallel-size other than 1 isn't simulated.")
+    for name in ("config", "uds", "ssl_keyfile", "headless", "grpc", *_OUTER_RANKS):
         if getattr(namespace, name):
             raise StartRefusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
     if namespace.enable_auto_tool_choice and not namespace.tool_call_parser:
@@ -165,7 +179,9 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         served_model_names=tuple(namespace.served_model_name or (model,)),
         host=namespace.host or "0.0.0.0",  # noqa: S104 - vLLM's own default, inside the pod's network namespace
         port=namespace.port,
-        tensor_parallel_size=namespace.tensor_parallel_size,
+        parallelism=Parallelism(
+            namespace.tensor_parallel_size, namespace.data_parallel_size, bool(namespace.enable_expert_parallel)
+        ),
         max_model_len=_max_model_len(namespace.max_model_len),
         allow_long_max_model_len=environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") == "1",
         block_size=namespace.block_size,

@@ -34,13 +34,14 @@ class SimulatedEngine:
         log: Callable[[str], None] = lambda _: None,
         crash: Callable[[], None] = lambda: None,
     ) -> None:
+        self.settings = settings
         self.metrics = metrics
         self.cache = cache
         self.clock = clock
         self.dead = False
         self._crash = crash
         self._overhead_s = latency.factors.prefill_overhead_s
-        self._server = latency.server(settings.tensor_parallel_size)
+        self._server = latency.server(settings.parallelism)
         self._scheduler = Scheduler(settings, cache, metrics)
         sizes = latency.sizes  # of windows a server offers one block more than may be needed (vLLM, `blocks_per_sw`)
         offers = sizes.windows_alone and sizes.window_layers
@@ -52,6 +53,11 @@ class SimulatedEngine:
         self._handover: Handover | None = None
         if settings.transfer is not None:
             self._handover = Handover(settings.transfer, network, latency, metrics, clock, log, self._free, crash)
+
+    @property
+    def arriving(self) -> int:
+        """Number of requests that don't wait yet."""
+        return len(self._arriving)
 
     @property
     def idle(self) -> bool:

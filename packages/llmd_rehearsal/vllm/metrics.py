@@ -6,11 +6,14 @@ the numbers. Durations are model seconds.
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from llmd_rehearsal.vllm.clocks import Lag
 from llmd_rehearsal.vllm.sequences import Finish
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_FAMILY, _NEW_LINE = "# HELP ", "\n"
 
 # attribute of ServerMetrics, name, type, help; in this order in the text
 _ENGINE = (
@@ -89,10 +92,15 @@ class Histogram:
 
 
 class ServerMetrics:
-    """The metrics of one server. Plain numbers are gauges and counters of the engine."""
+    """The metrics of one engine, a server's only one or its data parallel rank. Plain numbers are gauges and counters.
 
-    def __init__(self, model_name: str, cache_config: Mapping[str, object], *, connector: bool, lag: Lag) -> None:
-        labels = f'engine="0",model_name="{model_name}"'
+    Those of the simulator itself, about `lag`, stand with the first rank alone.
+    """
+
+    def __init__(
+        self, model_name: str, cache_config: Mapping[str, object], *, connector: bool, lag: Lag, rank: int = 0
+    ) -> None:
+        labels = f'engine="{rank}",model_name="{model_name}"'
         self.running = 0
         self.waiting = 0
         self.cache_usage = 0.0
@@ -107,7 +115,7 @@ class ServerMetrics:
         self.failed_notifications = 0
         self.expired_transfers = 0
         self.finished: dict[str, int] = dict.fromkeys(Finish, 0)
-        self._lag = lag
+        self._lag = lag if rank == 0 else None
         self._connector = connector
         self._add_histograms(labels)
         name = "vllm:request_success_total"
@@ -115,7 +123,7 @@ class ServerMetrics:
             f"# HELP {name} Count of successfully processed requests.\n# TYPE {name} counter\n",
             *(f'{name}{{{labels},finished_reason="{reason}"}} %d.0\n' for reason in Finish),
         ]
-        self._head = _cache_config_text(cache_config) + _template(_ENGINE, labels) + "".join(finished)
+        self._head = _cache_config_text(cache_config, rank) + _template(_ENGINE, labels) + "".join(finished)
         self._connector_template, self._lag_template = _template(_CONNECTOR, labels), _template(_LAG, labels)
 
     def text(self) -> str:
@@ -125,7 +133,8 @@ class ServerMetrics:
         if self._connector:
             parts.append(self._connector_template % _values(self, _CONNECTOR))
             parts += [self.transfer.text(), self.transferred.text()]
-        parts.append(self._lag_template % _values(self._lag, _LAG))
+        if self._lag is not None:
+            parts.append(self._lag_template % _values(self._lag, _LAG))
         return "".join(parts)
 
     def _add_histograms(self, labels: str) -> None:
@@ -156,6 +165,16 @@ class ServerMetrics:
         self._always = (*tokens, self.whole, self.queue, self.inference, self.prefill, self.decode)
 
 
+def text_of_ranks(ranks: Sequence[ServerMetrics]) -> str:
+    """Return the text of all ranks' metrics, by family, those of the first rank first."""
+    if len(ranks) == 1:
+        return ranks[0].text()
+    families = zip_longest(*(metrics.text().split(_FAMILY)[1:] for metrics in ranks), fillvalue="\n\n")
+    return "".join(
+        f"{_FAMILY}{first}{''.join(text.split(_NEW_LINE, 2)[2] for text in others)}" for first, *others in families
+    )
+
+
 def _values(holder: object, rows: Sequence[tuple[str, str, str, str]]) -> tuple[float, ...]:
     return tuple(float(getattr(holder, attribute)) for attribute, *_ in rows)
 
@@ -166,8 +185,8 @@ def _template(rows: Sequence[tuple[str, str, str, str]], labels: str) -> str:
     )
 
 
-def _cache_config_text(cache_config: Mapping[str, object]) -> str:
+def _cache_config_text(cache_config: Mapping[str, object], rank: int) -> str:
     name = "vllm:cache_config_info"
     labels = ",".join(f'{key}="{value}"' for key, value in cache_config.items())
     head = f"# HELP {name} Information of the LLMEngine CacheConfig\n# TYPE {name} gauge\n"
-    return f'{head}{name}{{{labels},engine="0"}} 1.0\n'.replace("%", "%%")
+    return f'{head}{name}{{{labels},engine="{rank}"}} 1.0\n'.replace("%", "%%")

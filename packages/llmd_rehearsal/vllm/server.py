@@ -22,6 +22,7 @@ from llmd_base.records import document
 from llmd_oke.catalogue import CatalogueModel, Shape, open_project
 from llmd_oke.catalogue.conditions import Conditions
 from llmd_oke.catalogue.latency_figures import known_figures
+from llmd_oke.catalogue.models import weights_gib
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
@@ -107,7 +108,7 @@ class _Parts:
 
     settings: CommandSettings
     model: CatalogueModel
-    engine: SimulatedEngine
+    engines: tuple[SimulatedEngine, ...]
 
 
 class SimulatedServer:
@@ -121,7 +122,7 @@ class SimulatedServer:
         self._simulation = simulation
         self._log: deque[str] = deque(maxlen=_LOG_LINES)
         self._runner: web.ServerRunner | None = None
-        self._leave: Callable[[], None] = lambda: None
+        self._leaves: list[Callable[[], None]] = []
         self._parts: _Parts | None = None
         self._starting: asyncio.Task[None] | None = None
         self._crashing: asyncio.Task[None] | None = None
@@ -134,7 +135,11 @@ class SimulatedServer:
     @property
     def at_rest(self) -> bool:
         """Tell whether it has no request, and no KV cache that another server may fetch."""
-        return self.state is not ServerState.RUNNING or self._parts is None or self._parts.engine.at_rest
+        return (
+            self.state is not ServerState.RUNNING
+            or self._parts is None
+            or all(engine.at_rest for engine in self._parts.engines)
+        )
 
     def start(self) -> None:
         """Begin to load the model."""
@@ -180,7 +185,8 @@ class SimulatedServer:
         """
         await asyncio.sleep(ANSWER_S)
         if self._parts is not None:
-            self._parts.engine.dead = True
+            for engine in self._parts.engines:
+                engine.dead = True
         self._leave()
         self._break_connections()
         await asyncio.sleep(WATCHDOG_S)
@@ -198,7 +204,8 @@ class SimulatedServer:
             try:
                 startup_s = self._simulation.startup_s
                 if startup_s is None:
-                    weights_gib_per_gpu = parts.model.weights.gib / parts.settings.tensor_parallel_size
+                    spread = parts.settings.parallelism
+                    weights_gib_per_gpu = weights_gib(parts.model, spread) / spread.gpus
                     load_s = _LOAD_FIXED_S + weights_gib_per_gpu / _LOAD_GIB_PER_S
                     startup_s = load_s * self._simulation.startup_scale
                 await asyncio.sleep(startup_s)
@@ -243,10 +250,12 @@ class SimulatedServer:
             self._write(f"INFO llmd-oke rehearsal: times of {model.name} are bounds; there are no figures for this GPU")
         self._write(f"INFO Available KV cache memory: {cache.available_gib_per_gpu:.2f} GiB")
         self._write(f"INFO GPU KV cache size: {cache.tokens:,} tokens")
-        return _Parts(options, model, self._engine(options, model, cache, latency))
+        ranks = range(options.parallelism.data_parallel_size)
+        engines = tuple(self._engine(options.of_rank(rank), rank, model, cache, latency) for rank in ranks)
+        return _Parts(options, model, engines)
 
     def _engine(
-        self, options: CommandSettings, model: CatalogueModel, cache: CacheSize, latency: LatencyModel
+        self, options: CommandSettings, rank: int, model: CatalogueModel, cache: CacheSize, latency: LatencyModel
     ) -> SimulatedEngine:
         simulation, transfer = self._simulation, options.transfer
         config = document(
@@ -258,7 +267,8 @@ class SimulatedServer:
             num_gpu_blocks=cache.blocks,
         )
         lag = simulation.clock.lag
-        metrics = ServerMetrics(options.served_model_names[0], config, connector=transfer is not None, lag=lag)
+        name = options.served_model_names[0]
+        metrics = ServerMetrics(name, config, connector=transfer is not None, lag=lag, rank=rank)
         engine = SimulatedEngine(
             options, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash
         )
@@ -272,21 +282,21 @@ class SimulatedServer:
                 image=self.container.image,
                 block_size=options.block_size,
                 kv_cache_dtype=options.kv_cache_dtype,
-                tensor_parallel_size=options.tensor_parallel_size,
+                tensor_parallel_size=options.parallelism.tensor_parallel_size,
                 latent_attention=model.architecture.latent_attention is not None,
                 attention_backend=options.attention_backend,
                 splits_by_heads=splits_by_heads(options, self.container.image),
                 kv_cache_layout=transfer.layout,
                 hybrid=latency.sizes.windows_alone,
             )
-            self._leave = simulation.network.join(identity, engine)
+            self._leaves.append(simulation.network.join(identity, engine))
         return engine
 
     async def _serve(self, parts: _Parts, listener: socket.socket) -> None:
         version = self.container.image.partition("@")[0].rpartition(":")[2]
         harmony = parts.model.vocabulary is not None  # of Harmony, the form of its answers
         created = int(time.time())
-        api = ServerApi(parts.settings, parts.engine, version, self._simulation.seed, created, harmony=harmony)
+        api = ServerApi(parts.settings, parts.engines, version, self._simulation.seed, created, harmony=harmony)
         idle_s = parts.settings.keep_alive_s
         server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)
@@ -303,10 +313,15 @@ class SimulatedServer:
                 await site.stop()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
-        while not parts.engine.idle and loop.time() < deadline_s:  # noqa: ASYNC110 - the engine knows no event loop
+        while not all(engine.idle for engine in parts.engines) and loop.time() < deadline_s:  # noqa: ASYNC110 - the engine knows no event loop
             await asyncio.sleep(min(0.05, max(0.0, deadline_s - loop.time())))
-        parts.engine.abort_all()
+        for engine in parts.engines:
+            engine.abort_all()
         await asyncio.sleep(0)
+
+    def _leave(self) -> None:
+        for leave in self._leaves:
+            leave()
 
     def _exit(self, exit_code: int) -> None:
         self._leave()

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from llmd_oke.catalogue import CatalogueModel, model_names
 from llmd_oke.catalogue.models import model as model_of_name
+from llmd_oke.catalogue.models import weights_gib
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.catalogue.shapes import Shape
 
@@ -71,17 +72,18 @@ class CacheSize:
 
 
 def cache_size(settings: CommandSettings, model: CatalogueModel, shape: Shape, gpus: int | None = None) -> CacheSize:
-    """The KV cache that vLLM's profiling run would find. `gpus` is None where the container has all of the node's.
+    """The KV cache of each rank that vLLM's profiling run would find. `gpus` is None where the container has all of the
+    node's.
 
     Raises:
         Refusal: the model can't be split so, or its weights or one sequence of full length don't fit.
     """
-    tensor_parallel_size, architecture = settings.tensor_parallel_size, model.architecture
+    tensor_parallel_size, architecture = settings.parallelism.tensor_parallel_size, model.architecture
     available_gpus = shape.gpus if gpus is None else gpus
-    if tensor_parallel_size > available_gpus:
+    if settings.parallelism.gpus > available_gpus:
         raise StartRefusal(
             1,
-            f"ValueError: World size ({tensor_parallel_size}) is larger than the number of available GPUs "
+            f"ValueError: World size ({settings.parallelism.gpus}) is larger than the number of available GPUs "
             f"({available_gpus}) in this node. If this is intentional and you are using:\n- ray, set "
             "'--distributed-executor-backend ray'.",
         )
@@ -136,16 +138,16 @@ def _max_model_len(settings: CommandSettings, model: CatalogueModel) -> int:
 
 
 def _available_gib(settings: CommandSettings, model: CatalogueModel, shape: Shape) -> float:
-    weights_gib = model.weights.gib / settings.tensor_parallel_size
-    if weights_gib > shape.gpu.memory_gib:
+    of_gpu_gib = weights_gib(model, settings.parallelism) / settings.parallelism.gpus
+    if of_gpu_gib > shape.gpu.memory_gib:
         raise StartRefusal(
             1,
             f"torch.OutOfMemoryError: HIP out of memory. GPU 0 has a total capacity of {shape.gpu.memory_gib:.2f} GiB; "
-            f"the weights take {weights_gib:.2f} GiB of each GPU.",
+            f"the weights take {of_gpu_gib:.2f} GiB of each GPU.",
         )
     if settings.kv_cache_memory_bytes is not None:
         return settings.kv_cache_memory_bytes / _GIB
-    available_gib = shape.gpu.memory_gib * settings.gpu_memory_utilization - weights_gib - model.activation_gib_per_gpu
+    available_gib = shape.gpu.memory_gib * settings.gpu_memory_utilization - of_gpu_gib - model.activation_gib_per_gpu
     if available_gib <= 0:
         raise StartRefusal(
             1,

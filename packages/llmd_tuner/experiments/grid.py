@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 import yaml
 from llmd_base.errors import KitError
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue, config
 from llmd_oke.catalogue.models import key_value_tokens, state_tokens
 from llmd_oke.config import Role
@@ -132,7 +133,7 @@ class MeasuredServers:
 
     def _room(self, role: Role, size: int) -> Room:
         engine = self.engine.of_role(role)
-        tokens = key_value_tokens(self.model, self.shape, size, engine.gpu_memory_utilization)
+        tokens = key_value_tokens(self.model, self.shape, Parallelism(size), engine.gpu_memory_utilization)
         return Room({size: tokens}, engine.max_num_seqs, state_tokens={size: state_tokens(self.model, size)})
 
 

@@ -284,7 +284,7 @@ def measure_file(file: Path, progress: Progress) -> int:
 def row_of(result: SmokeResult, stage: RecipeStage, assignment: DeploymentRun) -> Row:
     """Return the row of one stage of a deployment."""
     row = smoke_row(result, model=model_name(result.plan.model))
-    size = result.plan.topology.servers[0].tensor_parallel_size
+    size = result.plan.topology.servers[0].parallelism.tensor_parallel_size
     # The share that a prefix cache answered is by the servers' own counters.
     cached = change(result.before, result.after, "aggregated", VLLM_COUNTERS.cached_tokens).value
     prompt_tokens = sum(record.input_tokens for record in result.records if record.succeeded)

@@ -7,6 +7,7 @@ from random import Random
 from typing import Literal
 
 from llmd_base.errors import KitError
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.catalogue.endpoint_pickers import RouterProfile, endpoint_picker
 from llmd_oke.catalogue.models import CatalogueModel, key_value_tokens
@@ -68,11 +69,11 @@ def _profile(policy: Policy, picker: str | None) -> RouterProfile:
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Limits of one server, in vLLM's words. `key_value_tokens` is the room of its KV cache, which sequences take in
-    blocks of `block_size` tokens.
+    """Limits of one server, or of each of its data parallel ranks, in vLLM's words. `key_value_tokens` is the room of
+    its KV cache, which sequences take in blocks of `block_size` tokens.
     """
 
-    tensor_parallel_size: int
+    parallelism: Parallelism
     key_value_tokens: int
     max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs
     max_num_batched_tokens: int = 8192
@@ -81,7 +82,8 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class SimulatedDeployment:
-    """`copies` equal units of a model behind one endpoint, which spreads requests over units at random.
+    """`copies` equal units of a model behind one endpoint, which spreads requests over units at random. Routers choose
+    among data parallel ranks as among servers, though it is vLLM that does, by the requests of each.
 
     `router_s` is what gateway and endpoint picker add to each request; `picker` is its version, the newest release's if
     None.
@@ -117,15 +119,11 @@ def deployment(
 ) -> SimulatedDeployment:
     """Return the deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
     chosen = Topology.model_validate(topology)
-    limits: dict[Role, ServerLimits] = {
-        role: ServerLimits(
-            servers.tensor_parallel_size,
-            key_value_tokens(model, node, servers.tensor_parallel_size, gpu_memory_utilization),
-            max_num_seqs,
-            block_size=block_size,
-        )
-        for role, servers in chosen.servers().items()
-    }
+    limits: dict[Role, ServerLimits] = {}
+    for role, servers in chosen.servers().items():
+        spread = servers.parallelism(expert_parallel=model.expert_parallel)
+        tokens = key_value_tokens(model, node, spread, gpu_memory_utilization) // spread.data_parallel_size
+        limits[role] = ServerLimits(spread, tokens, max_num_seqs, block_size=block_size)
     return SimulatedDeployment(
         model.name,
         node.gpu.product,

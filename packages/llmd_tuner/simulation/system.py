@@ -174,7 +174,7 @@ class System:
             )
             for role in deployment.limits
         }
-        self._rails = min(limits.tensor_parallel_size for limits in deployment.limits.values())
+        self._rails = min(limits.parallelism.tensor_parallel_size for limits in deployment.limits.values())
         self._transfer_s: dict[int, float] = {}
         self._units = [self._unit() for _ in range(deployment.copies)]
 
@@ -206,7 +206,7 @@ class System:
 
     def _servers(self, role: Role, ended: Callable[[Request], None]) -> list[EngineSimulation]:
         limits = self._deployment.limits[role]
-        latency = self._latency.server(limits.tensor_parallel_size)
+        latency = self._latency.server(limits.parallelism)
         return [
             EngineSimulation(
                 self.calendar,

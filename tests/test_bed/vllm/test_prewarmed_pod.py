@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.serving import model_cache, units
 from llmd_oke.serving.args import UnitArgs
@@ -54,7 +55,7 @@ def plan(folder: Path) -> dict[str, Any]:
     assert model.vocabulary
     assert shape
     job = model_cache.job(model, shape, CACHE, UNIT["model_cache"])["spec"]["template"]["spec"]
-    pod = units.pod_spec(units.server_spec(UNIT, "aggregated", 1), UNIT)
+    pod = units.pod_spec(units.server_spec(UNIT, "aggregated", Parallelism(1)), UNIT)
     cache, program, scratch = folder / "cache", folder / "program", folder / "scratch"
     for path in (cache, program, scratch):
         path.mkdir()

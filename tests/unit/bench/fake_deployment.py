@@ -10,7 +10,14 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from llmd_bench.deployment import EndpointRole, MetricsEndpoint, ReportedServers, ReportedTopology, RouterPart
+from llmd_bench.deployment import (
+    EndpointRole,
+    MetricsEndpoint,
+    Parallelism,
+    ReportedServers,
+    ReportedTopology,
+    RouterPart,
+)
 from llmd_bench.evidence import DecisionCounter, EvidenceSettings
 from llmd_bench.load.generator import CompletionsTarget
 from llmd_bench.smoke import SmokePlan
@@ -89,8 +96,8 @@ class Deployment:
 TOPOLOGY = ReportedTopology(
     "2p-tp1-1d-tp2",
     (
-        ReportedServers("prefill", 2, 1, image="vllm:1"),
-        ReportedServers("decode", 1, 2, image="vllm:1", args={"--block-size": 16}),
+        ReportedServers("prefill", 2, Parallelism(1), image="vllm:1"),
+        ReportedServers("decode", 1, Parallelism(2), image="vllm:1", args={"--block-size": 16}),
     ),
     (RouterPart("epp", "llm-d-inference-scheduler", "v0.7.1", {"plugins": []}), RouterPart("envoy", "envoy", "1.34")),
 )

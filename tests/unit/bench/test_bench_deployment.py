@@ -116,3 +116,10 @@ def test_restarted_and_lost_servers_are_named_and_new_or_scaled_ones_are_not():
 
 def test_nobody_knows_of_restarts_where_pods_are_not_listed():
     assert stability((), None).restarted is None
+
+
+def test_a_share_of_a_server_is_that_of_its_fullest_rank():
+    ranks = reading("".join(f'vllm:kv_cache_usage_perc{{engine="{rank}"}} 0.{rank}\n' for rank in range(4)))
+    names = ("vllm:kv_cache_usage_perc",)
+    assert ranks.total(Counter(names, share=True)) == 0.3
+    assert ranks.total(Counter(names)) == pytest.approx(0.6)

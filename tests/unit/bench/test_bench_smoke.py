@@ -7,6 +7,7 @@ from llmd_base.errors import KitError
 from llmd_bench.deployment import (
     MetricSample,
     MetricsEndpoint,
+    Parallelism,
     Reading,
     ReportedServers,
     ReportedTopology,
@@ -20,7 +21,7 @@ from llmd_bench.smoke_request import SmokeLimits
 from llmd_oke.catalogue.benchmarks import builtin_set
 
 ALL_REMOTE = SmokeLimits(min_remote_prefill_share=0.95)
-AGGREGATED = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, 1),))
+AGGREGATED = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, Parallelism(1)),))
 
 
 async def test_a_healthy_deployment_passes_with_proof(deployment):

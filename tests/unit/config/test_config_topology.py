@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_bench.deployment import aggregated_short_form, disaggregated_short_form, parse_short_form
+from llmd_bench.deployment import Parallelism, aggregated_short_form, disaggregated_short_form, parse_short_form
 from llmd_oke.config import Servers, Topology
 
 SERVERS = st.tuples(st.integers(1, 1024), st.integers(1, 64)).map(
@@ -32,8 +32,12 @@ def test_gpus_are_those_of_all_servers(prefill: Servers, decode: Servers):
 
 
 def test_reports_and_tuner_write_short_forms_as_topologies_do():
-    assert disaggregated_short_form(8, 1, 4, 2) == str(Topology.model_validate("8p-tp1-4d-tp2")) == "8p-tp1-4d-tp2"
-    assert aggregated_short_form(2, 12) == str(Topology.model_validate("agg-tp2-12r")) == "agg-tp2-12r"
+    assert (
+        disaggregated_short_form(8, Parallelism(1), 4, Parallelism(2))
+        == str(Topology.model_validate("8p-tp1-4d-tp2"))
+        == "8p-tp1-4d-tp2"
+    )
+    assert aggregated_short_form(Parallelism(2), 12) == str(Topology.model_validate("agg-tp2-12r")) == "agg-tp2-12r"
 
 
 def test_the_published_names_mean_what_the_field_means():
@@ -56,3 +60,19 @@ def test_a_topology_without_short_form_names_its_roles():
     one = Servers(replicas=1, tensor_parallel_size=1)
     assert str(Topology(prefill=one)) == "prefill 1 x tp1"
     assert list(Topology(decode=one, aggregated=one).servers()) == ["decode", "aggregated"]
+
+
+def test_short_forms_tell_ranks_and_experts():
+    topology = Topology.model_validate("2p-tp1dp8ep-1d-tp2dp4")
+    prefill, decode = topology.servers().values()
+    assert (prefill.data_parallel_size, prefill.expert_parallel, prefill.gpus) == (8, True, 8)
+    assert (decode.tensor_parallel_size, decode.data_parallel_size, decode.expert_parallel) == (2, 4, None)
+    assert topology.gpus == 24
+    assert str(topology) == "2p-tp1dp8ep-1d-tp2dp4"
+    assert str(Topology.model_validate("agg-tp8ep-1r")) == "agg-tp8ep-1r"
+
+
+@pytest.mark.parametrize("text", ["agg-dp8-1r", "agg-tp1dp-1r", "agg-tp1epdp8-1r", "agg-tp1-dp8-1r"])
+def test_parts_of_a_short_form_have_one_order(text: str):
+    with pytest.raises(ValueError, match="no topology"):
+        parse_short_form(text)

@@ -12,7 +12,7 @@ import pytest
 from experiments_for_tests import CLOSED, OPEN, experiment, recipe
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
-from llmd_bench.deployment import ReportedServers, ReportedTopology, ServerPod
+from llmd_bench.deployment import Parallelism, ReportedServers, ReportedTopology, ServerPod
 from llmd_bench.evals import BuiltinResult
 from llmd_bench.load import processes, stages
 from llmd_bench.load.records import Failure, Health, RequestRecord, Trim, window_of
@@ -44,7 +44,7 @@ def url() -> Iterator[str]:
 def assignment(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> DeploymentRun:
     made = experiment(tmp_path, RunOptions(gpus=2, rehearsed=True, only=(DEPLOYMENT,)), loads=LOADS)
     folder = runs.new_run(made.project, made.name, made.recipe, made.settings, [DEPLOYMENT])
-    topology = ReportedTopology(DEPLOYMENT, (ReportedServers("aggregated", 2, 1, image="vllm:1"),))
+    topology = ReportedTopology(DEPLOYMENT, (ReportedServers("aggregated", 2, Parallelism(1), image="vllm:1"),))
     plan = SmokePlan(url, "model", topology, 64, 4)
     monkeypatch.setattr(measurement, "base_plan", lambda _: plan)
     return DeploymentRun(

@@ -51,7 +51,7 @@ def test_each_seed_is_a_measurement_of_its_own():
 
 def test_all_problems_of_shape_are_told_at_once():
     result = problems(deployments=[{"topology": "1p", "routr": {}}], loads=[{**CLOSED, "requests": 0}], gpu=1)
-    assert result["deployments[0].topology"].endswith("agg-tp1-16r")
+    assert result["deployments[0].topology"].startswith("{x}p-tp{p}-{y}d-tp{d}")
     assert result["deployments[0].routr"].startswith("router?")
     assert result["loads[0].requests"] == "at least 1"
     assert result["gpu"].startswith("gpus?")

@@ -7,7 +7,7 @@ from experiments_for_tests import project
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_base.row import Basis, Origin, Quantiles, Row
-from llmd_bench.deployment import MetricsEndpoint, ReportedServers, ReportedTopology
+from llmd_bench.deployment import MetricsEndpoint, Parallelism, ReportedServers, ReportedTopology
 from llmd_bench.smoke import SmokePlan
 from llmd_oke import config
 from llmd_tuner.cli import tune_verify
@@ -103,7 +103,7 @@ def test_only_forecasts_are_held_against_the_tolerance():
 
 @pytest.mark.parametrize(("there", "refused"), [(1, True), (2, False), (3, True)])
 def test_other_servers_than_the_stack_file_has_are_refused(there: int, refused: bool):
-    topology = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, 1),))
+    topology = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, Parallelism(1)),))
     endpoints = tuple(MetricsEndpoint("aggregated", f"pod-{i}", f"http://pod-{i}") for i in range(there))
     plan = SmokePlan("http://service", "m", topology, 64, 8, metrics=endpoints)
     with pytest.raises(KitError, match="up --stack s") if refused else nullcontext():

@@ -31,10 +31,10 @@ def test_a_fault_of_servers_with_a_connector_is_none_of_others():
 
 def test_a_value_is_found_in_another_word_and_in_the_key_of_an_object():
     drafts = ["--speculative-config", '{"method": "eagle3", "model": "/models/draft"}']
-    arguments = ["--kv-offloading-size=10", "--enable-expert-parallel"]
-    assert paths("agg-tp1-1r", {"extraArgs": [*arguments, *drafts]}) == ["models[0].engine.extraArgs[0]"]
+    arguments = ["--kv-offloading-size=10"]
+    assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, *drafts]}) == ["models[0].engine.extraArgs[0]"]
     key = "--speculative-config.method=eagle3"
-    assert paths("agg-tp1-1r", {"extraArgs": [*arguments, key]}) == ["models[0].engine.extraArgs[0]"]
+    assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, key]}) == ["models[0].engine.extraArgs[0]"]
 
 
 def test_what_answers_may_suffer_from_is_told_with_its_source():

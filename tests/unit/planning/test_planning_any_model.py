@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LinearAttention, blocks_allow, heads_allow, state_tokens
 from llmd_oke.planning.conditions import deployed_conditions
@@ -41,21 +42,22 @@ def test_gpus_that_would_share_a_block_of_weights_are_refused_with_the_way_out()
     assert problem.accepted == "for aggregated: one of 2, 4"
     assert "1536" in problem.why
     assert "whole blocks of 128" in problem.why
-    assert "--enable-expert-parallel" in problem.why
+    assert "expertParallel" in problem.why
 
 
-@pytest.mark.parametrize("argument", ["--enable-expert-parallel", "--enable_expert_parallel", "-ep"])
-def test_experts_that_stay_whole_are_on_any_number_of_gpus(argument: str):
-    assert problems(model("agg-tp8-1r", model=QWEN, workload=WORKLOAD, engine={"extraArgs": [argument]})) == []
+def test_experts_that_stay_whole_are_on_any_number_of_gpus():
+    assert problems(model("agg-tp8ep-1r", model=QWEN, workload=WORKLOAD)) == []
 
 
 def test_a_dense_layer_has_blocks_too():
     dense = known("qwen3-32b")
     scaled = dense.model_copy(update={"weights": dense.weights.model_copy(update={"block_size": 128})})
-    assert [size for size in (1, 2, 4, 8) if blocks_allow(scaled, size)] == [1, 2, 4, 8]
+    assert [size for size in (1, 2, 4, 8) if blocks_allow(scaled, Parallelism(size))] == [1, 2, 4, 8]
     narrow = scaled.architecture.model_copy(update={"intermediate_size": 128 * 6})
     assert [
-        size for size in (1, 2, 4, 8) if blocks_allow(scaled.model_copy(update={"architecture": narrow}), size)
+        size
+        for size in (1, 2, 4, 8)
+        if blocks_allow(scaled.model_copy(update={"architecture": narrow}), Parallelism(size))
     ] == [1, 2]
 
 
@@ -113,7 +115,9 @@ def test_the_state_of_a_sequence_takes_room_of_its_kv_cache():
         update={"architecture": dense.architecture.model_copy(update={"linear_attention": linear})}
     )
     assert (state_tokens(dense, 1), state_tokens(hybrid, 1), state_tokens(hybrid, 8)) == (0, 100, 100)
-    assert memory(hybrid, SHAPE, 1, 0.95).sequences(900) == memory(dense, SHAPE, 1, 0.95).sequences(1000)
+    assert memory(hybrid, SHAPE, Parallelism(1), 0.95).sequences(900) == memory(
+        dense, SHAPE, Parallelism(1), 0.95
+    ).sequences(1000)
 
 
 def advice(topology: str, name: str, input_tokens: int) -> dict[str, str]:

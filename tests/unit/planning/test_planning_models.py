@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LatentAttention, key_value_copies
 from llmd_oke.catalogue.serving import handshake, repositories
@@ -552,12 +553,12 @@ SHARES = st.floats(0.05, 1.0)
 def test_capacity_at_4096_in_and_256_out_is_what_was_worked_out_by_hand(name: str, size: int, sequences: int):
     model = catalogue.model(name)
     assert model is not None
-    assert memory(model, SHAPE, size, 0.95).sequences(4352) == pytest.approx(sequences, abs=1)
+    assert memory(model, SHAPE, Parallelism(size), 0.95).sequences(4352) == pytest.approx(sequences, abs=1)
 
 
 @given(ANY_MODEL, SIZES, SHARES)
 def test_parts_add_up_to_the_share_of_the_gpus(model: catalogue.CatalogueModel, size: int, share: float):
-    fit = memory(model, SHAPE, size, share)
+    fit = memory(model, SHAPE, Parallelism(size), share)
     assert fit.weights_gib + fit.activation_gib + fit.key_value_gib == pytest.approx(share * fit.gpu_gib)
     assert fit.key_value_tokens >= 0
 
@@ -565,13 +566,19 @@ def test_parts_add_up_to_the_share_of_the_gpus(model: catalogue.CatalogueModel, 
 @given(ANY_MODEL, SIZES, SIZES, SHARES)
 def test_more_gpus_never_hold_fewer_tokens(model: catalogue.CatalogueModel, one: int, other: int, share: float):
     fewer, more = sorted([one, other])
-    assert memory(model, SHAPE, fewer, share).key_value_tokens <= memory(model, SHAPE, more, share).key_value_tokens
+    assert (
+        memory(model, SHAPE, Parallelism(fewer), share).key_value_tokens
+        <= memory(model, SHAPE, Parallelism(more), share).key_value_tokens
+    )
 
 
 @given(ANY_MODEL, SIZES, SHARES, SHARES)
 def test_a_larger_share_never_holds_fewer_tokens(model: catalogue.CatalogueModel, size: int, one: float, other: float):
     less, more = sorted([one, other])
-    assert memory(model, SHAPE, size, less).key_value_tokens <= memory(model, SHAPE, size, more).key_value_tokens
+    assert (
+        memory(model, SHAPE, Parallelism(size), less).key_value_tokens
+        <= memory(model, SHAPE, Parallelism(size), more).key_value_tokens
+    )
 
 
 @given(ANY_MODEL, SIZES, st.floats(0, 200))
@@ -579,7 +586,10 @@ def test_heavier_weights_never_leave_more_tokens(model: catalogue.CatalogueModel
     heavier = model.model_copy(
         update={"weights": model.weights.model_copy(update={"gib": model.weights.gib + further_gib})}
     )
-    assert memory(heavier, SHAPE, size, 0.95).key_value_tokens <= memory(model, SHAPE, size, 0.95).key_value_tokens
+    assert (
+        memory(heavier, SHAPE, Parallelism(size), 0.95).key_value_tokens
+        <= memory(model, SHAPE, Parallelism(size), 0.95).key_value_tokens
+    )
 
 
 def test_kv_heads_are_copied_only_where_there_are_more_gpus_than_heads():

@@ -166,8 +166,8 @@ def test_all_surges_find_room_at_once_wherever_the_pods_are(
 ):
     models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
     roles = [role for item in plan(*models, nodes=nodes).models for unit in item.units for role in unit.roles]
-    running = [role.tensor_parallel_size for role in roles for _ in range(role.replicas)]
-    surging = [role.tensor_parallel_size for role in roles for _ in range(role.rollout.max_surge)]
+    running = [role.parallelism.gpus for role in roles for _ in range(role.replicas)]
+    surging = [role.parallelism.gpus for role in roles for _ in range(role.rollout.max_surge)]
     chance.shuffle(surging)
     free = [8] * nodes
     for size in (*sorted(running, reverse=True), *surging):
@@ -208,7 +208,7 @@ def test_where_others_come_beside_all_servers_find_room_twice_wherever_the_first
     planned = plan(*models, nodes=nodes).models
     assume(all(item.update_way == "beside" for item in planned))
     roles = [role for item in planned for unit in item.units for role in unit.roles]
-    sizes = sorted((role.tensor_parallel_size for role in roles for _ in range(role.replicas)), reverse=True)
+    sizes = sorted((role.parallelism.gpus for role in roles for _ in range(role.replicas)), reverse=True)
     free = [8] * nodes
     for size in (*sizes, *sizes):
         fitting = [i for i, gpus in enumerate(free) if gpus >= size]

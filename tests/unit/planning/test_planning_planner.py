@@ -40,7 +40,7 @@ def test_the_published_stacks_mean_what_was_published():
     rehearsal = planning.plan_stack_file(PROJECT, "rehearsal")
     assert (rehearsal.gpus, rehearsal.used_gpus, rehearsal.price_usd_per_hour) == (72, 16, 432)
     guide = planning.plan_stack_file(PROJECT, "guide")
-    assert [(role.role, role.replicas, role.tensor_parallel_size) for role in guide.models[0].units[0].roles] == [
+    assert [(role.role, role.replicas, role.parallelism.gpus) for role in guide.models[0].units[0].roles] == [
         ("prefill", 8, 1),
         ("decode", 2, 4),
     ]

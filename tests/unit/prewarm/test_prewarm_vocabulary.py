@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hub_for_tests import REPOSITORY, VOCABULARY, Hub
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.serving import units, vllm
 from llmd_oke.serving.args import ModelCacheMountArgs
@@ -63,7 +64,7 @@ def variables(cache: Path) -> dict[str, str]:
             "model_cache": mount,
         },
         "prefill",
-        1,
+        Parallelism(1),
     )
     entries = {entry["name"]: entry.get("value") for entry in vllm.environment(spec)}
     return {name: value.replace(vllm.CACHE_FOLDER, str(cache)) for name, value in entries.items() if value}

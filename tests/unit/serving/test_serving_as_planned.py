@@ -22,7 +22,7 @@ def servers(plan: planning.Plan) -> Iterator[Servers]:
     for planned in plan.models:
         args = unit_args(plan, planned, "model-server")
         for role in planned.units[0].roles:
-            spec = server_spec(args, role.role, role.tensor_parallel_size)
+            spec = server_spec(args, role.role, role.parallelism)
             yield plan, planned, role, deployment("servers", "unit", args, servers_args(role), spec)
 
 
@@ -81,7 +81,7 @@ def test_servers_may_and_are_told_what_the_rdma_network_takes_only_on_it(every: 
         assert ("add" in vllm["securityContext"]["capabilities"]) == on_network
         names = {entry["name"] for entry in vllm["env"]}
         assert ("UCX_IB_GID_INDEX" in names) == on_network
-        assert ("NCCL_IB_HCA" in names) == (on_network and role.tensor_parallel_size > 1)
+        assert ("NCCL_IB_HCA" in names) == (on_network and role.parallelism.gpus > 1)
 
 
 def test_kv_cache_without_rdma_is_read_by_the_faster_of_the_known_ways(every: list[Servers]):

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 from llmd_base.errors import KitError
+from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import QuickReduce
 from llmd_oke.serving import labels, namespace, units, vllm
-from llmd_oke.serving.args import UnitArgs
+from llmd_oke.serving.args import ServersArgs, UnitArgs
 
 ARGS: UnitArgs = {
     "release": "llm-d-0.9.0",
@@ -17,9 +18,11 @@ ARGS: UnitArgs = {
     "service_account": "model-server",
 }
 
+SERVERS: ServersArgs = {"replicas": 1, "tensor_parallel_size": 2}
+
 
 def spec(role="decode", size=2, **changes):
-    return dataclasses.replace(units.server_spec(ARGS, role, size), **changes)
+    return dataclasses.replace(units.server_spec(ARGS, role, Parallelism(size)), **changes)
 
 
 def values(environment):
@@ -254,10 +257,40 @@ def test_units_are_labelled_with_their_own_name_unless_told_otherwise():
 @pytest.mark.parametrize("key", ["release", "model", "shape"])
 def test_names_that_the_catalogue_does_not_have_are_refused_with_those_that_it_has(key):
     with pytest.raises(KitError, match=f"no {key} 'nothing'") as error:
-        units.server_spec({**ARGS, key: "nothing"}, "decode", 1)
+        units.server_spec({**ARGS, key: "nothing"}, "decode", Parallelism(1))
     assert error.value.remedy
 
 
 def test_updates_may_take_a_start_up_for_each_wave_unless_told_otherwise():
     one = units.deployment("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 2}, spec())
     assert one["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def ranks(role="decode", size=1):
+    return dataclasses.replace(spec(role), parallelism=Parallelism(size, 8 // size, expert_parallel=True))
+
+
+def test_a_server_of_several_ranks_has_the_gpus_of_all_and_is_told_of_them():
+    arguments = vllm.arguments(ranks(size=2))
+    assert {"--tensor-parallel-size=2", "--data-parallel-size=4", "--enable-expert-parallel"} <= {*arguments}
+    assert vllm.resources(ranks())["limits"]["amd.com/gpu"] == "8"
+    assert not {"--enable-expert-parallel", "--data-parallel-size=1"} & {*vllm.arguments(spec())}
+
+
+def test_each_rank_that_hands_over_has_a_port():
+    ports = [entry["containerPort"] for entry in vllm.container(ranks())["ports"]]
+    assert ports == [8200, *range(5600, 5608)]
+
+
+def test_ranks_and_experts_are_no_part_of_the_version_and_ranks_are_of_the_label():
+    assert vllm.version(ranks()) == vllm.version(spec())
+    found = units.deployment("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 1}, ranks())["metadata"]["labels"]
+    assert found[labels.DATA_PARALLEL_SIZE] == "8"
+    assert labels.DATA_PARALLEL_SIZE not in units.deployment("n", "u", ARGS, SERVERS, spec())["metadata"]["labels"]
+
+
+def test_a_unit_is_another_one_with_other_ranks():
+    def named(spread):
+        return vllm.revision("u", "r", {"decode": "v"}, {"decode": spread})
+
+    assert len({named(Parallelism(1)), named(Parallelism(1, 2)), named(Parallelism(1, 2, expert_parallel=True))}) == 2

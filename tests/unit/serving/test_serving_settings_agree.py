@@ -58,11 +58,12 @@ CACHES = st.sampled_from(({"kind": "none"}, {"kind": "node-disk"}))
 
 @st.composite
 def topologies(draw: st.DrawFn) -> str:
-    """Prefill and decode servers of any sizes, or aggregated ones."""
+    """Prefill and decode servers of any sizes, or aggregated ones, some with ranks that share experts."""
     size, count = draw(SIZES), draw(COUNTS)
+    ranks = draw(st.sampled_from(("", "", "", "dp2", "dp4ep", "ep")))
     if draw(st.booleans()):
-        return f"agg-tp{size}-{count}r"
-    return f"{count}p-tp{size}-{draw(COUNTS)}d-tp{max(size, draw(SIZES))}"
+        return f"agg-tp{size}{ranks}-{count}r"
+    return f"{count}p-tp{size}{ranks}-{draw(COUNTS)}d-tp{max(size, draw(SIZES))}{ranks}"
 
 
 @st.composite
@@ -83,7 +84,7 @@ Servers = tuple[planning.RolePlan, Manifest, command.CommandSettings]
 def servers(made: planning.Plan, planned: planning.ModelPlan) -> Iterator[Servers]:
     args = unit_args(made, planned, "model-server")
     for role in planned.units[0].roles:
-        spec = server_spec(args, role.role, role.tensor_parallel_size)
+        spec = server_spec(args, role.role, role.parallelism)
         assert spec.settings == role.settings
         name = unit_name(made, planned, planned.units[0])
         manifest = deployment(f"{name}-{role.role}", name, args, servers_args(role), spec)
@@ -113,7 +114,7 @@ def test_plan_pods_and_reports_agree_in_every_setting(item: StackObject):
     for each in read:
         compare_with_pods(made, planned, each)
     compare_with_reports(made, planned, read)
-    assert planned.gpus == sum(vllm.tensor_parallel_size * role.replicas for role, _, vllm in read) * planned.copies
+    assert planned.gpus == sum(vllm.parallelism.gpus * role.replicas for role, _, vllm in read) * planned.copies
 
 
 def compare_with_pods(made: planning.Plan, planned: planning.ModelPlan, read: Servers) -> None:
@@ -125,21 +126,22 @@ def compare_with_pods(made: planning.Plan, planned: planning.ModelPlan, read: Se
     assert vllm.block_size == own.block_size == planned.block_size
     assert vllm.attention_backend == own.attention_backend
     assert vllm.quick_reduce == (own.quick_reduce or "NONE")
-    assert vllm.tensor_parallel_size == role.tensor_parallel_size == own.tensor_parallel_size
+    assert vllm.parallelism == role.parallelism == own.parallelism
     assert vllm.max_model_len == own.max_model_len == planned.max_model_len
-    assert vllm.max_num_seqs == own.max_num_seqs == planned.engine.max_num_seqs
+    assert vllm.max_num_seqs == planned.engine.max_num_seqs
+    assert own.max_num_seqs == vllm.max_num_seqs * own.parallelism.data_parallel_size
     assert vllm.gpu_memory_utilization == own.gpu_memory_utilization
     assert vllm.kv_cache_dtype == ("fp8" if "--kv-cache-dtype=fp8" in own.extra_args else "auto")
     assert vllm.kv_connector == own.kv_cache.kv_connector
     roles = [json.loads(word.partition("=")[2])["kv_role"] for word in container(manifest)["args"] if "kv_role" in word]
     assert roles == ([own.kv_role] if own.hands_over else [])
     for kind in ("limits", "requests"):
-        assert int(resources[kind][shape.gpu.resource]) == vllm.tensor_parallel_size
+        assert int(resources[kind][shape.gpu.resource]) == vllm.parallelism.gpus
         assert int(resources[kind].get(shape.rdma.resource, 0)) == role.virtual_functions == own.virtual_functions
-    size = vllm.tensor_parallel_size
+    size = vllm.parallelism.gpus
     host_gib = shape.server_requests_per_gpu.memory_gib * size + own.offload_gib
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == f"{host_gib}Gi"
-    assert role.memory == memory(planned.model, shape, size, vllm.gpu_memory_utilization)
+    assert role.memory == memory(planned.model, shape, vllm.parallelism, vllm.gpu_memory_utilization)
     assert spec["replicas"] == role.replicas
     assert spec["progressDeadlineSeconds"] == role.create_timeout_s
     rolling = spec["strategy"]["rollingUpdate"]

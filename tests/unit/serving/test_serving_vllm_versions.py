@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.serving import handshake
 from llmd_oke.serving import vllm
 from llmd_oke.serving.args import EngineArgs, UnitArgs
@@ -14,7 +15,7 @@ UNIT: UnitArgs = {
     "namespace": "n",
     "service_account": "s",
 }
-BASE = server_spec(UNIT, "decode", 2)
+BASE = server_spec(UNIT, "decode", Parallelism(2))
 
 
 def with_engine(engine: EngineArgs) -> str:
@@ -69,13 +70,13 @@ def test_servers_that_get_their_own_kv_role_hand_over_to_those_that_lack_it():
 
 
 def test_another_image_is_another_version():
-    assert version(server_spec({**UNIT, "release": "llm-d-0.7.0"}, "decode", 2)) != version(BASE)
+    assert version(server_spec({**UNIT, "release": "llm-d-0.7.0"}, "decode", Parallelism(2))) != version(BASE)
 
 
 def test_prefill_and_decode_of_any_size_share_a_version():
-    assert {version(server_spec(UNIT, role, size)) for role in ("prefill", "decode") for size in (1, 4)} == {
-        version(BASE)
-    }
+    assert {
+        version(server_spec(UNIT, role, Parallelism(size))) for role in ("prefill", "decode") for size in (1, 4)
+    } == {version(BASE)}
 
 
 def test_omitted_arguments_and_variables_are_written_as_vllm_and_programs_write_them():
@@ -86,7 +87,7 @@ def test_omitted_arguments_and_variables_are_written_as_vllm_and_programs_write_
 
 def test_a_unit_is_another_one_with_another_size_release_or_name():
     def named(unit: str = "u", release: str = "llm-d-0.9.0", size: int = 2) -> str:
-        return revision(unit, release, {"decode": version(BASE)}, {"decode": size})
+        return revision(unit, release, {"decode": version(BASE)}, {"decode": Parallelism(size)})
 
     assert len({named(), named(unit="v"), named(release="llm-d-0.7.0"), named(size=4)}) == 4
     assert named() == named()

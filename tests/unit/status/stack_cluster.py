@@ -148,7 +148,7 @@ def _groups(plan: Plan) -> Iterable[tuple[str, dict[str, str], int, dict[str, st
             for role in unit.roles:
                 own = labels.model_server(model.name, name, role.role)
                 images = {"vllm": planned["vllm"]}
-                yield f"{name}-{role.role}", own, role.replicas, images, role.tensor_parallel_size
+                yield f"{name}-{role.role}", own, role.replicas, images, role.parallelism.gpus
             yield f"{name}-router", labels.router(model.name, name), 2, {"epp": planned["epp"]}, 0
         own = {**labels.front_door_selector(model.name), labels.FRONT_DOOR: "v"}
         yield f"{model.name}-front-door", own, 2, {"envoy": planned["envoy"]}, 0

@@ -1,6 +1,7 @@
 import itertools
 
 import pytest
+from llmd_bench.deployment import Parallelism
 from llmd_oke import config
 from llmd_oke.catalogue.conditions import Conditions, differences
 from llmd_oke.catalogue.latency_figures import known_figures
@@ -30,7 +31,7 @@ def rendered(release_, model, engine, role):
     arguments = {"extra_args": list(engine.extra_args), "env": dict(engine.env)}
     if engine.block_size:
         arguments["block_size"] = engine.block_size
-    spec = ServerSpec(release_, model, SHAPE, role, 2, False, arguments)
+    spec = ServerSpec(release_, model, SHAPE, role, Parallelism(2), False, arguments)
     result = dict(item.split("=", 1) for item in vllm.arguments(spec) if item.startswith(("--attention", "--block")))
     variables = {item["name"]: item.get("value") for item in vllm.environment(spec)}
     quick_reduce = variables.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")

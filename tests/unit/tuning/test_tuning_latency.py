@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.row import Basis
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue import model, model_names, shape
 from llmd_oke.catalogue.conditions import (
     UNKNOWN_CONDITIONS,
@@ -17,6 +18,7 @@ from llmd_oke.catalogue.conditions import (
 )
 from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS
+from llmd_tuner.latency import ideal
 from llmd_tuner.latency_models import latency_model, latency_model_of
 from tuning_for_tests import unloaded_prefill_s
 
@@ -229,3 +231,44 @@ def test_there_is_no_latency_model_without_figures_for_the_gpu():
     assert hardware is not None
     other = hardware.model_copy(update={"gpu": hardware.gpu.model_copy(update={"product": "MI355X"})})
     assert latency_model(chosen, other) is None
+
+
+def bound_of(name):
+    """The latency of a model without measured figures."""
+    chosen, hardware = model(name), shape("BM.GPU.MI300X.8")
+    assert chosen is not None
+    assert hardware is not None
+    return latency_model_of(known_figures(chosen, hardware.gpu), chosen, hardware)
+
+
+def test_ranks_that_share_experts_read_each_experts_weights_once():
+    """DeepSeek-V3 on eight GPUs: each rank reads all of its attention weights."""
+    latency = bound_of("deepseek-v3")
+    sizes, rate = latency.sizes, latency.hardware.memory_bytes_per_s
+    without = replace(latency, factors=ideal(latency).factors)
+    one, ranks = without.decode_step_s(1, 0, 8), without.decode_step_s(1, 0, Parallelism(1, 8))
+    missed = 1 - sizes.active_experts / sizes.experts
+    expected_s = (sizes.dense_bytes + sizes.expert_bytes * (1 - missed**8) / 8) / rate
+    assert ranks == pytest.approx(expected_s, rel=1e-6)
+    assert one < ranks
+
+
+def test_a_latent_cache_costs_a_rank_less_time_than_gpus_that_each_read_all_of_it():
+    latency = bound_of("deepseek-v3")
+    split, ranks = (latency.server(spread) for spread in (8, Parallelism(1, 8)))
+    of_split, of_ranks = (
+        (server.decode_step_s(batch, 8192) - server.decode_step_s(batch, 0)) / batch
+        for server, batch in ((split, 64), (ranks, 8))
+    )
+    assert of_split == pytest.approx(of_ranks)  # of as many sequences of a server, eight times the time
+
+
+def test_ranks_exchange_activations_of_all_layers_with_all_others():
+    latency = bound_of("deepseek-v3")
+    spread = Parallelism(1, 8)
+    endless = replace(latency, factors=replace(latency.factors, all_reduce_efficiency=float("inf")))
+    exchange_s = latency.prefill_s(1000, 0, spread) - endless.prefill_s(1000, 0, spread)
+    sizes, links = latency.sizes, 1 if latency.hardware.switched else 7
+    sent = 1000 * sizes.layers * 2 * 7 * sizes.hidden_size * 2
+    rate = latency.hardware.link_bytes_per_s * links * latency.factors.all_reduce_efficiency
+    assert exchange_s == pytest.approx(sent / rate)

@@ -70,6 +70,7 @@ def test_a_stack_that_scales_by_load_is_refused() -> None:
     ("entry", "why"),
     [
         (model("agg-tp8-1r", model="deepseek-v3"), "no multi-head latent attention on processors"),
+        (model("agg-tp1dp2-1r", model="qwen3-30b-a3b"), "NotImplementedError of all_gatherv"),
         (model("1p-tp1-1d-tp1", release="llm-d-0.7.0"), "this kit has vLLM 0.26.0, 0.30.0 itself"),
     ],
 )

@@ -116,8 +116,9 @@ def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[...
         if options.transfer is not None and options.transfer.nixl:
             identity = Identity(
                 options.transfer.engine_id, host, options.transfer.side_channel_port, host, name, image,
-                options.block_size, options.kv_cache_dtype, options.tensor_parallel_size, latent_attention=False,
-                attention_backend=options.attention_backend, splits_by_heads=splits_by_heads(options, image),
+                options.block_size, options.kv_cache_dtype, options.parallelism.tensor_parallel_size,
+                latent_attention=False, attention_backend=options.attention_backend,
+                splits_by_heads=splits_by_heads(options, image),
                 kv_cache_layout=options.transfer.layout, hybrid=latency.sizes.windows_alone,
             )  # fmt: skip
             server.leave = network.join(identity, engine)

@@ -32,20 +32,22 @@ async def start_fixture(network):
     async def start(*flags, port=5600, harmony=False):
         environment = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
         options = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
-        cache = cache_size(options, chosen, nodes)
-        metrics = ServerMetrics("gpt", {}, connector=options.transfer is not None, lag=clock.lag)
+        cache, latency = cache_size(options, chosen, nodes), latency_model(chosen, nodes)
+        engines: list[SimulatedEngine] = []
         ends: list[str] = []
-        engine = SimulatedEngine(
-            options, cache, latency_model(chosen, nodes), metrics, clock, network, crash=lambda: ends.append("crashed")
-        )
-        if options.transfer is not None:
-            identity = Identity(options.transfer.engine_id, "localhost", port, None, "m", "i", 16, "auto", 1, False)
-            network.join(identity, engine)
+        for rank in range(options.parallelism.data_parallel_size):
+            own = options.of_rank(rank)
+            metrics = ServerMetrics("gpt", {}, connector=own.transfer is not None, lag=clock.lag, rank=rank)
+            engine = SimulatedEngine(own, cache, latency, metrics, clock, network, crash=lambda: ends.append("crashed"))
+            if own.transfer is not None:
+                place = (own.transfer.engine_id, "localhost", own.transfer.side_channel_port)
+                network.join(Identity(*place, None, "m", "i", 16, "auto", 1, False), engine)
+            engines.append(engine)
         server = test_utils.RawTestServer(
-            ServerApi(options, engine, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
+            ServerApi(options, engines, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
         )
         client = test_utils.TestClient(server)
-        client.engine, client.ends = engine, ends
+        client.engine, client.engines, client.ends = engines[0], engines, ends
         await client.start_server()
         clients.append(client)
         return client
@@ -331,3 +333,32 @@ async def test_a_server_whose_engine_is_dead_lists_its_models_and_is_not_healthy
     statuses = [(await server.get(path)).status for path in ("/health", "/ping", "/v1/models")]
     assert statuses == [503, 503, 200]
     assert (await server.post("/v1/completions", json={"model": "gpt", "prompt": "a"})).status == 500
+
+
+async def test_requests_are_spread_over_the_ranks_of_a_server(start):
+    server = await start("--max-model-len", "4096", "--data-parallel-size", "4", "--enable-expert-parallel")
+    body = {"model": "gpt", "prompt": "hello", "max_tokens": 4}
+    await asyncio.gather(*(post(server, "/v1/completions", body) for _ in range(16)))
+    assert [engine.metrics.finished["length"] for engine in server.engines] == [4] * 4
+
+
+async def test_each_rank_hands_over_from_a_port_of_its_own(start):
+    prefill = await start("--kv-transfer-config", NIXL, "--data-parallel-size", "2")
+    decode = await start("--kv-transfer-config", NIXL, "--data-parallel-size", "2", port=5700)
+    places: set[tuple[str, int]] = set()
+    for _ in range(4):
+        body = {"model": "gpt", "prompt": [5] * 100, "max_tokens": 1}
+        asked = {"do_remote_decode": True, "do_remote_prefill": False}
+        _, answer = await post(prefill, "/v1/completions", {**body, "kv_transfer_params": asked})
+        transfer = answer["kv_transfer_params"]
+        places.add((transfer["remote_engine_id"][-4:], transfer["remote_port"]))
+        status, _ = await post(decode, "/v1/completions", {**body, "max_tokens": 3, "kv_transfer_params": transfer})
+        assert status == 200
+    assert places == {("_dp0", 5600), ("_dp1", 5601)}
+    assert all(engine.at_rest for engine in prefill.engines)
+
+
+async def test_the_fingerprint_tells_ranks(start):
+    server = await start("--data-parallel-size", "2")
+    _, answer = await post(server, "/v1/completions", {"model": "gpt", "prompt": "hello", "max_tokens": 1})
+    assert answer["system_fingerprint"].split("-")[2] == "dp2"

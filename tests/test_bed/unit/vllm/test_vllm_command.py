@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue import release, release_names
 from llmd_oke.config.engine import engine_settings, further_flags
 from llmd_rehearsal.vllm.command import StartRefusal, settings
@@ -22,7 +23,7 @@ def refusal(*flags, environment=None, argv=None):
 
 def test_vllms_defaults_hold_where_no_flag_says_otherwise():
     options = serve()
-    assert (options.port, options.tensor_parallel_size, options.block_size) == (8000, 1, 16)
+    assert (options.port, options.parallelism.gpus, options.block_size) == (8000, 1, 16)
     assert (options.max_num_seqs, options.max_num_batched_tokens, options.gpu_memory_utilization) == (256, 8192, 0.9)
     assert options.enable_prefix_caching
     assert options.served_model_names == (MODEL,)
@@ -45,7 +46,7 @@ def test_a_flag_stands_in_one_table():
 )
 def test_a_flag_may_be_written_in_each_of_vllms_forms(flags):
     """Dashes, underscores, equals sign, short name."""
-    assert serve(*flags).tensor_parallel_size == 2
+    assert serve(*flags).parallelism == Parallelism(2)
 
 
 def test_the_api_server_module_takes_the_model_as_a_flag():
@@ -159,8 +160,9 @@ def test_a_command_that_is_no_plain_vllm_is_refused_with_what_is_accepted(argv):
 
 
 def test_what_the_simulation_lacks_is_refused_and_not_ignored():
-    """Data parallelism changes what a server is."""
-    assert "isn't simulated" in refusal("--data-parallel-size", "2").text
+    """Layers or ranks in other pods change what a server is."""
+    assert "isn't simulated" in refusal("--pipeline-parallel-size", "2").text
+    assert "isn't simulated" in refusal("--data-parallel-size", "2", "--data-parallel-hybrid-lb").text
 
 
 def test_the_useless_name_of_the_quick_reduce_variable_has_no_effect():

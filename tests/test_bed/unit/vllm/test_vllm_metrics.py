@@ -4,7 +4,7 @@ import time
 
 import pytest
 from llmd_rehearsal.vllm.clocks import Lag
-from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.metrics import ServerMetrics, text_of_ranks
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -103,3 +103,21 @@ def test_a_scrape_costs_far_less_than_a_millisecond(metrics):
         metrics.between_tokens.observe(0.02, 8)
         metrics.text()
     assert (time.process_time() - start) / 200 < 0.0003 * 3
+
+
+def test_ranks_have_series_of_their_own_in_each_family():
+    ranks = [ServerMetrics("gpt", {"block_size": "16"}, connector=True, lag=Lag(), rank=rank) for rank in range(3)]
+    for rank, metrics in enumerate(ranks):
+        metrics.running = rank
+        metrics.first_token.observe(0.1, rank)
+    text = text_of_ranks(ranks)
+    found = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    assert [(one.labels["engine"], one.value) for one in found["vllm:num_requests_running"]] == [
+        ("0", 0.0),
+        ("1", 1.0),
+        ("2", 2.0),
+    ]
+    counts = [one for one in found["vllm:time_to_first_token_seconds"] if one.name.endswith("_count")]
+    assert [one.value for one in counts] == [0.0, 1.0, 2.0]
+    assert len(found["llmd_oke_simulator_steps"]) == 1
+    assert text.count("# TYPE vllm:num_requests_running ") == 1

@@ -42,7 +42,7 @@ class RehearsedServers:
         metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
         engine = SimulatedEngine(asked, cache_size(asked, chosen, node), latency, metrics, self.clock, self.network)
         if asked.transfer is not None:
-            block_size, size = asked.block_size, asked.tensor_parallel_size
+            block_size, size = asked.block_size, asked.parallelism.tensor_parallel_size
             identity = Identity(
                 asked.transfer.engine_id, host, asked.transfer.side_channel_port, host, "m", "i", block_size, "auto",
                 size, latent_attention=False,

@@ -1,0 +1,100 @@
+"""Data and expert parallelism of servers inside a node: what is planned, and what is refused."""
+
+import pytest
+from llmd_base.errors import InvalidStack
+from llmd_bench.deployment import Parallelism
+from llmd_oke import catalogue, planning
+from llmd_oke.planning.models import memory
+from stack_files import existing_pool, model, stack
+
+MIXTURE, DENSE = "qwen3-235b-a22b-fp8", "qwen3-32b"
+SHAPE = catalogue.shape("BM.GPU.MI300X.8")
+assert SHAPE is not None
+
+
+def plan(name: str, topology: object, **changes: object) -> planning.ModelPlan:
+    (planned,) = planning.plan_object(document(name, topology, **changes)).models
+    return planned
+
+
+def document(name: str, topology: object, **changes: object) -> dict[str, object]:
+    return stack(model(topology, model=name, **changes), gpuPools=[existing_pool(size=4)])
+
+
+def problems(name: str, topology: object, **changes: object) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidStack) as error:
+        planning.plan_object(document(name, topology, **changes))
+    return [(problem.path, problem.why) for problem in error.value.problems]
+
+
+def long_form(**servers: object) -> dict[str, object]:
+    return {"aggregated": {"replicas": 1, "tensorParallelSize": 1, **servers}}
+
+
+def test_ranks_and_their_gpus_are_planned_together():
+    (role,) = plan(MIXTURE, "agg-tp2dp4ep-2r").units[0].roles
+    assert role.parallelism == Parallelism(2, 4, expert_parallel=True)
+    assert role.gpus == 16
+    assert role.settings.max_num_seqs == 4 * plan(MIXTURE, "agg-tp4-1r").max_num_seqs
+
+
+def test_a_server_has_a_virtual_function_for_each_gpu_of_its_ranks():
+    roles = plan(MIXTURE, "1p-tp1dp8ep-1d-tp4dp2ep").units[0].roles
+    assert [role.virtual_functions for role in roles] == [8, 8]
+
+
+def test_ranks_have_their_own_attention_weights_and_share_experts():
+    known = catalogue.model(MIXTURE)
+    assert known is not None
+    one, two = (memory(known, SHAPE, Parallelism(4, ranks), 0.9).weights_gib for ranks in (1, 2))
+    assert two - one == pytest.approx(known.work.dense_weight_gb * 1e9 / 2**30)
+
+
+def test_a_latent_cache_is_held_once_by_each_rank_and_not_by_each_gpu():
+    known = catalogue.model("deepseek-v3")
+    assert known is not None
+    split, ranks = (memory(known, SHAPE, spread, 0.95) for spread in (Parallelism(8), Parallelism(1, 8)))
+    assert ranks.key_value_tokens > 6 * split.key_value_tokens
+    assert ranks.sequences(100_000) == 8 * (ranks.key_value_tokens // 8 // 100_000)
+
+
+def test_the_recipe_of_a_model_decides_on_expert_parallelism_unless_the_stack_does():
+    assert plan("deepseek-v3", "agg-tp8-1r").units[0].roles[0].parallelism.expert_parallel
+    given = long_form(tensorParallelSize=8, expertParallel=False)
+    assert not plan("deepseek-v3", given).units[0].roles[0].parallelism.expert_parallel
+    assert str(plan("deepseek-v3", given).topology) == "aggregated 1 x tp8"
+
+
+def test_a_dense_model_has_no_ranks_and_is_told_the_other_way():
+    assert problems(DENSE, "agg-tp1dp2-3r") == [
+        (
+            "models[0].topology",
+            "aggregated servers with tp1dp2: qwen3-32b has no experts that ranks could share, and a router tells"
+            " servers apart that are separate",
+        )
+    ]
+    paths = [path for path, _ in problems(DENSE, long_form(dataParallelSize=2, expertParallel=True))]
+    keys = ("dataParallelSize", "expertParallel")
+    assert paths == [f"models[0].topology.aggregated.{key}" for key in keys]
+
+
+def test_ranks_that_a_node_has_no_gpus_for_are_refused():
+    ((path, why),) = problems(MIXTURE, long_form(tensorParallelSize=2, dataParallelSize=8))
+    assert path == "models[0].topology.aggregated.dataParallelSize"
+    assert "a node has 8 GPUs, 8 ranks of 2 take more" in why
+
+
+@pytest.mark.parametrize(
+    "argument", ["--data-parallel-size=2", "-dp", "--enable_expert_parallel", "-ep", "--data-parallel-hybrid-lb"]
+)
+def test_arguments_that_would_change_the_parallelism_are_refused(argument: str):
+    assert [path for path, _ in problems(MIXTURE, "agg-tp4-1r", engine={"extraArgs": [argument]})] == [
+        "models[0].engine.extraArgs[0]"
+    ]
+
+
+def test_what_endpoint_pickers_see_of_ranks_is_told():
+    told = [item.text for item in planning.plan_object(document(MIXTURE, "agg-tp4dp2ep-1r")).advice]
+    assert any("first rank alone" in text for text in told)
+    told = [item.text for item in planning.plan_object(document(MIXTURE, "agg-tp4-1r")).advice]
+    assert not any("first rank alone" in text for text in told)
