@@ -1,6 +1,7 @@
 """The computed part of a model's catalogue entry, from its config.json and the index of its weights.
 
-A pure function of these files. What differs between architectures beyond their keys is `values/architectures`.
+A pure function of these files. What an architecture leaves to its code is in `values/architectures`; of one without a
+row there it is assumed, and `bounds` says so.
 """
 
 import re
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, cast
 
 from llmd_base.errors import InvalidStack, Problem
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
@@ -35,14 +36,26 @@ _HALF = 2
 
 
 class ArchitectureFamily(Entry):
-    """An architecture: its kind of attention, and what its config.json leaves to the code of the model."""
+    """Facts of an architecture that its config.json leaves to the code of the model.
 
-    attention: Literal["grouped-query", "latent", "gated-delta-net"]
+    `attention` is the kind of attention that its file must have the sizes of; of others the sizes tell the kind.
+    `shared_experts` are those that each token passes through beside the ones that it is routed to, `plain_mlp` says
+    that a dense layer has two matrices and not three, `tied_embeddings` that the head is the embeddings unless the file
+    says otherwise, and `experts_beside_dense` that layers have a dense part beside experts.
+    """
+
     source: str
-    experts: bool = False
+    attention: Literal["latent", "gated-delta-net"] | None = None
     attention_sinks: bool = False
     expert_biases: bool = False
     query_gate: bool = False
+    shared_experts: int = 0
+    plain_mlp: bool = False
+    tied_embeddings: bool = False
+    experts_beside_dense: bool = False
+
+
+_UNKNOWN_FAMILY = ArchitectureFamily(source="")
 
 
 class _Families(Entry):
@@ -51,7 +64,7 @@ class _Families(Entry):
 
 @cache
 def families() -> Mapping[str, ArchitectureFamily]:
-    """The architectures that are understood, by the `model_type` of config.json."""
+    """The architectures whose code was looked at, by the `model_type` of their text model in config.json."""
     return required_entry("architectures", "families", _Families).families
 
 
@@ -100,17 +113,29 @@ class TransformerConfig(StoredConfig):
     hidden_size: Size
     num_hidden_layers: Layers
     num_attention_heads: Size
-    intermediate_size: Size
+    intermediate_size: Size = Field(validation_alias=AliasChoices("intermediate_size", "moe_intermediate_size"))
     vocab_size: Size
     max_position_embeddings: Size
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
-    tie_word_embeddings: bool = False
+    tie_word_embeddings: bool | None = None
     num_nextn_predict_layers: Count | None = None
-    sliding_window: Size | None = None
+    v_head_dim: Size | None = None
+    sliding_window: Count | None = None
     use_sliding_window: bool = True
     max_window_layers: Count = 0
+    sliding_window_pattern: Size | None = None
+    hybrid_layer_pattern: tuple[Count, ...] | None = None
     layer_types: tuple[str, ...] | None = None
+    swa_num_attention_heads: Size | None = None
+    swa_num_key_value_heads: Size | None = None
+    swa_head_dim: Size | None = None
+    swa_v_head_dim: Size | None = None
+    num_global_key_value_heads: Size | None = None
+    global_head_dim: Size | None = None
+    attention_k_eq_v: bool = False
+    num_kv_shared_layers: Count = 0
+    intermediate_size_mlp: Size | None = None
     dtype: Literal["bfloat16", "float16"] = Field(
         default="bfloat16", validation_alias=AliasChoices("torch_dtype", "dtype")
     )
@@ -125,28 +150,73 @@ class TransformerConfig(StoredConfig):
         """`num_key_value_heads`, or as many as there are of queries."""
         return self.num_key_value_heads or self.num_attention_heads
 
+    @property
+    def windowed_layers(self) -> frozenset[int]:
+        """The layers that see a window: as the file lists them, all but each nth, or those from `max_window_layers`."""
+        layers = range(self.num_hidden_layers)
+        if not self.sliding_window or not self.use_sliding_window:
+            return frozenset()
+        if self.layer_types is not None:
+            return frozenset(i for i in layers if self.layer_types[i] == "sliding_attention")
+        if self.hybrid_layer_pattern is not None:
+            return frozenset(i for i in layers if self.hybrid_layer_pattern[i])
+        if self.sliding_window_pattern is not None:
+            return frozenset(i for i in layers if (i + 1) % self.sliding_window_pattern)
+        return frozenset(i for i in layers if i >= self.max_window_layers)
+
+    def heads(self, layer: int) -> "Heads":
+        """Return the attention heads of a layer."""
+        windowed = layer in self.windowed_layers
+        if windowed and self.swa_head_dim is not None:
+            return Heads(
+                self.swa_num_attention_heads or self.num_attention_heads,
+                self.swa_num_key_value_heads or self.key_value_heads,
+                self.swa_head_dim,
+                self.swa_v_head_dim or self.swa_head_dim,
+            )
+        if not windowed and self.global_head_dim is not None:
+            shared = self.num_global_key_value_heads or self.key_value_heads
+            return Heads(self.num_attention_heads, shared, self.global_head_dim, self.global_head_dim)
+        value_size = self.v_head_dim or self.head_size
+        return Heads(self.num_attention_heads, self.key_value_heads, self.head_size, value_size)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Attention heads of a layer: of queries, of keys and values, and the sizes of one of each."""
+
+    queries: int
+    key_values: int
+    key_size: int
+    value_size: int
+
 
 class ExpertsConfig(_File):
     """A mixture of experts, by the names that architectures give its sizes."""
 
     count: Size = Field(validation_alias=AliasChoices("num_experts", "n_routed_experts", "num_local_experts"))
-    active: Size = Field(validation_alias=AliasChoices("num_experts_per_tok", "experts_per_token"))
+    active: Size = Field(validation_alias=AliasChoices("num_experts_per_tok", "experts_per_token", "top_k_experts"))
     intermediate_size: Size = Field(validation_alias=AliasChoices("moe_intermediate_size", "intermediate_size"))
     shared_intermediate_size: Count = Field(default=0, validation_alias="shared_expert_intermediate_size")
     n_shared_experts: Count | None = None
     first_k_dense_replace: Count = 0
-    decoder_sparse_step: Size = 1
+    decoder_sparse_step: Size = Field(
+        default=1, validation_alias=AliasChoices("decoder_sparse_step", "interleave_moe_layer_step")
+    )
+    moe_layer_freq: Size | tuple[Count, ...] = 1
     mlp_only_layers: tuple[Count, ...] = ()
 
-    @property
-    def shared_size(self) -> int:
+    def shared_size(self, family: ArchitectureFamily) -> int:
         """The inner size of all experts together that every token passes through."""
-        return self.shared_intermediate_size or (self.n_shared_experts or 0) * self.intermediate_size
+        shared = self.n_shared_experts or family.shared_experts
+        return self.shared_intermediate_size or shared * self.intermediate_size
 
     def in_layer(self, layer: int) -> bool:
         """Tell whether a layer has experts, not one dense part."""
+        if isinstance(self.moe_layer_freq, tuple):
+            return bool(self.moe_layer_freq[layer])
         sparse = (layer + 1) % self.decoder_sparse_step == 0 and layer not in self.mlp_only_layers
-        return sparse and layer >= self.first_k_dense_replace
+        return sparse and layer >= self.first_k_dense_replace and layer % self.moe_layer_freq == 0
 
 
 class LatentConfig(_File):
@@ -315,6 +385,12 @@ class _ModelFiles:
     index: Index | None
 
     @property
+    def tied_embeddings(self) -> bool:
+        """Tell whether the head is the embeddings."""
+        said = self.config.tie_word_embeddings
+        return self.family.tied_embeddings if said is None else said
+
+    @property
     def linear_layers(self) -> frozenset[int]:
         """The layers without a KV cache."""
         return self.delta_net.layers(self.config) if self.delta_net else frozenset()
@@ -327,12 +403,15 @@ class _ModelFiles:
             f"{name}.{'linear_attn' if layer in self.linear_layers else 'self_attn'}.q_proj", attention, attention
         )
         yield _Part("", 2 * hidden, 0, matrices=False)  # norms
-        experts = self.experts
-        if experts is None or not experts.in_layer(layer):
-            dense = 3 * hidden * self.config.intermediate_size
+        experts, config = self.experts, self.config
+        routed = experts is not None and experts.in_layer(layer)
+        if experts is None or not routed or self.family.experts_beside_dense:
+            inner = config.intermediate_size if experts is None or routed else self._dense_size
+            dense = (2 if self.family.plain_mlp else 3) * hidden * inner
             yield _Part(f"{name}.mlp.gate_proj", dense, dense)
+        if experts is None or not routed:
             return
-        one, shared = 3 * hidden * experts.intermediate_size, 3 * hidden * experts.shared_size
+        one, shared = 3 * hidden * experts.intermediate_size, 3 * hidden * experts.shared_size(self.family)
         yield _Part(f"{name}.mlp.experts.0.gate_proj", experts.count * one, experts.active * one, routed=True)
         yield _Part(f"{name}.mlp.shared_experts.gate_proj", shared, shared)
         yield _Part("", experts.count * hidden, experts.count * hidden)  # the router
@@ -340,16 +419,23 @@ class _ModelFiles:
             biases = 2 * experts.intermediate_size + hidden
             yield _Part("", experts.count * biases, 0, routed=True, matrices=False)
 
+    @property
+    def _dense_size(self) -> int:
+        """The inner size of layers without experts, in a model that has some."""
+        return self.config.intermediate_size_mlp or self.config.intermediate_size
+
     def _attention(self, layer: int) -> int:
-        """hidden (query + 2 key_value) + query hidden, where query = heads head_dim; latent and linear by their own."""
+        """hidden (queries + keys + values) + heads value_dim hidden; latent and linear attention by their own."""
         config = self.config
         if self.latent is not None:
             return self.latent.parameters(config)
         if self.delta_net is not None and layer in self.linear_layers:
             return self.delta_net.parameters(config.hidden_size)
-        query, key_value = (heads * config.head_size for heads in (config.num_attention_heads, config.key_value_heads))
-        gate = query if self.family.query_gate else 0
-        return config.hidden_size * (query + gate + 2 * key_value) + query * config.hidden_size
+        heads, windowed = config.heads(layer), layer in config.windowed_layers
+        queries, keys = heads.queries * heads.key_size, heads.key_values * heads.key_size
+        values = 0 if config.attention_k_eq_v and not windowed else heads.key_values * heads.value_size
+        gate = queries if self.family.query_gate else 0
+        return config.hidden_size * (queries + gate + keys + values + heads.queries * heads.value_size)
 
     def part_bytes(self, part: _Part) -> float:
         quantization = self.config.quantization_config
@@ -369,7 +455,7 @@ def compute_model(config: Mapping[str, object], index: Mapping[str, object] | No
     parts = [part for layer in range(files.config.num_hidden_layers) for part in files.parts(layer)]
     head = files.config.vocab_size * files.config.hidden_size
     work = _work(files, parts, head)
-    embeddings = head if files.config.tie_word_embeddings else 2 * head
+    embeddings = head if files.tied_embeddings else 2 * head
     total = sum(part.parameters for part in parts) + files.config.hidden_size + embeddings
     active = work.decode_parameters_billions if files.experts else total / 1e9
     return ComputedModel(
@@ -409,23 +495,20 @@ def _architecture(files: _ModelFiles) -> Architecture:
 
 
 def _sliding_window(config: TransformerConfig) -> SlidingWindow | None:
-    """Return the window of the layers that `layer_types` calls so; without it of all from `max_window_layers` on."""
-    if config.sliding_window is None or not config.use_sliding_window:
-        return None
-    layers = config.num_hidden_layers - config.max_window_layers
-    if config.layer_types is not None:
-        layers = config.layer_types.count("sliding_attention")
-    return SlidingWindow(tokens=config.sliding_window, layers=layers) if layers > 0 else None
+    layers = len(config.windowed_layers)
+    return SlidingWindow(tokens=config.sliding_window, layers=layers) if config.sliding_window and layers else None
 
 
 def _key_value_cache(files: _ModelFiles) -> KeyValueCache:
-    """2 layers heads head_dim in BF16, or layers (rank + rope) with latent attention; no layers of linear attention."""
-    layers = files.config.num_hidden_layers - len(files.linear_layers)
-    if files.latent is not None:
-        return KeyValueCache(
-            bytes_per_token=layers * (files.latent.kv_lora_rank + files.latent.qk_rope_head_dim) * _HALF
-        )
-    return KeyValueCache(bytes_per_token=2 * layers * files.config.key_value_heads * files.config.head_size * _HALF)
+    """Heads (key_dim + value_dim) of all layers in BF16, or rank + rope with latent attention; none of layers of linear
+    attention, and of those that read an earlier layer's.
+    """
+    config, latent = files.config, files.latent
+    layers = [i for i in range(config.num_hidden_layers - config.num_kv_shared_layers) if i not in files.linear_layers]
+    if latent is not None:
+        return KeyValueCache(bytes_per_token=len(layers) * (latent.kv_lora_rank + latent.qk_rope_head_dim) * _HALF)
+    numbers = sum(heads.key_values * (heads.key_size + heads.value_size) for heads in map(config.heads, layers))
+    return KeyValueCache(bytes_per_token=numbers * _HALF)
 
 
 def _work(files: _ModelFiles, parts: list[_Part], head: int) -> ModelWork:
@@ -473,31 +556,81 @@ FileType = TypeVar("FileType", bound=_File)
 
 
 def _read(config: Mapping[str, object], index: Mapping[str, object] | None) -> _ModelFiles:
-    family = families().get(str(config.get("model_type")))
-    if family is None:
-        why = "an architecture that is not known: neither what a token passes through nor its KV cache can be computed"
-        raise InvalidStack([Problem("model_type", config.get("model_type"), ", ".join(families()), why)], _VERDICT)
-    problems: list[Problem] = []
+    text, prefix = _text_model(config)
+    family = families().get(str(text.get("model_type")), _UNKNOWN_FAMILY)
+    problems = list(_unknown_layers(text, prefix))
 
-    def read(type_: type[FileType], document: Mapping[str, object], prefix: str = "") -> FileType | None:
+    def read(type_: type[FileType], document: Mapping[str, object], prefix: str = prefix) -> FileType | None:
         try:
             return type_.model_validate(document)
         except ValidationError as error:
             problems.extend(_problems(error, prefix))
             return None
 
-    general = read(TransformerConfig, config)
-    experts = read(ExpertsConfig, config) if family.experts else None
-    latent = read(LatentConfig, config) if family.attention == "latent" else None
-    delta_net = read(DeltaNetConfig, config) if family.attention == "gated-delta-net" else None
+    general = read(TransformerConfig, text)
+    experts = read(ExpertsConfig, text) if _has_experts(text) else None
+    latent = read(LatentConfig, text) if family.attention == "latent" or text.get("kv_lora_rank") else None
+    gated = family.attention == "gated-delta-net" or text.get("linear_num_key_heads")
+    delta_net = read(DeltaNetConfig, text) if gated else None
     weights = read(Index, index, "model.safetensors.index.json: ") if index is not None else None
-    quantized = read(StoredConfig, config)
+    quantized = read(StoredConfig, text)
     stored = _number_format(quantized and quantized.quantization_config)
     problems += _contradictions(general, experts) if general else []
     if general and isinstance(stored, NumberFormat) and not problems:
         return _ModelFiles(family, general, stored, experts, latent, delta_net, weights)
     problems += [stored] if isinstance(stored, Problem) else []
     raise InvalidStack(list({problem.path: problem for problem in problems}.values()), _VERDICT)
+
+
+_EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts")
+_LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention", "attention")
+_UNKNOWN_LAYERS = ("mamba_num_heads", "mamba_n_heads", "mamba_d_state", "ssm_state_size", "conv_L_cache", "lru_width")
+_OUTER_KEYS = ("quantization_config", "tie_word_embeddings", "torch_dtype", "dtype")
+
+
+def _text_model(config: Mapping[str, object]) -> tuple[Mapping[str, object], str]:
+    """Return the part of config.json about the text model, and its path."""
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        return config, ""
+    inner = cast("Mapping[str, object]", text)
+    outer = {name: config[name] for name in _OUTER_KEYS if config.get(name) is not None and name not in inner}
+    return {**inner, **outer}, "text_config."
+
+
+def _has_experts(text: Mapping[str, object]) -> bool:
+    counts = [value for name in _EXPERT_KEYS if isinstance(value := text.get(name), int)]
+    return any(count > 1 for count in counts)
+
+
+def _unknown_layers(text: Mapping[str, object], prefix: str) -> Iterator[Problem]:
+    """Find layers of kinds whose parameters and states aren't known, such as those of state space models."""
+    why = "layers of a kind that is not known: neither their parameters nor their states can be computed"
+    for name in _UNKNOWN_LAYERS:
+        if text.get(name):
+            yield Problem(f"{prefix}{name}", text[name], "a model of attention alone, or with gated delta rules", why)
+            return
+    kinds = text.get("layer_types")
+    for kind in dict.fromkeys(map(str, cast("list[object]", kinds))) if isinstance(kinds, list) else ():
+        if kind not in _LAYER_KINDS:
+            yield Problem(f"{prefix}layer_types", kind, ", ".join(_LAYER_KINDS), why)
+
+
+def bounds(config: Mapping[str, object], index: Mapping[str, object] | None = None) -> list[str]:
+    """Return in words what of a model's computed entry is assumed, and not known by its files."""
+    text, _ = _text_model(config)
+    told: list[str] = []
+    if str(text.get("model_type")) not in families():
+        told.append(
+            f"no code of {text.get('model_type')} was looked at: three matrices in each dense layer, no sinks, no gates"
+            " and no experts beside those that config.json names are assumed"
+        )
+    towers = [name for name in ("vision_config", "audio_config") if config.get(name)]
+    if towers and index is None:
+        told.append(f"weights and parameters are without those of {' and '.join(towers)}")
+    elif towers:
+        told.append(f"parameters are without those of {' and '.join(towers)}")
+    return told
 
 
 def _problems(error: ValidationError, prefix: str) -> Iterator[Problem]:
@@ -518,9 +651,13 @@ def _contradictions(config: TransformerConfig, experts: ExpertsConfig | None) ->
     if config.head_dim is None and config.hidden_size % heads:
         why = f"the hidden size of {config.hidden_size} can't be divided by {heads} attention heads"
         yield Problem("head_dim", None, "the size of a head", why)
-    if config.layer_types is not None and len(config.layer_types) != config.num_hidden_layers:
-        why = f"there are {config.num_hidden_layers} layers (num_hidden_layers)"
-        yield Problem("layer_types", len(config.layer_types), f"{config.num_hidden_layers} kinds", why)
+    lists = {"layer_types": config.layer_types, "hybrid_layer_pattern": config.hybrid_layer_pattern}
+    if experts is not None and isinstance(experts.moe_layer_freq, tuple):
+        lists["moe_layer_freq"] = experts.moe_layer_freq
+    for name, kinds in lists.items():
+        if kinds is not None and len(kinds) != config.num_hidden_layers:
+            why = f"there are {config.num_hidden_layers} layers (num_hidden_layers)"
+            yield Problem(name, len(kinds), f"{config.num_hidden_layers} kinds", why)
     if experts is not None and experts.active > experts.count:
         yield Problem("num_experts_per_tok", experts.active, f"at most {experts.count}", "a layer has no more experts")
     yield from _pattern_problems(config.quantization_config)

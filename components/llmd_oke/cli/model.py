@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -57,6 +57,7 @@ class ComputedEntry:
 
     model: "CatalogueModel"
     files: "tuple[ModelFile, ...]"
+    bounds: tuple[str, ...]
     text: str
 
 
@@ -110,7 +111,7 @@ def computed_entry(
     Raises:
         KitError: a file is no JSON object, can't be understood, or the name is none.
     """
-    from llmd_oke.catalogue.model_configs import compute_model  # noqa: PLC0415
+    from llmd_oke.catalogue.model_configs import bounds, compute_model  # noqa: PLC0415
     from llmd_oke.catalogue.models import CatalogueModel  # noqa: PLC0415
 
     documents = [_document(file) for file in files]
@@ -123,7 +124,8 @@ def computed_entry(
         own["revision"] = revision
     plain = {name: value for name, (value, _) in _ASSUMED.items()}
     model = CatalogueModel.model_validate(own | computed.model_dump() | plain)
-    return ComputedEntry(model, files, _text(model, own, files))
+    assumed = tuple(bounds(*documents))
+    return ComputedEntry(model, files, assumed, _text(model, own, files, assumed))
 
 
 def _files(
@@ -177,7 +179,9 @@ def _checked_name(name: str | None, repository: str) -> str:
     return chosen
 
 
-def _text(model: "CatalogueModel", own: Mapping[str, str], files: "tuple[ModelFile, ...]") -> str:
+def _text(
+    model: "CatalogueModel", own: Mapping[str, str], files: "tuple[ModelFile, ...]", assumed: Iterable[str]
+) -> str:
     """The entry as YAML, in the order of the kit's own: what is named, what is computed, what is assumed."""
     plain = model.model_dump(mode="json", exclude_defaults=True)
     told = f"{files[0].address}, sha256 {files[0].sha256}"
@@ -197,6 +201,7 @@ def _text(model: "CatalogueModel", own: Mapping[str, str], files: "tuple[ModelFi
             lines += [_line(name, None, text), *(f"  {_line(key, item, None)}" for key, item in value.items())]
         else:
             lines.append(_line(name, value, text))
+    lines += [f"# Bound: {text}." for text in assumed]
     lines.append("# What the files of a model don't say.")
     lines += [_line(name, value, why) for name, (value, why) in _ASSUMED.items()]
     return "\n".join(lines) + "\n"
@@ -225,6 +230,7 @@ def _summary(entry: ComputedEntry, path: Path | None) -> Iterator[str]:
         f" for a token; {model.weights.gib:g} GiB of {model.weights.format} weights;"
         f" {model.kv_cache.bytes_per_token:,} bytes of KV cache for a token"
     )
+    yield from (f"bound: {text}" for text in entry.bounds)
     for name, (value, why) in _ASSUMED.items():
         yield f"not computed: {name} {json.dumps(value)} ({why})"
     yield "latencies of it are bounds until some are measured: `llmd-oke tune`"
@@ -246,5 +252,6 @@ def _as_plain(entry: ComputedEntry, path: Path | None) -> dict[str, Any]:
         replaces_kit=_kit_file(entry) is not None,
         read=[document("name address sha256 commit", file) for file in entry.files],
         computed=entry.model.model_dump(mode="json", include=set(ComputedModel.model_fields)),
+        bounds=list(entry.bounds),
         assumed={name: {"value": value, "why": why} for name, (value, why) in _ASSUMED.items()},
     )

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import catalogue
-from llmd_oke.catalogue.model_configs import compute_model, families
+from llmd_oke.catalogue.model_configs import bounds, compute_model
 from llmd_oke.catalogue.models import ComputedModel, LinearAttention, SlidingWindow
 from model_configs import FOLDER, config_of
 
@@ -129,10 +129,63 @@ def test_layers_that_predict_further_tokens_are_stored_and_not_loaded():
     assert computed.weights.gib == compute_model(config).weights.gib == 626.9
 
 
-def test_an_unknown_architecture_is_refused_with_those_that_are_known():
-    (problem,) = refused(config_of("qwen3-32b", model_type="mamba2"))
-    assert (problem.path, problem.value) == ("model_type", "mamba2")
-    assert set(families()) <= set(problem.accepted.split(", "))
+@pytest.mark.parametrize("name", ["qwen3-32b", "deepseek-v3", "qwen3-next-80b-a3b-thinking", "qwen3-30b-a3b"])
+def test_an_architecture_that_nobody_looked_at_is_computed_by_its_sizes_and_told(name: str):
+    known, unknown = (compute_model(config_of(name, **changes)) for changes in ({}, {"model_type": "new"}))
+    assert unknown.kv_cache == known.kv_cache
+    assert unknown.parameters.total_billions == pytest.approx(known.parameters.total_billions, rel=0.02)
+    assert bounds(config_of(name)) == []
+    (told,) = bounds(config_of(name, model_type="new"))
+    assert "no code of new was looked at" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"ssm_state_size": 256}, "ssm_state_size"),
+        ({"layer_types": ["recurrent"] * 64}, "layer_types"),
+    ],
+)
+def test_layers_of_a_kind_that_is_not_known_are_refused(changes: dict, path: str):
+    (problem,) = refused(config_of("qwen3-32b", model_type="new", **changes))
+    assert problem.path == path
+    assert "neither their parameters nor their states" in problem.why
+
+
+def test_the_text_model_of_a_model_that_reads_images_is_computed_and_the_rest_told():
+    config = config_of("qwen3-vl-8b-instruct")
+    assert compute_model(config).parameters.total_billions == 8.19  # as Qwen3-8B, which it has inside
+    assert bounds(config) == ["weights and parameters are without those of vision_config"]
+    whole = {"metadata": {"total_size": 17_534_247_392}}
+    assert compute_model(config, whole).weights.gib == 16.3
+    assert bounds(config, whole) == ["parameters are without those of vision_config"]
+    wrong = config | {"text_config": config["text_config"] | {"hidden_size": "wide"}}
+    assert [problem.path for problem in refused(wrong)] == ["text_config.hidden_size"]
+
+
+def test_layers_with_a_window_may_have_other_heads():
+    computed = compute_model(config_of("mimo-v2-flash"))
+    full, windowed = 4 * (192 + 128) * 2, 8 * (192 + 128) * 2
+    assert computed.architecture.sliding_window == SlidingWindow(tokens=128, layers=39)
+    assert computed.kv_cache.bytes_per_token == 9 * full + 39 * windowed
+
+
+def test_layers_that_see_all_tokens_may_have_heads_of_another_size():
+    computed = compute_model(config_of("gemma-4-26b-a4b"))
+    assert computed.kv_cache.bytes_per_token == 2 * (25 * 8 * 256 + 5 * 2 * 512) * 2
+
+
+def test_each_nth_layer_may_see_all_tokens():
+    config = config_of("qwen3-32b", sliding_window=1024, sliding_window_pattern=6, use_sliding_window=True)
+    assert compute_model(config).architecture.sliding_window == SlidingWindow(tokens=1024, layers=54)
+
+
+def test_experts_may_be_in_the_layers_that_the_file_lists():
+    by_list = [0, *([1] * 47)]
+    listed = compute_model(config_of("qwen3-30b-a3b", moe_layer_freq=by_list, decoder_sparse_step=None))
+    assert listed.parameters.total_billions < compute_model(config_of("qwen3-30b-a3b")).parameters.total_billions
+    (problem,) = refused(config_of("qwen3-30b-a3b", moe_layer_freq=[1]))
+    assert (problem.path, problem.value) == ("moe_layer_freq", 1)
 
 
 def test_every_problem_of_a_config_is_told_at_once():

@@ -124,15 +124,22 @@ def test_a_file_that_is_no_json_object_is_refused_by_its_name(content: str, tmp_
     assert str(path) in refusal(str(path), *REPOSITORY)
 
 
-def test_an_unknown_architecture_is_refused_with_path_and_remedy(tmp_path: Path):
+def test_what_is_assumed_of_an_architecture_stands_in_its_entry_and_summary(tmp_path: Path):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config_of("qwen3-32b", model_type="jamba")))
+    path.write_text(json.dumps(config_of("qwen3-32b", model_type="new")))
+    assert "# Bound: no code of new was looked at" in run(str(path), *REPOSITORY).stdout
+    assert json.loads(run(str(path), *REPOSITORY, "--json").stdout)["bounds"][0].startswith("no code of new")
+
+
+def test_layers_of_an_unknown_kind_are_refused_with_path_and_remedy(tmp_path: Path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_of("qwen3-32b", model_type="jamba", mamba_d_state=16)))
     error = run(str(path), *REPOSITORY).exception
     assert isinstance(error, InvalidStack)
     assert error.verdict == f"no entry can be computed of {path}"
     told = str(error)
-    assert "model_type = 'jamba'" in told
-    assert "deepseek_v3" in told
+    assert "mamba_d_state = 16" in told
+    assert "gated delta rules" in told
 
 
 def test_help_is_there_at_once():

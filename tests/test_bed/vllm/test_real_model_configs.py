@@ -1,0 +1,105 @@
+"""Entries that are computed from config.json, held to transformers' own classes and vLLM's KV-cache specs."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from llmd_oke.catalogue.model_configs import compute_model, families
+from llmd_rehearsal.programs import tools_folder
+from model_configs import FOLDER
+from real_vllm_for_tests import need_real_vllm
+
+pytestmark = pytest.mark.rehearsal
+
+VERSION = "0.30.0"
+Config = dict[str, Any]
+
+DEFAULTS = (
+    *(
+        "cohere",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "glm4",
+        "granite",
+        "mistral",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen3_5_text",
+    ),
+    "starcoder2",
+)
+"""Families of which no published file is here: the configuration that their class has by itself."""
+
+CHANGED_DEFAULTS: dict[str, Config] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "qwen2_moe": {"use_sliding_window": False},
+}
+"""Likewise, with what the class leaves out."""
+
+OTHER_CLASSES = {
+    "kimi_k2": {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]},
+    "mimo": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
+}
+"""Families whose code lies in their repositories, and the one whose classes it has."""
+
+OF_TEXT_AND_IMAGES = "vLLM reads them with torchvision, which its environment here is without"
+HEADS_DIFFER = "vLLM's configuration tells the heads of one kind of layers"
+NOT_ASKED = {
+    "gemma-4-26b-a4b": HEADS_DIFFER,
+    "llama-4-scout-17b-16e-instruct": OF_TEXT_AND_IMAGES,
+    "mimo-v2-flash": HEADS_DIFFER,
+    "qwen3.5-27b": OF_TEXT_AND_IMAGES,
+    "qwen3.5-35b-a3b": OF_TEXT_AND_IMAGES,
+    "qwen3-vl-30b-a3b-instruct": OF_TEXT_AND_IMAGES,
+    "qwen3-vl-8b-instruct": OF_TEXT_AND_IMAGES,
+}
+
+
+def published() -> dict[str, Config]:
+    return {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+
+
+def of_known_classes(configs: dict[str, Config]) -> dict[str, Config]:
+    return {name: {**config, **OTHER_CLASSES.get(config["model_type"], {})} for name, config in configs.items()}
+
+
+def answered(program: str, asked: Mapping[str, Config | None]) -> dict[str, Any]:
+    """Return what a program in vLLM's environment answers."""
+    done = subprocess.run(
+        [str(need_real_vllm(VERSION).python), str(tools_folder() / "vllm" / program)],
+        input=json.dumps(asked),
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_real_classes_have_the_parameters_that_are_computed():
+    files = published()
+    given = {name: {"model_type": name, **changes} for name, changes in CHANGED_DEFAULTS.items()}
+    found = answered("count_parameters.py", {**of_known_classes(files), **dict.fromkeys(DEFAULTS), **given})
+    assert len(found) >= 15
+    for name, entry in found.items():
+        config = files.get(name) or {**entry["config"], **CHANGED_DEFAULTS.get(name, {})}
+        computed = compute_model(config).parameters.total_billions
+        assert computed == pytest.approx(entry["parameters"] / 1e9, rel=0.002, abs=0.006), name
+
+
+def test_every_family_that_was_looked_at_is_among_them():
+    texts = [config.get("text_config", config) for config in published().values()]
+    asked = {*DEFAULTS, *CHANGED_DEFAULTS, *(text["model_type"] for text in texts)}
+    assert set(families()) <= asked
+
+
+def test_real_specs_have_the_bytes_of_a_token_that_are_computed():
+    files = {name: config for name, config in published().items() if name not in NOT_ASKED}
+    found = answered("kv_cache_specs.py", of_known_classes(files))
+    assert found == {name: compute_model(config).kv_cache.bytes_per_token for name, config in files.items()}
