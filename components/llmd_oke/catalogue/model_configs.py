@@ -119,7 +119,9 @@ class TransformerConfig(StoredConfig):
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
     tie_word_embeddings: bool | None = None
-    num_nextn_predict_layers: Count | None = None
+    num_nextn_predict_layers: Count | None = Field(
+        default=None, validation_alias=AliasChoices("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    )
     v_head_dim: Size | None = None
     sliding_window: Count | None = None
     use_sliding_window: bool = True
