@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:  # `--help` loads neither pydantic nor an HTTP client
     from llmd_oke.access.hugging_face import ModelFile
     from llmd_oke.catalogue.models import CatalogueModel
 
-app = typer.Typer(no_args_is_help=True, help="Models of the catalogue: compute the entry of a further one.")
+app = typer.Typer(
+    no_args_is_help=True, help="Models of the catalogue: compute the entry of a further one, see news of recipes."
+)
 
 Source = Annotated[str, typer.Argument(help="Repository of Hugging Face, config.json, or a folder with it.")]
 IndexFile = Annotated[
@@ -30,6 +32,7 @@ Name = Annotated[str | None, typer.Option(help="Name in stack files; the reposit
 Revision = Annotated[
     str | None, typer.Option(help="Commit, tag or branch; `main` if left out. Servers read the commit that it is now.")
 ]
+Checkout = Annotated[Path, typer.Argument(help="Folder of a clone of https://github.com/vllm-project/recipes.")]
 Write = Annotated[bool, typer.Option("--write", help="Write values/models/NAME.yaml in the project.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 
@@ -59,11 +62,6 @@ class ComputedEntry:
     files: "tuple[ModelFile, ...]"
     bounds: tuple[str, ...]
     text: str
-
-
-@app.callback()
-def _model() -> None:
-    """Typer takes a single command for the group itself without this."""
 
 
 @app.command("add")
@@ -101,6 +99,42 @@ def add(
     out.print("\n".join(_summary(entry, path if write else None)), markup=False, soft_wrap=True)
     if file := _kit_file(entry):
         out.print(f"[magenta]note[/] {_INSTEAD.format(name=entry.model.name, file=file)}", soft_wrap=True)
+
+
+@app.command("recipes")
+def recipes(checkout: Checkout, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
+    """Show what has changed in the vLLM project's recipes since the catalogue's entries were written.
+
+    CHECKOUT is a clone of https://github.com/vllm-project/recipes. Entries change by hand: what they were verified with
+    stands beside each figure.
+    """
+    from llmd_oke.catalogue import model, model_names, open_project  # noqa: PLC0415
+    from llmd_oke.catalogue.recipes import recipe_news  # noqa: PLC0415
+
+    open_project(project)
+    if not as_json:
+        console.errors().print("reading recipes, some seconds", markup=False)
+    news = recipe_news(checkout, [known for name in model_names() if (known := model(name))])
+    if as_json:
+        typer.echo(json.dumps(asdict(news), indent=2, default=str))
+        return
+    out = console.output()
+    for change in news.differences:
+        out.print(f"{change.model}  {change.path}: {_said(change.before)} -> {_said(change.after)}", markup=False)
+    if not news.differences:
+        out.print(f"no recipe of an entry has changed up to {news.commit}", markup=False)
+    lists = {
+        "recipe no longer there": news.gone,
+        "version of its recipe not in this clone (git fetch --unshallow)": news.unknown,
+        "verified on GPUs of AMD, without an entry": news.further,
+    }
+    for what, found in lists.items():
+        if found:
+            out.print(f"{what}: {', '.join(found)}", markup=False, soft_wrap=True)
+
+
+def _said(value: object) -> str:
+    return "nothing" if value is None else json.dumps(value, default=str)
 
 
 def computed_entry(

@@ -1,0 +1,148 @@
+"""Recipes of the vLLM project in a checkout of vllm-project/recipes, beside those that entries of models come from."""
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import yaml
+from llmd_base.errors import KitError
+
+from llmd_oke.catalogue.models import CatalogueModel
+
+AMD_GPUS = ("mi300x", "mi325x", "mi355x")
+"""GPUs of AMD, as recipes call them."""
+
+_SOURCE = re.compile(
+    r"https://github\.com/vllm-project/recipes/blob/(?P<commit>[0-9a-f]{7,40})/(?P<path>models/[\w./-]+)"
+)
+_WORDS = (
+    "guide",
+    "description",
+    "title",
+    "date_updated",
+    "date_added",
+    "performance_headline",
+    "related_recipes",
+    "note",
+)
+"""Keys that say nothing of how a model is served."""
+
+_GIT_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class RecipeDifference:
+    """A key of a model's recipe that differs from the version that its entry names; None where it is absent."""
+
+    model: str
+    path: str
+    before: object
+    after: object
+
+
+@dataclass(frozen=True)
+class RecipeNews:
+    """Changes of recipes since entries were written: differences, and recipes verified on GPUs of AMD without an entry.
+
+    `gone` are models whose recipe is no longer there, `unknown` those whose recipe's version the checkout hasn't.
+    """
+
+    commit: str
+    differences: tuple[RecipeDifference, ...]
+    further: tuple[str, ...]
+    gone: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def recipe_news(checkout: Path, models: Iterable[CatalogueModel]) -> RecipeNews:
+    """Compare the recipes of a checkout with the versions that models' entries name.
+
+    Raises:
+        KitError: the folder is no checkout of recipes, or a recipe can't be read.
+    """
+    commit, known = _git(checkout, "rev-parse", "--short", "HEAD").strip(), list(models)
+    paths = set(_git(checkout, "ls-tree", "-r", "--name-only", "HEAD", "models").splitlines())
+    if not paths:
+        raise KitError(f"{checkout} has no recipes.", "A clone of https://github.com/vllm-project/recipes.")
+    differences, gone, unknown = list[RecipeDifference](), list[str](), list[str]()
+    for model in known:
+        source = _SOURCE.fullmatch(model.recipe.source) if model.recipe else None
+        if source is None:
+            continue
+        if source["path"] not in paths:
+            gone.append(model.name)
+        elif (before := _version(checkout, source["commit"], source["path"])) is None:
+            unknown.append(model.name)
+        else:
+            after = _recipe(checkout, "HEAD", source["path"])
+            differences += _differences(model.name, before, after)
+    repositories = {model.repository for model in known}
+    further = [name for path in sorted(paths) if (name := _verified(_recipe(checkout, "HEAD", path))) is not None]
+    return RecipeNews(
+        commit,
+        tuple(differences),
+        tuple(name for name in further if name not in repositories),
+        tuple(gone),
+        tuple(unknown),
+    )
+
+
+def _version(checkout: Path, commit: str, path: str) -> Mapping[str, object] | None:
+    """Return a recipe in the version of a commit; None where the checkout hasn't that."""
+    try:
+        return _recipe(checkout, commit, path)
+    except KitError:
+        return None
+
+
+def _recipe(checkout: Path, commit: str, path: str) -> Mapping[str, object]:
+    try:
+        document: object = yaml.safe_load(_git(checkout, "show", f"{commit}:{path}"))
+    except yaml.YAMLError as error:
+        raise KitError(f"{path} at {commit} is no YAML: {error}") from error
+    return cast("Mapping[str, object]", document) if isinstance(document, Mapping) else {}
+
+
+def _verified(recipe: Mapping[str, object]) -> str | None:
+    """Return the repository of a recipe that is verified on a GPU of AMD, None of others."""
+    leaves = dict(_leaves(recipe, ""))
+    if not any(leaves.get(f"meta.hardware.{gpu}") == "verified" for gpu in AMD_GPUS):
+        return None
+    name = leaves.get("model.model_id")
+    return str(name) if name else None
+
+
+def _differences(model: str, before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[RecipeDifference]:
+    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
+    for path in dict.fromkeys([*old, *new]):
+        if old.get(path) != new.get(path):
+            yield RecipeDifference(model, path, old.get(path), new.get(path))
+
+
+def _leaves(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield what a recipe says by its path, lists as a whole, but for words."""
+    for key, item in value.items():
+        if key in _WORDS:
+            continue
+        path = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(item, Mapping):
+            yield from _leaves(cast("Mapping[str, object]", item), path)
+        else:
+            yield path, item
+
+
+def _git(checkout: Path, *arguments: str) -> str:
+    argv = ["git", "-C", str(checkout), *arguments]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_GIT_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KitError(f"git can't be asked about {checkout}: {error}") from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise KitError(
+            f"{checkout} is no checkout of recipes: {said[-1]}", "git clone https://github.com/vllm-project/recipes"
+        )
+    return done.stdout

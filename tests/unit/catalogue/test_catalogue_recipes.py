@@ -1,0 +1,89 @@
+"""News of the vLLM project's recipes, in a repository of two commits."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from llmd_base.errors import KitError
+from llmd_oke import catalogue
+from llmd_oke.catalogue import CatalogueModel
+from llmd_oke.catalogue.models import PublishedRecipe
+from llmd_oke.catalogue.recipes import RecipeDifference, recipe_news
+
+RECIPE = """
+meta: {title: Old, date_updated: 2026-01-01, hardware: {mi300x: verified}}
+model: {model_id: Qwen/Qwen3-8B, base_args: [--one]}
+features: {reasoning: {description: words, args: [--reasoning-parser, qwen3]}}
+"""
+OTHER = """
+meta: {hardware: {h100: verified, mi355x: verified}}
+model: {model_id: some/other}
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    own = ["-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *own, *arguments], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def commit(folder: Path, **files: str) -> str:
+    for name, text in files.items():
+        file = folder / "models" / "Qwen" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "recipes")
+    return git(folder, "rev-parse", "--short", "HEAD").strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--quiet")
+    return tmp_path
+
+
+def known(at: str, path: str = "models/Qwen/Qwen3-8B.yaml") -> CatalogueModel:
+    entry = catalogue.model("qwen3-8b")
+    assert entry is not None
+    source = f"https://github.com/vllm-project/recipes/blob/{at}/{path}"
+    return entry.model_copy(update={"recipe": PublishedRecipe(source=source)})
+
+
+def test_keys_that_have_changed_since_the_entry_are_told_and_words_are_not(checkout: Path):
+    before = commit(checkout, **{"Qwen3-8B": RECIPE})
+    changed = RECIPE.replace("Old", "New").replace("words", "others").replace("[--one]", "[--two]")
+    after = commit(checkout, **{"Qwen3-8B": changed.replace("mi300x: verified", "mi300x: verified, mi325x: verified")})
+    news = recipe_news(checkout, [known(before)])
+    assert news.commit == after
+    assert list(news.differences) == [
+        RecipeDifference("qwen3-8b", "model.base_args", ["--one"], ["--two"]),
+        RecipeDifference("qwen3-8b", "meta.hardware.mi325x", None, "verified"),
+    ]
+    assert recipe_news(checkout, [known(after)]).differences == ()
+
+
+def test_models_that_are_verified_on_gpus_of_amd_and_have_no_entry_are_told(checkout: Path):
+    at = commit(checkout, **{"Qwen3-8B": RECIPE, "other": OTHER, "more": OTHER.replace("mi355x", "b200")})
+    assert recipe_news(checkout, [known(at)]).further == ("some/other",)
+
+
+def test_a_recipe_that_has_gone_and_a_version_that_a_clone_lacks_are_told(checkout: Path):
+    at = commit(checkout, **{"Qwen3-8B": RECIPE})
+    news = recipe_news(checkout, [known(at, "models/Qwen/none.yaml"), known("0123456")])
+    assert (news.gone, news.unknown, news.differences) == (("qwen3-8b",), ("qwen3-8b",), ())
+
+
+def test_a_folder_without_recipes_is_refused(checkout: Path, tmp_path_factory: pytest.TempPathFactory):
+    commit(checkout)
+    with pytest.raises(KitError, match="has no recipes"):
+        recipe_news(checkout, [])
+    with pytest.raises(KitError, match="is no checkout of recipes"):
+        recipe_news(tmp_path_factory.mktemp("empty"), [])
+
+
+def test_every_entry_with_a_recipe_names_a_version_of_it():
+    entries = [entry for name in catalogue.model_names() if (entry := catalogue.model(name)) and entry.recipe]
+    assert entries
+    assert all("/blob/" in entry.recipe.source for entry in entries if entry.recipe)
