@@ -206,7 +206,7 @@ class System:
 
     def _servers(self, role: Role, ended: Callable[[Request], None]) -> list[EngineSimulation]:
         limits = self._deployment.limits[role]
-        latency = self._latency.server(limits.parallelism)
+        latency, servers = self._latency.server(limits.parallelism), self._deployment.topology.servers()[role]
         return [
             EngineSimulation(
                 self.calendar,
@@ -217,7 +217,7 @@ class System:
                 pull=self._pull,
                 prefills_only=role == "prefill",
             )
-            for _ in range(self._deployment.topology.servers()[role].replicas)
+            for _ in range(servers.replicas * servers.data_parallel_size)
         ]
 
     def _prefilled(self, request: Request) -> None:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmd_base.errors import InvalidStack, KitError
 from llmd_base.row import Basis
+from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue import model, shape
 from llmd_tuner.latency_models import latency_model
 from llmd_tuner.simulation.deployment import (
@@ -114,6 +115,14 @@ def test_recorded_requests_come_with_their_own_sizes(deploy, latency):
     assert row.ttft_ms.max == pytest.approx(1000 * unloaded_prefill_s(latency, 4000))
     assert row.ttft_ms.p50 == pytest.approx(1000 * unloaded_prefill_s(latency, 2000))
     assert row.arrival == "trace"
+
+
+def test_each_rank_of_a_server_takes_requests_of_its_own(deploy, latency):
+    """Two prompts that come together each meet an idle rank."""
+    together, made = RecordedTimes([0.0, 0.0]), deploy("agg-tp1dp2-1r", policy="active")
+    row = simulate(made, [RequestClass(4000, 8)] * 2, together, latency, seeds=[0], window="whole").row
+    alone_s = latency.factors.prefill_overhead_s + latency.prefill_s(4000, 0, Parallelism(1, 2))
+    assert row.ttft_ms.max == pytest.approx(1000 * alone_s)
 
 
 @pytest.mark.parametrize(("block_size", "result"), [(16, 2992), (128, 2944)])
