@@ -1,10 +1,14 @@
 """vLLM itself, for tests that need it and run alone."""
 
+import json
 import os
+import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from llmd_oke.program.declare import Rendered
+from llmd_rehearsal.programs import tools_folder
 from llmd_rehearsal.real_vllm import environment
 from llmd_rehearsal.real_vllm.environment import RealVllm
 
@@ -28,6 +32,20 @@ def need_real_vllm(version: str = VERSION) -> RealVllm:
     if REQUIRED in os.environ:
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def answered(program: str, asked: object, version: str = VERSION) -> Any:
+    """Return what a program of `tools/vllm` answers in the environment of a version of vLLM, both as JSON."""
+    done = subprocess.run(
+        [str(need_real_vllm(version).python), str(tools_folder() / "vllm" / program)],
+        input=json.dumps(asked),
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def rendered_servers(rendered: Rendered) -> Iterator[tuple[list[str], dict[str, str]]]:

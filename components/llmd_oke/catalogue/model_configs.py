@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Literal, TypeVar, cast
 
 from llmd_base.errors import InvalidStack, Problem
@@ -152,7 +152,7 @@ class TransformerConfig(StoredConfig):
         """`num_key_value_heads`, or as many as there are of queries."""
         return self.num_key_value_heads or self.num_attention_heads
 
-    @property
+    @cached_property
     def windowed_layers(self) -> frozenset[int]:
         """The layers that see a window: as the file lists them, all but each nth, or those from `max_window_layers`."""
         layers = range(self.num_hidden_layers)
@@ -193,10 +193,14 @@ class Heads:
     value_size: int
 
 
+_EXPERT_COUNTS = ("num_experts", "n_routed_experts", "num_local_experts")
+"""Names of the number of experts in a layer."""
+
+
 class ExpertsConfig(_File):
     """A mixture of experts, by the names that architectures give its sizes."""
 
-    count: Size = Field(validation_alias=AliasChoices("num_experts", "n_routed_experts", "num_local_experts"))
+    count: Size = Field(validation_alias=AliasChoices(*_EXPERT_COUNTS))
     active: Size = Field(validation_alias=AliasChoices("num_experts_per_tok", "experts_per_token", "top_k_experts"))
     intermediate_size: Size = Field(validation_alias=AliasChoices("moe_intermediate_size", "intermediate_size"))
     shared_intermediate_size: Count = Field(default=0, validation_alias="shared_expert_intermediate_size")
@@ -408,7 +412,7 @@ class _ModelFiles:
         experts, config = self.experts, self.config
         routed = experts is not None and experts.in_layer(layer)
         if experts is None or not routed or self.family.experts_beside_dense:
-            inner = config.intermediate_size if experts is None or routed else self._dense_size
+            inner = config.intermediate_size_mlp or config.intermediate_size
             dense = (2 if self.family.plain_mlp else 3) * hidden * inner
             yield _Part(f"{name}.mlp.gate_proj", dense, dense)
         if experts is None or not routed:
@@ -420,11 +424,6 @@ class _ModelFiles:
         if self.family.expert_biases:
             biases = 2 * experts.intermediate_size + hidden
             yield _Part("", experts.count * biases, 0, routed=True, matrices=False)
-
-    @property
-    def _dense_size(self) -> int:
-        """The inner size of layers without experts, in a model that has some."""
-        return self.config.intermediate_size_mlp or self.config.intermediate_size
 
     def _attention(self, layer: int) -> int:
         """hidden (queries + keys + values) + heads value_dim hidden; latent and linear attention by their own."""
@@ -584,7 +583,6 @@ def _read(config: Mapping[str, object], index: Mapping[str, object] | None) -> _
     raise InvalidStack(list({problem.path: problem for problem in problems}.values()), _VERDICT)
 
 
-_EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts")
 _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention", "attention")
 _UNKNOWN_LAYERS = ("mamba_num_heads", "mamba_n_heads", "mamba_d_state", "ssm_state_size", "conv_L_cache", "lru_width")
 _OUTER_KEYS = ("quantization_config", "tie_word_embeddings", "torch_dtype", "dtype")
@@ -601,7 +599,7 @@ def _text_model(config: Mapping[str, object]) -> tuple[Mapping[str, object], str
 
 
 def _has_experts(text: Mapping[str, object]) -> bool:
-    counts = [value for name in _EXPERT_KEYS if isinstance(value := text.get(name), int)]
+    counts = [value for name in _EXPERT_COUNTS if isinstance(value := text.get(name), int)]
     return any(count > 1 for count in counts)
 
 

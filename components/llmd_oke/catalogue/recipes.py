@@ -1,7 +1,9 @@
 """Recipes of the vLLM project in a checkout of vllm-project/recipes, beside those that entries of models come from."""
 
+import io
 import re
 import subprocess
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,24 +65,22 @@ def recipe_news(checkout: Path, models: Iterable[CatalogueModel]) -> RecipeNews:
     Raises:
         KitError: the folder is no checkout of recipes, or a recipe can't be read.
     """
-    commit, known = _git(checkout, "rev-parse", "--short", "HEAD").strip(), list(models)
-    paths = set(_git(checkout, "ls-tree", "-r", "--name-only", "HEAD", "models").splitlines())
-    if not paths:
-        raise KitError(f"{checkout} has no recipes.", "A clone of https://github.com/vllm-project/recipes.")
+    commit, known = _git(checkout, "rev-parse", "--short", "HEAD").decode().strip(), list(models)
+    texts = _texts(checkout)
     differences, gone, unknown = list[RecipeDifference](), list[str](), list[str]()
     for model in known:
         source = _SOURCE.fullmatch(model.recipe.source) if model.recipe else None
         if source is None:
             continue
-        if source["path"] not in paths:
+        if (after := texts.get(source["path"])) is None:
             gone.append(model.name)
         elif (before := _version(checkout, source["commit"], source["path"])) is None:
             unknown.append(model.name)
-        else:
-            after = _recipe(checkout, "HEAD", source["path"])
-            differences += _differences(model.name, before, after)
+        elif before != after:
+            differences += _differences(model.name, *(_recipe(text, source["path"]) for text in (before, after)))
     repositories = {model.repository for model in known}
-    further = [name for path in sorted(paths) if (name := _verified(_recipe(checkout, "HEAD", path))) is not None]
+    of_amd = [(path, text) for path, text in sorted(texts.items()) if any(gpu in text for gpu in AMD_GPUS)]
+    further = [name for path, text in of_amd if (name := _verified(_recipe(text, path))) is not None]
     return RecipeNews(
         commit,
         tuple(differences),
@@ -90,19 +90,27 @@ def recipe_news(checkout: Path, models: Iterable[CatalogueModel]) -> RecipeNews:
     )
 
 
-def _version(checkout: Path, commit: str, path: str) -> Mapping[str, object] | None:
-    """Return a recipe in the version of a commit; None where the checkout hasn't that."""
+def _texts(checkout: Path) -> dict[str, str]:
+    """Return all recipes of a checkout by their paths."""
+    if not _git(checkout, "ls-tree", "HEAD", "models"):
+        raise KitError(f"{checkout} has no recipes.", "A clone of https://github.com/vllm-project/recipes.")
+    with tarfile.open(fileobj=io.BytesIO(_git(checkout, "archive", "--format=tar", "HEAD", "models"))) as archive:
+        return {member.name: file.read().decode() for member in archive if (file := archive.extractfile(member))}
+
+
+def _version(checkout: Path, commit: str, path: str) -> str | None:
+    """Return the text of a recipe in the version of a commit; None where the checkout hasn't that."""
     try:
-        return _recipe(checkout, commit, path)
+        return _git(checkout, "show", f"{commit}:{path}").decode()
     except KitError:
         return None
 
 
-def _recipe(checkout: Path, commit: str, path: str) -> Mapping[str, object]:
+def _recipe(text: str, path: str) -> Mapping[str, object]:
     try:
-        document: object = yaml.safe_load(_git(checkout, "show", f"{commit}:{path}"))
+        document: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise KitError(f"{path} at {commit} is no YAML: {error}") from error
+        raise KitError(f"{path} is no YAML: {error}") from error
     return cast("Mapping[str, object]", document) if isinstance(document, Mapping) else {}
 
 
@@ -134,14 +142,14 @@ def _leaves(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, obj
             yield path, item
 
 
-def _git(checkout: Path, *arguments: str) -> str:
+def _git(checkout: Path, *arguments: str) -> bytes:
     argv = ["git", "-C", str(checkout), *arguments]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_GIT_LIMIT_S)
+        done = subprocess.run(argv, capture_output=True, check=False, timeout=_GIT_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KitError(f"git can't be asked about {checkout}: {error}") from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise KitError(
             f"{checkout} is no checkout of recipes: {said[-1]}", "git clone https://github.com/vllm-project/recipes"
         )

@@ -12,7 +12,7 @@ from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_advice
 from llmd_oke.planning.gateway import gateway_advice
-from llmd_oke.planning.known_faults import fault_advice
+from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.model_plan import ModelPlan, PlacedServer
 from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
@@ -259,7 +259,9 @@ def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     if (facts := vllm_facts(plan.config)) is not None:
         connected = model.settings.kv_cache.kv_connector
         given = [word for role in model.units[0].roles for word in role.parallelism.arguments]
-        yield from fault_advice(facts, model.model, model.engine, path, given, kv_connector=connected)
+        for met in met_faults(facts, model.model, model.engine, given, kv_connector=connected):
+            if met.fault.accepted is None:
+                yield Advice(f"{path}.{met.key}", str(met))
 
 
 def _model(model: ModelPlan, shape: Shape, path: str) -> Iterator[Advice]:

@@ -1,15 +1,14 @@
 """Settings by which vLLM is known to end or to answer wrongly, by `values/vllm/known-faults.yaml`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
-from llmd_base.errors import Problem
 from pydantic import Field
 
 from llmd_oke.catalogue import CatalogueModel, Release
 from llmd_oke.config.base import EnvironmentName, HttpsUrl
 from llmd_oke.config.engine import Engine, argument_of, flag_of
-from llmd_oke.planning.plan import Advice
 from llmd_oke.values import Entry, required_entry
 
 
@@ -60,6 +59,19 @@ class KnownFault(Entry):
         return "model", ""
 
 
+@dataclass(frozen=True)
+class MetFault:
+    """A fault that servers of a model meet, the key of the model in the stack file by which, and the value there."""
+
+    fault: KnownFault
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        """Say what happens, and by which source that is known."""
+        return f"{self.fault.text} ({self.fault.source})"
+
+
 class KnownFaults(Entry):
     """Faults of vLLM that are known, as `values/vllm/known-faults.yaml` has them."""
 
@@ -82,35 +94,12 @@ def known_faults() -> tuple[KnownFault, ...]:
     return required_entry("vllm", "known-faults", KnownFaults).faults
 
 
-def fault_problems(
-    release: Release,
-    model: CatalogueModel,
-    engine: Engine,
-    path: str,
-    given: Sequence[str],
-    *,
-    kv_connector: bool,
-) -> Iterator[Problem]:
-    """Find settings of a model that are refused for a fault of the release's vLLM; `path` is the model's, and `given`
-    are vLLM's arguments that follow from its topology.
+def met_faults(
+    release: Release, model: CatalogueModel, engine: Engine, given: Sequence[str], *, kv_connector: bool
+) -> Iterator[MetFault]:
+    """Find the faults of a release's vLLM that the servers of a model meet; `given` are vLLM's arguments that follow
+    from its topology.
     """
     for fault in known_faults():
-        if fault.accepted and (place := fault.met(release, model, engine, given, kv_connector=kv_connector)):
-            key, value = place
-            why = f"{fault.text} ({fault.source})"
-            yield Problem(f"{path}.{key}", value or model.name, fault.accepted, why)
-
-
-def fault_advice(
-    release: Release,
-    model: CatalogueModel,
-    engine: Engine,
-    path: str,
-    given: Sequence[str],
-    *,
-    kv_connector: bool,
-) -> Iterator[Advice]:
-    """Tell of faults of the release's vLLM that a model's settings meet, and that aren't refused."""
-    for fault in known_faults():
-        if fault.accepted is None and (place := fault.met(release, model, engine, given, kv_connector=kv_connector)):
-            yield Advice(f"{path}.{place[0]}", f"{fault.text} ({fault.source})")
+        if place := fault.met(release, model, engine, given, kv_connector=kv_connector):
+            yield MetFault(fault, *place)

@@ -27,7 +27,7 @@ from llmd_oke.catalogue.serving import handshake, scaling
 from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
 from llmd_oke.config.engine import Engine, RoleEngine, engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
-from llmd_oke.planning.known_faults import fault_problems
+from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.model_plan import AnswerChange, Memory, ModelPlan, PlacedNode
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice
@@ -412,8 +412,9 @@ def _known_faults(context: PlannedModel) -> Iterator[Problem]:
     if release is not None and facts is not None:
         connected = kv_cache_settings(release, context).kv_connector
         given = [word for role in context.model.topology.servers() for word in context.parallelism(role).arguments]
-        engine, path = context.model.engine, context.path
-        yield from fault_problems(facts, context.facts, engine, path, given, kv_connector=connected)
+        for met in met_faults(facts, context.facts, context.model.engine, given, kv_connector=connected):
+            if accepted := met.fault.accepted:
+                yield Problem(f"{context.path}.{met.key}", met.value or context.facts.name, accepted, str(met))
 
 
 def _engine_parts(context: PlannedModel) -> dict[str, Engine | RoleEngine]:

@@ -60,16 +60,19 @@ class TinyModel:
     @property
     def latent(self) -> bool:
         """Tell whether it has multi-head latent attention, whose cache each GPU of a server has whole."""
-        return "kv_lora_rank" in self._family.config
+        return self._latent_numbers > 0
+
+    @property
+    def _latent_numbers(self) -> int:
+        """Numbers of a token's latent cache in one layer."""
+        sizes = (self._family.config.get(name) for name in ("kv_lora_rank", "qk_rope_head_dim"))
+        return sum(size for size in sizes if isinstance(size, int))
 
     @property
     def layer_bytes_per_token(self) -> int:
         """Bytes of a token's KV cache in one layer: of keys and values over all GPUs of a server, or latent ones."""
-        config = {**self._family.config}
-        elements = 2 * self._sizes.key_value_heads * self._sizes.head_dim
-        if self.latent:
-            elements = int(str(config["kv_lora_rank"])) + int(str(config["qk_rope_head_dim"]))
-        return elements * _BYTES[self.dtype]
+        numbers = self._latent_numbers or 2 * self._sizes.key_value_heads * self._sizes.head_dim
+        return numbers * _BYTES[self.dtype]
 
     @property
     def kv_cache_bytes(self) -> int:

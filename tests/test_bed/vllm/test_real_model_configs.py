@@ -1,16 +1,12 @@
 """Entries that are computed from config.json, held to transformers' own classes and vLLM's KV-cache specs."""
 
 import json
-import os
-import subprocess
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from llmd_oke.catalogue.model_configs import compute_model, families
-from llmd_rehearsal.programs import tools_folder
 from model_configs import FOLDER
-from real_vllm_for_tests import need_real_vllm
+from real_vllm_for_tests import answered
 
 pytestmark = pytest.mark.rehearsal
 
@@ -18,19 +14,17 @@ VERSION = "0.30.0"
 Config = dict[str, Any]
 
 DEFAULTS = (
-    *(
-        "cohere",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "glm4",
-        "granite",
-        "mistral",
-        "olmo2",
-        "phi3",
-        "qwen2",
-        "qwen3_5_text",
-    ),
+    "cohere",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm4",
+    "granite",
+    "mistral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3_5_text",
     "starcoder2",
 )
 """Families of which no published file is here: the configuration that their class has by itself."""
@@ -59,24 +53,10 @@ def of_known_classes(configs: dict[str, Config]) -> dict[str, Config]:
     return {name: {**config, **OTHER_CLASSES.get(config["model_type"], {})} for name, config in configs.items()}
 
 
-def answered(program: str, asked: Mapping[str, Config | None]) -> dict[str, Any]:
-    """Return what a program in vLLM's environment answers."""
-    done = subprocess.run(
-        [str(need_real_vllm(VERSION).python), str(tools_folder() / "vllm" / program)],
-        input=json.dumps(asked),
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def test_real_classes_have_the_parameters_that_are_computed():
     files = published()
     given = {name: {"model_type": name, **changes} for name, changes in CHANGED_DEFAULTS.items()}
-    found = answered("count_parameters.py", {**of_known_classes(files), **dict.fromkeys(DEFAULTS), **given})
+    found = answered("count_parameters.py", {**of_known_classes(files), **dict.fromkeys(DEFAULTS), **given}, VERSION)
     assert len(found) >= 15
     for name, entry in found.items():
         config = files.get(name) or {**entry["config"], **CHANGED_DEFAULTS.get(name, {})}
@@ -94,5 +74,5 @@ def test_real_specs_have_the_bytes_of_a_token_that_are_computed():
     files = {  # those with images are read with torchvision, which vLLM's environment here is without
         name: config for name, config in published().items() if name not in HEADS_DIFFER and "text_config" not in config
     }
-    found = answered("kv_cache_specs.py", of_known_classes(files))
+    found = answered("kv_cache_specs.py", of_known_classes(files), VERSION)
     assert found == {name: compute_model(config).kv_cache.bytes_per_token for name, config in files.items()}

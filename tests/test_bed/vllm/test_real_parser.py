@@ -1,8 +1,5 @@
 """Command lines and variables of all servers, held to vLLM's own parser (`scripts/real-vllm`)."""
 
-import json
-import os
-import subprocess
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -13,9 +10,8 @@ from llmd_oke.catalogue import default_release, release
 from llmd_oke.config import stacks
 from llmd_oke.program.declare import Rendered, render
 from llmd_oke.values import names
-from llmd_rehearsal.programs import tools_folder
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
-from real_vllm_for_tests import VERSION, need_real_vllm, rendered_servers
+from real_vllm_for_tests import VERSION, answered, rendered_servers
 from stack_files import PROJECT, model, stack
 
 pytestmark = pytest.mark.rehearsal
@@ -35,17 +31,7 @@ def servers(rendered: Rendered) -> Iterator[CommandLine]:
 
 def problems(lines: list[CommandLine], version: str = VERSION) -> list[list[str]]:
     """Return what a version of vLLM finds wrong with each command line."""
-    vllm = need_real_vllm(version)
-    parsed = subprocess.run(
-        [str(vllm.python), str(tools_folder() / "vllm" / "parse_arguments.py")],
-        input=json.dumps(lines),
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert parsed.returncode == 0, parsed.stderr
-    return json.loads(parsed.stdout.splitlines()[-1])
+    return answered("parse_arguments.py", lines, version)
 
 
 def test_each_version_is_that_of_a_release() -> None:
