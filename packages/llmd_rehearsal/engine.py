@@ -43,7 +43,13 @@ from pulumi import automation
 from pulumi.automation import events
 from pulumi.automation._stack import StackInitMode
 
-from llmd_rehearsal.engine_events import EventReporter, StepRecorder, failed_container, step_with_outputs
+from llmd_rehearsal.engine_events import (
+    EventReporter,
+    StepRecorder,
+    failed_container,
+    prepare_decoding,
+    step_with_outputs,
+)
 from llmd_rehearsal.engine_nodes import replace_rehearsed_nodes
 from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest, mend
 from llmd_rehearsal.oci_plugin.bridge import without_defaults
@@ -137,6 +143,7 @@ def run(
     require_plugins(plugins)
     started_s = time.monotonic()
     loading = _start_loading(modules, project, stack)
+    prepare_decoding()  # the reporter lists pods in a thread of its own
     reporter = EventReporter(progress, is_preview=operation == "preview", trouble=_trouble)
     steps = StepRecorder(reporter.hear)
     workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading, prelude))

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 from lightkube import Client
+from lightkube.core.decoders import decode_list, decode_status
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Pod
 from llmd_base.errors import KitError
@@ -131,6 +132,16 @@ class EventReporter:
         seconds = time.monotonic() - self._running[oldest]
         more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
         return f"{short_name(oldest)}{more} ({seconds:.0f} s)"
+
+
+def prepare_decoding() -> None:
+    """Decode a list of pods and a status once, so that threads may decode others at the same time.
+
+    msgspec 0.22 gathers the fields of a model when one is decoded first; where a second thread needs them meanwhile,
+    the process ends with a segmentation fault.
+    """
+    decode_list(b'{"items": []}', Pod)
+    decode_status(b"{}")
 
 
 def failed_container(client: Client) -> str | None:

@@ -1,5 +1,7 @@
 """The engine's events: lines for people, steps as a preview lists them, errors in short."""
 
+import subprocess
+import sys
 import threading
 from typing import Any, cast
 
@@ -211,3 +213,31 @@ def test_what_the_cluster_has_in_trouble_stands_beside_what_is_waited_for(
     EventReporter(listener, trouble=lambda: "vllm of Pod decode-0 ended with 1")
     assert told.wait(10)
     assert listener.details[0].endswith("; vllm of Pod decode-0 ended with 1")
+
+
+FOUR_THREADS = """
+import sys, threading
+from lightkube.core.decoders import decode_list, decode_status
+from lightkube.resources.core_v1 import Pod
+from llmd_rehearsal.engine_events import prepare_decoding
+
+def decode():
+    started.wait()
+    decode_list(b'{"items": [{"spec": {"containers": [{"name": "vllm"}]}}]}', Pod)
+    decode_status(b'{"code": 404}')
+
+prepare_decoding()
+sys.setswitchinterval(1e-6)
+started = threading.Barrier(4)
+threads = [threading.Thread(target=decode) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_of_the_engine_may_list_pods_at_the_same_time() -> None:
+    done = subprocess.run([sys.executable, "-c", FOUR_THREADS], capture_output=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stderr) == (0, b"")
