@@ -259,10 +259,10 @@ def _engine(model: str, accelerator: str, servers: ReportedServers) -> v02.Compo
     return v02.Component(metadata=metadata, standardized=standardized, native=native)
 
 
-def _parallelism(spread: Parallelism) -> v02.Parallelism:
+def _parallelism(spread: Parallelism) -> v02.ReportedParallelism:
     ranks = spread.data_parallel_size
     experts = spread.gpus if spread.expert_parallel else 1
-    return v02.Parallelism(tp=spread.tensor_parallel_size, dp=ranks, dp_local=ranks, ep=experts)
+    return v02.ReportedParallelism(tp=spread.tensor_parallel_size, dp=ranks, dp_local=ranks, ep=experts)
 
 
 def _load(plan: SmokePlan, load: LoadSummary) -> v02.LoadSection:

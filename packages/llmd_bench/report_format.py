@@ -85,7 +85,7 @@ class ModelName(Strict):
     name: str
 
 
-class Parallelism(Strict):
+class ReportedParallelism(Strict):
     """Distribution of one engine over accelerators."""
 
     tp: int = Field(default=1, ge=0)
@@ -103,7 +103,7 @@ class Accelerator(Strict):
 
     model: str
     count: int = Field(ge=0)
-    parallelism: Parallelism
+    parallelism: ReportedParallelism
 
 
 ReportedRole = Literal["replica", "prefill", "decode"]

@@ -52,7 +52,7 @@ class UnreachableError(KitError):
 
 
 @dataclass(frozen=True)
-class Download:
+class ProgramDownload:
     """A program that can be downloaded for this machine: `origin` says from where, `digest` is the pinned SHA-256 of
     the release file or of the image. `file` is the program's path in it; without one, the release file is the program.
     """
@@ -104,7 +104,7 @@ def architecture() -> str:
     return _ARCHITECTURES.get(platform.machine(), "")
 
 
-def of_release(release_file: ReleaseFile) -> Download | None:
+def of_release(release_file: ReleaseFile) -> ProgramDownload | None:
     """Return the release's file for this machine; None where its makers publish none."""
     machine = architecture()
     digest = release_file.sha256.get(machine)
@@ -113,15 +113,15 @@ def of_release(release_file: ReleaseFile) -> Download | None:
     name = release_file.names.get(machine, machine)
     url = release_file.url.format(architecture=name)
     file = release_file.file and release_file.file.format(architecture=name)
-    return Download(urlsplit(url).netloc, digest, url, file)
+    return ProgramDownload(urlsplit(url).netloc, digest, url, file)
 
 
-def of_image(image_file: ImageFile) -> Download | None:
+def of_image(image_file: ImageFile) -> ProgramDownload | None:
     """Return the file of a deployed image; None where the image has no digest, or isn't for this machine."""
     image = image_file.image
     if image.digest is None or architecture() != PLATFORM[1]:
         return None
-    return Download(image.reference, image.digest.removeprefix("sha256:"), image, image_file.file)
+    return ProgramDownload(image.reference, image.digest.removeprefix("sha256:"), image, image_file.file)
 
 
 def _mirrored(url: str) -> str:

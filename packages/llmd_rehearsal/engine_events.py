@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 from lightkube import Client
-from lightkube.core.decoders import decode_list, decode_status
+from lightkube.core.decoders import decode_list, decode_status  # pyright: ignore[reportUnknownVariableType]
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Pod
 from llmd_base.errors import KitError

@@ -38,7 +38,7 @@ from pydantic import Field
 
 from llmd_rehearsal import downloads, golang
 from llmd_rehearsal.cluster_spec import end_of_log
-from llmd_rehearsal.downloads import Download, ImageFile, ReleaseFile, UnreachableError
+from llmd_rehearsal.downloads import ImageFile, ProgramDownload, ReleaseFile, UnreachableError
 from llmd_rehearsal.golang import normal_version, version_satisfies
 from llmd_rehearsal.namespaces import PATH as SYSTEM_PATH
 
@@ -124,7 +124,7 @@ class ProgramDefinition(Entry):
         found = (item for item in self.builds.items() if self.satisfies(item[0], required))
         return next(found, None)
 
-    def download_of(self, required: str) -> tuple[str, Download] | None:
+    def download_of(self, required: str) -> tuple[str, ProgramDownload] | None:
         """The version that can be downloaded where this one is required, with its download; None without one."""
         release = self.source.release and downloads.of_release(self.source.release)
         if release and self.satisfies(self.version, required):
@@ -566,7 +566,7 @@ def program_file(name: str, version: str, build: Build) -> Path:
     return cache_folder() / "programs" / name / f"{version}-{fingerprint(build)}" / name
 
 
-def _downloaded_file(name: str, version: str, download: Download) -> Path:
+def _downloaded_file(name: str, version: str, download: ProgramDownload) -> Path:
     return cache_folder() / "programs" / name / f"{version}-{download.digest[:12]}" / name
 
 

@@ -42,15 +42,15 @@ class VocabularyModule(Entry):
 
 
 class TinySizes(Entry):
-    """Sizes of a tiny model."""
+    """Sizes of a tiny model, by transformers' names of its config.json."""
 
-    layers: PositiveInt
+    num_hidden_layers: PositiveInt
     hidden_size: PositiveInt
     intermediate_size: PositiveInt
-    attention_heads: PositiveInt
-    key_value_heads: PositiveInt
+    num_attention_heads: PositiveInt
+    num_key_value_heads: PositiveInt
     head_dim: PositiveInt
-    vocabulary_size: PositiveInt
+    vocab_size: PositiveInt
     initializer_range: PositiveFloat
 
 

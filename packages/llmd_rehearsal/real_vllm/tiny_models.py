@@ -71,33 +71,25 @@ class TinyModel:
     @property
     def layer_bytes_per_token(self) -> int:
         """Bytes of a token's KV cache in one layer: of keys and values over all GPUs of a server, or latent ones."""
-        numbers = self._latent_numbers or 2 * self._sizes.key_value_heads * self._sizes.head_dim
+        numbers = self._latent_numbers or 2 * self._sizes.num_key_value_heads * self._sizes.head_dim
         return numbers * _BYTES[self.dtype]
 
     @property
     def kv_cache_bytes(self) -> int:
         """Room of a server's KV cache: it has a sequence of full length."""
-        return int(self.layer_bytes_per_token * self._sizes.layers * self.context_tokens * _ROOM)
+        return int(self.layer_bytes_per_token * self._sizes.num_hidden_layers * self.context_tokens * _ROOM)
 
     @property
     def layers_by_window(self) -> tuple[int, int]:
         """Number of layers that see all tokens, and of those that see a window."""
-        return self._sizes.layers - self.windowed_layers, self.windowed_layers
+        return self._sizes.num_hidden_layers - self.windowed_layers, self.windowed_layers
 
     def config(self) -> dict[str, Any]:
         """Return the keys of its config.json, by transformers' names."""
-        sizes = self._sizes
         return {
             "model_type": self.family,
             "dtype": self.dtype,
-            "num_hidden_layers": sizes.layers,
-            "hidden_size": sizes.hidden_size,
-            "intermediate_size": sizes.intermediate_size,
-            "num_attention_heads": sizes.attention_heads,
-            "num_key_value_heads": sizes.key_value_heads,
-            "head_dim": sizes.head_dim,
-            "vocab_size": sizes.vocabulary_size,
-            "initializer_range": sizes.initializer_range,
+            **self._sizes.model_dump(),
             "max_position_embeddings": self.context_tokens,
             "sliding_window": self.window_tokens,
             **self._family.config,
@@ -117,7 +109,7 @@ def tiny_model(model: CatalogueModel, version: str) -> TinyModel:
         known = ", ".join(name for name in data.families if name not in refused)
         raise KitError(f"{model.name} can't be rehearsed with vLLM itself: {why}.", f"Families that can: {known}.")
     window = architecture.sliding_window
-    windowed = round(data.sizes.layers * window.layers / architecture.layers) if window else 0
+    windowed = round(data.sizes.num_hidden_layers * window.layers / architecture.layers) if window else 0
     tokens = window.tokens if window else None
     return TinyModel(model.repository, family, model.max_model_len, tokens, windowed, model.vocabulary)
 

@@ -10,7 +10,7 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_rehearsal.downloads import Download, ImageFile, UnreachableError, of_image
+from llmd_rehearsal.downloads import ImageFile, ProgramDownload, UnreachableError, of_image
 from registry_for_tests import INDEX, MANIFEST
 from registry_program import CONFIG, LAYER, RegistryProgram
 
@@ -33,7 +33,7 @@ def layer(**files: bytes) -> tuple[str, bytes]:
     return LAYER, buffer.getvalue()
 
 
-def download(registry: RegistryProgram, digest: str, file: str = "app/epp") -> Download:
+def download(registry: RegistryProgram, digest: str, file: str = "app/epp") -> ProgramDownload:
     image = ContainerImage(registry=registry.address, repository=REPOSITORY, tag="v1", digest=digest)
     found = of_image(ImageFile(image=image, file=file))
     assert found is not None

@@ -235,11 +235,11 @@ def test_a_registry_that_cannot_be_reached_is_asked_again(cache, monkeypatch, sc
     script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0; echo \'{"Error": "403 Forbidden"}\'')
     asked: list[str] = []
 
-    def ask(self: downloads.Download) -> None:
+    def ask(self: downloads.ProgramDownload) -> None:
         asked.append(self.origin)
         raise answers[len(asked) - 1]
 
-    monkeypatch.setattr(downloads.Download, "ask", ask)
+    monkeypatch.setattr(downloads.ProgramDownload, "ask", ask)
     answers = [downloads.UnreachableError("no network"), KitError("it is private"), KitError("it is private")]
     for _ in answers:
         assert "403 Forbidden" in (programs.why_unavailable("epp", "v0.10.0") or "")
