@@ -12,8 +12,8 @@ from llmd_rehearsal.programs import tools_folder
 from llmd_rehearsal.real_vllm import environment
 from llmd_rehearsal.real_vllm.environment import RealVllm
 
-VERSION = "0.26.0"
-"""The default release's."""
+VERSION = os.environ.get("LLMD_OKE_TESTS_VLLM_VERSION", "0.26.0")
+"""The default release's, or another that `tools/vllm` has."""
 
 REQUIRED = "LLMD_OKE_TESTS_NEED_VLLM"
 """Variable with which a test that lacks vLLM fails in place of being skipped; `scripts/real-vllm` sets it."""

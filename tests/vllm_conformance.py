@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 Server = Literal["ours", "other", "real"]
 SERVERS: tuple[Server, ...] = ("ours", "other", "real")
+NEWER_SERVERS: tuple[Server, ...] = ("ours", "real")
+"""Servers that are asked as those of the newer version, too."""
 
 
 class Request(Entry):
@@ -21,7 +23,9 @@ class Request(Entry):
 
 
 class Case(Entry):
-    """One thing that is asked. `ours`, `other` and `real` are None where that server answers as `vllm` says."""
+    """One thing that is asked. `ours`, `other` and `real` are None where that server answers as `vllm` says, `newer`
+    where the newer version of vLLM does.
+    """
 
     what: str
     see: Literal["error", "fields", "values", "events", "counts", "metric"]
@@ -37,10 +41,13 @@ class Case(Entry):
     ours: dict[str, Any] | None = None
     other: dict[str, Any] | None = None
     real: dict[str, Any] | None = None
+    newer: dict[str, Any] | None = None
     why: str | None = None
 
-    def expected(self, server: Server) -> dict[str, Any]:
-        """Return what that server answers."""
+    def expected(self, server: Server, *, newer: bool = False) -> dict[str, Any]:
+        """Return what that server answers, as one of the `newer` version of vLLM or not."""
+        if newer and self.newer is not None:
+            return self.newer
         own: dict[str, Any] | None = getattr(self, server)
         return self.vllm if own is None else own
 
@@ -49,15 +56,18 @@ class Case(Entry):
         for server in SERVERS:
             if getattr(self, server) == self.vllm:
                 raise ValueError(f"{server} is listed with what vLLM answers: that is no difference")
+        if self.newer == self.vllm:
+            raise ValueError("newer is listed with what the older version answers: that is no difference")
         if self.why is None and (self.ours is not None or self.real is not None):
             raise ValueError("a difference of ours, or of vLLM on a processor, needs its reason")
         return self
 
 
 class Conformance(Entry):
-    """The whole list, for one version of vLLM and one of llm-d-inference-sim."""
+    """The whole list, for two versions of vLLM and one of llm-d-inference-sim."""
 
     release: str
+    newer: str
     other: str
     cases: dict[str, Case]
 

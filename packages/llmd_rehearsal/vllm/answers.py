@@ -75,6 +75,7 @@ def body(
     transfer: Mapping[str, Any] | None,
     *,
     cached: bool,
+    since_0_30: bool = False,
 ) -> dict[str, Any]:
     """The whole answer to a completion or chat.
 
@@ -90,7 +91,7 @@ def body(
         "choices": choices,
         "service_tier": None,
         "system_fingerprint": None if first is None else first.fingerprint,
-        "usage": usage(sequences, cached=cached),
+        "usage": {**usage(sequences, cached=cached), **({"completion_tokens_details": None} if since_0_30 else {})},
         **prompt_fields,
         "kv_transfer_params": transfer,
         "ec_transfer_params": None,

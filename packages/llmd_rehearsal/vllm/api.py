@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from llmd_rehearsal.vllm.requests import Generation, RequestLimits
 from llmd_rehearsal.vllm.sequences import Finish, Prompt, RemoteBlocks, chat_prompt
 from llmd_rehearsal.vllm.sequences import Sequence as EngineSequence
 
+_TRANSFER_SINCE_0_30 = {"dcp_size": 1, "pp_size": 1, "transfer_mode": "pull"}
 _METRICS_HEADERS = {"Content-Type": CONTENT_TYPE}
 _EVENT_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
 
@@ -46,7 +48,12 @@ class ServerApi:
         self._version = version
         self._created = created
         self._limits = RequestLimits(
-            settings.served_model_names, engines[0].cache.max_model_len, seed, harmony, settings.calls_tools
+            settings.served_model_names,
+            engines[0].cache.max_model_len,
+            seed,
+            harmony,
+            settings.calls_tools,
+            since_0_30=_is_since_0_30(version),
         )
         self._fingerprint = _fingerprint(settings, version)
         self._prefills = 0
@@ -122,7 +129,7 @@ class ServerApi:
         return web.json_response({"object": "list", "data": entries})
 
     async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await _body(request)
+        body = await _body(request, since_0_30=self._limits.since_0_30)
         prompt = chat_prompt(body["messages"]) if "messages" in body else Prompt(str(body.get("prompt", "")))
         count, limit = prompt.tokens, self._limits.max_model_len
         answer = {"count": count, "max_model_len": limit, "tokens": list(range(count)), "token_strs": None}
@@ -132,7 +139,7 @@ class ServerApi:
         """Answer, or refuse; what the engine refuses comes into a stream that has begun."""
         if self._dead:
             raise ErrorAnswer(500, "InternalServerError", "EngineCore encountered an issue.")
-        body = await _body(request)
+        body = await _body(request, since_0_30=self._limits.since_0_30)
         try:
             generation = judge(body, self._limits)
         except ErrorAnswer as error:
@@ -183,7 +190,8 @@ class ServerApi:
         transfer = self._transfer(engine, sequences[0]) if sequences else None
         if generation.responses is not None:
             return answers.response_body(parts[0], sequences[0], transfer, harmony=self._limits.harmony)
-        return answers.body(parts, sequences, transfer, cached=self._cached)
+        since_0_30 = self._limits.since_0_30
+        return answers.body(parts, sequences, transfer, cached=self._cached, since_0_30=since_0_30)
 
     async def _stream(
         self,
@@ -276,6 +284,7 @@ class ServerApi:
             "tp_size": self._settings.parallelism.tensor_parallel_size,
             "remote_num_tokens": sequence.prompt_tokens,
             "remote_blocks_expiry_time": None,
+            **(_TRANSFER_SINCE_0_30 if self._limits.since_0_30 else {}),
         }
 
 
@@ -304,6 +313,11 @@ def _fingerprint(settings: CommandSettings, version: str) -> str:
     )
 
 
+def _is_since_0_30(version: str) -> bool:
+    numbers = re.match(r"v?(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 30)
+
+
 def _permission(created: int) -> dict[str, Any]:
     """Permissions that `/v1/models` lists for everybody."""
     return {
@@ -317,6 +331,7 @@ def _permission(created: int) -> dict[str, Any]:
     }
 
 
-async def _body(request: web.BaseRequest) -> Mapping[str, Any]:
+async def _body(request: web.BaseRequest, *, since_0_30: bool) -> Mapping[str, Any]:
     # Past the request's own reader, which stops at 1 MiB: a prompt of token ids may be longer.
-    return requests.json_object(await request.content.read(), request.headers.get("Content-Type", ""))
+    content, kind = await request.content.read(), request.headers.get("Content-Type", "")
+    return requests.json_object(content, kind, since_0_30=since_0_30)

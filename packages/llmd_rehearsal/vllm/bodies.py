@@ -1,6 +1,7 @@
 """The form of requests, field by field as vLLM's API server takes them, with its errors for what hasn't that form.
 
-From vLLM v0.26.0: entrypoints/openai/*/protocol.py, entrypoints/serve/utils/error_response.py and server_utils.py.
+From vLLM v0.26.0: entrypoints/openai/*/protocol.py, entrypoints/serve/utils/error_response.py and server_utils.py; from
+v0.30.0, whose errors differ: exceptions.py and entrypoints/serve/exception_handling/handlers/validation.py.
 Fields that change nothing in a simulation are left out and read over, as vLLM reads over what it doesn't know.
 """
 
@@ -28,6 +29,10 @@ class RequestValueError(ValueError):
         extras = {"parameter": self.parameter, "value": self.value}
         text = ", ".join(f"{name}={value}" for name, value in extras.items() if value is not None)
         return f"{super().__str__()} ({text})" if text else super().__str__()
+
+
+class EmptyToolsError(RequestValueError):
+    """An empty list of tools, of which vLLM 0.26 doesn't name the parameter."""
 
 
 class ErrorAnswer(Exception):
@@ -188,8 +193,9 @@ class ChatBody(SamplingBody):
     @classmethod
     def _check_tools(cls, data: dict[str, Any]) -> dict[str, Any]:
         if data.get("tools") == []:
-            raise ValueError(
-                "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
+            raise EmptyToolsError(
+                "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.",
+                "tools",
             )
         choice = data.get("tool_choice")
         if choice is None or choice == "none":
@@ -262,8 +268,8 @@ class ResponsesBody(_Body):
 _AnyBody = TypeVar("_AnyBody", bound=BaseModel)
 
 
-def parse(kind: type[_AnyBody], body: Mapping[str, Any]) -> _AnyBody:
-    """The body as what it is to be.
+def parse(kind: type[_AnyBody], body: Mapping[str, Any], *, since_0_30: bool = False) -> _AnyBody:
+    """The body as what it is to be; `since_0_30` has errors of vLLM 0.30, where 0.26 has others.
 
     Raises:
         ApiError: its form is wrong; 400.
@@ -272,18 +278,22 @@ def parse(kind: type[_AnyBody], body: Mapping[str, Any]) -> _AnyBody:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise _invalid_body(error) from error
+        refusal = _refusal(error)
+        raise (bad_request(refusal) if refusal and since_0_30 else _invalid_body(error, refusal)) from error
     except TypeError as error:
         raise bad_request(ValueError(str(error))) from error
 
 
-def _invalid_body(error: ValidationError) -> ErrorAnswer:
+def _refusal(error: ValidationError) -> RequestValueError | None:
+    causes = (detail.get("ctx", {}).get("error") for detail in error.errors(include_url=False))
+    return next((cause for cause in causes if isinstance(cause, RequestValueError)), None)
+
+
+def _invalid_body(error: ValidationError, refusal: RequestValueError | None) -> ErrorAnswer:
     """A body that doesn't have the form of a request."""
     details = error.errors(include_url=False)
     messages = [repr({**detail, "loc": ("body", *detail["loc"])}) for detail in details]
-    causes = [detail.get("ctx", {}).get("error") for detail in details]
-    refusal = next((cause for cause in causes if isinstance(cause, RequestValueError)), None)
-    if refusal is not None and refusal.parameter:
+    if refusal is not None and refusal.parameter and not isinstance(refusal, EmptyToolsError):
         return malformed(messages, refusal.parameter)
     # The way to the field, without what pydantic puts in for the members of a union.
     parts = [str(part) for part in ("body", *details[0]["loc"])]

@@ -1,8 +1,8 @@
 """Requests of the OpenAI API, judged as vLLM judges them, in the form that the engine needs.
 
-From vLLM v0.26.0: sampling_params.py and renderers/params.py. An answer has a meaning only where the prompt ends with a
-question of the kit's own accuracy set: whatever corrupts a prompt on its way from prefill to decode shows as a wrong
-answer then, as it would with weights. This is no model, and it can read nothing else.
+From vLLM v0.26.0 and v0.30.0: sampling_params.py and renderers/params.py. An answer has a meaning only where the prompt
+ends with a question of the kit's own accuracy set: whatever corrupts a prompt on its way from prefill to decode shows
+as a wrong answer then, as it would with weights. This is no model, and it can read nothing else.
 """
 
 import json
@@ -38,7 +38,8 @@ _CORRUPTED = str.maketrans("0123456789", "5678901234")
 @dataclass(frozen=True)
 class RequestLimits:
     """Limits of the requests to a server. `harmony`: the model speaks OpenAI's Harmony format, as gpt-oss does;
-    `calls_tools`: it may decide by itself to call a request's tools.
+    `calls_tools`: it may decide by itself to call a request's tools. `since_0_30`: the API is vLLM 0.30's, where that
+    differs from 0.26's.
     """
 
     model_names: tuple[str, ...]
@@ -46,6 +47,7 @@ class RequestLimits:
     seed: int
     harmony: bool = False
     calls_tools: bool = False
+    since_0_30: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,11 @@ class Generation:
         return bool(self.transfer.get("do_remote_decode"))
 
 
-def json_object(body: bytes, content_type: str) -> Mapping[str, Any]:
+def json_object(body: bytes, content_type: str, *, since_0_30: bool = False) -> Mapping[str, Any]:
     """The request's body.
 
     Raises:
-        ErrorAnswer: it isn't a JSON object; 400, and 500 where it is other JSON, which vLLM meets unprepared.
+        ErrorAnswer: it isn't a JSON object; 400, and 500 where it is other JSON, which vLLM 0.26 meets unprepared.
     """
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise malformed(["Unsupported Media Type: Only 'application/json' is allowed"], None)
@@ -114,6 +116,9 @@ def json_object(body: bytes, content_type: str) -> Mapping[str, Any]:
         raise malformed([repr(detail)], f"body.{error.pos}") from error
     except ValueError as error:
         raise bad_request(error) from error
+    if not isinstance(value, dict) and since_0_30:
+        detail = {"type": "dict_type", "loc": ("body",), "msg": "Input should be a valid dictionary", "input": value}
+        raise malformed([repr(detail)], "body")
     if not isinstance(value, dict):
         raise ErrorAnswer(500, "InternalServerError", f"{type(value).__name__!r} object has no attribute 'get'")
     return cast("Mapping[str, Any]", value)
@@ -125,7 +130,7 @@ def completion(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     Raises:
         ApiError: vLLM would refuse it.
     """
-    body = bodies.parse(CompletionBody, raw)
+    body = bodies.parse(CompletionBody, raw, since_0_30=limits.since_0_30)
     model = _model(body.model, limits)
     if body.suffix is not None:
         raise bad_request(ValueError("suffix is not currently supported"))
@@ -145,7 +150,7 @@ def chat(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     Raises:
         ApiError: vLLM would refuse it.
     """
-    body = bodies.parse(ChatBody, raw)
+    body = bodies.parse(ChatBody, raw, since_0_30=limits.since_0_30)
     model = _model(body.model, limits)
     _check_tools(body, limits)
     prompt = chat_prompt(body.messages)
@@ -174,7 +179,7 @@ def responses(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     Raises:
         ApiError: vLLM would refuse it.
     """
-    body = bodies.parse(ResponsesBody, raw)
+    body = bodies.parse(ResponsesBody, raw, since_0_30=limits.since_0_30)
     model = _model(body.model, limits)
     _check_responses(body, limits)
     prompt, max_tokens = responses_prompt(body.instructions, body.input), body.max_output_tokens

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from llmd_rehearsal.programs import locate
 from real_servers import READY_S, free_port, process, wait_for
 from real_servers import server as server_of
 from real_vllm_for_tests import need_real_vllm
-from vllm_conformance import SERVERS, Server, conformance
+from vllm_conformance import NEWER_SERVERS, SERVERS, Server, conformance
 
 pytestmark = pytest.mark.rehearsal
 
@@ -34,8 +35,26 @@ def processes() -> Iterator[ExitStack]:
         yield stack
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Servers that are asked: which they are, as of which version of vLLM, and addresses by kind."""
+
+    server: Server
+    newer: bool
+    addresses: dict[str, str]
+
+
 @pytest.fixture(scope="module")
 def ours(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return _simulated(processes, tmp_path_factory, conformance().release)
+
+
+@pytest.fixture(scope="module")
+def newer_ours(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return _simulated(processes, tmp_path_factory, conformance().newer)
+
+
+def _simulated(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory, version: str) -> dict[str, str]:
     """The address of a simulated vLLM, and of one with the NIXL connector; model time passes a hundred times faster."""
     log, control = tmp_path_factory.mktemp("ours") / "log", f"127.0.0.1:{free_port()}"
     argv = [sys.executable, "-m", "llmd_rehearsal.vllm", "--listen", control, "--time-scale", "0.01"]
@@ -44,7 +63,7 @@ def ours(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict
     for name, flags in (("plain", []), ("nixl", ["--kv-transfer-config", NIXL])):
         port = str(free_port())
         own = ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", port, "--max-model-len", CONTEXT]
-        container = {"id": name, "argv": ["vllm", "serve", REPOSITORY, *own, *flags], "image": "vllm:v0.26.0"}
+        container = {"id": name, "argv": ["vllm", "serve", REPOSITORY, *own, *flags], "image": f"vllm:{version}"}
         httpx2.post(f"http://{control}/servers", json=container).raise_for_status()
         addresses[name] = f"http://127.0.0.1:{port}"
         wait_for(f"{addresses[name]}/health", log)
@@ -70,8 +89,17 @@ def other(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.fixture(scope="module")
 def real(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return _on_processor(processes, tmp_path_factory, conformance().release)
+
+
+@pytest.fixture(scope="module")
+def newer_real(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return _on_processor(processes, tmp_path_factory, conformance().newer)
+
+
+def _on_processor(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory, version: str) -> dict[str, str]:
     """The addresses of vLLM on a processor, and of one with the NIXL connector."""
-    vllm = need_real_vllm()
+    vllm = need_real_vllm(version.removeprefix("v"))
     addresses: dict[str, str] = {}
     waiting: list[tuple[Path, subprocess.Popen[bytes]]] = []
     for name, flags in (("plain", []), ("nixl", ["--kv-transfer-config", NIXL])):
@@ -83,20 +111,22 @@ def real(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {**addresses, "uncached": addresses["plain"]}
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest) -> tuple[Server, dict[str, str]]:
-    return request.param, request.getfixturevalue(request.param)
+@pytest.fixture(scope="module", params=[*SERVERS, *(f"newer_{server}" for server in NEWER_SERVERS)])
+def asked(request: pytest.FixtureRequest) -> Asked:
+    name: str = request.param
+    server: Server = next(known for known in SERVERS if name.endswith(known))
+    return Asked(server, name.startswith("newer_"), request.getfixturevalue(name))
 
 
 @pytest.fixture(scope="module")
-def clients(processes: ExitStack, server: tuple[Server, dict[str, str]]) -> dict[str, httpx2.Client]:
+def clients(processes: ExitStack, asked: Asked) -> dict[str, httpx2.Client]:
     """A client of each kind of server, which has answered a request so that its metrics are there. Each request has a
     connection of its own: vLLM closes one on which an error that it doesn't expect was answered.
     """
     own = httpx2.Limits(max_keepalive_connections=0)
     clients = {
         kind: processes.enter_context(httpx2.Client(base_url=url, timeout=30, limits=own))
-        for kind, url in server[1].items()
+        for kind, url in asked.addresses.items()
     }
     for client in clients.values():
         client.post("/v1/completions", json={"model": MODEL, "prompt": "hello", "max_tokens": 2}).raise_for_status()
@@ -105,13 +135,13 @@ def clients(processes: ExitStack, server: tuple[Server, dict[str, str]]) -> dict
 
 @pytest.mark.parametrize("name", conformance().cases)
 def test_a_server_answers_as_vllm_does_or_as_the_list_says(
-    name: str, server: tuple[Server, dict[str, str]], clients: dict[str, httpx2.Client]
+    name: str, asked: Asked, clients: dict[str, httpx2.Client]
 ) -> None:
     case = conformance().cases[name]
-    expected = case.expected(server[0])
+    expected = case.expected(asked.server, newer=asked.newer)
     streams = case.request is not None and bool((case.request.body or {}).get("stream"))
     # vLLM joins tokens of a stream that it makes faster than it writes, as it does those of a tiny model at times.
-    for _ in range(10 if server[0] == "real" and streams else 1):
+    for _ in range(10 if asked.server == "real" and streams else 1):
         answered: dict[str, Any] = seen(case, clients[case.server], expected)
         if answered == expected:
             break

@@ -26,6 +26,7 @@ from hand_over_servers import (
     start_pair,
     transfer_flags,
 )
+from real_vllm_for_tests import VERSION
 
 pytestmark = pytest.mark.rehearsal
 
@@ -34,7 +35,7 @@ LENGTHS = (151, 512, 543, 1999)
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 
 
-@pytest.fixture(scope="module", params=["ours", "0.26.0"], ids=["ours-server", "real-server"])
+@pytest.fixture(scope="module", params=["ours", VERSION], ids=["ours-server", "real-server"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param
 

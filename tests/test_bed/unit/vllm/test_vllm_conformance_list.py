@@ -38,7 +38,24 @@ def _tables() -> str:
     real = [case for case in cases if case.real is not None]
     asked = f"vLLM {conformance().release} itself, on a processor, answers {len(cases) - len(real)} of them as listed"
     own = "".join(f"; {case.what}: {_own(case.real, case)} ({case.why})" for case in real)
-    return f"\n{alike}{asked}{own}.\n\n" + head + "".join(map(_row, different)) + "\n"
+    changes = [case for case in cases if case.newer is not None]
+    versions = conformance().release, conformance().newer
+    unchanged = (
+        f"vLLM {versions[1]} answers {len(cases) - len(changes)} of them as {versions[0]}; servers simulated of its"
+    )
+    newer = f"| what | {' | '.join(versions)} |\n|---|---|---|\n" + "".join(map(_changed, changes))
+    table = head + "".join(map(_row, different))
+    return f"\n{alike}{asked}{own}.\n\n{table}\n{unchanged} image differ with it:\n\n{newer}\n"
+
+
+def _changed(case: Case) -> str:
+    """A row of what a newer version answers otherwise: only where the answers differ."""
+    newer = case.newer or {}
+    names = [name for name in newer if newer[name] != case.vllm.get(name)]
+    old = {name: case.vllm[name] for name in names if name in case.vllm}
+    return (
+        f"| {case.what} | {_cell(old, case) if old else 'as listed'} | {_cell({n: newer[n] for n in names}, case)} |\n"
+    )
 
 
 def _row(case: Case) -> str:
