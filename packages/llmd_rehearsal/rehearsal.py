@@ -53,6 +53,7 @@ from llmd_rehearsal.real_vllm.choice import prepare as prepare_real
 from llmd_rehearsal.real_vllm.tiny_models import TinyModel
 from llmd_rehearsal.real_vllm.topologies import CutStack, available_gib
 from llmd_rehearsal.time_scale import TimeScale
+from llmd_rehearsal.vllm.command import NIXL_CONNECTORS
 
 if TYPE_CHECKING:
     from llmd_rehearsal.real_vllm.checks import ServerCheck
@@ -195,6 +196,7 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
         KitError: a program can't be had, or the local cluster doesn't get ready; says why.
     """
     plan = planning.plan_stack_file(project, stack)
+    _require_nixl(plan)
     fitting = _fitting(project, stack, settings)
     plugins.check_choice(settings.plugin, plan)
     inventory = take_inventory(plan.release, progress, further_programs(plan))
@@ -225,6 +227,16 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
         progress.step(str(prepared.scaling_time))
     _start(prepared, progress)
     return prepared
+
+
+def _require_nixl(plan: planning.Plan) -> None:
+    for model in plan.models:
+        if (way := model.settings.hand_over) and way.connector != NIXL_CONNECTORS[0]:
+            named = model.engine.kv_cache.connector
+            raise KitError(
+                f"{model.name} hands KV cache over by {named}, which rehearsals don't simulate.",
+                "Rehearse a stack file without engine.kvCache.connector, which has nixl then.",
+            )
 
 
 def _fitting(project: Path, stack: str, settings: RehearsalSettings) -> tuple[CutStack, Mapping[str, TinyModel]] | None:

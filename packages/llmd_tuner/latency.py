@@ -73,6 +73,8 @@ class GpuLimits:
     link_bytes_per_s: float
     port_bytes_per_s: float
     switched: bool = False
+    host_bytes_per_s: float = float("inf")
+    """Between the memory of a GPU and its node's, in one direction."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,14 @@ class ServerLatency:
         full = sizes.full_layers * context_tokens
         window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
         return start_s + weights_s + batch * (sequence_s + (full + window) * key_value_s)
+
+    def host_load_s(self, tokens: int) -> float:
+        """Return the time in which the KV cache of `tokens` comes from the node's memory, in seconds: a bound, at the
+        peak rate of the links of a rank's GPUs, each of which loads its own part.
+        """
+        sizes, gpus = self.model.sizes, self.tensor_parallel_size
+        rate = self.model.hardware.host_bytes_per_s * gpus / sizes.key_value_copies(gpus)
+        return tokens * sizes.key_value_bytes_per_token / rate
 
     @cached_property
     def _prefill_terms(self) -> tuple[float, float]:

@@ -92,6 +92,7 @@ def _hardware(model: CatalogueModel, node: NodeHardware) -> GpuLimits:
         link_bytes_per_s=gpu.link.gb_per_s * 1e9,
         port_bytes_per_s=node.port_gbit_per_s * 1e9 / 8,
         switched=gpu.link.switched,
+        host_bytes_per_s=gpu.host_link_gb_per_s * 1e9,
     )
 
 

@@ -235,6 +235,7 @@ def simulate_finalists(
 ) -> Iterator[SimulatedFinalist]:
     """Simulate deployments one by one, each with `duration_s` seconds of requests."""
     workload = question.workload
+    cached_share = workload.prefix_cache_hit_share + workload.host_hit_share  # which the simulation loads in no time
     for finalist in deployments:
         block_size = question.room.block_size if finalist.prefill else question.room.aggregated_block_size
         servers = simulated_deployment(
@@ -252,7 +253,7 @@ def simulate_finalists(
                 round(lengths.input_tokens),
                 round(lengths.output_tokens),
                 lengths.weight,
-                round(lengths.input_tokens * workload.prefix_cache_hit_share / block_size) * block_size,
+                round(lengths.input_tokens * cached_share / block_size) * block_size,
             )
             for lengths in workload.classes
         ]
@@ -300,7 +301,7 @@ def forecast_row(
         itl_ms=Quantiles(mean=deployment.itl_s * 1000),
         e2e_ms=Quantiles(mean=deployment.e2e_s * 1000),
         max_num_seqs=deployment.max_num_seqs,
-        prefix_cache_hit_share=question.workload.prefix_cache_hit_share or None,
+        prefix_cache_hit_share=question.workload.prefix_cache_hit_share + question.workload.host_hit_share or None,
         price_usd_per_hour=usd and deployment.gpus_reserved * usd,
         notes=(confidence.sentence, *confidence.conditions),
     )

@@ -83,17 +83,25 @@ def prefill_server(
     rails: int = 1,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> PrefillServer:
-    """Return a prefill server under a workload; a cached prefix is context that costs no computing but attention."""
+    """Return a prefill server under a workload; a cached prefix is context that costs no computing but attention.
+
+    Each prompt waits for what comes from the node's memory, beside which others are computed: the server does no more
+    prompts in a second than can be loaded.
+    """
     server = model.server(tensor_parallel_size)
     times: list[tuple[float, float]] = []
+    loads_s: list[float] = []
     for lengths in workload.classes:
-        cached = round(lengths.input_tokens * workload.prefix_cache_hit_share)
-        times.append((lengths.weight, server.prefill_s(max(1, round(lengths.input_tokens) - cached), cached)))
+        kept = round(lengths.input_tokens * workload.host_hit_share)
+        cached = kept + round(lengths.input_tokens * workload.prefix_cache_hit_share)
+        loads_s.append(server.host_load_s(kept))
+        prefill_s = server.prefill_s(max(1, round(lengths.input_tokens) - cached), cached)
+        times.append((lengths.weight, max(prefill_s, loads_s[-1])))
     return PrefillServer(
         tensor_parallel_size=tensor_parallel_size,
         service_s=workload.mean(time_s for _, time_s in times),
         service_scv=scv(times),
-        overhead_s=model.factors.prefill_overhead_s,
+        overhead_s=model.factors.prefill_overhead_s + workload.mean(loads_s),
         transfer_s=model.key_value_transfer_s(round(workload.input_tokens), rails, block_size),
     )
 

@@ -31,10 +31,13 @@ class Lengths:
 
 @dataclass(frozen=True)
 class WorkloadClasses:
-    """Classes of requests. `prefix_cache_hit_share` is the part of each prompt that prefill finds in its cache."""
+    """Classes of requests. `prefix_cache_hit_share` is the part of each prompt that prefill finds in its GPUs' cache,
+    `host_hit_share` the part that comes from its node's memory.
+    """
 
     classes: tuple[Lengths, ...]
     prefix_cache_hit_share: float = 0.0
+    host_hit_share: float = 0.0
     requests_per_s: float | None = None
     """Mean rate of a trace."""
 
@@ -80,11 +83,12 @@ class WorkloadClasses:
         return replace(self, classes=classes)
 
     def __str__(self) -> str:
-        """Write `4096/256`, or the means of several classes, and the share of prompt tokens that is cached."""
+        """Write `4096/256`, or the means of several classes, and the shares of prompt tokens that are cached."""
         lengths = f"{self.input_tokens:.0f}/{self.output_tokens:.0f}"
         several = f" on average of {len(self.classes)} classes" if len(self.classes) > 1 else ""
         cached = f", {self.prefix_cache_hit_share:.0%} of prompt tokens cached" if self.prefix_cache_hit_share else ""
-        return lengths + several + cached
+        kept = f", {self.host_hit_share:.0%} from the nodes' memory" if self.host_hit_share else ""
+        return lengths + several + cached + kept
 
 
 def of_lengths(input_tokens: float, output_tokens: float) -> WorkloadClasses:

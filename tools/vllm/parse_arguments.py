@@ -10,12 +10,16 @@ import json
 import sys
 
 from vllm import envs
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 try:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 except ModuleNotFoundError:  # before 0.30
     from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+
+CONNECTORS = "--kv-transfer-config="
 
 
 def problems(args: list[str], env: dict[str, str]) -> list[str]:
@@ -28,9 +32,20 @@ def problems(args: list[str], env: dict[str, str]) -> list[str]:
             validate_parsed_serve_args(namespace)
     except SystemExit:
         found.append(said.getvalue().strip().splitlines()[-1])
+        for argument in args:
+            if argument.startswith(CONNECTORS):
+                found += connector_problems(json.loads(argument.removeprefix(CONNECTORS)))
     except (TypeError, ValueError) as error:
         found.append(str(error))
     return found
+
+
+def connector_problems(config: dict) -> list[str]:
+    """Return the connectors of a configuration, and of those inside it, that vLLM doesn't have."""
+    KVTransferConfig(**config)
+    name, parts = config["kv_connector"], config.get("kv_connector_extra_config", {}).get("connectors", [])
+    found = [] if name in KVConnectorFactory._registry else [f"unknown connector {name}"]
+    return found + [problem for part in parts for problem in connector_problems(part)]
 
 
 def main() -> None:

@@ -261,6 +261,18 @@ def key_value_tokens(model: CatalogueModel, node: NodeHardware, parallelism: Par
     return max(0, int(rank_gib * BYTES_PER_GIB / bytes_per_token)) * parallelism.data_parallel_size
 
 
+def host_key_value_tokens(model: CatalogueModel, parallelism: Parallelism, host_gib: float) -> int:
+    """Tokens whose KV cache one server keeps in so much of its node's memory, of all layers; a bound, as blocks are
+    kept whole.
+
+    Each GPU of a rank keeps its own part; a latent cache, which all have alike, is kept once (vLLM 0.30,
+    v1/kv_offload/cpu/spec.py: replicated_layout).
+    """
+    latent = model.architecture.latent_attention is not None
+    copies = 1 if latent else key_value_copies(model, parallelism.tensor_parallel_size)
+    return int(host_gib * BYTES_PER_GIB / (model.kv_cache.bytes_per_token * copies))
+
+
 def key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:
     """Count the GPUs of a rank that hold the same part of its KV cache."""
     if model.architecture.latent_attention is not None:

@@ -1,8 +1,6 @@
 """llm-d releases: the versions that belong together, the dialect that they speak, and their CRDs."""
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +12,9 @@ from llmd_oke.catalogue.container_images import LockedImage, envoy_image, locked
 from llmd_oke.catalogue.downloads import pinned_file
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.entries import EntryKind
+from llmd_oke.catalogue.kv_connectors import KvConnector
 from llmd_oke.catalogue.models import CatalogueModel
-from llmd_oke.config.base import EnvironmentName
-from llmd_oke.config.engine import Engine, Flag, Role, argument_of, flag_of
+from llmd_oke.config.engine import Engine, Flag
 from llmd_oke.config.stack import Override, QuickReduceFormat
 from llmd_oke.values import Entry, cache_folder, follows_project, module_folder, read_yaml
 
@@ -158,87 +156,6 @@ class BlockSize(Entry):
     preferred: dict[str, int]
 
 
-class KvConnector(Entry):
-    """vLLM's KV connectors: the kit's own, and those of a user's arguments.
-
-    `roles` is the `kv_role` of the servers that hand KV cache over. A server has a connector as soon as one of `flags`
-    is given; where several are, vLLM goes by one of them without a word. `further_flags` say more of such a connector.
-    `offload_flag` is that of `flags` whose value is a size in GiB, of which the pod's memory takes `offload_factor`,
-    and /dev/shm where it lies `offload_in_shared_memory`; above `max_offload_gib` servers are known not to start. Where
-    another of them has one of `offload_words` in its value, it keeps KV cache in host memory too. Connectors
-    `without_peers` pull KV cache from no server that a request names.
-    `hybrid_flag` keeps the hybrid KV cache manager on beside the kit's connector, with which layers with a sliding
-    window hand over their window alone; None where the release hands over every layer in full. `hybrid_flags` are all
-    that say something of it. `linear_attention_environment` are variables without which servers don't hand over the
-    states of layers with linear attention.
-    """
-
-    roles: dict[Role, str]
-    flags: tuple[str, ...]
-    further_flags: tuple[str, ...]
-    offload_flag: str
-    offload_factor: float
-    offload_in_shared_memory: bool = False
-    max_offload_gib: int | None = None
-    offload_words: tuple[str, ...] = ()
-    without_peers: tuple[str, ...] = ()
-    hybrid_flag: str | None = None
-    linear_attention_environment: dict[EnvironmentName, str] = Field(default={})
-    hybrid_flags: tuple[str, ...] = ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager")
-
-    def hybrid_argument(self, model: CatalogueModel, arguments: Sequence[str]) -> str | None:
-        """The argument that keeps the hybrid KV cache manager on, for a model with sliding windows or linear attention;
-        None where the user's `arguments` say something of it, or have another connector, which may lack it and then
-        end vLLM.
-        """
-        told = {flag_of(argument) for argument in arguments} & {*self.flags, *self.hybrid_flags}
-        architecture = model.architecture
-        is_hybrid = architecture.sliding_window is not None or architecture.linear_attention is not None
-        return self.hybrid_flag if is_hybrid and not told else None
-
-    def given(self, arguments: Iterable[str]) -> list[str]:
-        """Return the `flags` that are among a user's arguments, in the order of the arguments, each once."""
-        return [flag for flag in dict.fromkeys(map(flag_of, arguments)) if flag in self.flags]
-
-    def naming_peers(self, arguments: Sequence[str]) -> list[str]:
-        """Return those of `flags` among a user's arguments by which requests may name servers to pull KV cache from."""
-        return [
-            flag for flag in self.given(arguments) if flag != self.offload_flag and not self._alone(flag, arguments)
-        ]
-
-    def _alone(self, flag: str, arguments: Sequence[str]) -> bool:
-        given = argument_of(arguments, flag)
-        try:
-            value = json.loads(given[1]) if given else None
-        except ValueError:
-            return False
-        return isinstance(value, dict) and value.get("kv_connector") in self.without_peers
-
-    def offload_by_object(self, arguments: Sequence[str]) -> int | None:
-        """The position of the first argument by which a connector keeps KV cache in host memory whose size is told by
-        something else than `offload_flag`; None where there is none.
-        """
-        for i, argument in enumerate(arguments):
-            if flag_of(argument) not in self.flags or flag_of(argument) == self.offload_flag:
-                continue
-            value = argument if "=" in argument else " ".join((argument, *arguments[i + 1 : i + 2]))
-            if any(word in value for word in self.offload_words):
-                return i
-        return None
-
-    def offload_gib(self, arguments: Sequence[str]) -> float | None:
-        """GiB of host memory that a user's arguments have a server keep KV cache in; 0 where they don't, None where
-        the value is no positive number.
-        """
-        if (given := argument_of(arguments, self.offload_flag)) is None:
-            return 0.0
-        try:
-            size = float(given[1])
-        except ValueError:
-            return None
-        return size if 0 < size < math.inf else None
-
-
 @dataclass(frozen=True)
 class KvCacheSettings:
     """KV cache settings of servers of one kind: whether they have a connector, the attention backend, and the size of
@@ -276,7 +193,7 @@ class Vllm(Entry):
         """Decide what a model's servers are started with for their KV cache, whether or not they hand it over: as
         `engine` asks, else as this vLLM has it.
         """
-        connected = hands_over or bool(self.kv_connector.given(engine.extra_args))
+        connected = hands_over or bool(self.kv_connector.given(engine.extra_args) or engine.kv_cache.host_memory_gib)
         named = engine.argument("--attention-backend")
         backend = named[1].upper() if named else self.attention_backend.chosen(model, kv_connector=connected)
         sizes = self.block_size

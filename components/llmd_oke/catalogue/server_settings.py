@@ -7,14 +7,21 @@ from typing import get_args
 
 from llmd_bench.deployment import Parallelism
 
+from llmd_oke.catalogue.kv_connectors import HandOver
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import KvCacheSettings, Release
 from llmd_oke.config.engine import Engine, Role, SettingValue, engine_settings
-from llmd_oke.config.model import HANDING_OVER
+from llmd_oke.config.model import HANDING_OVER, KEEPING
 from llmd_oke.config.stack import QuickReduceFormat
 
 QUICK_REDUCE_VARIABLE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 """The environment variable with the number format of all-reduce."""
+
+SERVER_PORT = 8000
+"""Where clients and the endpoint picker reach every model server."""
+
+BEHIND_SIDECAR_PORT = 8200
+"""Where vLLM listens when the routing sidecar has 8000 (llm-d guides)."""
 
 QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
 
@@ -35,11 +42,15 @@ class ServerSettings:
         parallelism: spread of each server over its GPUs.
         virtual_functions: devices of the RDMA network that each server has.
         kv_cache: connector, attention backend and block size.
-        kv_role: the role of a server in the kit's KV connector; None for servers that hand no KV cache over.
+        kv_transfer: vLLM's `--kv-transfer-config` with the kit's KV connectors; None for servers that have none.
+        hand_over: the connector by which KV cache is handed over, with what it takes; None for servers that hand none
+            over.
+        vllm_port: port at which vLLM itself listens.
         hybrid_argument: the argument that keeps the hybrid KV cache manager on; None where there is none.
         quick_reduce: number format of all-reduce between the GPUs of a server, as its environment has it; None where
             the environment says nothing, which is vLLM's NONE.
-        offload_gib: host memory that KV cache may take beside the server's own, in whole GiB.
+        host_memory_gib: node's memory in which the server keeps KV cache, in GiB; 0 where it keeps none.
+        offload_gib: host memory that this may take beside the server's own, in whole GiB.
         table: values of the table's settings (`values/vllm/engine-settings.yaml`) that vLLM is given, by field.
         feature_arguments: arguments for features of the model, such as calls of tools.
         extra_args: the user's further arguments, which come last.
@@ -50,9 +61,12 @@ class ServerSettings:
     parallelism: Parallelism
     virtual_functions: int
     kv_cache: KvCacheSettings
-    kv_role: str | None
+    kv_transfer: Mapping[str, object] | None
+    hand_over: HandOver | None
+    vllm_port: int
     hybrid_argument: str | None
     quick_reduce: QuickReduceFormat | None
+    host_memory_gib: float
     offload_gib: int
     table: Mapping[str, SettingValue]
     feature_arguments: tuple[str, ...]
@@ -108,21 +122,30 @@ def server_settings(
     vllm, arguments = release.vllm, engine.extra_args
     hands_over = role in HANDING_OVER
     kv_cache = vllm.kv_cache_settings(model, engine, hands_over=hands_over)
-    connectors = vllm.kv_connector
+    connectors, port = vllm.kv_connector, vllm_port(role)
+    kept_gib = (engine.kv_cache.host_memory_gib if role in KEEPING else None) or connectors.offload_gib(arguments) or 0
     return ServerSettings(
         role=role,
         parallelism=parallelism,
         virtual_functions=virtual_functions(role, parallelism.gpus, rdma=rdma),
         kv_cache=kv_cache,
-        kv_role=connectors.roles[role] if hands_over else None,
+        kv_transfer=connectors.config(engine.kv_cache, role, parallelism.data_parallel_size, port),
+        hand_over=connectors.way(engine.kv_cache) if hands_over else None,
+        vllm_port=port,
         hybrid_argument=connectors.hybrid_argument(model, arguments) if hands_over else None,
         quick_reduce=_quick_reduce(release, model, engine, parallelism.tensor_parallel_size),
-        offload_gib=math.ceil((connectors.offload_gib(arguments) or 0.0) * connectors.offload_factor),
+        host_memory_gib=kept_gib,
+        offload_gib=math.ceil(kept_gib * connectors.offload_factor),
         table={"max_model_len": model.max_model_len, **engine.settings(), "block_size": kv_cache.block_size},
         feature_arguments=model.feature_arguments(engine.features),
         extra_args=tuple(arguments),
         env=engine.env,
     )
+
+
+def vllm_port(role: str) -> int:
+    """Return the port at which vLLM itself listens: behind the routing sidecar for servers that decode."""
+    return BEHIND_SIDECAR_PORT if role == "decode" else SERVER_PORT
 
 
 def virtual_functions(role: Role, gpus: int, *, rdma: bool) -> int:

@@ -48,7 +48,9 @@ class OtherNode(Entry):
 
 
 class Gpu(Entry):
-    """One GPU. Memory in GiB, bandwidth in GB/s; `resource` is how pods ask for it."""
+    """One GPU. Memory in GiB, bandwidth in GB/s; `resource` is how pods ask for it. `host_link_gb_per_s` is the peak
+    rate between its memory and its node's, in one direction; that of PCIe 5.0 x16 if left out.
+    """
 
     product: str
     vendor: str
@@ -58,6 +60,7 @@ class Gpu(Entry):
     memory_bandwidth_gb_per_s: PositiveFloat
     dense_tflops: DenseTflops
     link: Link
+    host_link_gb_per_s: PositiveFloat = 64.0
     node: OtherNode | None = None
 
 

@@ -27,6 +27,7 @@ from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
 from llmd_oke.planning.conditions import forecast_differences
 from llmd_oke.planning.container_images import chart_archives, images_of, tag_only_sentence, unchecked_archives_sentence
 from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, bring_up, costs
+from llmd_oke.planning.model_plan import RolePlan
 
 
 def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
@@ -116,7 +117,8 @@ def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
 def plan_document(plan: Plan) -> dict[str, Any]:
     """A plan as plain data.
 
-    Prices are list prices in US dollars, `price_usd_per_hour` that of the GPU nodes; `key_value_tokens` are bounds.
+    Prices are list prices in US dollars, `price_usd_per_hour` that of the GPU nodes; `key_value_tokens` and
+    `host_key_value_tokens` are bounds.
     """
     cost = costs(plan)
     parts = [document("part", part, usd_per_hour=_cents(part.usd_per_hour)) for part in cost.parts]
@@ -171,7 +173,7 @@ def _cents(usd: float | None) -> float | None:
 
 def _model(model: ModelPlan) -> dict[str, Any]:
     spread_keys = "tensor_parallel_size data_parallel_size expert_parallel"
-    role_keys = f"role replicas {spread_keys} key_value_tokens max_surge max_unavailable"
+    role_keys = f"role replicas {spread_keys} key_value_tokens host_key_value_tokens max_surge max_unavailable"
     return document(
         "name model topology copies gpus router updates max_model_len roles",
         model,
@@ -233,13 +235,18 @@ def _minutes(seconds: float) -> str:
     return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
 
 
+def _room(role: RolePlan) -> str:
+    kept = f", {role.host_key_value_tokens:,} in the node's memory" if role.host_key_value_tokens else ""
+    return f"{role.role} {role.memory.key_value_tokens:,}{kept}"
+
+
 def _models(plan: Plan) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("  model", "topology", "copies", "GPUs", "router"):
         table.add_column(name, justify="right" if name in {"copies", "GPUs"} else "left")
     table.add_column("KV tokens per server (bound)", justify="right")
     for model in plan.models:
-        room = "\n".join(f"{role.role} {role.memory.key_value_tokens:,}" for role in model.units[0].roles)
+        room = "\n".join(map(_room, model.units[0].roles))
         cells = (str(model.topology), str(len(model.units)), str(model.gpus), model.router.mode, room)
         table.add_row(f"  {model.name}", *cells)
     return table

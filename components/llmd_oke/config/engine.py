@@ -195,6 +195,22 @@ class EngineUser(ConfigPart):
     from image to image. Without them a server sees no GPU, unless the nodes' runtime gives devices to a pod's user."""
 
 
+KvConnectorName = Literal["nixl", "mori-io", "mooncake"]
+"""Libraries by which KV cache is handed over; `values/releases` says which release has which, and what it takes."""
+
+
+class KvCache(ConfigPart):
+    """Ways that KV cache takes between servers, and where it stays beside the memory of their GPUs."""
+
+    connector: Annotated[KvConnectorName, Field(exclude_if=lambda name: name == "nixl")] = "nixl"
+    """By what prefill servers hand KV cache to decode servers."""
+
+    host_memory_gib: Annotated[int | None, Field(ge=1, le=16384, exclude_if=is_absent)] = None
+    """GiB of its node's memory in which each prefill or aggregated server keeps KV cache of prompts, so that those that
+    begin as earlier ones did aren't computed anew once the GPUs' memory has no room for it. Decode servers have none:
+    they get prompts from prefill servers."""
+
+
 FeatureName = Literal["tool-calling", "reasoning"]
 """Features of models that vLLM is started with arguments for; `values/models` says which model has them, and how."""
 
@@ -229,6 +245,9 @@ class Engine(EngineRows):
     features: Annotated[Items[FeatureName] | None, Field(exclude_if=is_absent)] = None
     """What servers do beside plain answers: `tool-calling`, calls of a request's tools, and `reasoning`, which stands
     in a field of its own in answers. All that the catalogue knows of the model if left out; none with an empty list."""
+
+    kv_cache: Annotated[KvCache, Field(exclude_if=lambda own: own == KvCache())] = KvCache()
+    """Hand-over of KV cache, and KV cache in the nodes' memory."""
 
     extra_args: Items[str] = ()
     """Further vLLM arguments, passed as they are to every server of the model; none that the kit sets itself."""

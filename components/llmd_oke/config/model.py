@@ -12,6 +12,10 @@ from llmd_oke.config.gateway import Route
 HANDING_OVER: frozenset[Role] = frozenset({"prefill", "decode"})
 """Roles whose servers hand KV cache over: they alone have a KV connector of the kit's, and virtual functions."""
 
+KEEPING: frozenset[Role] = frozenset({"prefill", "aggregated"})
+"""Roles whose servers may keep KV cache in their node's memory: decode servers would write there what they never read,
+as they get prompts from prefill servers first (vLLM's MultiConnector loads from the first connector that has any)."""
+
 
 class Servers(ConfigPart):
     """Equal vLLM servers of one role."""

@@ -256,10 +256,12 @@ def _engine(plan: Plan, started: ServerSettings, path: str) -> Iterator[Advice]:
 
 def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     """Tell of faults of the release's own vLLM; an image of no release may have others."""
+    for limit in way.limits if (way := model.settings.hand_over) else ():
+        yield Advice(f"{path}.engine.kvCache.connector", f"{limit.text} ({limit.source})")
     if (facts := vllm_facts(plan.config)) is not None:
         connected = model.settings.kv_cache.kv_connector
-        given = [word for role in model.units[0].roles for word in role.parallelism.arguments]
-        for met in met_faults(facts, model.model, model.engine, given, kv_connector=connected):
+        spreads = [role.parallelism for role in model.units[0].roles]
+        for met in met_faults(facts, model.model, model.engine, spreads, kv_connector=connected):
             if met.fault.accepted is None:
                 yield Advice(f"{path}.{met.key}", str(met))
 

@@ -23,7 +23,7 @@ from llmd_oke.planning.gpu_stack import (
 )
 from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.model_plan import PlacedNode, PlacedServer, PlannedPool
-from llmd_oke.planning.models import PlannedModel, answer_changes, other_problems, room_problems, topology_problems
+from llmd_oke.planning.models import answer_changes, other_problems, room_problems, topology_problems
 from llmd_oke.planning.monitoring import monitoring_problems, tracing_problems
 from llmd_oke.planning.network import network_problems
 from llmd_oke.planning.network_policies import network_policy_problems
@@ -36,6 +36,7 @@ from llmd_oke.planning.placement import (
     servers,
     unit_names,
 )
+from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.pools import availability_domain_problems, node_scaling_problems, pool_problems
 from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.storage import pod_disk_gib, pod_disk_problems, storage_problems

@@ -1,9 +1,10 @@
 """Settings by which vLLM is known to end or to answer wrongly, by `values/vllm/known-faults.yaml`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from llmd_bench.deployment import Parallelism
 from pydantic import Field
 
 from llmd_oke.catalogue import CatalogueModel, Release
@@ -33,7 +34,7 @@ class KnownFault(Entry):
         self, release: Release, model: CatalogueModel, engine: Engine, given: Sequence[str], *, kv_connector: bool
     ) -> tuple[str, str] | None:
         """Return the key of a model in a stack file by which its servers meet the fault, and the value there; None
-        where they don't. `given` are vLLM's arguments that follow from the topology.
+        where they don't. `given` are vLLM's arguments that follow from other keys.
         """
         if (self.releases and release.name not in self.releases) or (self.kv_connector and not kv_connector):
             return None
@@ -95,11 +96,18 @@ def known_faults() -> tuple[KnownFault, ...]:
 
 
 def met_faults(
-    release: Release, model: CatalogueModel, engine: Engine, given: Sequence[str], *, kv_connector: bool
+    release: Release,
+    model: CatalogueModel,
+    engine: Engine,
+    spreads: Iterable[Parallelism],
+    *,
+    kv_connector: bool,
 ) -> Iterator[MetFault]:
-    """Find the faults of a release's vLLM that the servers of a model meet; `given` are vLLM's arguments that follow
-    from its topology.
+    """Find the faults of a release's vLLM that the servers of a model meet; `spreads` are those of its roles' servers
+    over their GPUs.
     """
+    given = [word for spread in spreads for word in spread.arguments]
+    given += ["--kv-offloading-size"] if engine.kv_cache.host_memory_gib else []
     for fault in known_faults():
         if place := fault.met(release, model, engine, given, kv_connector=kv_connector):
             yield MetFault(fault, *place)

@@ -63,7 +63,8 @@ before the new ones come, `one by one` of several units or else with an `outage`
 class RolePlan:
     """The servers of one role in one unit, each started with `settings`. Timeouts in seconds.
 
-    With `scaling`, `replicas` is what is started with.
+    With `scaling`, `replicas` is what is started with. `host_key_value_tokens` are those whose KV cache a server keeps
+    in its node's memory, a bound.
     """
 
     settings: ServerSettings
@@ -74,6 +75,7 @@ class RolePlan:
     create_timeout_s: int
     update_timeout_s: int
     scaling: ServersScaling | None = None
+    host_key_value_tokens: int = 0
 
     @property
     def role(self) -> Role:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmd_base.errors import Problem
 from llmd_bench.deployment import SHORT_FORMS, Parallelism
@@ -15,22 +15,20 @@ from llmd_oke.catalogue.models import (
     blocks_allow,
     heads_allow,
     key_value_copies,
-    key_value_gib,
-    key_value_tokens,
     shared_size,
-    state_tokens,
-    weights_gib,
 )
-from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings, KvConnector
+from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
 from llmd_oke.catalogue.serving import handshake, scaling
 from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
 from llmd_oke.config.engine import Engine, RoleEngine, engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
 from llmd_oke.planning.known_faults import met_faults
-from llmd_oke.planning.model_plan import AnswerChange, Memory, ModelPlan, PlacedNode
+from llmd_oke.planning.kv_connectors import kv_cache_problems
+from llmd_oke.planning.model_plan import AnswerChange, ModelPlan, PlacedNode
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice
+from llmd_oke.planning.planned_model import PlannedModel, kv_cache_settings
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
 from llmd_oke.values import VALUES
 
@@ -46,73 +44,11 @@ _OWN_VARIABLES = {
 }
 """Environment variables that would contradict what the kit gives every server: what is right instead, and why."""
 
-USABLE_MEMORY = 0.95
-"""Share of a node's memory that its servers may have: OKE keeps some 50 of 2,048 GiB (OCI documentation, Reserving
-Resources for Kubernetes and OS), and daemons take the rest; ours."""
-
 _SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCESS_KEY)$")
 _MAX_NAMES = 3
 """Of arguments that a shortened one may stand for, which are told by name."""
 
 _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
-
-
-@dataclass(frozen=True)
-class PlannedModel:
-    """A model of a stack, its path in the stack file, what the catalogue knows of it, and the shape of its nodes."""
-
-    stack: StackConfig
-    model: ModelConfig
-    path: str
-    facts: catalogue.CatalogueModel
-    shape: catalogue.Shape
-
-    @property
-    def max_model_len(self) -> int:
-        """Tokens that one sequence may have; what is asked for above the model's context is a problem of its own."""
-        return min(self.model.engine.max_model_len or self.facts.max_model_len, self.facts.max_model_len)
-
-    def parallelism(self, role: Role) -> Parallelism:
-        """The spread of a role's servers over their GPUs."""
-        servers = self.model.topology.servers()[role]
-        return servers.parallelism(expert_parallel=self.facts.expert_parallel)
-
-    def size(self, role: Role) -> int:
-        """The tensor parallel size of a role."""
-        return self.parallelism(role).tensor_parallel_size
-
-    def memory(self, role: Role, size: int) -> Memory:
-        """The memory of one server of a role with that tensor parallel size."""
-        spread = replace(self.parallelism(role), tensor_parallel_size=size)
-        return memory(self.facts, self.shape, spread, self.model.engine.of_role(role).gpu_memory_utilization)
-
-    def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
-        """A problem with the tensor parallel size of a role, at the place where the stack file has it."""
-        return self.servers_problem(role, "tensorParallelSize", self.size(role), accepted, why)
-
-    def servers_problem(self, role: Role, key: str, value: object, accepted: str, why: str) -> Problem:
-        """A problem with a key of the servers of a role, at the place where the stack file has it."""
-        topology = self.model.topology
-        if topology.source_text is not None:
-            spread = topology.servers()[role].parallelism(expert_parallel=False)
-            why_of_role = f"{role} servers with {spread}: {why}"
-            return Problem(f"{self.path}.topology", topology.source_text, f"for {role}: {accepted}", why_of_role)
-        return Problem(f"{self.path}.topology.{role}.{key}", value, accepted, why)
-
-
-def memory(
-    model: catalogue.CatalogueModel, shape: catalogue.Shape, parallelism: Parallelism, utilization: float
-) -> Memory:
-    """The memory of one server, of which vLLM may take the share `utilization`."""
-    return Memory(
-        gpu_gib=shape.gpu.memory_gib * parallelism.gpus,
-        weights_gib=weights_gib(model, parallelism),
-        activation_gib=model.activation_gib_per_gpu * parallelism.gpus,
-        key_value_gib=key_value_gib(model, shape, parallelism, utilization),
-        key_value_tokens=key_value_tokens(model, shape, parallelism, utilization),
-        state_tokens=state_tokens(model, parallelism.tensor_parallel_size),
-        ranks=parallelism.data_parallel_size,
-    )
 
 
 def topology_problems(context: PlannedModel) -> Iterator[Problem]:
@@ -135,7 +71,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
     yield from _extra_arguments(context)
     yield from _settings_of_roles(context)
     yield from _catalogue_arguments(context)
-    yield from _connectors(context)
+    yield from kv_cache_problems(context)
     yield from _attention_backend(context)
     yield from _attention_config(context)
     yield from _variables(context)
@@ -188,12 +124,6 @@ def answer_changes(context: PlannedModel) -> Iterator[AnswerChange]:
         return
     yield from _changed_reduction(context)
     yield from _changed_backend(context, base.vllm.attention_backend, kv_cache_settings(release, context))
-
-
-def kv_cache_settings(release: catalogue.Release, context: PlannedModel) -> KvCacheSettings:
-    """Return the KV cache settings that a model's servers are started with."""
-    hands_over = context.model.topology.disaggregated
-    return release.vllm.kv_cache_settings(context.facts, context.model.engine, hands_over=hands_over)
 
 
 def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
@@ -411,8 +341,8 @@ def _known_faults(context: PlannedModel) -> Iterator[Problem]:
     release, facts = used_release(context.stack), vllm_facts(context.stack)
     if release is not None and facts is not None:
         connected = kv_cache_settings(release, context).kv_connector
-        given = [word for role in context.model.topology.servers() for word in context.parallelism(role).arguments]
-        for met in met_faults(facts, context.facts, context.model.engine, given, kv_connector=connected):
+        spreads = [context.parallelism(role) for role in context.model.topology.servers()]
+        for met in met_faults(facts, context.facts, context.model.engine, spreads, kv_connector=connected):
             if accepted := met.fault.accepted:
                 yield Problem(f"{context.path}.{met.key}", met.value or context.facts.name, accepted, str(met))
 
@@ -485,61 +415,6 @@ def _catalogue_arguments(context: PlannedModel) -> Iterator[Problem]:
         if name in {*_OWN_VARIABLES, _LAYOUT, QUICK_REDUCE_VARIABLE} or _SECRET_VARIABLE.search(name.upper()):
             accepted = "nothing here, models[].engine.env there"
             yield Problem(f"environment.{name}", "given", accepted, why, file=file)
-
-
-def _connectors(context: PlannedModel) -> Iterator[Problem]:
-    """Arguments that bring a KV connector: none beside the kit's own, and one for aggregated servers, whose host memory
-    a node must have.
-    """
-    release, arguments = used_release(context.stack), context.model.engine.extra_args
-    if release is None:
-        return
-    connectors, path = release.vllm.kv_connector, f"{context.path}.engine.extraArgs"
-    places = {flag: i for i, argument in reversed(list(enumerate(arguments))) if (flag := flag_of(argument))}
-    given = connectors.given(arguments)
-    if context.model.topology.disaggregated:
-        why = (
-            "prefill and decode servers have the kit's KV connector, which vLLM would replace without a word, so that"
-            " no KV cache is handed over"
-        )
-        for flag in (*given, *(flag for flag in connectors.further_flags if flag in places)):
-            yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], "nothing, or aggregated servers", why)
-        return
-    if context.model.router.mode == "none":
-        why = "no router stands before the servers, so that a client could name the server that KV cache is pulled from"
-        for flag in connectors.naming_peers(arguments):
-            accepted = f"{connectors.offload_flag}, or router.mode: standalone"
-            yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], accepted, why)
-    for flag in given[1:]:
-        why = f"a server has one KV connector, and {given[0]} brings one: vLLM replaces it without a word"
-        yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], f"one of {' and '.join(given)}", why)
-    if (i := connectors.offload_by_object(arguments)) is not None:
-        why = f"a pod's memory is planned by {connectors.offload_flag} alone, and a pod that takes more is ended"
-        yield Problem(f"{path}[{i}]", arguments[i], f"{connectors.offload_flag}, in GiB", why)
-    if connectors.offload_flag in given:
-        yield from _offload(context, connectors, f"{path}[{places[connectors.offload_flag]}]")
-
-
-def _offload(context: PlannedModel, connectors: KvConnector, path: str) -> Iterator[Problem]:
-    """KV cache in host memory that the servers of a full node don't have."""
-    size, argument = connectors.offload_gib(context.model.engine.extra_args), connectors.offload_flag
-    if size is None:
-        yield Problem(
-            path, argument, "a size in GiB above 0", f"{argument} is the host memory of one server's KV cache"
-        )
-        return
-    shape, gpus = context.shape, context.parallelism("aggregated").gpus
-    room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
-    most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor)
-    if connectors.max_offload_gib is not None and size > connectors.max_offload_gib:
-        why = f"servers with {connectors.max_offload_gib} GiB start, and with twice as many they end (vllm issue 52656)"
-        yield Problem(path, f"{size:g}", f"at most {min(most, connectors.max_offload_gib)}", why)
-    elif size > most:
-        why = (
-            f"a node has {shape.memory_gib} GiB for servers of {shape.gpus} GPUs, and vLLM takes up to"
-            f" {connectors.offload_factor:g} times the size in pinned memory"
-        )
-        yield Problem(path, f"{size:g}", f"at most {most} for servers with {_gpus(gpus)}", why)
 
 
 def _attention_backend(context: PlannedModel) -> Iterator[Problem]:
@@ -659,10 +534,6 @@ def _changed_backend(context: PlannedModel, base: AttentionBackend, started: KvC
         yield AnswerChange(f"{context.path}.engine.extraArgs[{i}]" if argument else path, f"attention backend {used}")
     elif used in base.evaluated_by_updates:
         yield AnswerChange("release", f"attention backend {used}, which nobody is known to have evaluated with it,")
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _sizes(sizes: list[int]) -> str:

@@ -13,7 +13,7 @@ from llmd_oke.catalogue.cluster import IMAGES
 from llmd_oke.catalogue.container_images import LOCK, project_lock
 from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
 from llmd_oke.catalogue.entries import ProjectEntry, origin
-from llmd_oke.catalogue.models import MODELS
+from llmd_oke.catalogue.models import MODELS, host_key_value_tokens
 from llmd_oke.catalogue.operations import PRICES
 from llmd_oke.catalogue.project import LATENCY, project_problems
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
@@ -41,12 +41,13 @@ from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import planned_iam
 from llmd_oke.planning.model_plan import ModelPlan, PlacedNode, PlannedPool, RolePlan, UnitPlan, UpdateWay
-from llmd_oke.planning.models import PlannedModel, answer_changes, memory
+from llmd_oke.planning.models import answer_changes
 from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, planned_network
 from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import Plan
+from llmd_oke.planning.planned_model import PlannedModel, memory
 from llmd_oke.planning.pools import autoscaled_pools, autoscaler_add_on
 from llmd_oke.planning.releases import (
     pull_problems,
@@ -230,6 +231,7 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
             facts.startup_budget_s, model.most_replicas(role), rollout, download_s
         ),
         scaling=model.scaling.servers().get(role) if model.scaling else None,
+        host_key_value_tokens=host_key_value_tokens(facts, spread, settings.host_memory_gib),
     )
 
 

@@ -14,6 +14,7 @@ from llmd_bench.smoke_request import PodGroup, SmokeLimits, SmokeRequest
 
 from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.planning.conditions import planned_conditions
@@ -80,7 +81,7 @@ def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
         topology=topology(plan, model),
         thresholds=replace(SmokeLimits(**smoke.thresholds.model_dump()), min_accuracy=model.min_accuracy),
         groups=tuple(_groups(plan, model)),
-        server_port=vllm.SERVER_PORT,
+        server_port=SERVER_PORT,
         prefill_header=PREFILL_HEADER,
         other_apis=tuple(_other_apis(plan, model)),
         evidence=_evidence(plan, model),
@@ -180,7 +181,7 @@ def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:
         if model.routed:
             yield PodGroup(unit.name, "router", labels.router_selector(name), ROUTER_METRICS_PORT)
         for role in unit.roles:
-            port = vllm.BEHIND_SIDECAR_PORT if role.role == "decode" else vllm.SERVER_PORT
+            port = role.settings.vllm_port
             yield PodGroup(unit.name, role.role, labels.role_selector(name, role.role), port, role.scaling is not None)
 
 

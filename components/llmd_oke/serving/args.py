@@ -53,6 +53,15 @@ class EngineUserArgs(TypedDict):
     """Numbers of the groups that the GPUs' device files belong to on the nodes."""
 
 
+class KvCacheArgs(TypedDict):
+    """Hand-over of KV cache, and KV cache in the nodes' memory."""
+
+    connector: NotRequired[str | None]
+    """`nixl`, `mori-io` or `mooncake`; `nixl` if left out."""
+    host_memory_gib: NotRequired[int | None]
+    """GiB of its node's memory in which each prefill or aggregated server keeps KV cache; none if left out."""
+
+
 class RoleEngineArgs(TypedDict):
     """vLLM settings of the servers of one role, in place of those of all roles or beside them."""
 
@@ -82,6 +91,8 @@ class EngineArgs(TypedDict):
     features: NotRequired[list[str] | None]
     """Features of the model that servers have, such as `tool-calling`; all that the catalogue knows of it if left
     out."""
+    kv_cache: NotRequired[KvCacheArgs | None]
+    """Hand-over of KV cache, and KV cache in the nodes' memory."""
     extra_args: NotRequired[list[str]]
     """Further vLLM arguments."""
     env: NotRequired[dict[str, str]]

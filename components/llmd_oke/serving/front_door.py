@@ -14,6 +14,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.objects import (
     PART_OF,
     Manifest,
@@ -29,7 +30,6 @@ from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS
 from llmd_oke.serving import client_access, client_requests, envoy, labels, network_policies
 from llmd_oke.serving.envoy_bounds import answers_bounds, bounds, process_bounds
 from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
-from llmd_oke.serving.vllm import SERVER_PORT
 
 Config = dict[str, object]
 """A message of Envoy's API."""

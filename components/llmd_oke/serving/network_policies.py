@@ -14,10 +14,11 @@ from llmd_base.config_maps import LABEL as SMOKE
 from llmd_base.config_maps import PART_LABEL
 from llmd_base.errors import KitError
 
+from llmd_oke.catalogue.server_settings import BEHIND_SIDECAR_PORT, SERVER_PORT
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config.network_policies import LINK_LOCAL
 from llmd_oke.objects import Manifest
-from llmd_oke.serving import envoy, image_pull, labels, model_cache, vllm
+from llmd_oke.serving import envoy, image_pull, labels, model_cache
 from llmd_oke.serving.args import DestinationArgs, GatewayPodsArgs, TracingArgs
 from llmd_oke.serving.manifests import object_metadata
 
@@ -111,7 +112,7 @@ def servers_rules(
     metrics has the same port. Where servers have no router before them they come from everywhere, or from the front
     door where clients sign in there.
     """
-    requests: Rule = {"ports": tcp_ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
+    requests: Rule = {"ports": tcp_ports(SERVER_PORT, BEHIND_SIDECAR_PORT)}
     if routed:
         own: Rule = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
         requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *readers(control_plane)["from"]]
@@ -153,7 +154,7 @@ def router_destinations(
     servers = {"podSelector": {"matchLabels": labels.unit_selector(unit)}}
     pickers = tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT)
     return [
-        {"ports": tcp_ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT), "to": [servers]},
+        {"ports": tcp_ports(SERVER_PORT, BEHIND_SIDECAR_PORT), "to": [servers]},
         {"ports": pickers, "to": [{"podSelector": {"matchLabels": pods}}]},
         api_server(control_plane),
         *_collector(tracing),

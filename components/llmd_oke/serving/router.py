@@ -14,6 +14,7 @@ import yaml
 
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.releases import EndpointPicker, Release, RouterProxy
+from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import (
     Manifest,
@@ -39,7 +40,6 @@ from llmd_oke.serving.manifests import (
     timeouts,
     tracing_environment,
 )
-from llmd_oke.serving.vllm import SERVER_PORT
 from llmd_oke.values import follows_project
 
 DEFAULT_NON_CACHED_TOKENS = 16

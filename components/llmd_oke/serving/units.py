@@ -13,6 +13,7 @@ from llmd_bench.deployment import Parallelism
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.operators import with_function_names
+from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.catalogue.serving import ScalingRate, scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import Role
@@ -351,8 +352,11 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
     Its own `/health` says nothing of vLLM, so that whether the pod is ready is asked of vLLM's own port too. It ends
     with 0 where its configuration is bad: the probes of its port keep such a pod from loading weights and being Ready.
     """
-    sidecar, pool = spec.release.routing_sidecar, protected_pool(spec, args)
-    ports = [f"--port={vllm.SERVER_PORT}", f"{sidecar.server_port_flag}={vllm.BEHIND_SIDECAR_PORT}"]
+    sidecar, pool, way = spec.release.routing_sidecar, protected_pool(spec, args), spec.settings.hand_over
+    ports = [f"--port={SERVER_PORT}", f"{sidecar.server_port_flag}={spec.settings.vllm_port}"]
+    size = spec.parallelism.tensor_parallel_size
+    connector = [argument.format(tensor_parallel_size=size) for argument in way.sidecar_arguments] if way else []
+    own = [*ports, *connector, *sidecar.arguments]
     # A pool without its namespace would be looked for in `default`.
     pool_flag = mapped(args["namespace"], lambda namespace: f"--inference-pool={namespace}/{pool}")
     protection = ["--enable-ssrf-protection", pool_flag] if pool else []
@@ -362,9 +366,9 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "image": sidecar.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
-        "args": [*ports, *sidecar.arguments, *protection, *(sidecar.tracing_arguments or () if traced else ())],
+        "args": [*own, *protection, *(sidecar.tracing_arguments or () if traced else ())],
         **({"env": [{"name": name, "value": value} for name, value in traced.items()]} if traced else {}),
-        "ports": [{"name": "proxy", "containerPort": vllm.SERVER_PORT, "protocol": "TCP"}],
+        "ports": [{"name": "proxy", "containerPort": SERVER_PORT, "protocol": "TCP"}],
         "startupProbe": {"tcpSocket": {"port": "proxy"}, "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {
             "tcpSocket": {"port": "proxy"},

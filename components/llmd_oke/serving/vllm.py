@@ -13,25 +13,17 @@ from llmd_pods.prewarm import owner
 from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import CatalogueModel, Release, Shape
+from llmd_oke.catalogue.kv_connectors import HandOver
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, ServerSettings, server_settings
 from llmd_oke.catalogue.serving import handshake, without_rdma
 from llmd_oke.config import Role
-from llmd_oke.config.engine import ROLES, Engine, RoleEngine, SettingValue, engine_settings
+from llmd_oke.config.engine import ROLES, Engine, KvCache, RoleEngine, SettingValue, engine_settings
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.objects import present
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, RoleEngineArgs, TracingArgs
 from llmd_oke.serving.manifests import tracing_environment
-
-SERVER_PORT = 8000
-"""Where clients and the endpoint picker reach every model server."""
-
-BEHIND_SIDECAR_PORT = 8200
-"""Where vLLM listens when the routing sidecar has 8000 (llm-d guides)."""
-
-NIXL_PORT = 5600
-"""vLLM's NIXL side channel (llm-d guides)."""
 
 STARTUP_PERIOD_S = 5
 """The guides look every 30 s for an hour; the same budget in finer steps lets a server serve as soon as it can."""
@@ -62,11 +54,6 @@ class ServerSpec:
     engine: EngineArgs
     cache: ModelCacheMountArgs = field(default_factory=ModelCacheMountArgs)
     tracing: TracingArgs | None = None
-
-    @property
-    def vllm_port(self) -> int:
-        """Port at which vLLM itself listens."""
-        return BEHIND_SIDECAR_PORT if self.role == "decode" else SERVER_PORT
 
     @cached_property
     def settings(self) -> ServerSettings:
@@ -132,7 +119,7 @@ def arguments(spec: ServerSpec) -> list[str]:
     settings = spec.settings
     own = [
         spec.model.repository,
-        f"--port={spec.vllm_port}",
+        f"--port={settings.vllm_port}",
         *settings.parallelism.arguments,
         *settings.table_arguments,
     ]
@@ -153,7 +140,8 @@ def engine_of(args: EngineArgs) -> Engine:
         KitError: the table of engine settings has no such setting, or not with such a value.
     """
     roles = {role: RoleEngine.model_construct(None, **_engine_fields(own)) for role in ROLES if (own := args.get(role))}
-    return Engine.model_construct(None, **{**_engine_fields(args), **roles})
+    kv_cache = KvCache.model_construct(None, **present(args.get("kv_cache") or {}))
+    return Engine.model_construct(None, **{**_engine_fields(args), **roles, "kv_cache": kv_cache})
 
 
 def _engine_fields(args: EngineArgs | RoleEngineArgs) -> dict[str, Any]:
@@ -181,14 +169,11 @@ def pinned_revision(model: CatalogueModel, cache: ModelCacheMountArgs) -> str | 
 
 
 def _transfer(settings: ServerSettings) -> list[str]:
-    """Cache is pulled through NIXL; a failed transfer fails the request instead of hiding behind a recomputation. What
-    has windowed layers hands over their window alone, and vLLM ends where it couldn't.
+    """Arguments of the KV connectors. With a hybrid argument layers with a window hand over their window alone, and
+    vLLM ends where it couldn't.
     """
-    if settings.kv_role is None:
-        return []
-    config = {"kv_connector": "NixlConnector", "kv_role": settings.kv_role, "kv_load_failure_policy": "fail"}
-    hybrid = [] if settings.hybrid_argument is None else [settings.hybrid_argument]
-    return [f"{_KV_TRANSFER}={json.dumps(config)}", *hybrid]
+    config = [] if settings.kv_transfer is None else [f"{_KV_TRANSFER}={json.dumps(settings.kv_transfer)}"]
+    return [*config, *([] if settings.hybrid_argument is None else [settings.hybrid_argument])]
 
 
 def environment(spec: ServerSpec) -> list[dict[str, Any]]:
@@ -210,12 +195,16 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **(_offline(spec.model) if spec.prewarmed else {}),
     }
     token = [] if spec.prewarmed else [hugging_face_token()]
-    side_channel: list[dict[str, Any]] = [
-        {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(NIXL_PORT)},
-    ]
-    entries = [*_plain(values), *token, *(side_channel if spec.settings.hands_over else ())]
+    entries = [*_plain(values), *token, *_side_channel(spec.settings.hand_over)]
     return list({entry["name"]: entry for entry in [*entries, *_plain(spec.settings.env)]}.values())
+
+
+def _side_channel(way: HandOver | None) -> list[dict[str, Any]]:
+    """Variables that tell a connector the pod's address, and what else it takes."""
+    if way is None:
+        return []
+    address = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return [*({"name": name, **address} for name in way.pod_ip_variables), *_plain(way.environment)]
 
 
 def _hand_over(spec: ServerSpec) -> dict[str, str]:
@@ -268,10 +257,10 @@ def hugging_face_token() -> dict[str, Any]:
 
 
 def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
-    numbers = {"vllm": spec.vllm_port}
-    if spec.settings.hands_over:  # each rank has the port behind that of the one before
-        ranks = spec.parallelism.data_parallel_size
-        numbers |= {f"nixl-{rank}" if rank else "nixl": NIXL_PORT + rank for rank in range(ranks)}
+    numbers = {"vllm": spec.settings.vllm_port}
+    if way := spec.settings.hand_over:  # each rank has the port behind that of the one before
+        ranks = range(spec.parallelism.data_parallel_size)
+        numbers |= {f"{name}-{n}" if n else name: port + n for name, port in way.ports.items() for n in ranks}
     return [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in numbers.items()]
 
 
@@ -339,14 +328,15 @@ def version(spec: ServerSpec) -> str:
     """A short name of what servers must have in common to hand KV cache over: image, vLLM arguments and environment.
 
     Prefill and decode servers of one unit share it whatever their sizes are, so that a change of one role's size does
-    not restart the other role. vLLM's `kv_role` is no part of it: servers that are given another hand KV cache over to
-    those that aren't yet. `kubectl get pods -L llmd-oke/version` shows it.
+    not restart the other role. vLLM's `kv_role` is no part of it, nor is KV cache in the node's memory: servers that
+    are given another hand KV cache over to those that aren't yet. `kubectl get pods -L llmd-oke/version` shows it.
     """
     connectors, vllm = spec.release.vllm.kv_connector, spec.release.vllm
+    engine = {**spec.engine, "kv_cache": {"connector": engine_of(spec.engine).kv_cache.connector}}
     either_role = connectors.model_copy(update={"roles": dict.fromkeys(connectors.roles, "kv_both")})
     release = spec.release.model_copy(update={"vllm": vllm.model_copy(update={"kv_connector": either_role})})
     role = "prefill" if spec.settings.hands_over else spec.role
-    common = replace(spec, release=release, role=role, parallelism=Parallelism(1))
+    common = replace(spec, release=release, engine=engine, role=role, parallelism=Parallelism(1))
     without = handshake().environment
     variables = [entry for entry in environment(common) if entry["name"] not in without]
     return _short([common.release.vllm.image.pinned, _arguments(arguments(common)), variables])

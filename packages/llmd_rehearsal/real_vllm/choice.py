@@ -77,6 +77,12 @@ def choose_stack(config: StackConfig, processors: float, available_gib: int) -> 
             "(NotImplementedError of all_gatherv, seen with 0.26 and 0.30).",
             "Leave out data parallelism in the stack file that is rehearsed so, or rehearse with simulated servers.",
         )
+    if kept := [model.model for model in config.models if model.engine.kv_cache.host_memory_gib]:
+        raise KitError(
+            f"{', '.join(kept)}: vLLM keeps no KV cache in host memory for a processor (v1/kv_offload/cpu/spec.py).",
+            "Leave engine.kvCache.hostMemoryGib out in the stack file that is rehearsed so, or rehearse with simulated "
+            "servers.",
+        )
     tiny = {model.repository: tiny_models.tiny_model(model, version) for model in _models(config)}
     return topologies.cut(config, available_gib, processors), tiny
 

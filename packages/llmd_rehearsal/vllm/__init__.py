@@ -12,8 +12,10 @@ Simplifications, all of them deliberate:
 - An answer has `max_tokens` tokens, with or without `ignore_eos`. A chat without a limit gets 64 to 319 tokens, by its
   prompt and the seed. `stop`, sampling, `logprobs`, tools and structured outputs are judged and then read over; a
   response (`/v1/responses`) is one message, and none is stored. Embeddings and adapters are refused.
-- Data and pipeline parallelism are refused at start. Speculative decoding, expert-parallel communication and offloading
-  change nothing. Of the KV connectors, NixlConnector and DecodeBenchConnector are simulated, the others refused.
+- Pipeline parallelism is refused at start. Speculative decoding and expert-parallel communication change nothing. Of
+  the KV connectors, NixlConnector, DecodeBenchConnector and OffloadingConnector with host memory alone are simulated,
+  the last beside one of the others too; all others are refused. What is kept in host memory is loaded at the peak rate
+  of the GPUs' links, and written in no time.
 - The KV cache holds every layer over the whole context (nothing saved for sliding windows, a bound); its size follows
   from the shape's memory and the catalogue's figure for activations. Handed over is, with the hybrid KV cache manager,
   the window alone of layers that have one. Prefix caching knows blocks of prompts, not of answers.

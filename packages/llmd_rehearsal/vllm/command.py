@@ -22,6 +22,8 @@ from llmd_oke.config.stack import QuickReduceFormat
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
+OFFLOADING_CONNECTOR = "OffloadingConnector"
+MULTI_CONNECTOR = "MultiConnector"
 CORRUPTED_PERCENT = "LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT"
 FAILED_PREFILL_PERCENT = "LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT"
 CRASH_AFTER_PREFILL_RESTART = "LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART"
@@ -99,6 +101,7 @@ class KeyValueTransfer:
 class CommandSettings:
     """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
+    `host_bytes` of its node's memory keep KV cache (`cpu_bytes_to_use` of the OffloadingConnector), 0 none.
     `calls_tools` says whether a model may decide by itself to call a request's tools.
     `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
     """
@@ -127,7 +130,7 @@ class CommandSettings:
     attention_backend: str | None
     keep_alive_s: float
     transfer: KeyValueTransfer | None
-    offloads: bool
+    host_bytes: int
     hybrid: bool | None
     """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
 
@@ -142,7 +145,7 @@ class CommandSettings:
     @property
     def kv_connector(self) -> bool:
         """Tell whether vLLM has a KV connector: a transfer's, or the one that keeps KV cache in host memory."""
-        return self.transfer is not None or self.offloads
+        return self.transfer is not None or self.host_bytes > 0
 
 
 def settings(argv: Sequence[str], environment: Mapping[str, str], release: Release | None = None) -> CommandSettings:
@@ -152,7 +155,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         Refusal: vLLM would not start with it, or it is no vLLM command that can be simulated.
     """
     namespace = _parsed(argv, release)
-    offloads = namespace.kv_offloading_size is not None  # its connector replaces any other without a word
+    transfer, host_bytes = _connectors(namespace, environment)
     if namespace.pipeline_parallel_size != 1:
         raise StartRefusal(1, "llmd-oke rehearsal: --pipeline-parallel-size other than 1 isn't simulated.")
     for name in ("config", "uds", "ssl_keyfile", "headless", "grpc", *_OUTER_RANKS):
@@ -199,8 +202,8 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         quick_reduce=_quick_reduce(environment),
         attention_backend=_attention_backend(namespace),
         keep_alive_s=_number(environment, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5),
-        transfer=None if offloads else _transfer(namespace.kv_transfer_config, environment),
-        offloads=offloads,
+        transfer=transfer,
+        host_bytes=host_bytes,
         hybrid=_negated(namespace.disable_hybrid_kv_cache_manager),
     )
 
@@ -241,10 +244,36 @@ def _attention_backend(namespace: argparse.Namespace) -> str | None:
     return str(backend).upper() if backend else None
 
 
-def _transfer(config: object, environment: Mapping[str, str]) -> KeyValueTransfer | None:
-    if config is None:
-        return None
-    values = _object(config, "kv-transfer-config")
+def _connectors(namespace: argparse.Namespace, environment: Mapping[str, str]) -> tuple[KeyValueTransfer | None, int]:
+    """The connector by which KV cache is handed over, and bytes of host memory that keep it. The connector of
+    `--kv-offloading-size` replaces any other without a word.
+    """
+    if (gib := namespace.kv_offloading_size) is not None:
+        return None, int(gib * 2**30)
+    if namespace.kv_transfer_config is None:
+        return None, 0
+    values = _object(namespace.kv_transfer_config, "kv-transfer-config")
+    extra = _object(values.get("kv_connector_extra_config") or {}, "kv-transfer-config")
+    several = extra.get("connectors", []) if values.get("kv_connector") == MULTI_CONNECTOR else [values]
+    parts = [_object(part, "kv-transfer-config") for part in several]
+    hosts = [part for part in parts if part.get("kv_connector") == OFFLOADING_CONNECTOR]
+    others = [part for part in parts if part not in hosts]
+    if len(hosts) > 1 or len(others) > 1 or not parts:
+        known = "one that hands over and one to host memory"
+        raise StartRefusal(1, f"llmd-oke rehearsal: a MultiConnector of others than {known} isn't simulated.")
+    whole = {name: values[name] for name in ("kv_load_failure_policy", "engine_id") if name in values}
+    transfer = _transfer({**others[0], **whole}, environment) if others else None
+    return transfer, sum(map(_host_bytes, hosts))
+
+
+def _host_bytes(connector: Mapping[str, Any]) -> int:
+    told = _object(connector.get("kv_connector_extra_config") or {}, "kv-transfer-config")
+    if not told.get("cpu_bytes_to_use"):
+        raise StartRefusal(1, "Exception: cpu_bytes_to_use must be specified in kv_connector_extra_config")
+    return int(told["cpu_bytes_to_use"])
+
+
+def _transfer(values: Mapping[str, Any], environment: Mapping[str, str]) -> KeyValueTransfer:
     connector, role = values.get("kv_connector"), values.get("kv_role")
     if connector is not None and role is None:
         raise StartRefusal(

@@ -149,6 +149,8 @@ class SimulatedEngine:
         step = self._scheduler.plan(start_s)
         for sequence in step.pulls:
             self._pull(sequence, start_s)
+        for sequence in step.loads:
+            self._load(sequence, start_s)
         self._count()
         if step.empty:
             self._step = None
@@ -210,6 +212,26 @@ class SimulatedEngine:
             self._end(sequence, sequence.end)
         else:
             sequence.emit(sequence)
+
+    # KV caches from the node's memory.
+
+    def _load(self, sequence: Sequence, now_s: float) -> None:
+        self._receiving.add(sequence)
+        seconds = self._server.host_load_s(sequence.loading_blocks * self.settings.block_size)
+        self.clock.call_at(now_s + seconds, lambda: self._loaded(sequence))
+
+    def _loaded(self, sequence: Sequence) -> None:
+        """Queue again in front, with what is loaded computed."""
+        self._receiving.discard(sequence)
+        if sequence.finish is not None:
+            self._scheduler.free(sequence)
+        else:
+            self.metrics.loaded_blocks += sequence.loading_blocks
+            sequence.computed += sequence.loading_blocks * self.settings.block_size
+            sequence.loading_blocks = 0
+            self._scheduler.cache_computed(sequence)
+            self._scheduler.waiting.appendleft(sequence)
+        self._wake()
 
     # KV caches from prefill servers.
 

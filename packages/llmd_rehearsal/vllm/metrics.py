@@ -33,6 +33,10 @@ _CONNECTOR = (
     ("failed_notifications", "vllm:nixl_num_failed_notifications_total", "counter", "Number of failed notifications."),
     ("expired_transfers", "vllm:nixl_num_kv_expired_reqs_total", "counter", "Requests that had their KV expire."),
 )
+_HOST_MEMORY = (
+    ("loaded_bytes", "vllm:kv_offload_load_bytes_total", "counter", "Total bytes loaded from offload storage to GPU."),
+    ("stored_bytes", "vllm:kv_offload_store_bytes_total", "counter", "Total bytes stored from GPU to offload storage."),
+)
 _LAG = (
     ("recent_s", "llmd_oke_simulator_lag_seconds", "gauge", "Greatest lateness of the last seconds, wall time."),
     ("steps", "llmd_oke_simulator_steps_total", "counter", "Engine steps of the whole process."),
@@ -94,11 +98,19 @@ class Histogram:
 class ServerMetrics:
     """The metrics of one engine, a server's only one or its data parallel rank. Plain numbers are gauges and counters.
 
-    Those of the simulator itself, about `lag`, stand with the first rank alone.
+    Those of the simulator itself, about `lag`, stand with the first rank alone. `host_block_bytes` are those of a block
+    that the node's memory keeps, 0 where it keeps none.
     """
 
     def __init__(
-        self, model_name: str, cache_config: Mapping[str, object], *, connector: bool, lag: Lag, rank: int = 0
+        self,
+        model_name: str,
+        cache_config: Mapping[str, object],
+        *,
+        connector: bool,
+        lag: Lag,
+        rank: int = 0,
+        host_block_bytes: float = 0.0,
     ) -> None:
         labels = f'engine="{rank}",model_name="{model_name}"'
         self.running = 0
@@ -114,6 +126,9 @@ class ServerMetrics:
         self.failed_transfers = 0
         self.failed_notifications = 0
         self.expired_transfers = 0
+        self.loaded_blocks = 0
+        self.stored_blocks = 0
+        self._host_block_bytes = host_block_bytes
         self.finished: dict[str, int] = dict.fromkeys(Finish, 0)
         self._lag = lag if rank == 0 else None
         self._connector = connector
@@ -125,6 +140,17 @@ class ServerMetrics:
         ]
         self._head = _cache_config_text(cache_config, rank) + _template(_ENGINE, labels) + "".join(finished)
         self._connector_template, self._lag_template = _template(_CONNECTOR, labels), _template(_LAG, labels)
+        self._host_template = _template(_HOST_MEMORY, labels)
+
+    @property
+    def loaded_bytes(self) -> float:
+        """Bytes of KV cache that came from the node's memory."""
+        return self.loaded_blocks * self._host_block_bytes
+
+    @property
+    def stored_bytes(self) -> float:
+        """Bytes of KV cache that were written to the node's memory."""
+        return self.stored_blocks * self._host_block_bytes
 
     def text(self) -> str:
         """Text of all metrics in Prometheus's format."""
@@ -133,6 +159,8 @@ class ServerMetrics:
         if self._connector:
             parts.append(self._connector_template % _values(self, _CONNECTOR))
             parts += [self.transfer.text(), self.transferred.text()]
+        if self._host_block_bytes:
+            parts.append(self._host_template % _values(self, _HOST_MEMORY))
         if self._lag is not None:
             parts.append(self._lag_template % _values(self._lag, _LAG))
         return "".join(parts)

@@ -6,6 +6,7 @@ Running sequences come first, then the queue in order of arrival; a step takes a
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from llmd_rehearsal.vllm.command import CommandSettings
 from llmd_rehearsal.vllm.metrics import ServerMetrics
@@ -92,17 +93,48 @@ class BlockPool:
             del self._block_of[content]
 
 
+class HostCache:
+    """KV blocks of prompts that a server keeps in its node's memory; the least recently used ones go first.
+
+    Each block of a prompt is written there as soon as it is computed, beside the GPU's own cache.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self._size = blocks
+        self._contents: OrderedDict[int, None] = OrderedDict()
+
+    def store(self, contents: Iterable[int]) -> int:
+        """Keep blocks, and return how many of them weren't there."""
+        added = 0
+        for content in contents if self._size else ():
+            added += content not in self._contents
+            self._contents[content] = None
+            self._contents.move_to_end(content)
+        while len(self._contents) > self._size:
+            self._contents.popitem(last=False)
+        return added
+
+    def cached(self, hashes: Iterable[int]) -> int:
+        """Return how many blocks of a chain are kept, up to the first that isn't."""
+        prefix = list(takewhile(self._contents.__contains__, hashes))
+        for content in prefix:
+            self._contents.move_to_end(content)
+        return len(prefix)
+
+
 @dataclass(slots=True)
 class SchedulerStep:
     """Work of the GPU's next step: one token for each of `decodes`, and a chunk of the prompt for each of `prefills`.
 
-    `pulls` are sequences that got their blocks and now wait aside for the KV cache of a prefill server.
+    `pulls` are sequences that got their blocks and now wait aside for the KV cache of a prefill server, `loads` those
+    that wait for what their node's memory has of it.
     """
 
     budget: int
     decodes: list[Sequence] = field(default_factory=list[Sequence])
     prefills: list[tuple[Sequence, int]] = field(default_factory=list[tuple[Sequence, int]])
     pulls: list[Sequence] = field(default_factory=list[Sequence])
+    loads: list[Sequence] = field(default_factory=list[Sequence])
     context_tokens: int = 0
 
     @property
@@ -130,6 +162,7 @@ class Scheduler:
         self._block_size = cache.block_size
         self._metrics = metrics
         self._pool = BlockPool(cache.blocks)
+        self._host = HostCache(cache.host_blocks)
         self._decode_bench = settings.transfer is not None and settings.transfer.decode_bench
 
     @property
@@ -149,6 +182,7 @@ class Scheduler:
         full = min(sequence.computed // self._block_size, len(sequence.hashes))
         for index in range(sequence.cached_blocks, full):
             self._pool.cache(sequence.blocks[index], sequence.hashes[index])
+        self._metrics.stored_blocks += self._host.store(sequence.hashes[sequence.cached_blocks : full])
         sequence.cached_blocks = max(sequence.cached_blocks, full)
 
     def forget(self, sequence: Sequence) -> None:
@@ -162,6 +196,7 @@ class Scheduler:
         """Take the blocks of a sequence back; it would have to start again."""
         self._pool.release(sequence.blocks)
         sequence.blocks = []
+        sequence.loading_blocks = 0
         sequence.computed = 0
         sequence.cached_blocks = 0
 
@@ -199,6 +234,8 @@ class Scheduler:
             tokens = sequence.tokens - sequence.computed
             if sequence.remote is not None:
                 admitted = self._grow(sequence, tokens)
+            elif sequence.loading_blocks:
+                admitted = self._grow(sequence, sequence.loading_blocks * self._block_size)
             else:
                 fits = tokens <= step.budget or self._settings.enable_chunked_prefill
                 admitted = fits and self._grow(sequence, min(tokens, step.budget))
@@ -212,6 +249,9 @@ class Scheduler:
         if sequence.remote is not None:
             step.pulls.append(sequence)
             return
+        if sequence.loading_blocks:
+            step.loads.append(sequence)
+            return
         sequence.scheduled_s = sequence.scheduled_s or now_s
         self.running.append(sequence)
         step.add(sequence, min(sequence.tokens - sequence.computed, step.budget))
@@ -222,6 +262,8 @@ class Scheduler:
         sequence.blocks = self._pool.cached(hashes)
         self._pool.share(sequence.blocks)
         sequence.cached_blocks = len(sequence.blocks)
+        if sequence.remote is None:
+            sequence.loading_blocks = self._host.cached(hashes[sequence.cached_blocks :])
         sequence.computed = (
             sequence.prompt_tokens - 1 if self._decode_bench else sequence.cached_blocks * self._block_size
         )
@@ -245,6 +287,8 @@ class Scheduler:
         if self._settings.enable_prefix_caching:
             metrics.prefix_queries += sequence.prompt_tokens
             metrics.prefix_hits += sequence.cached_tokens
-        if self._settings.transfer is not None:
+        if self._settings.kv_connector:
+            loaded = sequence.loading_blocks * self._block_size
             metrics.external_queries += missed
-            metrics.external_hits += missed if self._decode_bench else 0
+            metrics.external_hits += missed if self._decode_bench else loaded
+            sequence.cached_tokens += loaded

@@ -96,7 +96,8 @@ class Sequence:
     """One prompt and the tokens that are generated for it. Times are model seconds; 0 where they are still to come.
 
     `computed` counts tokens that are in the KV cache, `generated` tokens that were emitted, `cached_blocks` blocks that
-    are in the prefix cache, `cached_tokens` the hits of its prompt (-1: not looked up yet). `emit` is called for every
+    are in the prefix cache, `loading_blocks` those that come from the node's memory, `cached_tokens` the hits of its
+    prompt (-1: not looked up yet). `emit` is called for every
     token, and once more without a new one where the sequence ends by abort or error; `finish` is set at the last call.
     `corrupted` says that the KV cache of its prompt came damaged, which only its text can show.
     """
@@ -115,6 +116,7 @@ class Sequence:
     generated: int = 0
     cached_blocks: int = 0
     cached_tokens: int = -1
+    loading_blocks: int = 0
     queued_s: float = 0.0
     scheduled_s: float = 0.0
     first_token_s: float = 0.0

@@ -268,7 +268,10 @@ class SimulatedServer:
         )
         lag = simulation.clock.lag
         name = options.served_model_names[0]
-        metrics = ServerMetrics(name, config, connector=transfer is not None, lag=lag, rank=rank)
+        block_bytes = cache.bytes_per_token * cache.block_size if cache.host_blocks else 0.0
+        metrics = ServerMetrics(
+            name, config, connector=transfer is not None, lag=lag, rank=rank, host_block_bytes=block_bytes
+        )
         engine = SimulatedEngine(
             options, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash
         )

@@ -57,13 +57,16 @@ def catalogue_model(name: str) -> CatalogueModel:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """The KV cache of a server. `bytes_per_token` counts each token once, whatever the number of GPUs."""
+    """The KV cache of a server. `bytes_per_token` counts each token once, whatever the number of GPUs; `host_blocks`
+    are those that its node's memory keeps.
+    """
 
     blocks: int
     block_size: int
     max_model_len: int
     bytes_per_token: float
     available_gib_per_gpu: float
+    host_blocks: int = 0
 
     @property
     def tokens(self) -> int:
@@ -101,8 +104,14 @@ def cache_size(settings: CommandSettings, model: CatalogueModel, shape: Shape, g
     shards = 1 if latent else min(tensor_parallel_size, architecture.key_value_heads)
     token_bytes_per_gpu = bytes_per_token / shards
     blocks = int(available_gib * _GIB / (token_bytes_per_gpu * settings.block_size))
+    kept_bytes = bytes_per_token * (1 if latent else tensor_parallel_size / shards) * settings.block_size
     size = CacheSize(
-        settings.num_gpu_blocks_override or blocks, settings.block_size, max_model_len, bytes_per_token, available_gib
+        settings.num_gpu_blocks_override or blocks,
+        settings.block_size,
+        max_model_len,
+        bytes_per_token,
+        available_gib,
+        int(settings.host_bytes / kept_bytes),
     )
     if size.tokens < max_model_len:
         needed_gib, usable_gib = (tokens * token_bytes_per_gpu / _GIB for tokens in (max_model_len, size.tokens))

@@ -51,6 +51,14 @@ PrefixHits = Annotated[
     float,
     typer.Option(help="Share of prompt tokens that the prefix caches of prefill answer, as watched.", min=0, max=1),
 ]
+HostHits = Annotated[
+    float,
+    typer.Option(
+        help="Share of prompt tokens that comes from the memory of prefill's nodes (engine.kvCache), as watched.",
+        min=0,
+        max=1,
+    ),
+]
 Figures = Annotated[
     Path | None,
     typer.Option(
@@ -96,6 +104,7 @@ class SearchOptions:
     workload: WorkloadText = None
     trace: Trace = None
     prefix_hits: PrefixHits = 0.0
+    host_hits: HostHits = 0.0
     figures: Figures = None
     max_num_seqs: MaxNumSeqs = DEFAULT_ENGINE.max_num_seqs
     allow_extrapolation: AllowExtrapolation = False
@@ -137,6 +146,10 @@ def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
         raise KitError("Either a stack or a model has to be named.", "--stack S, or --model M.")
     if search.workload and search.trace:
         raise KitError("A workload and a trace exclude each other.", "Give --workload or --trace.")
+    if search.prefix_hits + search.host_hits > 1:
+        raise KitError(
+            "More than all prompt tokens are cached.", "--prefix-hits and --host-hits are at most 1 together."
+        )
     known = _of_stack(where, search) if where.stack else _of_model(where, search)
     stored = rows_file(where.project, where.stack) if where.stack else None
     figures = best_figures(search.figures, search.measurements or (), stored, known.model, known.node)
@@ -144,7 +157,7 @@ def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
         known.model,
         known.node,
         figures,
-        replace(known.workload, prefix_cache_hit_share=search.prefix_hits),
+        replace(known.workload, prefix_cache_hit_share=search.prefix_hits, host_hit_share=search.host_hits),
         known.targets,
         search.gpus or known.gpus,
         max_num_seqs=search.max_num_seqs,

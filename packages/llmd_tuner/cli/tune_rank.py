@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 from llmd_base.errors import KitError
 from llmd_base.records import document
 from llmd_base.row import Basis
+from llmd_bench.deployment import parse_short_form
 from llmd_bench.files import read_rows, write_rows, write_whole
 from llmd_oke import config, planning
 from llmd_oke.catalogue import Shape
@@ -112,7 +113,8 @@ def show_ranking(
     output.print(f"[dim]{what}: {escape(context.confidence.sentence)}[/]", soft_wrap=True)
     for difference in context.confidence.conditions:
         output.print(f"[dim]not as measured: {escape(difference)}[/]", soft_wrap=True)
-    output.print(f"[dim]assumed: {escape(_assumed(context))}[/]\n", soft_wrap=True)
+    output.print(f"[dim]assumed: {escape(_assumed(context))}[/]", soft_wrap=True)
+    output.print(f"[dim]bound: {escape(_host_memory(context, result))}[/]\n", soft_wrap=True)
     columns = ("deployment", "GPUs", "most qps", "TTFT ms", "ITL ms", "TPSU", "TPSG", "$/1M")
     table = _table(columns, "of limit")
     for deployment in result.first:
@@ -147,6 +149,7 @@ def ranking_json(
             for winner in [swing.winner and document("topology copies", swing.winner)]
         ],
         "remedies": list(result.remedies),
+        "prompt_ms": dict(zip(("from_host_memory", "computed"), _host_times_ms(context, result), strict=True)),
         "frontier": [_plain(item) for item in frontier],
         "simulated": [
             {"deployment": deployment_name(item.deployment), **item.row.model_dump(mode="json")} for item in finalists
@@ -179,6 +182,28 @@ def _assumed(context: SearchContext) -> str:
         f"{share.prefill_share:.0%} of prefill's and {share.decode_share:.0%} of decode's rate used; random arrivals, "
         f"router profile {context.question.profile}{priced}"
     )
+
+
+def _host_times_ms(context: SearchContext, result: Ranking) -> tuple[float, float]:
+    """Times in which a server of the best deployment has a whole prompt out of its node's memory, and computes it."""
+    shown, question = result.best or result.first[0], context.question
+    roles = parse_short_form(shown.topology)
+    server = question.model.server((roles.get("prefill") or roles["aggregated"])["tensorParallelSize"])
+    tokens = round(question.workload.input_tokens)
+    return server.host_load_s(tokens) * 1000, server.prefill_s(tokens) * 1000
+
+
+def _host_memory(context: SearchContext, result: Ranking) -> str:
+    """Tell what KV cache in the nodes' memory is worth: times of a whole prompt, and the best deployment without it."""
+    question, (load_ms, prefill_ms) = context.question, _host_times_ms(context, result)
+    loaded = f"a prompt of {question.workload.input_tokens:.0f} tokens is loaded from the node's memory"
+    text = f"{loaded} in {load_ms:.0f} ms, and computed in {prefill_ms:.0f}"
+    if not question.workload.host_hit_share:
+        return f"{text}; --host-hits ranks with a share of prompts from there"
+    alone = replace(question, workload=replace(question.workload, host_hit_share=0.0))
+    if (other := ranking.rank(alone, sensitivity=False).best) is None:
+        return f"{text}; without it nothing meets the targets"
+    return f"{text}; without it the best is {deployment_name(other)}, for {other.capacity_per_s:.1f} requests/s at most"
 
 
 def _cells(deployment: Candidate) -> list[str]:

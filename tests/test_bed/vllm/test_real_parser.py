@@ -19,6 +19,15 @@ pytestmark = pytest.mark.rehearsal
 RELEASES = {"llm-d-0.9.0": "0.26.0", "llm-d-0.10.0": "0.30.0"}
 """Versions of vLLM by the releases that serve with them."""
 
+HOST_MEMORY = [("1p-tp2-1d-tp4", {"hostMemoryGib": 20}), ("agg-tp2-1r", {"hostMemoryGib": 20})]
+CONNECTORS: dict[str, list[tuple[str, dict[str, object]]]] = {
+    "llm-d-0.9.0": HOST_MEMORY,
+    "llm-d-0.10.0": [
+        *HOST_MEMORY,
+        ("1p-tp2-1d-tp2", {"connector": "mori-io", "hostMemoryGib": 20}),
+        ("1p-tp2-1d-tp2", {"connector": "mooncake"}),
+    ],
+}
 TOPOLOGIES = ("1p-tp8-1d-tp8", "agg-tp8-1r", "agg-tp4-1r", "agg-tp1-1r")
 CommandLine: TypeAlias = dict[str, Any]
 
@@ -55,6 +64,16 @@ def test_every_model_is_started_as_vllm_takes_it(deployed: str) -> None:
         assert fitting, f"{name} fits none of {', '.join(TOPOLOGIES)}"
         lines += [line for document in fitting for line in servers(render(document))]
     assert problems(lines, RELEASES[deployed]) == [[]] * len(lines)
+
+
+@pytest.mark.parametrize("deployed", RELEASES)
+def test_every_connector_is_one_that_vllm_has(deployed: str) -> None:
+    version, lines = RELEASES[deployed], list[CommandLine]()
+    for topology, kv_cache in CONNECTORS[deployed]:
+        image = {"vllmImage": f"docker.io/acme/vllm:v{version}"} if "mooncake" in kv_cache.values() else {}
+        servers_of = model(topology, model="qwen3-32b", engine={"kvCache": kv_cache})
+        lines += servers(render(stack(servers_of, release=deployed, override=image)))
+    assert problems(lines, version) == [[]] * len(lines)
 
 
 def test_a_flag_that_vllm_lacks_and_an_unknown_variable_are_told() -> None:

@@ -95,7 +95,7 @@ def test_no_metric_flag_is_passed_that_the_picker_exits_on(release: catalogue.Re
 @by_release
 def test_the_sidecar_speaks_nixl_and_plain_http(release: catalogue.Release):
     arguments = release.routing_sidecar.arguments
-    assert "--kv-connector=nixlv2" in arguments
+    assert release.vllm.kv_connector.hand_over["nixl"].sidecar_arguments == ("--kv-connector=nixlv2",)
     assert "--secure-proxy=false" in arguments
     assert not any(argument.startswith("--connector") for argument in arguments)
 

@@ -7,7 +7,7 @@ from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LinearAttention, blocks_allow, heads_allow, state_tokens
 from llmd_oke.planning.conditions import deployed_conditions
-from llmd_oke.planning.models import memory
+from llmd_oke.planning.planned_model import memory
 from stack_files import model, plan, problems
 
 SHAPE = catalogue.shape("BM.GPU.MI300X.8")

@@ -9,7 +9,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LatentAttention, key_value_copies
 from llmd_oke.catalogue.serving import handshake, repositories
 from llmd_oke.config.engine import engine_settings, flags_by_word
-from llmd_oke.planning.models import memory
+from llmd_oke.planning.planned_model import memory
 from stack_files import existing_pool, model, plan, problems
 
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
@@ -205,6 +205,7 @@ def test_servers_that_ask_for_a_key_are_refused_without_showing_it(engine: dict[
     assert "=secret" not in str(problem)
 
 
+KEEPS_IN_HOST_MEMORY = ("llm-d-0.9.0", "llm-d-0.10.0")
 CONNECTOR = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}'
 
 
@@ -225,7 +226,8 @@ def test_a_connector_beside_the_kits_own_is_refused_where_cache_is_handed_over(a
     (problem,) = problems(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
     assert "replace without a word" in problem.why
-    assert problem.accepted == "nothing, or aggregated servers"
+    sized = "offloading" in arguments[0] and "size" in arguments[0] and release in KEEPS_IN_HOST_MEMORY
+    assert problem.accepted == ("engine.kvCache.hostMemoryGib" if sized else "nothing, or aggregated servers")
 
 
 @pytest.mark.parametrize("arguments", [[CONNECTOR], ["--kv-offloading-size=10"], ["--kv_offloading_size", "10"]])
@@ -284,7 +286,8 @@ def test_kv_cache_in_host_memory_by_another_way_is_refused_with_the_flag(argumen
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
     (problem,) = problems(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
-    assert problem.accepted == "--kv-offloading-size, in GiB"
+    known = "engine.kvCache.hostMemoryGib" if release in KEEPS_IN_HOST_MEMORY else "--kv-offloading-size, in GiB"
+    assert problem.accepted == known
 
 
 @pytest.mark.parametrize(("topology", "most"), [("agg-tp1-1r", 57), ("agg-tp2-1r", 115), ("agg-tp8-1r", 460)])

@@ -4,7 +4,7 @@ import pytest
 from llmd_base.errors import InvalidStack
 from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue, planning
-from llmd_oke.planning.models import memory
+from llmd_oke.planning.planned_model import memory
 from stack_files import existing_pool, model, stack
 
 MIXTURE, DENSE = "qwen3-235b-a22b-fp8", "qwen3-32b"

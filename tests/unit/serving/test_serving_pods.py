@@ -1,6 +1,7 @@
 """Pods of model servers, as data: no Pulumi, no chart."""
 
 import dataclasses
+import json
 
 import pytest
 from llmd_base.errors import KitError
@@ -30,7 +31,7 @@ def values(environment):
 
 
 def test_only_decode_servers_stand_behind_a_sidecar():
-    ports = {role: spec(role).vllm_port for role in ("prefill", "decode", "aggregated")}
+    ports = {role: spec(role).settings.vllm_port for role in ("prefill", "decode", "aggregated")}
     assert ports == {"prefill": 8000, "decode": 8200, "aggregated": 8000}
 
 
@@ -132,6 +133,64 @@ def test_host_memory_for_kv_cache_is_part_of_the_pods():
     plain, offload = asked(), asked("--kv-offloading-size", "20.5")
     assert plain["limits"]["memory"] == plain["requests"]["memory"] == "128Gi"
     assert offload["limits"]["memory"] == offload["requests"]["memory"] == "169Gi"  # twice the size, at the most
+
+
+def with_kv_cache(role: str, release: str = "llm-d-0.10.0", **kv_cache: object) -> vllm.ServerSpec:
+    args = {**ARGS, "release": release, "model": "qwen3-32b", "engine": {"kv_cache": kv_cache}}
+    return units.server_spec(args, role, Parallelism(2))
+
+
+def transfer(of: vllm.ServerSpec) -> dict[str, object]:
+    (config,) = (word for word in vllm.arguments(of) if word.startswith("--kv-transfer-config="))
+    return json.loads(config.partition("=")[2])
+
+
+NIXL_PART = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
+HOST_PART = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {"cpu_bytes_to_use": 20 * 2**30},
+}
+
+
+def test_prefill_servers_hand_over_and_keep_kv_cache_by_two_connectors_in_one():
+    assert transfer(with_kv_cache("prefill", host_memory_gib=20)) == {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_producer",
+        "kv_load_failure_policy": "fail",
+        "kv_connector_extra_config": {"connectors": [NIXL_PART, HOST_PART]},
+    }
+    assert transfer(with_kv_cache("decode", host_memory_gib=20)) == transfer(with_kv_cache("decode"))
+    assert transfer(with_kv_cache("aggregated", host_memory_gib=20)) == HOST_PART
+
+
+def test_host_memory_of_kv_cache_lies_in_shared_memory_where_vllm_has_it():
+    def rooms(of: vllm.ServerSpec) -> tuple[str, int]:
+        return vllm.resources(of)["limits"]["memory"], vllm.shared_memory_gib(of)
+
+    assert rooms(with_kv_cache("prefill", host_memory_gib=20)) == ("276Gi", 40)
+    assert rooms(with_kv_cache("decode", host_memory_gib=20)) == ("256Gi", 20)
+    assert rooms(with_kv_cache("prefill", "llm-d-0.9.0", host_memory_gib=20)) == ("296Gi", 20)
+
+
+def test_servers_with_other_host_memory_hand_over_to_each_other():
+    assert vllm.version(with_kv_cache("prefill", host_memory_gib=20)) == vllm.version(with_kv_cache("decode"))
+    assert vllm.version(with_kv_cache("prefill", connector="mori-io")) != vllm.version(with_kv_cache("prefill"))
+
+
+def test_mori_io_has_its_ports_and_its_mode_at_server_and_sidecar():
+    decode = with_kv_cache("decode", connector="mori-io")
+    assert transfer(decode)["kv_connector_extra_config"] == {
+        "http_port": "8200",
+        "handshake_port": "6301",
+        "notify_port": "61005",
+        "read_mode": "false",
+    }
+    ports = {port["name"]: port["containerPort"] for port in vllm.container(decode)["ports"]}
+    assert ports == {"vllm": 8200, "mori-handshake": 6301, "mori-notify": 61005}
+    assert not [name for name in values(vllm.environment(decode)) if "NIXL" in name]
+    sidecar = units.routing_sidecar(decode, {**ARGS, "inference_pool": "p"})
+    assert {"--kv-connector=nixlv2", "--moriio-write-mode", "--moriio-tp-size=2"} <= set(sidecar["args"])
 
 
 def test_room_for_what_a_server_writes_is_asked_of_its_node():

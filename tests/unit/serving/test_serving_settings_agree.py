@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llmd_base.errors import InvalidStack
 from llmd_oke import catalogue, planning
 from llmd_oke.planning.conditions import deployed_conditions, planned_conditions
-from llmd_oke.planning.models import memory
+from llmd_oke.planning.planned_model import memory
 from llmd_oke.program.models import router_args, servers_args, unit_args, unit_name
 from llmd_oke.program.smoke import conditions, facts, smoke_request
 from llmd_oke.serving import labels
@@ -34,6 +34,9 @@ EXTRA_ARGS = st.lists(
     max_size=2,
     unique=True,
 )
+KV_CACHE = st.fixed_dictionaries(
+    {}, optional={"connector": st.sampled_from(("nixl", "mori-io")), "hostMemoryGib": st.sampled_from((1, 24, 100))}
+)
 ENGINE = st.fixed_dictionaries(
     {},
     optional={
@@ -42,6 +45,7 @@ ENGINE = st.fixed_dictionaries(
         "gpuMemoryUtilization": st.sampled_from((0.5, 0.9, 0.925)),
         "blockSize": st.sampled_from((16, 32, 64, 128)),
         "extraArgs": EXTRA_ARGS,
+        "kvCache": KV_CACHE,
         "env": st.just({"VLLM_LOGGING_LEVEL": "DEBUG"}),
     },
 )
@@ -133,8 +137,9 @@ def compare_with_pods(made: planning.Plan, planned: planning.ModelPlan, read: Se
     assert vllm.gpu_memory_utilization == own.gpu_memory_utilization
     assert vllm.kv_cache_dtype == ("fp8" if "--kv-cache-dtype=fp8" in own.extra_args else "auto")
     assert vllm.kv_connector == own.kv_cache.kv_connector
-    roles = [json.loads(word.partition("=")[2])["kv_role"] for word in container(manifest)["args"] if "kv_role" in word]
-    assert roles == ([own.kv_role] if own.hands_over else [])
+    told = [json.loads(word.partition("=")[2]) for word in container(manifest)["args"] if "kv_role" in word]
+    assert told == ([own.kv_transfer] if own.kv_transfer else [])
+    assert vllm.host_bytes * own.parallelism.data_parallel_size == own.host_memory_gib * 2**30
     for kind in ("limits", "requests"):
         assert int(resources[kind][shape.gpu.resource]) == vllm.parallelism.gpus
         assert int(resources[kind].get(shape.rdma.resource, 0)) == role.virtual_functions == own.virtual_functions

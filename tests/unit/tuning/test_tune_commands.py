@@ -205,3 +205,20 @@ def test_forecasts_are_written_as_rows_and_drawn_beside_measurements(tmp_path):
 def test_other_commands_start_without_numpy():
     program = "import llmd_oke.cli.main, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_rank_tells_what_host_memory_is_worth_and_ranks_with_a_share_of_it():
+    words = ["rank", *GPT, "--slo", "ttft=2000,itl=25,qps=20", "--gpus", "32"]
+    plain = run(*words)
+    assert "--host-hits ranks with a share of prompts from there" in plain.output
+    kept = run(*words, "--host-hits", "0.5")
+    assert "50% from the nodes' memory" in kept.output
+    assert "without it the best is" in kept.output
+    told = json.loads(run(*words, "--host-hits", "0.5", "--json").stdout)
+    assert told["prompt_ms"]["from_host_memory"] < told["prompt_ms"]["computed"]
+    assert told["best"]["capacity_per_s"] > json.loads(run(*words, "--json").stdout)["best"]["capacity_per_s"]
+
+
+def test_no_more_than_all_prompt_tokens_are_cached():
+    refused = run("rank", *GPT, "--prefix-hits", "0.6", "--host-hits", "0.5")
+    assert isinstance(refused.exception, KitError)

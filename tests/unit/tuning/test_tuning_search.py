@@ -24,6 +24,20 @@ COUNTS = st.integers(1, 8)
 SHARES = st.floats(0.05, 0.95)
 
 
+def test_prompts_from_host_memory_are_waited_for_and_computed_in_part():
+    plain = prefill_server(LATENCY, WORKLOAD, 2)
+    kept = prefill_server(LATENCY, replace(WORKLOAD, host_hit_share=0.5), 2)
+    server = LATENCY.server(2)
+    assert kept.service_s == pytest.approx(server.prefill_s(2048, 2048))
+    assert kept.overhead_s - plain.overhead_s == pytest.approx(server.host_load_s(2048))
+
+
+def test_a_server_computes_no_faster_than_its_links_load():
+    slow = replace(LATENCY, hardware=replace(LATENCY.hardware, host_bytes_per_s=1e6))
+    all_kept = replace(WORKLOAD, host_hit_share=1.0)
+    assert prefill_server(slow, all_kept, 1).service_s == pytest.approx(slow.server(1).host_load_s(4096))
+
+
 def disaggregated(prefill_size=1, decode_size=2):
     prefill = prefill_server(LATENCY, WORKLOAD, prefill_size)
     return Disaggregated(prefill, decode_server(LATENCY, WORKLOAD, decode_size, 256), WORKLOAD, LOOSENESS["token-load"])

@@ -14,6 +14,7 @@ from llmd_bench.deployment import Counter, MetricsEndpoint, Snapshot
 from llmd_bench.queries import scrape
 
 from llmd_oke.access.addresses import is_reachable
+from llmd_oke.catalogue.server_settings import vllm_port
 from llmd_oke.config import Slo
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.operations.counters import (
@@ -34,7 +35,6 @@ from llmd_oke.operations.status.servers import CountedProgram
 from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import ROUTER_METRICS_PORT, smoke_request
-from llmd_oke.serving import vllm
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _port(program: CountedProgram) -> int:
     """Return the port at which a program shows its counters."""
     if program.role == "router":
         return ROUTER_METRICS_PORT
-    return vllm.BEHIND_SIDECAR_PORT if program.role == "decode" else vllm.SERVER_PORT
+    return vllm_port(program.role)
 
 
 @dataclass(frozen=True)

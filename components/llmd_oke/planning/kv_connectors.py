@@ -1,0 +1,146 @@
+"""Requirements on KV connectors: those that hand KV cache over, and those that keep it in the memory of nodes."""
+
+from collections.abc import Iterator
+
+from llmd_base.errors import Problem
+
+from llmd_oke.catalogue.kv_connectors import KvConnector, Obstacle
+from llmd_oke.catalogue.releases import Release, release, release_names
+from llmd_oke.config.engine import KvConnectorName, flag_of
+from llmd_oke.config.model import KEEPING
+from llmd_oke.planning.planned_model import PlannedModel
+from llmd_oke.planning.releases import used_override, used_release
+
+_HOST_MEMORY = "engine.kvCache.hostMemoryGib"
+
+USABLE_MEMORY = 0.95
+"""Share of a node's memory that its servers may have: OKE keeps some 50 of 2,048 GiB (OCI documentation, Reserving
+Resources for Kubernetes and OS), and daemons take the rest; ours."""
+
+
+def kv_cache_problems(context: PlannedModel) -> Iterator[Problem]:
+    """Find what is wrong with the KV connectors of one model, those of `engine.kvCache` and those of arguments."""
+    release = used_release(context.stack)
+    if release is None:
+        return
+    connectors = release.vllm.kv_connector
+    yield from _hand_over(context, connectors)
+    yield from _host_memory(context, release)
+    yield from _arguments(context, connectors)
+
+
+def _hand_over(context: PlannedModel, connectors: KvConnector) -> Iterator[Problem]:
+    """A connector that there is nothing to hand over by, that the release lacks, or that something else rules out."""
+    name, path = context.model.engine.kv_cache.connector, f"{context.path}.engine.kvCache.connector"
+    if not context.model.topology.disaggregated:
+        if name != "nixl":
+            yield Problem(path, name, "nothing", "aggregated servers hand no KV cache over")
+        return
+    if (way := connectors.hand_over.get(name)) is None:
+        having = [each for each in release_names() if _has(each, name)]
+        accepted = " or ".join([*connectors.hand_over, *([f"release: {' or '.join(having)}"] if having else [])])
+        yield Problem(path, name, accepted, f"the kit knows of no {name} in {context.stack.release}")
+        return
+    for obstacle, why in way.refused.items():
+        if _meets(context, obstacle):
+            others = [each for each in connectors.hand_over if each != name]
+            accepted = "override.vllmImage with it, or nixl" if obstacle == "released-image" else " or ".join(others)
+            yield Problem(path, name, accepted, why)
+
+
+def _has(name: str, connector: KvConnectorName) -> bool:
+    known = release(name)
+    return known is not None and connector in known.vllm.kv_connector.hand_over
+
+
+def _meets(context: PlannedModel, obstacle: Obstacle) -> bool:
+    architecture, sizes = context.facts.architecture, [context.size(role) for role in context.model.topology.servers()]
+    match obstacle:
+        case "sliding-window":
+            return architecture.sliding_window is not None
+        case "linear-attention":
+            return architecture.linear_attention is not None
+        case "unequal-sizes":
+            whole = architecture.latent_attention is not None or min(sizes) >= architecture.key_value_heads
+            return len(set(sizes)) > 1 and not whole
+        case "data-parallel":
+            return context.model.topology.data_parallel
+        case "released-image":
+            return used_override(context.stack).vllm_image is None
+        case "no-rdma":
+            return context.stack.rdma == "none"
+
+
+def _host_memory(context: PlannedModel, used: Release) -> Iterator[Problem]:
+    """KV cache in host memory that the release can't have, the model can't, or a full node has no room for."""
+    gib, path = context.model.engine.kv_cache.host_memory_gib, f"{context.path}.{_HOST_MEMORY}"
+    if gib is None:
+        return
+    if used.vllm.kv_connector.offload_connector is None:
+        accepted = "nothing, or a newer release"
+        yield Problem(path, gib, accepted, f"it isn't known to work with vLLM of {used.name}")
+    elif context.facts.architecture.linear_attention is not None:
+        why = "nobody has shown it of layers with linear attention, whose blocks vLLM aligns to their states"
+        yield Problem(path, gib, "nothing", f"{why} (vllm/distributed/kv_transfer/kv_connector/v1/offloading)")
+    else:
+        yield from _room(context, used.vllm.kv_connector, gib, path)
+
+
+def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str) -> Iterator[Problem]:
+    """KV cache in host memory that the servers of a full node don't have."""
+    shape = context.shape
+    gpus = max(context.parallelism(role).gpus for role in context.model.topology.servers() if role in KEEPING)
+    room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
+    most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor)
+    if connectors.max_offload_gib is not None and gib > connectors.max_offload_gib:
+        why = f"servers with {connectors.max_offload_gib} GiB start, and with twice as many they end (vllm issue 52656)"
+        yield Problem(path, f"{gib:g}", f"at most {min(most, connectors.max_offload_gib)}", why)
+    elif gib > most:
+        why = (
+            f"a node has {shape.memory_gib} GiB for servers of {shape.gpus} GPUs, and vLLM takes up to"
+            f" {connectors.offload_factor:g} times the size in pinned memory"
+        )
+        count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        yield Problem(path, f"{gib:g}", f"at most {most} for servers with {count}", why)
+
+
+def _arguments(context: PlannedModel, connectors: KvConnector) -> Iterator[Problem]:
+    """Arguments that bring a KV connector: none beside the kit's own, and one for aggregated servers, whose host memory
+    a node must have.
+    """
+    arguments, path = context.model.engine.extra_args, f"{context.path}.engine.extraArgs"
+    places = {flag: i for i, argument in reversed(list(enumerate(arguments))) if (flag := flag_of(argument))}
+    given = connectors.given(arguments)
+    if context.model.topology.disaggregated or context.model.engine.kv_cache.host_memory_gib:
+        why, accepted = "servers have the kit's KV connector, which vLLM would replace without a word", "nothing"
+        if context.model.topology.disaggregated:
+            why = f"prefill and decode {why}, so that no KV cache is handed over"
+            accepted = "nothing, or aggregated servers"
+        for flag in (*given, *(flag for flag in connectors.further_flags if flag in places)):
+            of_size = flag == connectors.offload_flag and connectors.offload_connector
+            instead = _HOST_MEMORY if of_size else accepted
+            yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], instead, why)
+        return
+    if context.model.router.mode == "none":
+        why = "no router stands before the servers, so that a client could name the server that KV cache is pulled from"
+        for flag in connectors.naming_peers(arguments):
+            accepted = f"{connectors.offload_flag}, or router.mode: standalone"
+            yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], accepted, why)
+    for flag in given[1:]:
+        why = f"a server has one KV connector, and {given[0]} brings one: vLLM replaces it without a word"
+        yield Problem(f"{path}[{places[flag]}]", arguments[places[flag]], f"one of {' and '.join(given)}", why)
+    if (i := connectors.offload_by_object(arguments)) is not None:
+        known = _HOST_MEMORY if connectors.offload_connector else f"{connectors.offload_flag}, in GiB"
+        why = f"a pod's memory is planned by {known.partition(',')[0]} alone, and a pod that takes more is ended"
+        yield Problem(f"{path}[{i}]", arguments[i], known, why)
+    if connectors.offload_flag in given:
+        yield from _offload_size(context, connectors, f"{path}[{places[connectors.offload_flag]}]")
+
+
+def _offload_size(context: PlannedModel, connectors: KvConnector, path: str) -> Iterator[Problem]:
+    size, argument = connectors.offload_gib(context.model.engine.extra_args), connectors.offload_flag
+    if size is None:
+        why = f"{argument} is the host memory of one server's KV cache"
+        yield Problem(path, argument, "a size in GiB above 0", why)
+    else:
+        yield from _room(context, connectors, size, path)

@@ -1,0 +1,107 @@
+"""KV cache that a simulated server keeps in its node's memory."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_rehearsal.vllm.command import StartRefusal, settings
+from llmd_rehearsal.vllm.scheduler import HostCache
+
+OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
+BLOCK = 16
+
+
+def connector(gib: float) -> dict[str, object]:
+    return {**OFFLOADING, "kv_connector_extra_config": {"cpu_bytes_to_use": int(gib * 2**30)}}
+
+
+def flags(config: dict[str, object]) -> tuple[str, str]:
+    return "--kv-transfer-config", json.dumps(config)
+
+
+SMALL = ("--num-gpu-blocks-override", "57", "--max-model-len", "912")
+
+
+def several(*connectors: dict[str, object]) -> dict[str, object]:
+    return {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"connectors": list(connectors)},
+    }
+
+
+def test_a_prompt_that_the_gpus_have_no_room_for_comes_back_from_host_memory(serve, clock):
+    server = serve(*SMALL, *flags(connector(4)))
+    server.request(900, 1)
+    clock.run()
+    server.request(900, 1, start=5000)  # takes the blocks of the first
+    clock.run()
+    start_s, metrics = clock.now(), server.metrics
+    assert metrics.external_hits == 0
+    again = server.request(900, 1)
+    clock.run()
+    loaded = 900 // BLOCK * BLOCK
+    assert (metrics.external_hits, metrics.loaded_blocks) == (loaded, loaded // BLOCK)
+    latency = server.latency
+    step_s = max(latency.prefill_s(900 - loaded, loaded), latency.decode_step_s(1, 0.0))
+    expected_s = latency.server(1).host_load_s(loaded) + step_s
+    assert again.times[0] - start_s == pytest.approx(latency.factors.prefill_overhead_s + expected_s)
+    assert again.sequence.cached_tokens == loaded
+
+
+def test_without_host_memory_such_a_prompt_is_computed_anew(serve, clock):
+    server = serve(*SMALL)
+    for start in (0, 5000, 0):
+        server.request(900, 1, start=start)
+        clock.run()
+    assert server.metrics.prefix_hits == 0
+    assert server.metrics.external_queries == 0
+
+
+def test_what_the_gpus_still_have_is_not_loaded(serve, clock):
+    server = serve(*SMALL, *flags(connector(4)))
+    for _ in range(2):
+        server.request(512, 1)
+        clock.run()
+    assert server.metrics.prefix_hits == 512 - BLOCK
+    assert server.metrics.loaded_blocks == 0
+
+
+def test_prefill_servers_keep_prompts_and_hand_them_over(serve):
+    server = serve(*flags(several(NIXL, connector(4))))
+    assert server.transfer.nixl
+    assert server.engine.cache.host_blocks > 0
+
+
+def test_a_request_that_is_aborted_while_it_is_loaded_leaves_no_block_behind(serve, clock):
+    server = serve(*SMALL, *flags(connector(4)))
+    for start in (0, 5000):
+        server.request(900, 1, start=start)
+        clock.run()
+    loading = server.request(900, 1)
+    clock.run(until_s=clock.now() + server.latency.factors.prefill_overhead_s + 1e-6)
+    server.engine.abort(loading.sequence)
+    clock.run()
+    assert server.engine.idle
+    assert server.metrics.cache_usage == 0.0
+
+
+def test_two_connectors_that_hand_over_are_not_simulated():
+    with pytest.raises(StartRefusal, match="isn't simulated"):
+        settings(["vllm", "serve", "m", *flags(several(NIXL, NIXL))], {})
+
+
+def test_host_memory_without_a_size_ends_the_server_as_vllm_does():
+    with pytest.raises(StartRefusal, match="cpu_bytes_to_use must be specified"):
+        settings(["vllm", "serve", "m", *flags(dict(OFFLOADING))], {})
+
+
+@given(st.lists(st.lists(st.integers(0, 20), max_size=8, unique=True), max_size=20), st.integers(0, 6))
+def test_host_memory_never_holds_more_blocks_than_it_has_room_for(chains: list[list[int]], size: int):
+    cache = HostCache(size)
+    for chain in chains:
+        cache.store(chain)
+        assert cache.cached(chain) <= size
+    assert sum(cache.cached([content]) for content in range(21)) <= size
