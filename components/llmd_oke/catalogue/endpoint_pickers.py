@@ -28,6 +28,8 @@ _PYTHON_TYPES: Mapping[JsonType, tuple[type, ...]] = {
 PREFIX_AFFINITY = "prefix-cache-affinity-filter"
 PEAK_PREFILL_THROUGHPUT = "peakPrefillThroughput"
 
+EXPERIMENTAL = "--allow-experimental-plugins"
+
 PickerConfig = dict[str, JsonValue]
 """A config of the endpoint picker, as YAML has it."""
 
@@ -36,8 +38,10 @@ class Plugin(Entry):
     """A type of plugin: its parameters by their JSON types. `deprecated` says what does its work now."""
 
     kind: Literal[
-        "handler", "decider", "headers", "filter", "scorer", "picker", "producer", "source", "extractor", "parser"
-    ]
+        "handler", "decider", "headers", "filter", "scorer", "picker", "producer", "source", "extractor", "parser",
+        "admitter", "screener", "fairness", "ordering", "usage-limit", "eviction", "detector", "reporter",
+        "request-header",
+    ]  # fmt: skip
     parameters: dict[str, JsonType] = Field(default_factory=dict[str, JsonType])
     experimental: bool = False
     deprecated: str | None = None
@@ -66,6 +70,38 @@ class KnownLimit(Entry):
     api: Api | None = None
 
 
+class SilentFault(Entry):
+    """A config that loads and then does something else than it says: with `plugin`, `beside` another one or `lacking`
+    one, `without` a parameter of its own, in the `profile` of that name, where servers are `disaggregated`; each in any
+    case where it isn't given.
+    """
+
+    plugin: str
+    beside: str | None = None
+    lacking: str | None = None
+    without: str | None = None
+    profile: str | None = None
+    disaggregated: bool = False
+    why: str
+    source: str
+
+    def met(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> bool:
+        """Tell whether a config of servers that are disaggregated or not has it."""
+        plugins = _mappings(config.get("plugins"))
+        types = {str(plugin.get("name", plugin.get("type"))): plugin.get("type") for plugin in plugins}
+        if self.disaggregated and not disaggregated:
+            return False
+        if (self.beside and self.beside not in types.values()) or self.lacking in types.values():
+            return False
+        if self.profile is not None:
+            return self.plugin in (types.get(name) for name in _references(config, self.profile))
+        return any(
+            self.without is None or self.without not in _parameters(plugin)
+            for plugin in plugins
+            if plugin.get("type") == self.plugin
+        )
+
+
 class Metrics(Entry):
     """Names of a version's counters of routing decisions and requests, and of its gauge of the servers that are ready;
     None where it has no such gauge.
@@ -81,7 +117,8 @@ class EndpointPickerVersion(Entry):
 
     `api_versions` are those that it reads, the first the one to write; `written_gates` are the feature gates that a
     prefill/decode config must name, `always` the plugins that it needs, `parameters` those of plugins wherever a
-    profile has them. `disaggregating_apis` are the APIs whose prompts may be prefilled remotely.
+    profile has them. `disaggregating_apis` are the APIs whose prompts may be prefilled remotely. `silent_faults` are
+    refused of a user's own config.
     """
 
     version: Annotated[str, matching(r"^v[0-9]+\.[0-9]+\.[0-9]+$", "a version such as v0.10.0")]
@@ -97,6 +134,7 @@ class EndpointPickerVersion(Entry):
     disaggregating_apis: tuple[Api, ...]
     metrics: Metrics
     limits: tuple[KnownLimit, ...]
+    silent_faults: tuple[SilentFault, ...] = ()
 
     def nearest_profile(self, name: RouterProfileName) -> RouterProfileName:
         """The profile of that name, or what comes nearest to it in this version."""
@@ -152,6 +190,34 @@ class EndpointPickerVersion(Entry):
             ],
         }
 
+    def own_config(self, asked: Mapping[str, JsonValue]) -> PickerConfig:
+        """Complete a user's own config."""
+        return {"apiVersion": self.api_versions[0], "kind": "EndpointPickerConfig", **asked}
+
+    def is_experimental(self, config: Mapping[str, JsonValue]) -> bool:
+        """Tell whether a config takes `--allow-experimental-plugins`."""
+        types = (self.plugins.get(str(plugin.get("type"))) for plugin in _mappings(config.get("plugins")))
+        return any(known is not None and known.experimental for known in types)
+
+    def own_refusals(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> Iterator[str]:
+        """Explain why a user's own config would not do what it is for, for servers that are disaggregated or not."""
+        yield from (refusal for refusal in self.refusals(config) if EXPERIMENTAL not in refusal)
+        types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
+        known = [(name, plugin) for name in types if (plugin := self.plugins.get(name)) is not None]
+        profiles = [str(profile.get("name")) for profile in _mappings(config.get("schedulingProfiles"))]
+        if not profiles:
+            yield "it has no schedulingProfiles"
+        if disaggregated:
+            handlers = [name for name, plugin in known if plugin.kind == "handler"]
+            if not any(name.startswith(("disagg-", "pd-")) for name in handlers):
+                yield "nothing in it sends prompts to prefill servers: it has no disagg-profile-handler"
+            for role in ("prefill", "decode"):
+                if f"{role}-filter" not in types:
+                    yield f"nothing in it tells {role} servers from the others: it has no {role}-filter"
+        for fault in self.silent_faults:
+            if fault.met(config, disaggregated=disaggregated):
+                yield f"{fault.plugin}: {fault.why} ({fault.source})"
+
     def refusals(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
         """Explain why this version would not start with a config, or would leave a part of it unread without a word."""
         yield from (f"unknown key {key}" for key in config if key not in self.top_level)
@@ -174,12 +240,11 @@ class EndpointPickerVersion(Entry):
         name = str(plugin.get("type"))
         known = self.plugins.get(name)
         if known is None:
-            yield f"no plugin {name} is registered"
+            yield f"the kit knows of no plugin {name} in it"
             return
         if known.experimental:
-            yield f"plugin {name} is experimental and wants --allow-experimental-plugins"
-        parameters = plugin.get("parameters")
-        for key, value in parameters.items() if isinstance(parameters, dict) else ():
+            yield f"plugin {name} is experimental and wants {EXPERIMENTAL}"
+        for key, value in _parameters(plugin).items():
             type_ = known.parameters.get(key)
             if type_ is None:
                 yield f"plugin {name} has no parameter {key}: it would be {self.unknown_parameters}"
@@ -191,6 +256,18 @@ def _scheduling(role: str, filters: Sequence[str], weights: Mapping[str, float])
     named = list(filters) if role == "default" else [f"{role}-filter", *filters, "max-score-picker"]
     scored: list[JsonValue] = [{"pluginRef": name, "weight": weight} for name, weight in weights.items()]
     return {"name": role, "plugins": [*({"pluginRef": name} for name in named), *scored]}
+
+
+def _references(config: Mapping[str, JsonValue], profile: str) -> Iterator[str]:
+    """Names of the plugins in a profile of a config."""
+    for own in _mappings(config.get("schedulingProfiles")):
+        if own.get("name") == profile:
+            yield from (str(item.get("pluginRef")) for item in _mappings(own.get("plugins")))
+
+
+def _parameters(plugin: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    parameters = plugin.get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
 
 
 def _mappings(value: JsonValue) -> Sequence[Mapping[str, JsonValue]]:

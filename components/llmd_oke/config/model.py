@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal, Self, get_args
 
 from llmd_bench.deployment import Parallelism, aggregated_short_form, disaggregated_short_form, parse_short_form
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from pydantic import Field, JsonValue, ModelWrapValidatorHandler, model_validator
 
 from llmd_oke.config.base import ConfigPart, DnsLabel, is_absent, is_one, is_zero
 from llmd_oke.config.engine import ROLES, Engine, Role
@@ -154,6 +154,10 @@ class RouterConfig(ConfigPart):
     peak_prefill_tokens_per_s: Annotated[float | None, Field(gt=0, exclude_if=is_absent)] = None
     """With `profile: prefix-affinity`: prompt tokens that a prefill server computes in a second at most, by which the
     picker judges how long tokens under way take. llm-d's figure if left out: of gpt-oss-120b on an H200."""
+
+    config: Annotated[dict[str, JsonValue] | None, Field(exclude_if=is_absent)] = None
+    """The endpoint picker's own config (an EndpointPickerConfig, `apiVersion` and `kind` left out), in place of what
+    `profile` and `decider` stand for. It is checked by what the release's endpoint picker reads."""
 
     replicas: Annotated[int | None, Field(ge=1, exclude_if=is_absent)] = None
     """With `mode: standalone`: pods of the router, one of whose endpoint pickers leads. As many as the release has if

@@ -186,6 +186,13 @@ class ModelPlan:
         return self.settings.block_size
 
     @property
+    def router_profile(self) -> str:
+        """What its routers choose servers by, as reports tell it: `own` where the stack file has the picker's config,
+        `none` without a router.
+        """
+        return "none" if not self.routed else "own" if self.router.config is not None else self.profile
+
+    @property
     def routed(self) -> bool:
         """True if requests come through endpoint pickers."""
         return self.router.mode != "none"

@@ -178,6 +178,9 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
 
 def _router_problems(config: StackConfig, model: ModelConfig, path: str, release: Release) -> Iterator[Problem]:
     picker = release.endpoint_picker.dialect
+    if model.router.config is not None:
+        yield from _own_config_problems(model, f"{path}.router", picker)
+        return
     asked, peak = model.router.replicas, model.router.peak_prefill_tokens_per_s
     if asked is not None and asked > release.router.replicas:
         why = f"{router_of(config)} has so many: more would not lead sooner, or know no servers"
@@ -205,6 +208,17 @@ def _router_problems(config: StackConfig, model: ModelConfig, path: str, release
         why = f"prompts have {model.workload.input_tokens} tokens"
         tokens = model.workload.shared_prefix_tokens
         yield Problem(f"{path}.workload.sharedPrefixTokens", tokens, f"at most {model.workload.input_tokens}", why)
+
+
+def _own_config_problems(model: ModelConfig, path: str, picker: EndpointPickerVersion) -> Iterator[Problem]:
+    """Find what the endpoint picker would not read of a user's own config, and settings that it takes the place of."""
+    own, router = model.router.config or {}, model.router
+    for name in ("profile", "decider", "non_cached_tokens", "peak_prefill_tokens_per_s"):
+        if (value := getattr(router, name)) != type(router).model_fields[name].default:
+            yield Problem(f"{path}.{to_camel(name)}", value, "nothing beside router.config", "the config says it")
+    config, reads = picker.own_config(own), f"what endpoint picker {picker.version} reads"
+    for refusal in picker.own_refusals(config, disaggregated=model.topology.disaggregated):
+        yield Problem(f"{path}.config", None, reads, refusal)
 
 
 def release_advice(plan: Plan) -> Iterator[Advice]:
@@ -255,7 +269,10 @@ def _split_advice(plan: Plan) -> Iterator[Advice]:
 
 def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     picker = plan.release.endpoint_picker.dialect
-    if model.router.profile is None and model.profile != "prefix":
+    if model.router.config is not None:
+        text = f"forecasts go by the profile {model.profile}, while the endpoint picker goes by the stack's own config"
+        yield Advice(f"{path}.router.config", text)
+    elif model.router.profile is None and model.profile != "prefix":
         why = "prompts are not said to share a prefix (workload.sharedPrefixTokens)"
         lacking = (
             "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"

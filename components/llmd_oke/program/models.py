@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pulumi
+import yaml
 
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config.engine import ROLES, SettingValue, engine_settings
@@ -185,6 +186,7 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
         version=version(_server_spec(plan, model, unit.roles[0])) if disaggregated else None,
         disaggregated=disaggregated,
         replicas=model.router_replicas,
+        config=yaml.safe_dump(own, sort_keys=False) if (own := model.router.config) is not None else None,
         gateway=_gateway_pods(plan, model),
         cache_salts=plan.front_door is not None and plan.front_door.cache_isolation == "client",
     )

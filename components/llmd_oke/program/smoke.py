@@ -104,8 +104,7 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
 
 def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
     """Return what rows say of a model's deployment, beside its topology."""
-    profile = model.profile if model.routed else "none"
-    return arguments(ConditionFacts, planned_conditions(plan, model), router_profile=profile)
+    return arguments(ConditionFacts, planned_conditions(plan, model), model)
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:

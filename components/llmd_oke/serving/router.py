@@ -12,7 +12,7 @@ from typing import Any, NotRequired, TypedDict, cast
 import pulumi
 import yaml
 
-from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
+from llmd_oke.catalogue.endpoint_pickers import EXPERIMENTAL, endpoint_picker
 from llmd_oke.catalogue.releases import EndpointPicker, Release, RouterProxy
 from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.config.model import RouterProfileName
@@ -97,6 +97,9 @@ class RouterArgs(TypedDict):
     peak_prefill_tokens_per_s: NotRequired[float | None]
     """Prompt tokens that a prefill server computes in a second at most, by which prefix-affinity goes; llm-d's figure
     of an H200 if left out."""
+    config: NotRequired[str | None]
+    """The endpoint picker's own config as YAML, in place of what `profile`, `decider` and the numbers beside them stand
+    for; made of them if left out."""
     replicas: NotRequired[int | None]
     """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
@@ -381,7 +384,7 @@ class _Objects:
             "name": "epp",
             "image": facts.image.pinned,
             "imagePullPolicy": "IfNotPresent",
-            "args": [*pool, *config, *election, *own],
+            "args": [*pool, *config, *election, *own, *self.experimental()],
             "env": [
                 _field("NAMESPACE", "metadata.namespace"),
                 _field("POD_NAME", "metadata.name"),
@@ -399,6 +402,10 @@ class _Objects:
             "securityContext": _restricted(),
             "volumeMounts": [{"name": "plugins-config-volume", "mountPath": "/config"}, api_access_mount()],
         }
+
+    def experimental(self) -> list[str]:
+        config = yaml.safe_load(self.picker_config)
+        return [EXPERIMENTAL] if self.facts.endpoint_picker.dialect.is_experimental(config) else []
 
     def pool(self) -> Manifest:
         protocol = {"appProtocol": self.dialect.pool_protocol} if self.dialect.pool_protocol else {}
@@ -421,6 +428,9 @@ class _Objects:
 
 def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
     """The endpoint picker's config in the dialect of the release."""
+    if (own := args.get("config")) is not None:
+        asked = cast("dict[str, Any]", yaml.safe_load(own))
+        return yaml.safe_dump(facts.endpoint_picker.dialect.own_config(asked), sort_keys=False)
     non_cached_tokens = args.get("non_cached_tokens")
     return _config_text(
         facts.endpoint_picker.dialect.version,

@@ -66,7 +66,7 @@ def test_the_gate_for_prefix_data_is_named_where_it_exists_and_refused_elsewhere
         ({"schedulingProfile": []}, "unknown key schedulingProfile"),
         ({"plugins": [{"type": "queue-scorer"}]}, "names plugin"),
         ({"plugins": [{"type": "topology-affinity-filter"}]}, "experimental"),
-        ({"plugins": [{"type": "pd-scorer"}]}, "no plugin pd-scorer is registered"),
+        ({"plugins": [{"type": "pd-scorer"}]}, "the kit knows of no plugin pd-scorer in it"),
         ({"plugins": [{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": "16"}}]}, "not of type"),
         ({"plugins": [{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": True}}]}, "not of type"),
     ],

@@ -1,0 +1,144 @@
+"""A stack's own config of the endpoint picker: what is read, what is refused, and what is deployed."""
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from llmd_base.errors import InvalidStack, Problem
+from llmd_oke import planning
+from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
+from llmd_oke.program.declare import render
+from stack_files import existing_pool, model, stack
+
+PATH = "models[0].router.config"
+PD: dict[str, Any] = {
+    "plugins": [
+        {"type": "prefill-filter"},
+        {"type": "decode-filter"},
+        {"type": "active-request-scorer"},
+        {"type": "always-disagg-pd-decider"},
+        {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": "always-disagg-pd-decider"}}},
+    ],
+    "schedulingProfiles": [
+        {
+            "name": role,
+            "plugins": [{"pluginRef": f"{role}-filter"}, {"pluginRef": "active-request-scorer"}],
+        }
+        for role in ("prefill", "decode")
+    ],
+}
+PRECISE = [
+    {"type": "token-producer", "parameters": {"modelName": "m", "vllm": {"url": "http://render"}}},
+    {"type": "precise-prefix-cache-producer", "parameters": {"kvEventsConfig": {"discoverPods": True}}},
+]
+
+
+def document(config: Any, topology: str = "1p-tp1-1d-tp1", **router: Any) -> dict[str, Any]:
+    return stack(model(topology, router={"config": config, **router}), gpuPools=[existing_pool(size=4)])
+
+
+def problems(config: Any, topology: str = "1p-tp1-1d-tp1", **router: Any) -> list[Problem]:
+    try:
+        planning.plan_object(document(config, topology, **router))
+    except InvalidStack as error:
+        return error.problems
+    return []
+
+
+def with_plugins(*further: dict[str, Any], decode: str | None = None) -> dict[str, Any]:
+    config = copy.deepcopy(PD)
+    config["plugins"] += further
+    if decode:
+        config["schedulingProfiles"][1]["plugins"].append({"pluginRef": decode})
+    return config
+
+
+def test_the_pickers_pods_have_the_stacks_own_config():
+    assert problems(PD) == []
+    rendered = render(document(PD))
+    (texts,) = (
+        item.inputs["data"]
+        for item in rendered.resources
+        if item.type.endswith(":ConfigMap") and item.inputs["metadata"]["name"].endswith("-epp")
+    )
+    (text,) = texts.values()
+    version = endpoint_picker("v0.10.0").api_versions[0]
+    assert yaml.safe_load(text) == {"apiVersion": version, "kind": "EndpointPickerConfig", **PD}
+
+
+def test_reports_call_the_routers_profile_the_stacks_own():
+    (planned,) = planning.plan_object(document(PD)).models
+    assert planned.router_profile == "own"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("profile", "token-load"), ("decider", "always"), ("nonCachedTokens", 100), ("peakPrefillTokensPerS", 1000)],
+)
+def test_what_a_config_says_itself_is_not_said_beside_it(key: str, value: object):
+    assert [problem.path for problem in problems(PD, **{key: value})] == [f"models[0].router.{key}"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({**PD, "profiles": []}, "unknown key profiles"),
+        (with_plugins({"type": "prefix-cache-scorer", "parameters": {"weight": 1}}), "no parameter weight"),
+        (with_plugins({"type": "no-such-scorer"}), "knows of no plugin no-such-scorer"),
+        ({**PD, "schedulingProfiles": []}, "no schedulingProfiles"),
+        (with_plugins(decode="prefix-cache-scorer"), "names plugin prefix-cache-scorer, which is not there"),
+    ],
+)
+def test_a_config_that_the_picker_would_not_read_is_refused(config: dict[str, Any], said: str):
+    (problem,) = problems(config)
+    assert problem.path == PATH
+    assert said in (problem.why or "")
+
+
+def test_a_config_that_prefills_nothing_remotely_is_refused_of_prefill_and_decode_servers():
+    plain = {
+        "plugins": [{"type": "single-profile-handler"}, {"type": "queue-scorer"}],
+        "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
+    }
+    said = " ".join(problem.why or "" for problem in problems(plain))
+    assert "no disagg-profile-handler" in said
+    assert "no prefill-filter" in said
+    assert problems(plain, "agg-tp1-1r") == []
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (with_plugins({"type": "data-parallel-profile-handler"}), "no prompt is prefilled remotely"),
+        (with_plugins(PRECISE[1]), "guesses tokens"),
+        (with_plugins({"type": "token-producer"}, PRECISE[1]), "guesses tokens"),
+        (with_plugins(*PRECISE, {"type": "prefix-cache-scorer"}), "approximate index"),
+        (
+            with_plugins({"type": "prefix-cache-affinity-filter"}, decode="prefix-cache-affinity-filter"),
+            "decode servers that once had a prefix",
+        ),
+    ],
+)
+def test_a_config_that_fails_without_a_word_is_refused_with_its_source(config: dict[str, Any], said: str):
+    (problem,) = problems(config)
+    assert said in (problem.why or "")
+    assert "https://github.com/" in (problem.why or "")
+
+
+def test_precise_prefixes_are_taken_where_each_consumer_names_the_producer():
+    named = {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}
+    assert problems(with_plugins(*PRECISE, {"type": "prefix-cache-scorer", "parameters": named})) == []
+
+
+def test_experimental_plugins_are_allowed_where_a_config_has_them():
+    config = with_plugins({"type": "session-affinity-scorer"})
+    assert problems(config) == []
+    (picker,) = (
+        container
+        for item in render(document(config)).resources
+        if item.type.endswith(":Deployment")
+        for container in item.inputs["spec"]["template"]["spec"]["containers"]
+        if container["name"] == "epp"
+    )
+    assert "--allow-experimental-plugins" in picker["args"]
