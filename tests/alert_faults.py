@@ -42,6 +42,9 @@ REHEARSED: Mapping[str, str] = {
     "NodeFailsChecks": "a node's fault `dead-gpu`, taken away",
     "NodeFailedAcceptance": "`llmd-oke accept` of a node with the fault `dead-gpu`, and again without it",
     "DecodeRestartsAfterPrefill": "prefill servers are killed and decode servers crash over new ones, until none are",
+    "CanaryAnswersDiffer": "all hand-overs damage what they carry, until none do",
+    "CanaryStopped": "the canaries' Deployment is scaled to 0, and back",
+    "CanarySlow": "transfers take 600 times as long, and as before",
     "StackNotScraped": "the router's Deployment is scaled to 0, and back",
 }
 """By alert: the fault that makes it fire, and what clears it."""
@@ -50,6 +53,8 @@ BY_PROMTOOL: Mapping[str, str] = {
     "KvReleaseNotTold": "a notice gets lost between servers that both run: the simulated network loses none",
     "KvCacheStranded": "blocks that no lease frees: simulated servers have no such fault",
     "NodeChecksStopped": "a node's checks stop: simulated nodes look at themselves when they are asked",
+    "CanaryHandsNothingOver": "a prefill server without a connector: simulated ones have the kit's",
+    "CanaryFails": "servers that answer nothing: those of a rehearsal are restarted at once",
     "CertificateExpires": "the rehearsed stack has no certificate: Envoys tell of none",
     "PickerWithoutLeader": "pickers of the release that is rehearsed (v0.7.1) have no leader",
 }
@@ -191,7 +196,7 @@ class Stack:
         slow, usual = (f"{SIMULATOR_URL}/transfers/slowdown/{times}" for times in (600, 1))
         devices = ("GpuEccErrors", "GpuXgmiErrors", "GpuTooHot", "RdmaLinkDown", "RdmaCongestion", "NodeFailsChecks")
         yield [
-            Plant(("KvTransferNotOverRdma", "KvTransferSlow"), lambda: post(slow), lambda: post(usual)),
+            Plant(("KvTransferNotOverRdma", "KvTransferSlow", "CanarySlow"), lambda: post(slow), lambda: post(usual)),
             Plant(("KvTransferFailures",), nowhere.begin, nowhere.end),
             Plant(("KvTransferExpired",), nobody.begin, nobody.end),
             Plant(devices, lambda: self.plant_nodes(nodes), lambda: self.plant_nodes({})),
@@ -204,6 +209,10 @@ class Stack:
                 ("PrefillFallbackToDecodeOnly",), lambda: self.scale("-prefill", 0), lambda: self.scale("-prefill", 2)
             ),
         ]
+        damaged, sound = (f"{SIMULATOR_URL}/transfers/corruption/{percent}" for percent in (100, 0))
+        yield [Plant(("CanaryAnswersDiffer",), lambda: post(damaged), lambda: post(sound))]
+        canaries = "canary-gpt-oss-120b"
+        yield [Plant(("CanaryStopped",), lambda: self.scale(canaries, 0), lambda: self.scale(canaries, 1))]
         yield [Plant(("StackNotScraped",), lambda: self.scale("-epp", 0), lambda: self.scale("-epp", 1))]
         kills = Repeated(self.kill_prefill, pause_s=4)
         yield [Plant(("DecodeRestartsAfterPrefill",), kills.begin, kills.end)]

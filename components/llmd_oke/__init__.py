@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         TracingArgs,
         UnitArgs,
     )
+    from llmd_oke.serving.canary import Canary, CanaryArgs
     from llmd_oke.serving.front_door import (
         FrontDoor,
         FrontDoorArgs,
@@ -192,6 +193,10 @@ REGISTRY = {
         "AcceptedPoolArgs",
         "NodeLimitsArgs",
     ),
+    "llmd_oke.serving.canary": (
+        "Canary",
+        "CanaryArgs",
+    ),
     "llmd_oke.serving.front_door": (
         "FrontDoor",
         "FrontDoorArgs",
@@ -265,6 +270,8 @@ __all__ = [
     "AmdGpuOperatorArgs",
     "Calico",
     "CalicoArgs",
+    "Canary",
+    "CanaryArgs",
     "CertManager",
     "CertManagerArgs",
     "ClusterNetworkArgs",

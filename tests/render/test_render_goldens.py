@@ -58,6 +58,7 @@ GATEWAY: Choice = {
 
 COMPONENTS: dict[str, Choice] = {
     "AggregatedUnit": BASELINE,
+    "Canary": {"stack": {"monitoring": "existing", "canaries": {}}},
     "FrontDoor": {},
     "Gateway": GATEWAY,
     "ImagePull": {},

@@ -41,6 +41,24 @@ def bench_jobs() -> JobFacts:
     return required_entry("bench", "jobs", JobFacts)
 
 
+class Canaries(Entry):
+    """Known prompts that servers are asked all the time: every so many seconds, each within a limit, made of these
+    figures by a pod with these resources.
+    """
+
+    name: str
+    every_s: int
+    timeout_s: int
+    questions: BuiltinSet
+    resources: Resources
+
+
+@cache
+def canaries() -> Canaries:
+    """The figures of `values/bench/canaries.yaml`."""
+    return required_entry("bench", "canaries", Canaries)
+
+
 class InferencePerf(Entry):
     """inference-perf's image and how it is run: a process for each `requests_per_worker` of a second's requests."""
 

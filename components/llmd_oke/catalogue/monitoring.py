@@ -12,9 +12,9 @@ from llmd_oke.values import Entry, follows_project, required_entry
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 
-Need = Literal["disaggregated", "rdma", "slo", "leader", "price"]
+Need = Literal["disaggregated", "rdma", "slo", "leader", "price", "canaries"]
 """What a stack must have for a rule to mean anything: prefill servers, RDMA, a target for the time to first token,
-routers with several endpoint pickers, of which one leads, or a price of its GPUs.
+routers with several endpoint pickers, of which one leads, a price of its GPUs, or canaries.
 """
 
 _Rule = TypeVar("_Rule", "Recording", "Alert")

@@ -296,6 +296,13 @@ class AcceptanceConfig(ConfigPart):
 Monitoring = Literal["none", "existing", "install"]
 
 
+class Canaries(ConfigPart):
+    """Known prompts, greedy answers to which are held to the first ones of the model's servers."""
+
+    every_seconds: Annotated[int, Field(ge=1, le=300)] = 30
+    """Seconds from one prompt of each server to the next."""
+
+
 class PrometheusConfig(ConfigPart):
     """The Prometheus of the cluster, with its operator."""
 
@@ -423,6 +430,10 @@ class StackConfig(ConfigPart):
     """`install`: Prometheus, Grafana and exporters come with the cluster, from the chart kube-prometheus-stack.
     `existing`: a Prometheus with its operator is there. Both add monitors, rules, alerts and dashboards for what the
     stack deploys; `none` adds nothing."""
+
+    canaries: Annotated[Canaries | None, Field(exclude_if=is_absent)] = None
+    """Known prompts that each server is asked all the time, with `monitoring`, whose alerts tell of answers that become
+    others; none if left out, `{}` for the kit's."""
 
     prometheus: Annotated[PrometheusConfig | None, Field(exclude_if=is_absent)] = None
     """The Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""

@@ -187,7 +187,7 @@ class ModelPlan:
 
     @property
     def router_profile(self) -> str:
-        """What its routers choose servers by, as reports tell it: `own` where the stack file has the picker's config,
+        """Name of what its routers choose servers by, for reports: `own` where the stack file has the picker's config,
         `none` without a router.
         """
         return "none" if not self.routed else "own" if self.router.config is not None else self.profile

@@ -40,6 +40,7 @@ def monitoring(config: StackConfig, pools: Sequence[PlannedPool]) -> MonitoringP
         }
         or None,
         usd_per_gpu_hour=pools[0].shape.price_usd_per_gpu_hour if pools else None,
+        canaries_every_s=config.canaries.every_seconds if config.canaries else None,
     )
 
 
@@ -68,6 +69,13 @@ def monitoring_problems(config: StackConfig) -> Iterator[Problem]:
     if mode == "existing" and config.layer == "cluster":
         why = "the cluster layer deploys no models to watch"
         yield Problem("monitoring", mode, "install or none", why)
+    if config.canaries is not None and (mode == "none" or config.layer == "cluster"):
+        why = "nobody would hear of what they find" if mode == "none" else "the cluster layer serves no models"
+        yield Problem("canaries", None, "nothing, or monitoring of the models", why)
+    for i, model in enumerate(config.models if config.canaries else ()):
+        if (connector := model.engine.kv_cache.connector) != "nixl":
+            why = "canaries hand KV cache over by NIXL's protocol alone"
+            yield Problem(f"models[{i}].engine.kvCache.connector", connector, "nixl, or no canaries", why)
     if config.prometheus is not None:
         if mode != "existing":
             why = f"with monitoring: {mode} there is no Prometheus of others"

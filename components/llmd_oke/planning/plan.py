@@ -144,7 +144,7 @@ class PoolAcceptance:
 class MonitoringPlan:
     """Monitoring of a stack. `url` is the Prometheus as pods of the cluster reach it, `labels` what monitors and rules
     carry, `slo_ttft_s` the targets for the time to first token in seconds by the models' names, `usd_per_gpu_hour` the
-    list price of a GPU; None where there are none.
+    list price of a GPU, `canaries_every_s` how often servers are asked known prompts; None where there are none.
     """
 
     install: bool
@@ -153,6 +153,7 @@ class MonitoringPlan:
     disaggregated: bool
     slo_ttft_s: Mapping[str, float] | None
     usd_per_gpu_hour: float | None = None
+    canaries_every_s: int | None = None
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,18 @@ from typing import Any
 
 import pulumi
 from llmd_base.errors import KitError
+from llmd_bench.canary_request import CanaryRequest, CanaryUnit
+from llmd_bench.evals import builtin_items
 from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke import config, planning
+from llmd_oke.catalogue.benchmarks import canaries
 from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.config.base import HttpsUrl
 from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
 from llmd_oke.operators.helm_operators import PrometheusStack
-from llmd_oke.planning import Advice, Plan, merge_advice
+from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
 from llmd_oke.planning.cluster_plan import ClusterPlan
 from llmd_oke.program.access import ClusterIdentity, existing_cluster, mirror_args
 from llmd_oke.program.addresses import declare_front_door, declare_routes
@@ -29,6 +32,8 @@ from llmd_oke.program.models import (
     unit_name,
 )
 from llmd_oke.program.smoke import declare_smoke
+from llmd_oke.serving import labels
+from llmd_oke.serving.canary import Canary, CanaryArgs
 from llmd_oke.serving.monitoring import ModelMonitoring, ModelMonitoringArgs
 from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
 from llmd_oke.values import open_project
@@ -149,6 +154,7 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterIdentity, crds: C
     if plan.gateway is not None:
         addresses |= declare_routes(plan, plan.gateway, access, namespace, behind, units)
     declare_monitoring(plan, access, namespace, inside)
+    declare_canaries(plan, after(inside, *serving))
     declare_smoke(plan, pulumi.get_stack(), after(inside, *serving, *addresses.values()))
     return {
         "namespace": plan.namespace,
@@ -156,6 +162,43 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterIdentity, crds: C
         **({"front_door": door.url} if door is not None else {}),
         "topologies": {model.name: str(model.topology) for model in plan.models},
     }
+
+
+def declare_canaries(plan: Plan, opts: pulumi.ResourceOptions) -> None:
+    """Declare the canaries of all models, where the stack has any."""
+    if plan.monitoring is None or plan.monitoring.canaries_every_s is None:
+        return
+    for model in plan.models:
+        Canary(
+            f"canary-{model.name}",
+            arguments(
+                CanaryArgs,
+                common_args(plan),
+                model=model.name,
+                image=plan.release.vllm.image.pinned,
+                request=canary_request(plan, model, plan.monitoring.canaries_every_s).to_json(),
+            ),
+            opts,
+        )
+
+
+def canary_request(plan: Plan, model: ModelPlan, every_s: int) -> CanaryRequest:
+    """Return the request to a model's canaries."""
+    known = canaries()
+    units = {unit_name(plan, model, unit): unit for unit in model.units}
+    return CanaryRequest(
+        namespace=plan.namespace,
+        model=model.model.repository,
+        units=tuple(
+            CanaryUnit(name, {role.role: labels.role_selector(name, role.role) for role in unit.roles})
+            for name, unit in units.items()
+        ),
+        ports={role.role: role.settings.vllm_port for role in model.units[0].roles},
+        prompts=tuple(item.prompt for item in builtin_items(known.questions)),
+        max_tokens=known.questions.max_output_tokens,
+        every_s=every_s,
+        timeout_s=known.timeout_s,
+    )
 
 
 def declare_prometheus(plan: Plan, access: ClusterIdentity) -> ClusterIdentity:
@@ -191,6 +234,7 @@ def declare_monitoring(
             ),
             routers=routers,
             leader=any(model.routed and model.router_replicas > 1 for model in plan.models),
+            canaries=watched.canaries_every_s is not None,
             endpoint_picker=plan.release.endpoint_picker.program.version,
         ),
         after(opts, namespace),

@@ -11,6 +11,9 @@ TENSOR_PARALLEL_SIZE = "llmd-oke/tensor-parallel-size"
 DATA_PARALLEL_SIZE = "llmd-oke/data-parallel-size"
 """Of servers with more than one rank."""
 
+CANARY = "llmd-oke/canary"
+"""Of the pods that ask a model's servers known prompts: the model's name."""
+
 SERVING = "llm-d.ai/inference-serving"
 ROLE = "llm-d.ai/role"
 """The endpoint picker's filters go by this one (llm-d-inference-scheduler, pkg/plugins/filter)."""
@@ -49,6 +52,16 @@ def router_selector(unit: str) -> dict[str, str]:
     Deployment can't change.
     """
     return {UNIT: unit, ROUTED: "true"}
+
+
+def canary_selector(model: str) -> dict[str, str]:
+    """Select the canaries of a model."""
+    return {CANARY: model}
+
+
+def canary(model: str) -> dict[str, str]:
+    """Labels of a model's canaries."""
+    return {**PART_OF, MODEL: model, "app.kubernetes.io/component": "canary", **canary_selector(model)}
 
 
 def front_door_selector(model: str, version: str | None = None) -> dict[str, str]:

@@ -41,6 +41,8 @@ class ModelMonitoringArgs(TypedDict):
     """Whether there are prefill and decode servers."""
     rdma: NotRequired[bool | None]
     """Whether they hand KV cache over by RDMA."""
+    canaries: NotRequired[bool | None]
+    """Whether servers are asked known prompts all the time."""
     leader: NotRequired[bool | None]
     """Whether routers have several endpoint pickers, of which one leads."""
     slo_ttft_s: NotRequired[dict[str, float] | None]
@@ -78,6 +80,7 @@ def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
         _model_servers(args),
         *(_router(unit, args) for unit in args.get("routers") or ()),
         *_envoys(args),
+        *([_canaries(args)] if args.get("canaries") else []),
         _gpu_exporters(args),
         *(_dashboard(dashboard, args) for dashboard in _watch(args).dashboards),
         _rules(args),
@@ -129,6 +132,13 @@ def _envoys(args: ModelMonitoringArgs) -> list[Manifest]:
     ]
 
 
+def _canaries(args: ModelMonitoringArgs) -> Manifest:
+    """Return the monitor of the pods that ask servers known prompts."""
+    selector = {"matchLabels": {"app.kubernetes.io/component": "canary", **_PART}}
+    endpoint = {"port": "metrics", "path": "/metrics", "interval": monitoring().routers_interval}
+    return _pod_monitor(f"{NAME}-canaries", args, selector, endpoint)
+
+
 def _gpu_exporters(args: ModelMonitoringArgs) -> Manifest:
     """Return the monitor of GPU nodes' exporters, which are in another namespace."""
     facts = monitoring()
@@ -174,6 +184,7 @@ def _needs_met(args: ModelMonitoringArgs) -> frozenset[Need]:
         "rdma": disaggregated and (args.get("rdma") or False),
         "slo": bool(args.get("slo_ttft_s")),
         "leader": args.get("leader") or False,
+        "canaries": args.get("canaries") or False,
         "price": args.get("usd_per_gpu_hour") is not None,
     }
     return frozenset(need for need, met in needs.items() if met)

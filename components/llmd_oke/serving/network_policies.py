@@ -36,7 +36,7 @@ _API_SERVER_PORTS = (443, 6443)
 """Of the Service `kubernetes`, and of OKE's endpoints behind it."""
 
 _MEASURING_LABELS = (SMOKE, PART_LABEL)
-"""Labels of pods that measure: the benchmark of a deployment, and the Jobs of commands."""
+"""Labels of pods that measure: the benchmark of a deployment, the Jobs of commands, and canaries."""
 
 _KV_PARTNERS = {"prefill": "decode", "decode": "prefill"}
 """Whom servers of a role hand KV cache over to or take it from."""

@@ -252,7 +252,8 @@ class ServerApi:
                 host=str(transfer["remote_host"]),
                 port=int(transfer["remote_port"]),
             )
-        hashes = {key: prompt.block_hashes(settings.block_size) if cached else [] for key, prompt in prompts.items()}
+        size, salt = settings.block_size, generation.cache_salt
+        hashes = {key: prompt.block_hashes(size, salt) if cached else [] for key, prompt in prompts.items()}
         return [
             EngineSequence(
                 request_id=f"{part.response_id}-{uuid.uuid4().hex[:8]}",

@@ -105,11 +105,13 @@ class TransferNetwork:
     """All servers of the rehearsal that hand over KV caches, by engine id.
 
     `pairings` counts the pulls by the versions of prefill and decode server, those that failed included. With
-    `slowdown`, a fault to rehearse, each transfer takes so many times as long.
+    `slowdown`, a fault to rehearse, each transfer takes so many times as long; with `corrupted_percent` so many of them
+    damage what they carry, beside those that a server's own settings damage.
     """
 
     def __init__(self) -> None:
         self.slowdown = 1.0
+        self.corrupted_percent = 0
         self._peers: dict[str, TransferPeer] = {}
         self.pairings: Counter[tuple[str, str]] = Counter()
 
@@ -341,7 +343,8 @@ class Handover:
                 self._metrics.external_hits += tokens
                 # Blocks that are held no more may have another prompt's; the rehearsal's fault damages some transfers.
                 stale = not self._network.finish(remote)
-                faulty = zlib.crc32(sequence.request_id.encode()) % 100 < self._transfer.corrupted_percent
+                percent = max(self._transfer.corrupted_percent, self._network.corrupted_percent)
+                faulty = zlib.crc32(sequence.request_id.encode()) % 100 < percent
                 sequence.corrupted = tokens > 0 and (pull.garbled or stale or faulty)
             done(sequence, failure is None)
 

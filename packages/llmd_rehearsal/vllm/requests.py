@@ -75,6 +75,7 @@ class Generation:
     include_usage: bool = False
     responses: ResponsesBody | None = None
     request_id: str | None = None
+    cache_salt: str | None = None
 
     @property
     def wants_remote_prefill(self) -> bool:
@@ -203,6 +204,7 @@ def responses(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
         transfer=body.kv_transfer_params or {},
         responses=body,
         request_id=body.request_id,
+        cache_salt=body.cache_salt,
     )
 
 
@@ -253,6 +255,7 @@ def _generation(
         chat=chat,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         request_id=body.request_id,
+        cache_salt=body.cache_salt,
     )
 
 

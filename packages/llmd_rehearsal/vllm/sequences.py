@@ -22,10 +22,12 @@ class Prompt:
         """Number of the prompt's tokens: four characters of text, or a rest of fewer, are a token."""
         return -(-len(self.content) // CHARACTERS_PER_TOKEN) if isinstance(self.content, str) else len(self.content)
 
-    def block_hashes(self, block_size: int) -> list[int]:
-        """A hash for each full block, over it and everything before it; equal only within one process."""
+    def block_hashes(self, block_size: int, salt: str | None = None) -> list[int]:
+        """A hash for each full block, over it and everything before it, a request's `cache_salt` too; equal only within
+        one process.
+        """
         width = block_size * (CHARACTERS_PER_TOKEN if isinstance(self.content, str) else 1)
-        previous, hashes = 0, list[int]()
+        previous, hashes = 0 if salt is None else hash(salt), list[int]()
         for start in range(0, len(self.content) - width + 1, width):
             previous = hash((previous, self.content[start : start + width]))
             hashes.append(previous)

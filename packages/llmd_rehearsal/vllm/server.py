@@ -353,6 +353,7 @@ class Control:
             web.post("/servers", self._create),
             web.get("/pairings", self._pairings),
             web.post("/transfers/slowdown/{times}", self._slow_transfers),
+            web.post("/transfers/corruption/{percent}", self._corrupt_transfers),
             web.get("/servers/{id}", self._show),
             web.get("/servers/{id}/wait", self._wait),
             web.get("/servers/{id}/log", self._log),
@@ -381,6 +382,13 @@ class Control:
     async def _slow_transfers(self, request: web.Request) -> web.Response:
         try:
             self._simulation.network.slowdown = float(request.match_info["times"])
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=str(error)) from None
+        return web.Response()
+
+    async def _corrupt_transfers(self, request: web.Request) -> web.Response:
+        try:
+            self._simulation.network.corrupted_percent = int(request.match_info["percent"])
         except ValueError as error:
             raise web.HTTPBadRequest(text=str(error)) from None
         return web.Response()

@@ -31,6 +31,7 @@ def outcome(project: Project) -> dict[str, Any]:
     project.write(
         STACK,
         monitoring="install",
+        canaries={"everySeconds": 1},
         gpuPools=[{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": alert_faults.NODES}],
         models=[model(topology="2p-tp1-2d-tp1", engine=ENGINE, slo={"ttftMs": 2000, "itlMs": 50})],
         smoke={"where": "none"},

@@ -25,7 +25,30 @@ def _buckets(name: str, labels: str, low: str, high: str) -> dict[str, str]:
 
 QUIET, BUSY = "0+0x60", "0+60x60"
 
+CANARY = 'namespace="llm-d",unit="gpt",role="decode",server="gpt-decode-0"'
+ANSWERS = f"llmd_oke_canary_answers_total{{{CANARY},outcome="
+
 SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "CanaryAnswersDiffer": (
+        {f'{ANSWERS}"different"}}': "0+2x60", f'{ANSWERS}"same"}}': "5+0x60"},
+        {f'{ANSWERS}"different"}}': "1+0x60", f'{ANSWERS}"same"}}': "0+2x60"},
+    ),
+    "CanaryHandsNothingOver": (
+        {f'{ANSWERS}"nothing handed over"}}': "0+2x60"},
+        {f'{ANSWERS}"nothing handed over"}}': "5+0x60", f'{ANSWERS}"same"}}': "0+2x60"},
+    ),
+    "CanarySlow": (
+        {f"llmd_oke_canary_answer_seconds{{{CANARY}}}": "8x60"},
+        {f"llmd_oke_canary_answer_seconds{{{CANARY}}}": "0.3 8 0.3 0.3 8 0.3x55"},
+    ),
+    "CanaryStopped": (
+        {},
+        {'llmd_oke_canary_round_timestamp_seconds{namespace="llm-d"}': "1x60"},
+    ),
+    "CanaryFails": (
+        {f'{ANSWERS}"failed"}}': "0+2x60", f'{ANSWERS}"same"}}': "5+0x60"},
+        {f'{ANSWERS}"failed"}}': "1+0x60", f'{ANSWERS}"same"}}': "0+2x60"},
+    ),
     "PrefillFallbackToDecodeOnly": (
         {f'{DECISIONS}"decode-only"}}': "0+90x60", f'{DECISIONS}"prefill-decode"}}': "0+10x60"},
         {f'{DECISIONS}"decode-only"}}': "0+10x60", f'{DECISIONS}"prefill-decode"}}': "0+90x60"},

@@ -15,7 +15,7 @@ from llmd_rehearsal.programs import locate
 pytestmark = pytest.mark.rehearsal
 
 LIMIT_S = 120
-NEEDS = frozenset({"disaggregated", "rdma", "slo", "leader", "price"})
+NEEDS = frozenset({"disaggregated", "rdma", "slo", "leader", "price", "canaries"})
 LATE = "50m"
 
 

@@ -96,7 +96,7 @@ def test_a_config_that_the_picker_would_not_read_is_refused(config: dict[str, An
     assert said in (problem.why or "")
 
 
-def test_a_config_that_prefills_nothing_remotely_is_refused_of_prefill_and_decode_servers():
+def test_a_config_that_prefills_nothing_remotely_is_refused_where_it_has_to():
     plain = {
         "plugins": [{"type": "single-profile-handler"}, {"type": "queue-scorer"}],
         "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],

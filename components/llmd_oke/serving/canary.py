@@ -1,0 +1,136 @@
+"""Canaries of a model: a pod that asks each of its servers a few known prompts all the time."""
+
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+from llmd_base.config_maps import PART_LABEL
+from llmd_bench.canary_request import METRICS_PORT
+
+from llmd_oke.catalogue.benchmarks import Canaries, bench_jobs, canaries
+from llmd_oke.objects import Manifest, ShapeRef, inputs, register_outputs, resolve_shape, when_declared
+from llmd_oke.serving import bench_program, labels
+from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.manifests import (
+    ROUTER_S,
+    declare,
+    object_metadata,
+    role,
+    role_binding,
+    service_account,
+    timeouts,
+    tolerations,
+)
+
+PROGRAM = "llmd_bench.jobs.canary"
+REQUEST_FILE = "request.json"
+
+
+class CanaryArgs(TypedDict):
+    """Arguments of a model's canaries."""
+
+    namespace: pulumi.Input[str]
+    """Namespace of the model."""
+    model: str
+    """Name of the model's objects."""
+    image: str
+    """Image with Python and what vLLM depends on: the one that the model's servers run."""
+    shape: ShapeRef
+    """OCI shape of the servers' nodes, from the catalogue. Its nodes have the image, so that the pod prefers them."""
+    node_taints: NotRequired[list[NodeTaintArgs] | None]
+    """Taints of those nodes beside those of their shape; none if left out."""
+    request: str
+    """Whom to ask what: the JSON text of `llmd_bench.canary_request.CanaryRequest`."""
+
+
+class Canary(pulumi.ComponentResource):
+    """Canaries of one model: known prompts for each of its servers, and metrics of how their answers are beside the
+    first ones. Declare it after the servers; alerts are those of the stack's monitoring.
+    """
+
+    name: pulumi.Output[str]
+    """Name of the Deployment."""
+
+    def __init__(self, name: str, args: CanaryArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:Canary", name, inputs(self, args), opts)
+        child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
+        declared = [
+            declare(f"{name}-{manifest['kind'].lower()}", manifest, child) for manifest in canary_manifests(args)
+        ]
+        self.name = when_declared(declared[-1], object_name(args))
+        register_outputs(self)
+
+
+def object_name(args: CanaryArgs) -> str:
+    """Name of all objects of the canaries."""
+    return f"canary-{args['model']}"
+
+
+def canary_manifests(args: CanaryArgs) -> list[Manifest]:
+    """All objects; the Deployment is the last of them."""
+    metadata, known = _metadata(args), canaries()
+    program = bench_program.digest([bench_program.archive(PROGRAM), args["request"]])
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+    return [
+        service_account(metadata),
+        role(metadata, rules),
+        role_binding(metadata, object_name(args)),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {REQUEST_FILE: args["request"]},
+            "binaryData": bench_program.binary_data(PROGRAM),
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": metadata,
+            "spec": {
+                "replicas": 1,
+                "strategy": {"type": "Recreate"},
+                "selector": {"matchLabels": labels.canary_selector(args["model"])},
+                "template": {
+                    "metadata": {"labels": _labels(args), "annotations": {"llmd-oke/program": program}},
+                    "spec": _pod(args, known),
+                },
+            },
+        },
+    ]
+
+
+def _labels(args: CanaryArgs) -> dict[str, str]:
+    """Labels of the pod, by one of which network policies let it reach servers as pods that measure."""
+    return {**labels.canary(args["model"]), PART_LABEL: object_name(args)}
+
+
+def _metadata(args: CanaryArgs) -> dict[str, Any]:
+    return object_metadata(object_name(args), args["namespace"], _labels(args))
+
+
+def _pod(args: CanaryArgs, known: Canaries) -> dict[str, Any]:
+    shape = resolve_shape(args["shape"])
+    probe = {"httpGet": {"path": "/metrics", "port": "metrics"}, "periodSeconds": 10}
+    container = {
+        "name": "canary",
+        "image": args["image"],
+        "imagePullPolicy": "IfNotPresent",
+        "command": bench_program.command(),
+        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
+        "readinessProbe": probe,
+        "livenessProbe": {**probe, "failureThreshold": 6},
+        "resources": known.resources.model_dump(exclude_none=True),
+        "securityContext": bench_program.CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [bench_program.mount()],
+    }
+    return {
+        "serviceAccountName": object_name(args),
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "securityContext": bench_program.pod_security(bench_jobs()),
+        "affinity": bench_program.rather_on(shape.name),
+        "tolerations": tolerations(shape, args.get("node_taints") or ()),
+        "containers": [container],
+        "volumes": [bench_program.volume(object_name(args))],
+    }

@@ -1,0 +1,70 @@
+"""Canaries of a stack: whom they ask, what they need, and what is deployed."""
+
+import json
+from typing import Any
+
+import pytest
+from llmd_base.config_maps import PART_LABEL
+from llmd_base.errors import InvalidStack
+from llmd_bench.canary_request import from_json
+from llmd_oke import planning
+from llmd_oke.program.declare import Rendered, render
+from stack_files import existing_pool, model, stack
+
+
+def document(topology: str = "2p-tp1-1d-tp2", **changes: Any) -> dict[str, Any]:
+    own: dict[str, Any] = {"monitoring": "existing", "canaries": {}, **changes}
+    return stack(model(topology), gpuPools=[existing_pool(size=4)], **own)
+
+
+def problems(given: dict[str, Any]) -> list[str]:
+    try:
+        planning.plan_object(given)
+    except InvalidStack as error:
+        return [problem.path for problem in error.problems]
+    return []
+
+
+def objects(rendered: Rendered, kind: str, name: str) -> list[dict[str, Any]]:
+    found = [item.inputs for item in rendered.resources if item.type.endswith(f":{kind}")]
+    return [inputs for inputs in found if inputs["metadata"]["name"] == name]
+
+
+def test_each_server_of_each_unit_is_asked_at_its_own_port():
+    (config,) = objects(render(document(canaries={"everySeconds": 7})), "ConfigMap", "canary-gpt-oss-120b")
+    request = from_json(config["data"]["request.json"])
+    (unit,) = request.units
+    assert {role: selector["llm-d.ai/role"] for role, selector in unit.selectors.items()} == {
+        "prefill": "prefill",
+        "decode": "decode",
+    }
+    assert (request.ports, request.every_s) == ({"prefill": 8000, "decode": 8200}, 7)
+    assert len(request.prompts) == len(set(request.prompts)) == 3
+
+
+def test_canaries_are_pods_that_measure_and_prometheus_reads_them():
+    rendered = render(document())
+    (deployment,) = objects(rendered, "Deployment", "canary-gpt-oss-120b")
+    assert deployment["spec"]["template"]["metadata"]["labels"]["llmd-oke/canary"] == "gpt-oss-120b"
+    assert deployment["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"]
+    assert PART_LABEL in deployment["spec"]["template"]["metadata"]["labels"]  # by which servers' policies let it in
+    assert objects(rendered, "PodMonitor", "llmd-oke-canaries")
+    (rules,) = objects(rendered, "PrometheusRule", "llmd-oke")
+    assert "CanaryAnswersDiffer" in json.dumps(rules)
+
+
+def test_a_stack_without_canaries_has_none_of_their_objects_and_alerts():
+    rendered = render(document(canaries=None))
+    assert not objects(rendered, "Deployment", "canary-gpt-oss-120b")
+    assert "Canary" not in json.dumps([item.inputs for item in rendered.resources])
+
+
+def test_canaries_that_nobody_hears_are_refused():
+    assert problems(document(monitoring="none")) == ["canaries"]
+
+
+@pytest.mark.parametrize("connector", ["mori-io", "mooncake"])
+def test_canaries_are_refused_where_they_could_not_hand_over(connector: str):
+    given = document(release="llm-d-0.10.0", override={"vllmImage": "docker.io/acme/vllm:v0.30.0"})
+    given["models"] = [model("1p-tp2-1d-tp2", model="qwen3-32b", engine={"kvCache": {"connector": connector}})]
+    assert problems(given) == ["models[0].engine.kvCache.connector"]
