@@ -45,6 +45,8 @@ REHEARSED: Mapping[str, str] = {
     "CanaryAnswersDiffer": "all hand-overs damage what they carry, until none do",
     "CanaryStopped": "the canaries' Deployment is scaled to 0, and back",
     "CanarySlow": "transfers take 600 times as long, and as before",
+    "CanaryHandsNothingOver": "the prefill servers' Deployment is edited, without its connector, and back",
+    "CanaryFails": "the prefill servers' Deployment is edited, with another name of the model, and back",
     "StackNotScraped": "the router's Deployment is scaled to 0, and back",
 }
 """By alert: the fault that makes it fire, and what clears it."""
@@ -53,8 +55,6 @@ BY_PROMTOOL: Mapping[str, str] = {
     "KvReleaseNotTold": "a notice gets lost between servers that both run: the simulated network loses none",
     "KvCacheStranded": "blocks that no lease frees: simulated servers have no such fault",
     "NodeChecksStopped": "a node's checks stop: simulated nodes look at themselves when they are asked",
-    "CanaryHandsNothingOver": "a prefill server without a connector: simulated ones have the kit's",
-    "CanaryFails": "servers that answer nothing: those of a rehearsal are restarted at once",
     "CertificateExpires": "the rehearsed stack has no certificate: Envoys tell of none",
     "PickerWithoutLeader": "pickers of the release that is rehearsed (v0.7.1) have no leader",
 }
@@ -123,6 +123,14 @@ def completion(prompt: str, tokens: int, **more: object) -> dict[str, object]:
     return {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, **more}
 
 
+def without_connector(arguments: list[str]) -> list[str]:
+    return [argument for argument in arguments if not argument.startswith("--kv-transfer-config")]
+
+
+def with_another_name(arguments: list[str]) -> list[str]:
+    return [*arguments, "--served-model-name=another"]
+
+
 class Stack:
     """The rehearsed stack, and what can be done to it."""
 
@@ -131,6 +139,7 @@ class Stack:
         self.client: Client = Client(namespace=NAMESPACE)
         self.one_reader = threading.Lock()
         self.decoding = self.addresses("decode")
+        self.arguments = dict[str, list[str]]()
 
     def pods(self, role: str) -> list[Pod]:
         """One thread at a time: what lightkube reads objects with ends a process where several meet a type first."""
@@ -147,6 +156,21 @@ class Stack:
                 if name.endswith(suffix):
                     meta = ObjectMeta(name=name, namespace=NAMESPACE)
                     self.client.replace(Deployment.Scale(metadata=meta, spec=ScaleSpec(replicas)), name)
+
+    def change_prefill(self, change: Callable[[list[str]], list[str]]) -> None:
+        """Give prefill servers other arguments, and keep those that they had."""
+        with self.one_reader:
+            for deployment in self.client.list(Deployment):
+                name = (deployment.metadata and deployment.metadata.name) or ""
+                if name.endswith("-prefill"):
+                    containers = deployment.spec.template.spec.containers  # pyright: ignore[reportOptionalMemberAccess]
+                    self.arguments.setdefault(name, next(one.args or [] for one in containers if one.name == "vllm"))
+                    own = {"name": "vllm", "args": change(self.arguments[name])}
+                    spec = {"template": {"spec": {"containers": [own]}}}
+                    self.client.patch(Deployment, name, {"spec": spec})
+
+    def restore_prefill(self) -> None:
+        self.change_prefill(list)
 
     def plant_nodes(self, faults: Mapping[str, Fault]) -> None:
         rules = [FaultRule(resource=NODE, name=node, operation="*", fault=fault) for node, fault in faults.items()]
@@ -211,6 +235,12 @@ class Stack:
         ]
         damaged, sound = (f"{SIMULATOR_URL}/transfers/corruption/{percent}" for percent in (100, 0))
         yield [Plant(("CanaryAnswersDiffer",), lambda: post(damaged), lambda: post(sound))]
+        yield [
+            Plant(("CanaryHandsNothingOver",), lambda: self.change_prefill(without_connector), self.restore_prefill),
+        ]
+        yield [
+            Plant(("CanaryFails",), lambda: self.change_prefill(with_another_name), self.restore_prefill),
+        ]
         canaries = "canary-gpt-oss-120b"
         yield [Plant(("CanaryStopped",), lambda: self.scale(canaries, 0), lambda: self.scale(canaries, 1))]
         yield [Plant(("StackNotScraped",), lambda: self.scale("-epp", 0), lambda: self.scale("-epp", 1))]

@@ -16,8 +16,18 @@ class HttpEndpoint:
 
 @dataclass(frozen=True)
 class PodAddress:
-    """A pod that runs, by name and address; `restarts` of its containers since it is there."""
+    """A pod that has an address.
+
+    Attributes:
+        name: of the pod.
+        address: where it listens.
+        restarts: of its containers since it is there.
+        started: whether the startup probes of all its containers have passed.
+        labels: of the pod.
+    """
 
     name: str
     address: str
     restarts: int = field(default=0, compare=False)
+    started: bool = field(default=True, compare=False)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str], compare=False, repr=False)

@@ -71,7 +71,9 @@ class InCluster:
             if status.get("podIP") and metadata.get("deletionTimestamp") is None:
                 containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
                 restarts = sum(container.get("restartCount", 0) for container in containers)
-                addresses.append(PodAddress(metadata["name"], status["podIP"], restarts))
+                started = all(container.get("started", False) for container in status.get("containerStatuses", ()))
+                labels = metadata.get("labels", {})
+                addresses.append(PodAddress(metadata["name"], status["podIP"], restarts, started, labels))
         return sorted(addresses, key=lambda address: address.name)
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:  # noqa: ARG002 - others need the namespace

@@ -29,6 +29,7 @@ class CanaryRequest:
         namespace: of the servers.
         model: its name in requests.
         units: units whose servers are asked.
+        version_label: label of servers by which alone those of one value hand KV cache over to each other.
         ports: where vLLM listens, by role.
         prompts: asked in turn, one in each round.
         max_tokens: length of an answer.
@@ -39,6 +40,7 @@ class CanaryRequest:
     namespace: str
     model: str
     units: tuple[CanaryUnit, ...]
+    version_label: str
     ports: Mapping[Role, int]
     prompts: tuple[str, ...]
     max_tokens: int

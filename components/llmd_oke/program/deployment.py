@@ -193,6 +193,7 @@ def canary_request(plan: Plan, model: ModelPlan, every_s: int) -> CanaryRequest:
             CanaryUnit(name, {role.role: labels.role_selector(name, role.role) for role in unit.roles})
             for name, unit in units.items()
         ),
+        version_label=labels.VERSION,
         ports={role.role: role.settings.vllm_port for role in model.units[0].roles},
         prompts=tuple(item.prompt for item in builtin_items(known.questions)),
         max_tokens=known.questions.max_output_tokens,

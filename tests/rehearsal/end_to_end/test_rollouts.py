@@ -36,6 +36,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "image": {"release": "llm-d-0.9.0", "models": [model(topology="2p-tp1-2d-tp1")]},
     "block size": {"release": "llm-d-0.9.0", "models": [model(**OTHER_BLOCKS)]},
     "topology": {"release": "llm-d-0.9.0", "models": [model(engine={"blockSize": 64})]},
+    "next release": {"release": "llm-d-0.10.0", "models": [model(topology="2p-tp1-2d-tp1")]},
 }
 
 RESIZE = """
@@ -219,6 +220,18 @@ def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(project: 
     assert back.status == 0, back.errors
     assert load.failures == []
     assert load.longest_gap_s < STARTUP_S / 2
+    project.command("rehearse", "down", "--stack", "rollouts")
+
+
+@pytest.mark.nightly
+def test_no_request_fails_while_the_next_release_takes_the_place_of_the_default_one(project: Project, tmp_path: Path):
+    """Another image, another router and another way of its config; both of a unit of their own."""
+    project.write("rollouts", gpuPools=POOLS, **CHANGES["image"])
+    created = rehearse(project, "rollouts")
+    assert created.status == 0, created.errors
+    before = len(pairings(project, "rollouts"))
+    assert_unnoticed(roll_out(project, "next release", tmp_path))
+    assert_own_pairs(project, before + 1)
     project.command("rehearse", "down", "--stack", "rollouts")
 
 

@@ -47,6 +47,14 @@ def test_restarts_of_a_pods_containers_are_counted_sidecars_too(account):
     assert [each.restarts for each in result.pods("ns", {})] == [3]
 
 
+@pytest.mark.parametrize(("started", "expected"), [([True, True], True), ([True, False], False)])
+def test_a_pod_has_started_where_all_its_containers_have(account, started: list[bool], expected: bool):
+    status = {"containerStatuses": [{"started": container} for container in started]}
+    item = {"metadata": {"name": "a", "labels": {"x": "y"}}, "status": {"podIP": "10.0.0.1", **status}}
+    result, _ = cluster(account, lambda _: httpx.Response(200, json={"items": [item]}))
+    assert [(each.started, each.labels) for each in result.pods("ns", {})] == [(expected, {"x": "y"})]
+
+
 def test_services_and_pods_are_reached_straight(account):
     result, _ = cluster(account, lambda _: httpx.Response(200))
     assert result.service("ns", "gpt").url == "http://gpt.ns.svc.cluster.local"

@@ -24,6 +24,7 @@ def request_for(**servers: list[str]) -> CanaryRequest:
         model="m",
         units=(CanaryUnit("u", {role: {"role": role} for role in servers}),),
         ports={"prefill": 8000, "decode": 8200, "aggregated": 8000},
+        version_label="version",
         prompts=("one", "two"),
         max_tokens=8,
         every_s=1,
@@ -42,10 +43,10 @@ class Asked:
             self.bodies.append((f"{request.url.host}:{request.url.port}", body))
             return answer(str(request.url.host), body)
 
-        pods = {role: [PodAddress(name, name) for name in names] for role, names in servers.items()}
+        self.pods = {role: [PodAddress(name, name) for name in names] for role, names in servers.items()}
         client = httpx.Client(transport=httpx.MockTransport(handle))
         self.canaries = Canaries(
-            request_for(**servers), lambda labels: pods[labels["role"]], client, CanaryMetrics(self.registry)
+            request_for(**servers), lambda labels: self.pods[labels["role"]], client, CanaryMetrics(self.registry)
         )
 
     def counted(self, role: str, server: str, outcome: str) -> float:
@@ -94,6 +95,48 @@ def test_servers_of_a_unit_are_held_to_each_other():
     asked = Asked(lambda host, _: completion(host), aggregated=["s0", "s1"])
     asked.canaries.round(0)
     assert (asked.counted("aggregated", "s0", "same"), asked.counted("aggregated", "s1", "different")) == (1, 1)
+
+
+def pod(name: str, *, started: bool = True, **labels: str) -> PodAddress:
+    return PodAddress(name, name, started=started, labels=labels)
+
+
+def test_a_server_that_has_not_started_is_not_asked():
+    asked = Asked(lambda *_: completion("a"), aggregated=[])
+    asked.pods["aggregated"] = [pod("s0"), pod("s1", started=False)]
+    asked.canaries.round(0)
+    assert [address for address, _ in asked.bodies] == ["s0:8000"]
+
+
+def test_servers_of_different_versions_are_not_paired():
+    asked = Asked(paired(lambda *_: completion("a")), prefill=[], decode=[])
+    asked.pods["prefill"] = [pod("p-old", version="1"), pod("p-new", version="2"), pod("p-newest", version="3")]
+    asked.pods["decode"] = [pod("d-old", version="1"), pod("d-new", version="2")]
+    asked.canaries.round(0)
+    assert [address for address, _ in asked.bodies] == ["p-old:8000", "d-old:8200", "p-new:8000", "d-new:8200"]
+
+
+def test_servers_of_another_template_have_first_answers_of_their_own():
+    asked = Asked(lambda host, _: completion(host), aggregated=[])
+    for template in ("old", "new"):
+        asked.pods["aggregated"] = [pod(template, **{"pod-template-hash": template})]
+        asked.canaries.round(0)
+    assert (asked.counted("aggregated", "old", "different"), asked.counted("aggregated", "new", "different")) == (0, 0)
+
+
+def test_a_server_that_is_gone_has_no_series():
+    asked = Asked(lambda *_: completion("a"), aggregated=["s0", "s1"])
+    asked.canaries.round(0)
+    asked.pods["aggregated"] = [pod("s1")]
+    asked.canaries.round(1)
+    seconds = (
+        asked.registry.get_sample_value(
+            "llmd_oke_canary_answer_seconds", {"unit": "u", "role": "aggregated", "server": name}
+        )
+        for name in ("s0", "s1")
+    )
+    assert [second is None for second in seconds] == [True, False]
+    assert asked.counted("aggregated", "s0", "same") == 0
 
 
 def test_a_prefill_server_that_keeps_nothing_is_told_and_no_decode_server_is_asked():
