@@ -73,8 +73,10 @@ SOUND_S = 18
 """Longer than the longest time that an alert must hold, as it is in a rehearsal."""
 
 CHANGE_LIMIT_S = 180
-HANDSHAKES_S = 15
-"""The first transfers between servers wait for these, which counts as time in the queue."""
+HANDSHAKES_S = 30
+"""The first transfers between servers wait for these, which counts as time in the queue: each decode server and each
+prefill server once, about ten seconds each time, and a decode server's one after the other.
+"""
 
 REQUEST_LIMIT_S = 30
 REMOTE = {"remote_engine_id": "gone", "remote_request_id": "x", "remote_block_ids": [0], "remote_host": "10.0.0.1"}

@@ -102,10 +102,10 @@ class Canaries:
         prompt = self._request.prompts[number % len(self._request.prompts)]
         found: list[tuple[str, Role, str]] = []
         for unit in self._request.units:
-            servers = {
+            servers: dict[Role, list[PodAddress]] = {
                 role: [pod for pod in self._pods(selector) if pod.started] for role, selector in unit.selectors.items()
             }
-            found += [(unit.name, role, pod.name) for role, pods in servers.items() for pod in pods]
+            found.extend((unit.name, role, pod.name) for role, pods in servers.items() for pod in pods)
             for pod in servers.get("aggregated", ()):
                 self._ask_alone(unit.name, pod, prompt)
             for one, other in self._pairs(servers.get("prefill", ()), servers.get("decode", ()), number):

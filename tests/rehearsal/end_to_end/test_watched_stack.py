@@ -84,7 +84,7 @@ def rehearsed(project: Project) -> Ended:
         pytest.skip(f"no {', '.join(missing)}: `llmd-oke rehearse programs --tests` builds them")
     traced = {"endpoint": "http://collector-that-is-gone:4317", "sampledShare": 1}  # it takes nothing from serving
     watched = model(topology="1p-tp1-1d-tp1", slo={"ttftMs": 2000, "itlMs": 50}, scaling=SCALING)
-    project.write(STACK, monitoring="install", tracing=traced, models=[watched])
+    project.write(STACK, monitoring="install", canaries={"everySeconds": 1}, tracing=traced, models=[watched])
     done = project.command("rehearse", *HOW)
     assert done.status == 0, done.errors
     return done
@@ -135,6 +135,7 @@ def shrunk(project: Project, status: Ended) -> dict[str, Any]:
 def test_every_target_of_the_monitors_is_scraped(answers: dict[str, Any]) -> None:
     jobs = {pool.split("/")[2] if "/" in pool else pool for pool, _, _ in answers["targets"]}
     assert jobs >= {"llmd-oke-model-servers", "llmd-oke-router-envoys", "llmd-oke-front-doors", "simulated-exporters"}
+    assert "llmd-oke-canaries" in jobs
     assert any(job.endswith("-epp-monitor") for job in jobs)
     assert [target for target in answers["targets"] if target[1] != "up"] == []
 
@@ -178,7 +179,7 @@ def test_every_metric_that_rules_go_by_is_there(answers: dict[str, Any], name: s
 def test_every_rule_is_evaluated_and_nothing_fires_in_a_sound_stack(answers: dict[str, Any]) -> None:
     rows = [rule for group in answers["rules"] for rule in group["rules"]]
     of_all = {row.record: row.needs for row in rules().recordings} | {row.alert: row.needs for row in rules().alerts}
-    expected = {name for name, need in of_all.items() if need in {None, "disaggregated", "rdma", "slo"}}
+    expected = {name for name, need in of_all.items() if need in {None, "disaggregated", "rdma", "slo", "canaries"}}
     assert {rule["name"] for rule in rows} == {*expected, "llmd_oke:slo_ttft_seconds", "llmd_oke:gpu_usd_per_hour"}
     assert [(rule["name"], rule["lastError"]) for rule in rows if rule["health"] != "ok"] == []
     assert [rule["name"] for rule in rows if rule.get("state") == "firing"] == []
