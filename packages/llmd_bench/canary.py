@@ -29,7 +29,6 @@ _PREFILL: Mapping[str, object] = {
 }
 """What llm-d's routing sidecar sends a prefill server (llm-d-router v0.10.0, pkg/sidecar/proxy/connector_nixlv2.go)."""
 
-
 _TEMPLATE_LABEL = "pod-template-hash"
 """Label of the Deployment controller: pods with the same value were made alike."""
 
@@ -74,7 +73,6 @@ class Canaries:
         pods: finds the pods with some labels; raises KitError where it can't.
         client: asks servers.
         metrics: where outcomes are counted.
-        clock: time in seconds; for tests.
     """
 
     def __init__(
@@ -83,13 +81,11 @@ class Canaries:
         pods: Callable[[Mapping[str, str]], Sequence[PodAddress]],
         client: httpx.Client,
         metrics: CanaryMetrics,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._request = request
         self._pods = pods
         self._client = client
         self._metrics = metrics
-        self._clock = clock
         self._first: dict[tuple[str, ...], str] = {}
 
     def round(self, number: int) -> None:
@@ -111,7 +107,7 @@ class Canaries:
             for one, other in self._pairs(servers.get("prefill", ()), servers.get("decode", ()), number):
                 self._ask_pair(unit.name, one, other, prompt)
         self._metrics.keep(found)
-        self._metrics.round_ended.set(self._clock())
+        self._metrics.round_ended.set(time.time())
 
     def _pairs(
         self, prefill: Sequence[PodAddress], decode: Sequence[PodAddress], number: int
@@ -148,14 +144,14 @@ class Canaries:
     def _ask(self, unit: str, role: Role, pod: PodAddress, body: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the answer of a server; None where it gives none."""
         own = {"model": self._request.model, "temperature": 0, "max_tokens": self._request.max_tokens, **body}
-        url, begun_s = f"http://{pod.address}:{self._request.ports[role]}/v1/completions", self._clock()
+        url, begun_s = f"http://{pod.address}:{self._request.ports[role]}/v1/completions", time.monotonic()
         try:
             response = self._client.post(url, json=own, timeout=self._request.timeout_s).raise_for_status()
             answer: dict[str, Any] = response.json()
         except (httpx.HTTPError, ValueError) as error:
             print(f"{role} server {pod.name} of {unit}: {error}", file=sys.stderr, flush=True)
             return None
-        self._metrics.seconds.labels(unit, role, pod.name).set(self._clock() - begun_s)
+        self._metrics.seconds.labels(unit, role, pod.name).set(time.monotonic() - begun_s)
         return answer
 
     def _judge(self, asked: tuple[str, ...], answer: Mapping[str, Any]) -> Outcome:

@@ -1,9 +1,8 @@
 """Request to the program of a model's canaries: whom it asks, what, and how often, as plain data that fits a file."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -44,12 +43,12 @@ class CanaryRequest:
     ports: Mapping[Role, int]
     prompts: tuple[str, ...]
     max_tokens: int
-    every_s: float
-    timeout_s: float
+    every_s: int
+    timeout_s: int
 
     def to_json(self) -> str:
         """Write the request as the program reads it."""
-        return TypeAdapter(dict[str, Any]).dump_json(asdict(self)).decode()
+        return _adapter().dump_json(self).decode()
 
 
 def from_json(text: str | bytes) -> CanaryRequest:

@@ -41,7 +41,7 @@ def bench_jobs() -> JobFacts:
     return required_entry("bench", "jobs", JobFacts)
 
 
-class Canaries(Entry):
+class CanaryFacts(Entry):
     """Known prompts that servers are asked all the time: every so many seconds, each within a limit, made of these
     figures by a pod with these resources.
     """
@@ -54,9 +54,9 @@ class Canaries(Entry):
 
 
 @cache
-def canaries() -> Canaries:
+def canaries() -> CanaryFacts:
     """The figures of `values/bench/canaries.yaml`."""
-    return required_entry("bench", "canaries", Canaries)
+    return required_entry("bench", "canaries", CanaryFacts)
 
 
 class InferencePerf(Entry):

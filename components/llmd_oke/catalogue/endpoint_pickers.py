@@ -194,14 +194,14 @@ class EndpointPickerVersion(Entry):
         """Complete a user's own config."""
         return {"apiVersion": self.api_versions[0], "kind": "EndpointPickerConfig", **asked}
 
-    def is_experimental(self, config: Mapping[str, JsonValue]) -> bool:
-        """Tell whether a config takes `--allow-experimental-plugins`."""
-        types = (self.plugins.get(str(plugin.get("type"))) for plugin in _mappings(config.get("plugins")))
-        return any(known is not None and known.experimental for known in types)
+    def experimental_plugins(self, config: Mapping[str, JsonValue]) -> list[str]:
+        """Return the types in a config for which this version takes `--allow-experimental-plugins`."""
+        types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
+        return [name for name in types if (known := self.plugins.get(name)) is not None and known.experimental]
 
     def own_refusals(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> Iterator[str]:
         """Explain why a user's own config would not do what it is for, for servers that are disaggregated or not."""
-        yield from (refusal for refusal in self.refusals(config) if EXPERIMENTAL not in refusal)
+        yield from self._unread(config)
         types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
         known = [(name, plugin) for name in types if (plugin := self.plugins.get(name)) is not None]
         profiles = [str(profile.get("name")) for profile in _mappings(config.get("schedulingProfiles"))]
@@ -220,6 +220,11 @@ class EndpointPickerVersion(Entry):
 
     def refusals(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
         """Explain why this version would not start with a config, or would leave a part of it unread without a word."""
+        yield from self._unread(config)
+        for name in self.experimental_plugins(config):
+            yield f"plugin {name} is experimental and wants {EXPERIMENTAL}"
+
+    def _unread(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
         yield from (f"unknown key {key}" for key in config if key not in self.top_level)
         if config.get("apiVersion") not in self.api_versions:
             yield f"apiVersion {config.get('apiVersion')} is not one of {', '.join(self.api_versions)}"
@@ -242,8 +247,6 @@ class EndpointPickerVersion(Entry):
         if known is None:
             yield f"the kit knows of no plugin {name} in it"
             return
-        if known.experimental:
-            yield f"plugin {name} is experimental and wants {EXPERIMENTAL}"
         for key, value in _parameters(plugin).items():
             type_ = known.parameters.get(key)
             if type_ is None:

@@ -264,13 +264,16 @@ def key_value_tokens(model: CatalogueModel, node: NodeHardware, parallelism: Par
 def host_key_value_tokens(model: CatalogueModel, parallelism: Parallelism, host_gib: float) -> int:
     """Tokens whose KV cache one server keeps in so much of its node's memory, of all layers; a bound, as blocks are
     kept whole.
-
-    Each GPU of a rank keeps its own part; a latent cache, which all have alike, is kept once (vLLM 0.30,
-    v1/kv_offload/cpu/spec.py: replicated_layout).
     """
-    latent = model.architecture.latent_attention is not None
-    copies = 1 if latent else key_value_copies(model, parallelism.tensor_parallel_size)
+    copies = host_key_value_copies(model, parallelism.tensor_parallel_size)
     return int(host_gib * BYTES_PER_GIB / (model.kv_cache.bytes_per_token * copies))
+
+
+def host_key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:
+    """Count the GPUs of a rank that keep the same part of its KV cache in their node's memory: each GPU keeps its own
+    part; a latent cache, which all have alike, is kept once (vLLM 0.30, v1/kv_offload/cpu/spec.py: replicated_layout).
+    """
+    return 1 if model.architecture.latent_attention is not None else key_value_copies(model, tensor_parallel_size)
 
 
 def key_value_copies(model: CatalogueModel, tensor_parallel_size: int) -> int:

@@ -296,7 +296,7 @@ class AcceptanceConfig(ConfigPart):
 Monitoring = Literal["none", "existing", "install"]
 
 
-class Canaries(ConfigPart):
+class CanariesConfig(ConfigPart):
     """Known prompts, greedy answers to which are held to the first ones of the model's servers."""
 
     every_seconds: Annotated[int, Field(ge=1, le=300)] = 30
@@ -431,7 +431,7 @@ class StackConfig(ConfigPart):
     `existing`: a Prometheus with its operator is there. Both add monitors, rules, alerts and dashboards for what the
     stack deploys; `none` adds nothing."""
 
-    canaries: Annotated[Canaries | None, Field(exclude_if=is_absent)] = None
+    canaries: Annotated[CanariesConfig | None, Field(exclude_if=is_absent)] = None
     """Known prompts that each server is asked all the time, with `monitoring`, whose alerts tell of answers that become
     others; none if left out, `{}` for the kit's."""
 

@@ -21,6 +21,21 @@ class NodeTaintArgs(TypedDict):
     """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
 
 
+class BenchPodArgs(TypedDict):
+    """Arguments of a pod that asks a model's servers from inside the cluster."""
+
+    namespace: pulumi.Input[str]
+    """Namespace of the model."""
+    model: str
+    """Name of the model's objects, and of its Service."""
+    image: str
+    """Image with Python and what vLLM depends on: the one that the model's servers run."""
+    shape: ShapeRef
+    """OCI shape of the servers' nodes, from the catalogue. Its nodes have the image, so that the pod prefers them."""
+    node_taints: NotRequired[list[NodeTaintArgs] | None]
+    """Taints of those nodes beside those of their shape; none if left out."""
+
+
 class ServersArgs(TypedDict):
     """Equal vLLM servers of one role."""
 

@@ -1,15 +1,15 @@
 """Canaries of a model: a pod that asks each of its servers a few known prompts all the time."""
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import pulumi
 from llmd_base.config_maps import PART_LABEL
 from llmd_bench.canary_request import METRICS_PORT
 
-from llmd_oke.catalogue.benchmarks import Canaries, bench_jobs, canaries
-from llmd_oke.objects import Manifest, ShapeRef, inputs, register_outputs, resolve_shape, when_declared
+from llmd_oke.catalogue.benchmarks import CanaryFacts, bench_jobs, canaries
+from llmd_oke.objects import Manifest, inputs, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program, labels
-from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.args import BenchPodArgs
 from llmd_oke.serving.manifests import (
     ROUTER_S,
     declare,
@@ -25,19 +25,9 @@ PROGRAM = "llmd_bench.jobs.canary"
 REQUEST_FILE = "request.json"
 
 
-class CanaryArgs(TypedDict):
+class CanaryArgs(BenchPodArgs):
     """Arguments of a model's canaries."""
 
-    namespace: pulumi.Input[str]
-    """Namespace of the model."""
-    model: str
-    """Name of the model's objects."""
-    image: str
-    """Image with Python and what vLLM depends on: the one that the model's servers run."""
-    shape: ShapeRef
-    """OCI shape of the servers' nodes, from the catalogue. Its nodes have the image, so that the pod prefers them."""
-    node_taints: NotRequired[list[NodeTaintArgs] | None]
-    """Taints of those nodes beside those of their shape; none if left out."""
     request: str
     """Whom to ask what: the JSON text of `llmd_bench.canary_request.CanaryRequest`."""
 
@@ -107,7 +97,7 @@ def _metadata(args: CanaryArgs) -> dict[str, Any]:
     return object_metadata(object_name(args), args["namespace"], _labels(args))
 
 
-def _pod(args: CanaryArgs, known: Canaries) -> dict[str, Any]:
+def _pod(args: CanaryArgs, known: CanaryFacts) -> dict[str, Any]:
     shape = resolve_shape(args["shape"])
     probe = {"httpGet": {"path": "/metrics", "port": "metrics"}, "periodSeconds": 10}
     container = {

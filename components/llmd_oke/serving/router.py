@@ -376,6 +376,7 @@ class _Objects:
         pool = ["--pool-name", self.unit, "--pool-namespace", self.namespace, "--pool-group", POOL_GROUP]
         config = ["--config-file", f"/config/{config_file_name(self.picker_config)}"]
         election = ["--ha-enable-leader-election"] if self.pickers else []
+        experimental = [EXPERIMENTAL] if _is_experimental(facts.dialect.version, self.picker_config) else []
         service = "liveness" if self.pickers else "inference-extension"
         health = {"grpc": {"port": envoy.PICKER_HEALTH_PORT, "service": service}}
         off = "--tracing=false"
@@ -384,7 +385,7 @@ class _Objects:
             "name": "epp",
             "image": facts.image.pinned,
             "imagePullPolicy": "IfNotPresent",
-            "args": [*pool, *config, *election, *own, *self.experimental()],
+            "args": [*pool, *config, *election, *own, *experimental],
             "env": [
                 _field("NAMESPACE", "metadata.namespace"),
                 _field("POD_NAME", "metadata.name"),
@@ -402,10 +403,6 @@ class _Objects:
             "securityContext": _restricted(),
             "volumeMounts": [{"name": "plugins-config-volume", "mountPath": "/config"}, api_access_mount()],
         }
-
-    def experimental(self) -> list[str]:
-        config = yaml.safe_load(self.picker_config)
-        return [EXPERIMENTAL] if self.facts.endpoint_picker.dialect.is_experimental(config) else []
 
     def pool(self) -> Manifest:
         protocol = {"appProtocol": self.dialect.pool_protocol} if self.dialect.pool_protocol else {}
@@ -460,6 +457,12 @@ def _config_text(
         peak_prefill_tokens_per_s=peak_prefill_tokens_per_s,
     )
     return yaml.safe_dump(config, sort_keys=False)
+
+
+@follows_project
+def _is_experimental(version: str, config: str) -> bool:
+    """Tell whether a config's text takes `--allow-experimental-plugins`; read once for all units with the same."""
+    return bool(endpoint_picker(version).experimental_plugins(yaml.safe_load(config)))
 
 
 def config_file_name(config: str) -> str:

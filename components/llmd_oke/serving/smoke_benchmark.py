@@ -1,14 +1,14 @@
 """The benchmark of a model as part of its deployment: a Job in the cluster that says whether it is good enough."""
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import pulumi
 from llmd_base.config_maps import LABEL as SMOKE
 
 from llmd_oke.catalogue.benchmarks import JobFacts, bench_jobs
-from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, register_outputs, resolve_shape, when_declared
+from llmd_oke.objects import PART_OF, Manifest, inputs, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
-from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.args import BenchPodArgs
 from llmd_oke.serving.manifests import (
     declare,
     object_metadata,
@@ -31,19 +31,9 @@ STARTING_S = 600
 """What the pod may take to be placed and to pull its image, which the nodes of the servers have already."""
 
 
-class SmokeBenchmarkArgs(TypedDict):
+class SmokeBenchmarkArgs(BenchPodArgs):
     """Arguments of a smoke benchmark."""
 
-    namespace: pulumi.Input[str]
-    """Namespace of the model."""
-    model: str
-    """Name of the model's objects, and of its Service."""
-    image: str
-    """Image with Python and what vLLM depends on: the one that the model's servers run."""
-    shape: ShapeRef
-    """OCI shape of the servers' nodes, from the catalogue. Its nodes have the image, so that the Job prefers them."""
-    node_taints: NotRequired[list[NodeTaintArgs] | None]
-    """Taints of those nodes beside those of their shape; none if left out."""
     request: str
     """What is asked of the benchmark: the JSON text of `llmd_bench.smoke_request.SmokeRequest`."""
     facts: str

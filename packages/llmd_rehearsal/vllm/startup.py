@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from llmd_oke.catalogue import CatalogueModel, model_names
+from llmd_oke.catalogue.models import host_key_value_copies, weights_gib
 from llmd_oke.catalogue.models import model as model_of_name
-from llmd_oke.catalogue.models import weights_gib
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.catalogue.shapes import Shape
 
@@ -104,7 +104,7 @@ def cache_size(settings: CommandSettings, model: CatalogueModel, shape: Shape, g
     shards = 1 if latent else min(tensor_parallel_size, architecture.key_value_heads)
     token_bytes_per_gpu = bytes_per_token / shards
     blocks = int(available_gib * _GIB / (token_bytes_per_gpu * settings.block_size))
-    kept_bytes = bytes_per_token * (1 if latent else tensor_parallel_size / shards) * settings.block_size
+    kept_bytes = bytes_per_token * host_key_value_copies(model, tensor_parallel_size) * settings.block_size
     size = CacheSize(
         settings.num_gpu_blocks_override or blocks,
         settings.block_size,

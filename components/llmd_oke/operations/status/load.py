@@ -77,7 +77,7 @@ class PodCounters:
 
     def _endpoints(self, programs: Sequence[CountedProgram]) -> Iterator[MetricsEndpoint]:
         for program in programs:
-            port = _port(program)
+            port = ROUTER_METRICS_PORT if program.role == "router" else vllm_port(program.role)
             if self._straight is None:  # one attempt, a second at most; all pods are in one network
                 self._straight = is_reachable(program.address, port)
             pod = PodAddress(program.pod, program.address)
@@ -86,13 +86,6 @@ class PodCounters:
             yield MetricsEndpoint(
                 program.role, program.pod, f"{endpoint.url}/metrics", endpoint.headers, endpoint.verify
             )
-
-
-def _port(program: CountedProgram) -> int:
-    """Return the port at which a program shows its counters."""
-    if program.role == "router":
-        return ROUTER_METRICS_PORT
-    return vllm_port(program.role)
 
 
 @dataclass(frozen=True)
