@@ -14,7 +14,7 @@ def kit_entry(path: str, **changes: object) -> dict[str, Any]:
 
 def model_entry(name: str, /, **changes: object) -> dict[str, Any]:
     """A model that the kit doesn't know."""
-    own = {"name": name, "repository": f"acme/{name}", "revision": None}
+    own = {"name": name, "repository": f"acme/{name}", "revision": None, "quantized_from": None}
     return kit_entry("models/llama-3.3-70b-instruct-fp8-dynamic", **{**own, **changes})
 
 

@@ -40,15 +40,15 @@ class Sizes:
     window_layers: int = 0
     windows_alone: bool = False
     """Whether layers with a window hand over its blocks alone (vLLM's hybrid KV cache manager), and not all tokens."""
-    linear_layers: int = 0
-    """Layers of linear attention, without KV cache."""
+    layers_without_attention: int = 0
+    """Layers without a KV cache: of linear attention, or of something else alone."""
     state_bytes: float = 0.0
-    """Their state of a sequence, which each step reads and writes."""
+    """State of a sequence over all layers that keep one, which each step reads and writes."""
 
     @property
     def full_layers(self) -> int:
         """Layers that attend to all tokens."""
-        return self.layers - self.window_layers - self.linear_layers
+        return self.layers - self.window_layers - self.layers_without_attention
 
     def key_value_copies(self, gpus: int) -> int:
         """Return how many of that many GPUs have the same part of the KV cache."""
@@ -138,7 +138,7 @@ class LatencyModel:
         """
         sizes, whole = self.sizes, -(-tokens // block_size) * block_size
         layer_tokens = whole * sizes.full_layers + self.window_tokens(tokens, block_size) * sizes.window_layers
-        return sizes.key_value_bytes_per_token * layer_tokens / max(1, sizes.layers - sizes.linear_layers)
+        return sizes.key_value_bytes_per_token * layer_tokens / max(1, sizes.layers - sizes.layers_without_attention)
 
     def window_tokens(self, tokens: int, block_size: int) -> int:
         """Return of how many of `tokens` a layer with a sliding window hands KV cache over, in whole blocks."""
@@ -149,7 +149,7 @@ class LatencyModel:
     def descriptors(self, tokens: int, block_size: int) -> int:
         """Return the pieces in which the KV cache of `tokens` is handed over: each region of each block."""
         sizes = self.sizes
-        per_layer = sizes.key_value_regions // max(1, sizes.layers - sizes.linear_layers)
+        per_layer = sizes.key_value_regions // max(1, sizes.layers - sizes.layers_without_attention)
         windowed = self.window_tokens(tokens, block_size) // block_size
         left_out = (-(-tokens // block_size) - windowed) * sizes.window_layers * per_layer
         return -(-tokens // block_size) * sizes.key_value_regions - left_out
@@ -262,7 +262,7 @@ class ServerLatency:
         sequence_s = factors.decode_sequence_s + factors.decode_flops_factor * compute + state_s
         sequence_s += self._exchange_token_s
         copies = sizes.key_value_copies(self.tensor_parallel_size)
-        cached = copies * sizes.key_value_bytes_per_token / max(1, sizes.layers - sizes.linear_layers)
+        cached = copies * sizes.key_value_bytes_per_token / max(1, sizes.layers - sizes.layers_without_attention)
         experts_s = sizes.expert_bytes * byte_s / self.parallelism.data_parallel_size
         return start_s, sizes.dense_bytes * byte_s, experts_s, sequence_s, cached * byte_s
 

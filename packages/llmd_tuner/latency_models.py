@@ -76,7 +76,7 @@ def _sizes(model: CatalogueModel, key_value_bytes_per_token: float, regions: int
         key_value_bytes_per_token=key_value_bytes_per_token,
         key_value_parts=1 if architecture.latent_attention else architecture.key_value_heads,
         key_value_regions=regions,
-        linear_layers=linear.layers if linear else 0,
+        layers_without_attention=architecture.layers - architecture.attention_layers,
         state_bytes=linear.state_bytes_per_sequence if linear else 0.0,
         window_tokens=window.tokens if window else 0,
         window_layers=window.layers if window else 0,
@@ -191,6 +191,4 @@ def key_value_regions(model: CatalogueModel, release: str | None) -> int:
     """
     by_release = kv_path().regions_per_layer
     per_layer = by_release[release if release in by_release else default_release().name]
-    linear = model.architecture.linear_attention
-    layers = model.architecture.layers - (linear.layers if linear else 0)
-    return layers * (1 if model.architecture.latent_attention else per_layer)
+    return model.architecture.attention_layers * (1 if model.architecture.latent_attention else per_layer)

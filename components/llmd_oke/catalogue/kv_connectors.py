@@ -15,9 +15,19 @@ from llmd_oke.config.engine import KvCache, KvConnectorName, Role, argument_of, 
 from llmd_oke.config.model import KEEPING
 from llmd_oke.values import Entry
 
-Obstacle = Literal["sliding-window", "linear-attention", "unequal-sizes", "data-parallel", "released-image", "no-rdma"]
+Obstacle = Literal[
+    "sliding-window",
+    "linear-attention",
+    "unequal-sizes",
+    "unequal-state-groups",
+    "unequal-state-blocks",
+    "data-parallel",
+    "released-image",
+    "no-rdma",
+]
 """Things that a connector may not work with: layers of the model, tensor parallel sizes between which KV heads would be
-split, ranks, the image of the release, a stack without RDMA."""
+split, or groups of a state space's heads, or of which one has copies of KV heads beside states while prefixes are
+cached, ranks, the image of the release, a stack without RDMA."""
 
 
 class HandOver(Entry):

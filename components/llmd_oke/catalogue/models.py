@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Annotated
 
 from llmd_bench.deployment import Parallelism
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.endpoint_pickers import Api
@@ -47,10 +47,17 @@ class LatentAttention(Entry):
 
 
 class LinearAttention(Entry):
-    """Layers that keep a state for each sequence instead of a KV cache; its bytes over all of them."""
+    """Layers that keep a state for each sequence instead of a KV cache, by linear attention or a state space, and its
+    bytes over all of them.
+
+    `attention_layers` are those that have a KV cache, where they aren't all the others: a layer may have both, or
+    neither. `groups` are those of a state space's heads: a rank with more GPUs has copies of what a group shares.
+    """
 
     layers: PositiveInt
     state_bytes_per_sequence: PositiveInt
+    attention_layers: NonNegativeInt | None = None
+    groups: PositiveInt | None = None
 
 
 class Architecture(Entry):
@@ -72,6 +79,14 @@ class Architecture(Entry):
     latent_attention: LatentAttention | None = None
     linear_attention: LinearAttention | None = None
     attention_sinks: bool = False
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that have a KV cache, or read that of another."""
+        linear = self.linear_attention
+        if linear is None:
+            return self.layers
+        return self.layers - linear.layers if linear.attention_layers is None else linear.attention_layers
 
 
 class Parameters(Entry):
@@ -179,6 +194,7 @@ class CatalogueModel(ComputedModel):
     `revision` is the commit of the repository that servers and pre-warming read, the head of `main` if left out; `apis`
     are those that it is used by, the main one first; `startup_budget_s` in seconds, from the start of the container to
     readiness. `expert_parallel` says that GPUs of a server have whole experts, unless a stack file says otherwise.
+    `quantized_from` is the name of the model whose weights those of this repository were quantized from.
     """
 
     name: str
@@ -191,6 +207,7 @@ class CatalogueModel(ComputedModel):
     environment: dict[EnvironmentName, str]
     recipe: PublishedRecipe | None = None
     features: dict[FeatureName, Feature] = Field(default_factory=dict[FeatureName, Feature])
+    quantized_from: str | None = None
     vocabulary: Vocabulary | None = None
     quick_reduce: QuickReduce | None = None
     revision: Commit | None = None

@@ -258,11 +258,12 @@ def _summary(entry: ComputedEntry, path: Path | None) -> Iterator[str]:
         yield f"written to {path}"
     for file in entry.files:
         yield f"read: {file.address}, sha256 {file.sha256}"
-    parameters = model.parameters
+    parameters, linear = model.parameters, model.architecture.linear_attention
+    state = f", {linear.state_bytes_per_sequence:,} bytes of state for a sequence" if linear else ""
     yield (
         f"computed: {parameters.total_billions:g} billion parameters, {parameters.active_billions:g} of them"
         f" for a token; {model.weights.gib:g} GiB of {model.weights.format} weights;"
-        f" {model.kv_cache.bytes_per_token:,} bytes of KV cache for a token"
+        f" {model.kv_cache.bytes_per_token:,} bytes of KV cache for a token{state}"
     )
     yield from (f"bound: {text}" for text in entry.bounds)
     for name, (value, why) in _ASSUMED.items():

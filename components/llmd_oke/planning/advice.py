@@ -261,7 +261,8 @@ def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     if (facts := vllm_facts(plan.config)) is not None:
         connected = model.settings.kv_cache.kv_connector
         spreads = [role.parallelism for role in model.units[0].roles]
-        for met in met_faults(facts, model.model, model.engine, spreads, kv_connector=connected):
+        gpu = plan.pools[0].shape.gpu
+        for met in met_faults(facts, model.model, gpu, model.engine, spreads, kv_connector=connected):
             if met.fault.accepted is None:
                 yield Advice(f"{path}.{met.key}", str(met))
 

@@ -7,7 +7,7 @@ from functools import cache
 from llmd_bench.deployment import Parallelism
 from pydantic import Field
 
-from llmd_oke.catalogue import CatalogueModel, Release
+from llmd_oke.catalogue import CatalogueModel, Gpu, Release
 from llmd_oke.config.base import EnvironmentName, HttpsUrl
 from llmd_oke.config.engine import Engine, argument_of, flag_of
 from llmd_oke.values import Entry, required_entry
@@ -17,8 +17,10 @@ class KnownFault(Entry):
     """A fault of vLLM, and all that it takes to meet it.
 
     `releases` are those whose vLLM has it, all if left out. `arguments` and `environment` are what servers are given,
-    by flag and variable: a part of the value, or None for any. `families` are models by `model_type`. `kv_connector`
-    says that it takes a KV connector. Settings are refused where something else would be `accepted`, else told of.
+    by flag and variable: a part of the value, or None for any. `families` are models by `model_type`, `number_formats`
+    those of their weights, and `gpus` architectures of GPUs; `quantized` says that it takes weights that were quantized
+    from those of another entry. `kv_connector` says that it takes a KV connector. Settings are refused where something
+    else would be `accepted`, else told of.
     """
 
     text: str
@@ -27,18 +29,28 @@ class KnownFault(Entry):
     arguments: dict[str, str | None] = Field(default_factory=dict[str, str | None])
     environment: dict[EnvironmentName, str] = Field(default_factory=dict[EnvironmentName, str])
     families: tuple[str, ...] = ()
+    number_formats: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    quantized: bool = False
     kv_connector: bool = False
     accepted: str | None = None
 
     def met(
-        self, release: Release, model: CatalogueModel, engine: Engine, given: Sequence[str], *, kv_connector: bool
+        self,
+        release: Release,
+        model: CatalogueModel,
+        gpu: Gpu,
+        engine: Engine,
+        given: Sequence[str],
+        *,
+        kv_connector: bool,
     ) -> tuple[str, str] | None:
         """Return the key of a model in a stack file by which its servers meet the fault, and the value there; None
         where they don't. `given` are vLLM's arguments that follow from other keys.
         """
         if (self.releases and release.name not in self.releases) or (self.kv_connector and not kv_connector):
             return None
-        if self.families and model.architecture.family not in self.families:
+        if not self._is_of(model, gpu):
             return None
         catalogued = [*model.arguments, *model.feature_arguments(engine.features)]
         words, variables = [*given, *catalogued, *engine.extra_args], {**model.environment, **engine.env}
@@ -48,6 +60,17 @@ class KnownFault(Entry):
         if any(part not in variables.get(name, "") for name, part in self.environment.items()):
             return None
         return self._place(engine, variables)
+
+    def _is_of(self, model: CatalogueModel, gpu: Gpu) -> bool:
+        """Tell whether a model and the GPUs of its servers are among those that have the fault."""
+        named = (
+            (self.families, model.architecture.family),
+            (self.number_formats, model.weights.format),
+            (self.gpus, gpu.architecture),
+        )
+        return all(not names or name in names for names, name in named) and not (
+            self.quantized and model.quantized_from is None
+        )
 
     def _place(self, engine: Engine, variables: Mapping[str, str]) -> tuple[str, str]:
         """Return the first of the settings that the stack file has; the model itself where all are the catalogue's."""
@@ -98,16 +121,17 @@ def known_faults() -> tuple[KnownFault, ...]:
 def met_faults(
     release: Release,
     model: CatalogueModel,
+    gpu: Gpu,
     engine: Engine,
     spreads: Iterable[Parallelism],
     *,
     kv_connector: bool,
 ) -> Iterator[MetFault]:
-    """Find the faults of a release's vLLM that the servers of a model meet; `spreads` are those of its roles' servers
-    over their GPUs.
+    """Find the faults of a release's vLLM that the servers of a model meet on GPUs of a product; `spreads` are those of
+    its roles' servers over their GPUs.
     """
     given = [word for spread in spreads for word in spread.arguments]
     given += ["--kv-offloading-size"] if engine.kv_cache.host_memory_gib else []
     for fault in known_faults():
-        if place := fault.met(release, model, engine, given, kv_connector=kv_connector):
+        if place := fault.met(release, model, gpu, engine, given, kv_connector=kv_connector):
             yield MetFault(fault, *place)

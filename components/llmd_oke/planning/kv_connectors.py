@@ -1,6 +1,6 @@
 """Requirements on KV connectors: those that hand KV cache over, and those that keep it in the memory of nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from llmd_base.errors import Problem
 
@@ -12,6 +12,12 @@ from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import used_override, used_release
 
 _HOST_MEMORY = "engine.kvCache.hostMemoryGib"
+
+_EQUAL: Mapping[Obstacle, str] = {
+    "unequal-state-groups": "a topology whose servers have equal tensor parallel sizes",
+    "unequal-state-blocks": "a topology whose servers have equal tensor parallel sizes, or --no-enable-prefix-caching",
+}
+"""What would be right where states stand between servers of different sizes."""
 
 USABLE_MEMORY = 0.95
 """Share of a node's memory that its servers may have: OKE keeps some 50 of 2,048 GiB (OCI documentation, Reserving
@@ -44,8 +50,8 @@ def _hand_over(context: PlannedModel, connectors: KvConnector) -> Iterator[Probl
     for obstacle, why in way.refused.items():
         if _meets(context, obstacle):
             others = [each for each in connectors.hand_over if each != name]
-            accepted = "override.vllmImage with it, or nixl" if obstacle == "released-image" else " or ".join(others)
-            yield Problem(path, name, accepted, why)
+            instead = {"released-image": "override.vllmImage with it, or nixl", **_EQUAL}
+            yield Problem(path, name, instead.get(obstacle) or " or ".join(others), why)
 
 
 def _has(name: str, connector: KvConnectorName) -> bool:
@@ -63,12 +69,26 @@ def _meets(context: PlannedModel, obstacle: Obstacle) -> bool:
         case "unequal-sizes":
             whole = architecture.latent_attention is not None or min(sizes) >= architecture.key_value_heads
             return len(set(sizes)) > 1 and not whole
+        case "unequal-state-groups":
+            linear = architecture.linear_attention
+            groups = linear.groups if linear else None
+            return groups is not None and len(set(sizes)) > 1 and groups % max(sizes) != 0
+        case "unequal-state-blocks":
+            copied = len(set(sizes)) > 1 and max(sizes) > architecture.key_value_heads
+            return architecture.linear_attention is not None and copied and _caches_prefixes(context)
         case "data-parallel":
             return context.model.topology.data_parallel
         case "released-image":
             return used_override(context.stack).vllm_image is None
         case "no-rdma":
             return context.stack.rdma == "none"
+
+
+def _caches_prefixes(context: PlannedModel) -> bool:
+    """Tell whether servers cache prefixes, as vLLM does unless it is told not to; prefill and decode do so alike."""
+    engine = context.model.engine
+    given = [*context.facts.arguments, *context.facts.feature_arguments(engine.features), *engine.extra_args]
+    return "--no-enable-prefix-caching" not in map(flag_of, given)
 
 
 def _host_memory(context: PlannedModel, used: Release) -> Iterator[Problem]:

@@ -239,7 +239,8 @@ def _room_needed(context: PlannedModel, role: Role) -> str:
     taken_gib = sequence_gib * key_value_copies(facts, shape.gpus) / shape.gpus + facts.activation_gib_per_gpu
     each_gib = (facts.weights.gib / shape.gpus + taken_gib) / share
     usable_gib = share * shape.gpu.memory_gib - taken_gib
-    larger = f"narrower weights, or a node with {shape.gpus} GPUs of at least {each_gib:.0f} GiB"
+    narrower = f"narrower weights{_narrower(facts)}"
+    larger = f"{narrower}, or a node with {shape.gpus} GPUs of at least {each_gib:.0f} GiB"
     if usable_gib <= 0:
         return larger
     gpus = math.ceil(facts.weights.gib / usable_gib)
@@ -247,6 +248,13 @@ def _room_needed(context: PlannedModel, role: Role) -> str:
         return f"{larger}, or a shorter engine.maxModelLen"
     nodes = math.ceil(gpus / shape.gpus)
     return f"{larger}; of {shape.gpu.product} it takes {gpus} GPUs on {nodes} nodes, and a server can't span nodes"
+
+
+def _narrower(model: catalogue.CatalogueModel) -> str:
+    """Name the models of the catalogue whose weights were quantized from those of one."""
+    known = (catalogue.model(name) for name in catalogue.model_names())
+    names = [each.name for each in known if each and each.quantized_from == model.name]
+    return f" (model: {' or '.join(names)})" if names else ""
 
 
 def _transfer(context: PlannedModel) -> Iterator[Problem]:
@@ -342,7 +350,8 @@ def _known_faults(context: PlannedModel) -> Iterator[Problem]:
     if release is not None and facts is not None:
         connected = kv_cache_settings(release, context).kv_connector
         spreads = [context.parallelism(role) for role in context.model.topology.servers()]
-        for met in met_faults(facts, context.facts, context.model.engine, spreads, kv_connector=connected):
+        gpu, engine = context.shape.gpu, context.model.engine
+        for met in met_faults(facts, context.facts, gpu, engine, spreads, kv_connector=connected):
             if accepted := met.fault.accepted:
                 yield Problem(f"{context.path}.{met.key}", met.value or context.facts.name, accepted, str(met))
 

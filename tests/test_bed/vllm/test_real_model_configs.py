@@ -18,6 +18,7 @@ DEFAULTS = (
     "gemma",
     "gemma2",
     "gemma3_text",
+    "falcon_h1",
     "glm4",
     "granite",
     "mistral",
@@ -30,7 +31,9 @@ DEFAULTS = (
 """Families of which no published file is here: the configuration that their class has by itself."""
 
 CHANGED_DEFAULTS: dict[str, Config] = {
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "granitemoehybrid": {"layer_types": [*["linear_attention"] * 5, "full_attention", *["linear_attention"] * 26]},
     "qwen2_moe": {"use_sliding_window": False},
 }
 """Likewise, with what the class leaves out."""
@@ -40,6 +43,9 @@ OTHER_CLASSES = {
     "mimo": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
 }
 """Families whose code lies in their repositories, and the one whose classes it has."""
+
+STATE_SPACES = {"falcon_h1": "FalconH1ForCausalLM", "granitemoehybrid": "GraniteMoeHybridForCausalLM"}
+"""Families with state spaces of which no published file is here, and the class of vLLM by which states are compared."""
 
 HEADS_DIFFER = {"mimo-v2-flash"}
 """Models of whose layers vLLM's configuration tells the heads of one kind."""
@@ -53,12 +59,18 @@ def of_known_classes(configs: dict[str, Config]) -> dict[str, Config]:
     return {name: {**config, **OTHER_CLASSES.get(config["model_type"], {})} for name, config in configs.items()}
 
 
-def test_real_classes_have_the_parameters_that_are_computed():
-    files = published()
+@pytest.fixture(scope="module")
+def counted() -> Config:
+    """The configuration and parameters of each model by transformers' own class."""
     given = {name: {"model_type": name, **changes} for name, changes in CHANGED_DEFAULTS.items()}
-    found = answered("count_parameters.py", {**of_known_classes(files), **dict.fromkeys(DEFAULTS), **given}, VERSION)
-    assert len(found) >= 15
-    for name, entry in found.items():
+    asked = {**of_known_classes(published()), **dict.fromkeys(DEFAULTS), **given}
+    return answered("count_parameters.py", asked, VERSION)
+
+
+def test_real_classes_have_the_parameters_that_are_computed(counted: Config):
+    files = published()
+    assert len(counted) >= 15
+    for name, entry in counted.items():
         config = files.get(name) or {**entry["config"], **CHANGED_DEFAULTS.get(name, {})}
         computed = compute_model(config).parameters.total_billions
         assert computed == pytest.approx(entry["parameters"] / 1e9, rel=0.002, abs=0.006), name
@@ -70,9 +82,17 @@ def test_every_family_that_was_looked_at_is_among_them():
     assert set(families()) <= asked
 
 
-def test_real_specs_have_the_bytes_of_a_token_that_are_computed():
+def test_real_specs_have_the_bytes_of_tokens_and_sequences_that_are_computed(counted: Config):
     files = {  # those with images are read with torchvision, which vLLM's environment here is without
         name: config for name, config in published().items() if name not in HEADS_DIFFER and "text_config" not in config
     }
-    found = answered("kv_cache_specs.py", of_known_classes(files), VERSION)
-    assert found == {name: compute_model(config).kv_cache.bytes_per_token for name, config in files.items()}
+    of_classes = {name: counted[name]["config"] | {"architectures": [kind]} for name, kind in STATE_SPACES.items()}
+    found = answered("kv_cache_specs.py", {**of_known_classes(files), **of_classes}, VERSION)
+    assert found == {name: computed_bytes(config) for name, config in {**files, **of_classes}.items()}
+
+
+def computed_bytes(config: Config) -> dict[str, int]:
+    computed = compute_model(config)
+    linear = computed.architecture.linear_attention
+    state = linear.state_bytes_per_sequence if linear else 0
+    return {"token": computed.kv_cache.bytes_per_token, "sequence": state}

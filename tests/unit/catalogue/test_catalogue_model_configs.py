@@ -9,6 +9,11 @@ from llmd_oke.catalogue.model_configs import bounds, compute_model
 from llmd_oke.catalogue.models import ComputedModel, LinearAttention, SlidingWindow
 from model_configs import FOLDER, config_of
 
+SHORTER = {"llama-4-scout-17b-16e-instruct": 2**20}
+"""Models whose entries have fewer tokens for a sequence than their files, as no node has room for so many."""
+
+FLOAT4 = {"num_bits": 4, "type": "float"}
+KINDS = ("bfloat16", "float32")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
@@ -23,7 +28,9 @@ def test_the_computed_part_of_every_model_of_the_kit_follows_from_its_config(nam
     entry = catalogue.model(name)
     assert entry is not None
     kept = {field: getattr(entry, field) for field in ComputedModel.model_fields}
-    assert compute_model(config_of(name)) == ComputedModel(**kept)
+    computed = compute_model(config_of(name))
+    assert kept["max_model_len"] == SHORTER.get(name, computed.max_model_len)
+    assert computed == ComputedModel(**{**kept, "max_model_len": computed.max_model_len})
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
@@ -43,6 +50,10 @@ def test_every_configuration_has_its_provenance(path):
         ("glm-4.7", 358, 32),  # vLLM recipes: 358B with the layer that predicts a further token, 32B
         ("qwen3-next-80b-a3b-thinking", 80, 3.5),  # model card: 3B, without the head of 0.3
         ("llama-3.1-405b-instruct-fp8-dynamic", 405.85, 405.85),  # model card
+        ("nemotron-3-nano-30b-a3b", 31.6, 3.2),  # model card, without embeddings
+        ("nemotron-3-super-120b-a12b", 120.6, 12.1),  # model card, without embeddings
+        ("nemotron-h-56b-base-8k", 56, 56),  # model card
+        ("jamba-1.5-mini", 52, 12),  # model card
     ],
 )
 def test_parameters_are_those_that_publishers_name(name: str, total: float, active: float):
@@ -68,6 +79,59 @@ def test_layers_of_linear_attention_have_a_state_and_no_kv_cache():
     state = 3 * (2 * 2048 + 4096) * 2 + 32 * 128 * 128 * 2
     assert computed.architecture.linear_attention == LinearAttention(layers=36, state_bytes_per_sequence=36 * state)
     assert computed.kv_cache.bytes_per_token == 2 * 12 * 2 * 256 * 2
+
+
+def test_layers_of_state_spaces_have_a_state_and_those_of_feed_forward_parts_nothing():
+    computed = compute_model(config_of("nemotron-3-nano-30b-a3b"))
+    convolution, state = 3 * (64 * 64 + 2 * 8 * 128) * 2, 64 * 64 * 128 * 4
+    assert computed.architecture.linear_attention == LinearAttention(
+        layers=23, state_bytes_per_sequence=23 * (convolution + state), attention_layers=6, groups=8
+    )
+    assert computed.architecture.attention_layers == 6
+    assert computed.kv_cache.bytes_per_token == 2 * 6 * 2 * 128 * 2
+
+
+def test_kinds_of_layers_may_be_letters_or_words_alike():
+    nano = config_of("nemotron-3-nano-30b-a3b")
+    words = {"M": "mamba", "*": "attention", "E": "moe"}
+    listed = [words[letter] for letter in nano["hybrid_override_pattern"]]
+    changes = {"hybrid_override_pattern": None, "num_hidden_layers": None, "layers_block_type": listed}
+    assert compute_model(config_of("nemotron-3-nano-30b-a3b", **changes)) == compute_model(nano)
+
+
+def test_states_take_two_bytes_a_number_where_the_file_says_so():
+    named, wide = (compute_model(config_of("nemotron-3-nano-30b-a3b", mamba_ssm_cache_dtype=kind)) for kind in KINDS)
+    assert named.architecture.linear_attention
+    assert wide.architecture.linear_attention
+    saved = wide.architecture.linear_attention.state_bytes_per_sequence
+    saved -= named.architecture.linear_attention.state_bytes_per_sequence
+    assert saved == 23 * 64 * 64 * 128 * 2
+
+
+def test_state_spaces_without_heads_are_in_all_layers_but_each_nth():
+    computed = compute_model(config_of("jamba-1.5-mini"))
+    state = 3 * 8192 * 2 + 8192 * 16 * 2
+    assert computed.architecture.linear_attention == LinearAttention(layers=28, state_bytes_per_sequence=28 * state)
+    assert computed.kv_cache.bytes_per_token == 4 * 2 * 8 * 128 * 2
+
+
+def test_layers_may_have_attention_and_a_state_space_side_by_side():
+    sizes = {"mamba_n_heads": 24, "mamba_d_head": 128, "mamba_d_state": 256, "mamba_n_groups": 1, "mamba_d_conv": 4}
+    computed = compute_model(config_of("qwen3-8b", model_type="falcon_h1", **sizes))
+    linear = computed.architecture.linear_attention
+    assert linear is not None
+    assert (linear.layers, computed.architecture.attention_layers) == (36, 36)
+    assert computed.kv_cache == compute_model(config_of("qwen3-8b")).kv_cache
+
+
+def test_a_file_that_does_not_say_which_layers_have_a_state_space_is_refused():
+    (problem,) = refused(config_of("qwen3-8b", model_type="new", mamba_n_heads=24, mamba_d_state=256))
+    assert (problem.path, problem.why) == ("layer_types", "some layers have a state space, and nothing says which")
+
+
+def test_a_model_without_any_attention_is_refused():
+    (problem,) = refused(config_of("jamba-1.5-mini", attn_layer_period=64, attn_layer_offset=63))
+    assert problem.why == "no layer has a KV cache, by which servers are planned"
 
 
 def test_a_model_whose_layers_all_have_full_attention_has_no_state():
@@ -99,6 +163,59 @@ def test_embeddings_that_are_the_head_too_are_stored_once():
     saved = apart.parameters.total_billions - tied.parameters.total_billions
     assert saved == pytest.approx(151936 * 5120 / 1e9, abs=0.01)
     assert tied.work == apart.work
+
+
+QUANTIZED = [known for name in catalogue.model_names() if (known := catalogue.model(name)) and known.quantized_from]
+
+
+@pytest.mark.parametrize("known", QUANTIZED, ids=lambda known: known.name)
+def test_a_quantized_model_differs_from_its_origin_in_its_weights_alone(known: catalogue.CatalogueModel):
+    origin = catalogue.model(known.quantized_from or "")
+    assert origin is not None
+    own = {"name", "repository", "revision", "quantized_from", "weights", "work", "recipe"}
+    assert known.model_dump(exclude=own) == origin.model_dump(exclude=own)
+    assert known.weights.gib < origin.weights.gib
+
+
+@pytest.mark.parametrize(
+    ("quantization", "name", "bits"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 4.5),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8", 8),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": FLOAT4 | {"group_size": 16}}}},
+            "nvfp4",
+            4.5,
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": FLOAT4 | {"group_size": 32}}}},
+            "mxfp4",
+            4.25,
+        ),
+    ],
+)
+def test_number_formats_are_told_by_method_and_groups(quantization: dict, name: str, bits: float):
+    weights = compute_model(config_of("qwen3-32b", quantization_config=quantization)).weights
+    matrices = compute_model(config_of("qwen3-32b")).work.prefill_parameters_billions * 1e9
+    kept = 2 * (2 * 151936 * 5120) / 2**30
+    assert weights.format == name
+    assert weights.gib == pytest.approx(matrices * bits / 8 / 2**30 + kept, rel=0.01)
+
+
+def test_modelopts_mixture_of_formats_is_refused_by_its_method():
+    mixture = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+    (problem,) = refused(config_of("qwen3-32b", quantization_config=mixture))
+    assert problem.path == "quantization_config.quant_method"
+
+
+def test_modules_of_a_text_model_inside_another_may_be_left_out_by_either_name():
+    config = config_of("kimi-k2.5")
+    patterns = config["text_config"]["quantization_config"]["ignore"]
+    assert any("self_attn" in pattern for pattern in patterns)
+    named = [*patterns, *(f"language_model.model.layers.{i}.mlp.experts*" for i in range(61))]
+    text = config["text_config"]
+    wider = text | {"quantization_config": text["quantization_config"] | {"ignore": named}}
+    assert compute_model(config | {"text_config": wider}).weights.gib > 3 * compute_model(config).weights.gib
 
 
 def test_modules_that_are_not_quantized_keep_two_bytes():
@@ -171,7 +288,7 @@ def test_layers_with_a_window_may_have_other_heads():
 
 
 def test_layers_that_see_all_tokens_may_have_heads_of_another_size():
-    computed = compute_model(config_of("gemma-4-26b-a4b"))
+    computed = compute_model(config_of("gemma-4-26b-a4b-it"))
     assert computed.kv_cache.bytes_per_token == 2 * (25 * 8 * 256 + 5 * 2 * 512) * 2
 
 

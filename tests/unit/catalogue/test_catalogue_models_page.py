@@ -12,7 +12,7 @@ MODELS = [known for name in catalogue.model_names() if (known := catalogue.model
 
 HEADINGS = (
     *("model", "repository", "parameters, billions (of a token)", "weights", "KV cache of a token", "context"),
-    *("features", "verified"),
+    *("features", "quantized as", "verified"),
 )
 HEAD = f"""# Models
 
@@ -20,7 +20,8 @@ The models that the catalogue has (`values/models`; each figure there has its so
 servers have unless a stack chooses others
 ([how](how-to/change-model-servers.md#calls-of-tools-and-reasoning-in-a-field-of-its-own)). *Verified* names the GPUs
 that the vLLM project says its recipe of the model was verified on, alone and without llm-d; the kit has verified none
-on GPUs. Any other model of a known architecture is [one command](how-to/add-a-model.md) away.
+on GPUs. *Quantized as* names the models whose weights were made of a model's: a stack chooses one by its name. Any
+other model of a known architecture is [one command](how-to/add-a-model.md) away.
 
 | {" | ".join(HEADINGS)} |
 |{"---|" * len(HEADINGS)}
@@ -44,6 +45,7 @@ def rows() -> Iterator[str]:
             cache,
             f"{known.max_model_len:,}",
             features or _NONE,
+            ", ".join(each.name for each in MODELS if each.quantized_from == known.name) or _NONE,
             verified,
         ]
         yield f"| {' | '.join(cells)} |\n"

@@ -95,7 +95,7 @@ def test_digests_of_the_projects_lock_stand_beside_the_kits(tmp_path: Path):
 
 def test_a_broken_entry_is_refused_where_it_is_used(tmp_path: Path):
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, max_model_len=0))
-    with pytest.raises(InvalidStack, match=r"line 29: values/models/support-70b.yaml: max_model_len = 0"):
+    with pytest.raises(InvalidStack, match=r"line 30: values/models/support-70b.yaml: max_model_len = 0"):
         catalogue.model(MINE)
 
 

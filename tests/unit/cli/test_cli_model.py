@@ -131,14 +131,21 @@ def test_what_is_assumed_of_an_architecture_stands_in_its_entry_and_summary(tmp_
     assert json.loads(run(str(path), *REPOSITORY, "--json").stdout)["bounds"][0].startswith("no code of new")
 
 
+def test_the_state_that_a_sequence_keeps_is_told_beside_its_kv_cache(tmp_path: Path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_of("nemotron-3-nano-30b-a3b")))
+    told = run(str(path), *REPOSITORY).stderr
+    assert "6,144 bytes of KV cache for a token, 49,082,368 bytes of state for a sequence" in told
+
+
 def test_layers_of_an_unknown_kind_are_refused_with_path_and_remedy(tmp_path: Path):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config_of("qwen3-32b", model_type="jamba", mamba_d_state=16)))
+    path.write_text(json.dumps(config_of("qwen3-32b", model_type="lfm2", conv_L_cache=3)))
     error = run(str(path), *REPOSITORY).exception
     assert isinstance(error, InvalidStack)
     assert error.verdict == f"no entry can be computed of {path}"
     told = str(error)
-    assert "mamba_d_state = 16" in told
+    assert "conv_L_cache = 3" in told
     assert "gated delta rules" in told
 
 

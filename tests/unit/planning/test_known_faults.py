@@ -1,9 +1,11 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.config.engine import flags_by_word
 from llmd_oke.planning.known_faults import known_faults
+from project_entries import model_entry, write_entry
 from stack_files import model, plan, problems
 
 DBO = ["--enable-dbo", "--all2all-backend=deepep_high_throughput"]
@@ -45,9 +47,33 @@ def test_what_answers_may_suffer_from_is_told_with_its_source():
     assert "https://github.com/vllm-project/vllm/" in told.text
 
 
+def entry(tmp_path: Path, **changes: Any) -> None:
+    weights = {"format": "nvfp4", "gib": 40.0}
+    write_entry(tmp_path, "models/mine", model_entry("mine", **{"weights": weights, **changes}))
+
+
+@pytest.mark.parametrize("release", ["llm-d-0.9.0", "llm-d-0.10.0"])
+def test_weights_that_gpus_do_not_load_are_refused_with_their_source(tmp_path: Path, release: str):
+    entry(tmp_path)
+    (problem,) = problems(model("agg-tp1-1r", model="mine"), release=release)
+    assert problem.path == "models[0].model"
+    assert "in BF16, FP8 or INT4" in problem.accepted
+    assert "github.com/amd/skills" in (problem.why or "")
+
+
+def test_weights_that_gpus_emulate_are_told_of_where_there_are_others(tmp_path: Path):
+    weights = {"format": "mxfp4", "gib": 40.0}
+    entry(tmp_path, weights=weights)
+    assert not [item for item in plan(model("agg-tp1-1r", model="mine")).advice if "emulated" in item.text]
+    entry(tmp_path, weights=weights, quantized_from="llama-3.3-70b-instruct")
+    (told,) = [item for item in plan(model("agg-tp1-1r", model="mine")).advice if "emulated" in item.text]
+    assert told.path == "models[0].model"
+
+
 @pytest.mark.parametrize("fault", known_faults(), ids=lambda fault: fault.text[:30])
 def test_a_known_fault_names_releases_and_flags_that_there_are(fault):
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     assert set(fault.releases) <= {release.name for release in releases}
     assert all(f"--{flag}" in flags_by_word() for flag in fault.arguments)
-    assert fault.arguments or fault.environment or fault.families
+    assert fault.arguments or fault.environment or fault.families or fault.number_formats
+    assert set(fault.gpus) <= {gpu.architecture for name in catalogue.gpu_names() if (gpu := catalogue.gpu(name))}

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from llmd_base.errors import InvalidStack, Problem
-from llmd_oke import planning
+from llmd_oke import catalogue, planning
 from llmd_oke.catalogue import release_names
+from llmd_oke.catalogue.models import LinearAttention
 from stack_files import existing_pool, model, stack
 
 NEWEST = "llm-d-0.10.0"
@@ -115,6 +116,34 @@ def test_mori_io_is_refused_of_what_it_does_not_hand_over(topology: str, name: s
 def test_mori_io_hands_over_between_other_sizes_where_heads_are_copied_or_latent():
     plan("1p-tp4ep-1d-tp8ep", "qwen3-235b-a22b-fp8", connector="mori-io")  # four KV heads
     plan("1p-tp8-1d-tp8", LATENT, connector="mori-io")
+
+
+@pytest.mark.parametrize("release", ["llm-d-0.9.0", NEWEST])
+def test_states_are_handed_over_between_equal_sizes_where_kv_heads_are_copied(release: str):
+    name = "qwen3-next-80b-a3b-thinking"  # two KV heads
+    problem = only("1p-tp2-1d-tp4", name, release=release)
+    assert problem.accepted.endswith("--no-enable-prefix-caching")
+    assert "refuse each other" in (problem.why or "")
+    plan("1p-tp4-1d-tp4", name, release=release)
+    given = document("1p-tp2-1d-tp4", name, release=release)
+    given["models"][0]["engine"] = {"extraArgs": ["--no-enable-prefix-caching"]}
+    planning.plan_object(given)
+
+
+def test_state_spaces_are_handed_over_between_sizes_that_their_groups_allow(monkeypatch: pytest.MonkeyPatch):
+    known = catalogue.model("qwen3-next-80b-a3b-thinking")
+    assert known is not None
+
+    def grouped(groups: int) -> None:
+        linear = LinearAttention(layers=36, state_bytes_per_sequence=10**6, groups=groups)
+        sizes = known.architecture.model_copy(update={"linear_attention": linear})
+        monkeypatch.setattr(catalogue, "model", lambda _name: known.model_copy(update={"architecture": sizes}))
+
+    grouped(8)
+    plan("2p-tp1-1d-tp2", known.name)
+    grouped(1)
+    assert "another part of the prompt's state" in (only("2p-tp1-1d-tp2", known.name).why or "")
+    plan("1p-tp2-1d-tp2", known.name)
 
 
 def test_mori_io_tells_what_is_known_against_it():

@@ -118,6 +118,11 @@ def test_memory_that_fits_no_size_says_so():
     assert problem.accepted.startswith("for aggregated: narrower weights, or a node with 8 GPUs of at least ")
 
 
+def test_a_model_that_fits_no_node_names_its_quantized_ones():
+    problem = only(model("agg-tp8-1r", model="qwen3-coder-480b-a35b-instruct", engine={"gpuMemoryUtilization": 0.4}))
+    assert "narrower weights (model: qwen3-coder-480b-a35b-instruct-fp8), or a node" in problem.accepted
+
+
 @pytest.mark.parametrize(("extra", "refused"), [(0, False), (1, True)])
 def test_the_workload_fits_the_model_length_to_the_token(extra: int, refused: bool):
     workload = {"inputTokens": 8000, "outputTokens": 192 + extra}

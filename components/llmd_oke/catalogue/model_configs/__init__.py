@@ -1,0 +1,99 @@
+"""The computed part of a model's catalogue entry, from its config.json and the index of its weights.
+
+A pure function of these files. What an architecture leaves to its code is in `values/architectures`; of one without a
+row there it is assumed, and `bounds` says so.
+"""
+
+from collections.abc import Mapping
+
+from llmd_oke.catalogue.model_configs.architectures import families
+from llmd_oke.catalogue.model_configs.attention import Mamba2Config
+from llmd_oke.catalogue.model_configs.config_file import TransformerConfig
+from llmd_oke.catalogue.model_configs.quantization import HALF_BYTES
+from llmd_oke.catalogue.model_configs.reading import bounds, read_model_files
+from llmd_oke.catalogue.model_configs.weights import ModelFiles, total_parameters, weights_in_memory, work_of_a_token
+from llmd_oke.catalogue.models import (
+    Architecture,
+    ComputedModel,
+    Experts,
+    KeyValueCache,
+    LatentAttention,
+    LinearAttention,
+    Parameters,
+    SlidingWindow,
+)
+
+__all__ = ["bounds", "compute_model", "families"]
+
+
+def compute_model(config: Mapping[str, object], index: Mapping[str, object] | None = None) -> ComputedModel:
+    """Return the part of a model's entry that follows from its config.json, and from `model.safetensors.index.json` if
+    given.
+
+    Raises:
+        InvalidStack: the architecture or number format is unknown, or something is missing or of another form. Each
+            problem has its path in the file.
+    """
+    files = read_model_files(config, index)
+    parts = [part for layer in range(files.config.num_hidden_layers) for part in files.layer(layer)]
+    work = work_of_a_token(files, parts)
+    total = total_parameters(files, parts)
+    active = work.decode_parameters_billions if files.experts else total / 1e9
+    return ComputedModel(
+        architecture=_architecture(files),
+        parameters=Parameters(total_billions=round(total / 1e9, 2), active_billions=round(active, 2)),
+        weights=weights_in_memory(files, parts),
+        work=work,
+        kv_cache=_key_value_cache(files),
+        max_model_len=files.config.max_position_embeddings,
+    )
+
+
+def _architecture(files: ModelFiles) -> Architecture:
+    config, experts, latent = files.config, files.experts, files.latent
+    mean_head = (latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim) // 2 if latent else 0
+    return Architecture(
+        family=config.model_type,
+        layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        attention_heads=config.num_attention_heads,
+        key_value_heads=config.key_value_head_count,
+        head_dim=mean_head or config.query_head_size,
+        intermediate_size=config.intermediate_size,
+        vocabulary_size=config.vocab_size,
+        sliding_window=_sliding_window(config),
+        experts=experts
+        and Experts(count=experts.count, active=experts.active, intermediate_size=experts.intermediate_size),
+        latent_attention=latent
+        and LatentAttention(key_value_rank=latent.kv_lora_rank, rope_dim=latent.qk_rope_head_dim),
+        linear_attention=_linear_attention(files),
+        attention_sinks=files.family.attention_sinks,
+    )
+
+
+def _sliding_window(config: TransformerConfig) -> SlidingWindow | None:
+    layers = len(config.windowed_layers)
+    return SlidingWindow(tokens=config.sliding_window, layers=layers) if config.sliding_window and layers else None
+
+
+def _linear_attention(files: ModelFiles) -> LinearAttention | None:
+    layers = range(files.config.num_hidden_layers)
+    states = [part.state_bytes for i in layers for part in files.attention(i) if part.state_bytes]
+    if not states:
+        return None
+    caching = sum(any(part.cached_numbers for part in files.attention(i)) for i in layers)
+    return LinearAttention(
+        layers=len(states),
+        state_bytes_per_sequence=sum(states),
+        attention_layers=None if caching == len(layers) - len(states) else caching,
+        groups=files.state_space.groups if isinstance(files.state_space, Mamba2Config) else None,
+    )
+
+
+def _key_value_cache(files: ModelFiles) -> KeyValueCache:
+    """Return the bytes of a token's KV cache over all layers that have one, in BF16: none of layers of linear
+    attention, and of those that read an earlier layer's.
+    """
+    layers = range(files.config.num_hidden_layers - files.config.num_kv_shared_layers)
+    numbers = sum(part.cached_numbers for i in layers for part in files.attention(i))
+    return KeyValueCache(bytes_per_token=HALF_BYTES * numbers)
