@@ -32,11 +32,13 @@ class Parallelism:
         data_parallel_size: ranks of a server, each with that many GPUs, attention weights, KV cache and requests of its
             own; experts are shared by all ranks.
         expert_parallel: whether GPUs have whole experts, in place of a part of each.
+        nodes: nodes that a server spans, each with as many of its ranks; a rank never does.
     """
 
     tensor_parallel_size: int
     data_parallel_size: int = 1
     expert_parallel: bool = False
+    nodes: int = 1
 
     @property
     def gpus(self) -> int:
@@ -44,8 +46,18 @@ class Parallelism:
         return self.tensor_parallel_size * self.data_parallel_size
 
     @property
+    def gpus_per_node(self) -> int:
+        """GPUs that a server has on each of its nodes, and so of each of its pods."""
+        return self.gpus // self.nodes
+
+    @property
+    def data_parallel_size_local(self) -> int:
+        """Ranks that a server has on each of its nodes."""
+        return self.data_parallel_size // self.nodes
+
+    @property
     def arguments(self) -> list[str]:
-        """Arguments of vLLM for such a server."""
+        """Arguments of vLLM for such a server, but for those by which the pods of several nodes find each other."""
         ranks = [f"--data-parallel-size={self.data_parallel_size}"] if self.data_parallel_size > 1 else []
         experts = ["--enable-expert-parallel"] if self.expert_parallel else []
         return [f"--tensor-parallel-size={self.tensor_parallel_size}", *ranks, *experts]

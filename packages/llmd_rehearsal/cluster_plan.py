@@ -12,7 +12,7 @@ from llmd_base.row import Basis
 from llmd_bench.run_context import VARIABLE, RunContext
 from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.catalogue.releases import CrdFiles, crd_manifests
-from llmd_oke.catalogue.serving import scaling
+from llmd_oke.catalogue.serving import leader_worker_sets, scaling
 from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import PlacedNode, Plan
@@ -28,7 +28,8 @@ from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, Tcp
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import journal_file
 from llmd_rehearsal.front_door import gateway_parts, preinstalled_objects, simulated_gateway
-from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, DISCOVERING, FOLLOWING, IN_PODS, WATCHING
+from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, DISCOVERING, FOLLOWING, GROUPING, IN_PODS, WATCHING
+from llmd_rehearsal.leader_worker_sets import preinstalled_controller
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import LocalProgram
@@ -186,7 +187,7 @@ def _agent_config(
             *(item for crds in preinstalled_definitions(plan) for item in crd_manifests(crds)),
             *([okes_definition()] if plan.created else []),
         ),
-        objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan)),
+        objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan), *preinstalled_controller(plan)),
         simulator_url=SIMULATOR_URL,
         real_vllm=servers,
         control_port=NODE_CONTROL_PORT,
@@ -287,7 +288,12 @@ def further_programs(plan: Plan) -> tuple[str, ...]:
 def programs_in_pods(plan: Plan) -> tuple[str, ...]:
     """The real programs that run in pods of a stack's cluster."""
     gateway = BEHIND_GATEWAY if plan.gateway else ()
-    return (*IN_PODS, *gateway, *(FOLLOWING if is_scaled(plan) else ()), *(DISCOVERING if _has_charts(plan) else ()))
+    return (
+        *(*IN_PODS, *gateway),
+        *(FOLLOWING if is_scaled(plan) else ()),
+        *(GROUPING if plan.over_nodes else ()),
+        *(DISCOVERING if _has_charts(plan) else ()),
+    )
 
 
 def _has_charts(plan: Plan) -> bool:
@@ -330,11 +336,13 @@ def okes_definition() -> dict[str, Any]:
 
 
 def preinstalled_definitions(plan: Plan) -> tuple[CrdFiles, ...]:
-    """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled, those of the Gateway
-    API, where models are behind a Gateway, and those of the Prometheus operator, where there is one.
+    """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled, those of
+    LeaderWorkerSets, where servers span nodes, those of the Gateway API, where models are behind a Gateway, and those
+    of the Prometheus operator, where there is one.
     """
     return (
         *([scaling().definitions, keda_parts().definitions] if is_scaled(plan) else []),
+        *([leader_worker_sets().definitions] if plan.over_nodes else []),
         *(gateway_parts().definitions if plan.gateway else ()),
         *([monitoring().definitions] if _has_prometheus(plan) else []),
     )

@@ -14,7 +14,7 @@ from llmd_base.progress import Progress
 from llmd_oke import catalogue
 from llmd_oke.catalogue.operators import operator
 from llmd_oke.catalogue.releases import CrdFiles, ImageProgram, Release
-from llmd_oke.catalogue.serving import scaling
+from llmd_oke.catalogue.serving import leader_worker_sets, scaling
 from llmd_oke.planning import Plan
 from llmd_oke.planning.monitoring import OPERATOR as MONITORING
 
@@ -45,6 +45,9 @@ WATCHING = ("prometheus",)
 
 FOLLOWING = ("keda-operator", "keda-metrics-apiserver")
 """Further ones in pods, for stacks with scaling."""
+
+GROUPING = ("lws-manager",)
+"""Further ones in pods, for stacks whose servers span nodes."""
 
 IN_TESTS = (
     *("actionlint", "llm-d-inference-sim", "promtool", "registry"),
@@ -109,6 +112,7 @@ class Inventory:
         if plan.monitoring is not None and plan.monitoring.install:
             versions |= dict.fromkeys(WATCHING, _prometheus())
         versions |= dict.fromkeys(FOLLOWING, scaling().definitions.version) | dict.fromkeys(DISCOVERING, _discovery())
+        versions |= dict.fromkeys(GROUPING, leader_worker_sets().definitions.version)
         stands_in = f"{used.name} stands in for {asked.name}" if used.name != asked.name else ""
         reasons = {program.name: stands_in for program in _release_programs(asked)}
         if plan.override.proxy_image is not None:
@@ -130,6 +134,7 @@ def deployed_versions() -> dict[str, dict[str, str]]:
         **{name: {release.name: _release_version(name, release) for release in _releases()} for name in IN_PODS},
         **{name: {"Prometheus": _prometheus()} for name in (*WATCHING, "promtool")},
         **{name: {"KEDA": scaling().definitions.version} for name in FOLLOWING},
+        **{name: {"LeaderWorkerSet": leader_worker_sets().definitions.version} for name in GROUPING},
         **{name: {"Node Feature Discovery": _discovery()} for name in DISCOVERING},
     }
 

@@ -17,7 +17,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 from llmd_oke import catalogue, config, planning
 from llmd_oke.catalogue.operations import remedy_for
-from llmd_oke.operations.guards import DEPLOYMENT, Displacement, displacement, gpus_of
+from llmd_oke.operations.guards import SERVERS, Displacement, displacement, gpus_of
 from llmd_oke.operations.locks import file_lock
 from llmd_oke.operations.previews import of_document
 from llmd_oke.operations.pulumi_cli import end_group
@@ -544,7 +544,7 @@ def removed_servers(file: Path, plan: Plan) -> list[str]:
     deployed = [
         resource["inputs"]["metadata"]["name"]
         for resource in resources
-        if resource["type"] == DEPLOYMENT and gpus_of(resource.get("inputs") or {})
+        if resource["type"] in SERVERS and gpus_of(resource.get("inputs") or {})
     ]
     planned = [
         f"{unit.name}{'-[0-9a-f]+' if model.update_way == 'beside' else ''}-{role.role}"

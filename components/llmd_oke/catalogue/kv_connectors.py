@@ -82,8 +82,8 @@ class KvConnector(Entry):
     hybrid_flags: tuple[str, ...] = ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager")
 
     def config(self, asked: KvCache, role: Role, ranks: int, vllm_port: int) -> dict[str, object] | None:
-        """Return vLLM's `--kv-transfer-config` of the servers of a role with that many ranks; None where the kit gives
-        them no connector. What fails to arrive fails the request, in place of a computation that hides it.
+        """Return vLLM's `--kv-transfer-config` of the servers of a role with that many ranks on a node; None where the
+        kit gives them no connector. What fails to arrive fails the request, in place of a computation that hides it.
 
         Raises:
             KitError: the release has no such connector.

@@ -167,13 +167,28 @@ class KvCacheSettings:
     block_size: int
 
 
+class OverNodes(Entry):
+    """Start of the pods of a server that spans nodes, by which they find each other, and what is known of it.
+
+    `arguments` and `environment` are added to those of a server of one node; `{nodes}` and `{data_parallel_size_local}`
+    stand for the nodes of a server and its ranks on each, `$(…)` for variables that the LeaderWorkerSet's controller
+    gives each pod. Pods wait for each other as long as `wait_variable` says, in seconds.
+    """
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    wait_variable: str
+    limits: tuple[KnownLimit, ...] = ()
+
+
 class Vllm(Entry):
     """The vLLM image and what every server of it is started with.
 
     `other_images` have the same vLLM and are not used, each with the reason.
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
     `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong,
-    `traces` whether it is known to have the packages that it sends traces with.
+    `traces` whether it is known to have the packages that it sends traces with. `over_nodes` is what servers that span
+    nodes are started with beside that; None where nobody knows how.
     """
 
     image: LockedImage
@@ -188,6 +203,7 @@ class Vllm(Entry):
     limits: tuple[KnownLimit, ...] = ()
     quick_reduce: QuickReduceFormat | None = None
     traces: bool = False
+    over_nodes: OverNodes | None = None
 
     def kv_cache_settings(self, model: CatalogueModel, engine: Engine, *, hands_over: bool) -> KvCacheSettings:
         """Decide what a model's servers are started with for their KV cache, whether or not they hand it over: as

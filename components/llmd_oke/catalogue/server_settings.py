@@ -40,7 +40,7 @@ class ServerSettings:
     Attributes:
         role: what the servers do.
         parallelism: spread of each server over its GPUs.
-        virtual_functions: devices of the RDMA network that each server has.
+        virtual_functions: devices of the RDMA network that each pod of a server has.
         kv_cache: connector, attention backend and block size.
         kv_transfer: vLLM's `--kv-transfer-config` with the kit's KV connectors; None for servers that have none.
         hand_over: the connector by which KV cache is handed over, with what it takes; None for servers that hand none
@@ -127,9 +127,9 @@ def server_settings(
     return ServerSettings(
         role=role,
         parallelism=parallelism,
-        virtual_functions=virtual_functions(role, parallelism.gpus, rdma=rdma),
+        virtual_functions=virtual_functions(role, parallelism, rdma=rdma),
         kv_cache=kv_cache,
-        kv_transfer=connectors.config(engine.kv_cache, role, parallelism.data_parallel_size, port),
+        kv_transfer=connectors.config(engine.kv_cache, role, parallelism.data_parallel_size_local, port),
         hand_over=connectors.way(engine.kv_cache) if hands_over else None,
         vllm_port=port,
         hybrid_argument=connectors.hybrid_argument(model, arguments) if hands_over else None,
@@ -148,9 +148,12 @@ def vllm_port(role: str) -> int:
     return BEHIND_SIDECAR_PORT if role == "decode" else SERVER_PORT
 
 
-def virtual_functions(role: Role, gpus: int, *, rdma: bool) -> int:
-    """Count the virtual functions of one server: one for each GPU where KV cache is handed over by RDMA, else none."""
-    return gpus if rdma and role in HANDING_OVER else 0
+def virtual_functions(role: Role, parallelism: Parallelism, *, rdma: bool) -> int:
+    """Count the virtual functions of one pod of a server: one for each GPU where KV cache is handed over by RDMA, and
+    where the server spans nodes, else none.
+    """
+    used = role in HANDING_OVER or parallelism.nodes > 1
+    return parallelism.gpus_per_node if rdma and used else 0
 
 
 def reduced(quantization: QuickReduceFormat | None, most_gpus: int) -> QuickReduceFormat | None:

@@ -1,4 +1,6 @@
-"""Facts for serving beside releases: storage drivers, scaling by load, what servers may differ in, Gateways."""
+"""Facts for serving beside releases: storage drivers, scaling by load, servers over nodes, what servers may differ in,
+Gateways.
+"""
 
 from functools import cache
 
@@ -79,6 +81,24 @@ class ScalingFacts(Entry):
 def scaling() -> ScalingFacts:
     """The facts of `values/scaling/keda.yaml`."""
     return required_entry("scaling", "keda", ScalingFacts)
+
+
+class LeaderWorkerSetFacts(Entry):
+    """The controller of LeaderWorkerSets: its definitions, and what is said where the cluster has none.
+
+    `names` are the definitions that have to be there, `plural.group`.
+    """
+
+    definitions: CrdFiles
+    names: tuple[str, ...]
+    established_timeout_s: int
+    remedy: str
+
+
+@cache
+def leader_worker_sets() -> LeaderWorkerSetFacts:
+    """The facts of `values/serving/leader-worker-set.yaml`."""
+    return required_entry("serving", "leader-worker-set", LeaderWorkerSetFacts)
 
 
 class Handshake(Entry):

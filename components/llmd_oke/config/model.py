@@ -24,11 +24,13 @@ class Servers(ConfigPart):
     """Number of servers."""
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)]
-    """GPUs that share each layer of a server. A server never spans nodes, so that a node's GPUs are the limit."""
+    """GPUs that share each layer of a server, or of each of its ranks, which never span nodes: a node's GPUs are the
+    limit."""
 
-    data_parallel_size: Annotated[int, Field(ge=1, le=64, exclude_if=is_one)] = 1
+    data_parallel_size: Annotated[int, Field(ge=1, le=512, exclude_if=is_one)] = 1
     """Ranks of each server, with `tensorParallelSize` GPUs, attention weights, KV cache and requests of their own;
-    experts are shared by all ranks. Above 1 for mixtures of experts only."""
+    experts are shared by all ranks. Above 1 for mixtures of experts only. With more GPUs than a node has, a server
+    spans whole nodes, as a LeaderWorkerSet."""
 
     expert_parallel: Annotated[bool | None, Field(exclude_if=is_absent)] = None
     """Whether GPUs have whole experts, in place of a part of each; as the model's recipe has it if left out."""

@@ -14,6 +14,7 @@ from llmd_base.errors import InvalidStack, KitError, Problem
 from pulumi.runtime import mocks
 
 from llmd_oke.config import CONFIG_KEY, locate, setting_names, stack_file
+from llmd_oke.operations.guards import SERVERS
 from llmd_oke.planning import Plan, plan_stack_file
 from llmd_oke.planning.model_plan import UpdateWay
 from llmd_oke.program import program
@@ -29,7 +30,6 @@ _SECRETS = ("huggingFaceToken", "modelSourceUrl")
 
 _IMAGE_LINK = "https://placeholder.invalid/image"
 _KUBERNETES = "kubernetes:"
-_DEPLOYMENT = "kubernetes:apps/v1:Deployment"
 _RELEASE = "kubernetes:helm.sh/v3:Release"
 _STACK_REFERENCE = "pulumi:pulumi:StackReference"
 
@@ -293,7 +293,7 @@ def _after_decode_servers(resources: Sequence[Declared], units: Collection[str])
     deployments = {
         (found[labels.UNIT], found[labels.ROLE]): resource.urn
         for resource in resources
-        if resource.type == _DEPLOYMENT and {labels.UNIT, labels.ROLE} <= (found := _labels(resource)).keys()
+        if resource.type in SERVERS and {labels.UNIT, labels.ROLE} <= (found := _labels(resource)).keys()
     }
     decode = {unit: urn for (unit, role), urn in deployments.items() if role == "decode" and unit in units}
     waiting = {urn: decode[unit] for (unit, role), urn in deployments.items() if role == "prefill" and unit in decode}

@@ -40,7 +40,11 @@ BOOT_VOLUME = "BOOT_VOLUME_REPLACE"
 """Cycling that keeps the machines (OCI API, NodePoolCyclingDetails)."""
 
 
-DEPLOYMENT = "kubernetes:apps/v1:Deployment"
+SERVERS = {
+    "kubernetes:apps/v1:Deployment": ("template",),
+    "kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet": ("leaderWorkerTemplate", "workerTemplate"),
+}
+"""Kinds of which servers are, with the place of their pods' template in their spec."""
 
 
 GPU = "amd.com/gpu"
@@ -225,7 +229,7 @@ def refuse_protected(urns: Sequence[str], *, allowed: bool = False) -> None:
 
 def displacement(preview: Preview, gpus: int, resource: str = GPU) -> Displacement | None:
     """The servers that have to go first on nodes with that many GPUs; None where there is room for all at once."""
-    deployments = [change for change in preview.changes if change.type == DEPLOYMENT]
+    deployments = [change for change in preview.changes if change.type in SERVERS]
     created = sum(gpus_of(change.new, resource) for change in deployments if change.operation == "create")
     # What stays needs at most this while it changes; what is replaced goes before it comes anew.
     held = sum(
@@ -240,11 +244,13 @@ def displacement(preview: Preview, gpus: int, resource: str = GPU) -> Displaceme
 
 
 def gpus_of(deployment: Mapping[str, Any], resource: str = GPU) -> int:
-    """The GPUs of all pods of a Deployment."""
+    """The GPUs of all pods of a Deployment, or of a LeaderWorkerSet."""
     spec = _nested(deployment, "spec")
-    containers: list[Mapping[str, Any]] = _nested(spec, "template", "spec").get("containers") or []
+    templates = [_nested(spec, *place, "spec").get("containers") for place in SERVERS.values()]
+    containers: list[Mapping[str, Any]] = next(filter(None, templates), None) or []
     limits = [_nested(container, "resources", "limits") for container in containers]
-    return int(spec.get("replicas", 1)) * sum(int(limit.get(resource, 0)) for limit in limits)
+    pods = int(spec.get("replicas", 1)) * int(_nested(spec, "leaderWorkerTemplate").get("size", 1))
+    return pods * sum(int(limit.get(resource, 0)) for limit in limits)
 
 
 def _nested(value: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:

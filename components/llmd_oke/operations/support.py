@@ -106,7 +106,7 @@ class Archive:
 
 def add_cluster(archive: Archive, reading: ClusterReading) -> None:
     """The objects that tell how the stack is; Secrets and ConfigMaps are never asked for."""
-    for name, part in document("nodes pods deployments jobs warnings", reading).items():
+    for name, part in document("nodes pods deployments leader_worker_sets jobs warnings", reading).items():
         path = f"cluster/{name}.json"
         if isinstance(part, Unread):
             archive.missing[path] = part.why

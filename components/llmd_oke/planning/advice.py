@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
-from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.config import FileStorage, NodeDisk, StackConfig
@@ -13,11 +13,11 @@ from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_advice
 from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.known_faults import met_faults
-from llmd_oke.planning.model_plan import ModelPlan, PlacedServer
+from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.models import scaling_advice
 from llmd_oke.planning.monitoring import monitoring_advice
 from llmd_oke.planning.network_policies import network_policy_advice
-from llmd_oke.planning.placement import place
+from llmd_oke.planning.placement import place, pods
 from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, kernel_faults
 from llmd_oke.planning.releases import release_advice, vllm_facts
@@ -68,7 +68,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_unused(plan),
         *(item for i, model in enumerate(plan.models) for item in _engine(plan, model.settings, f"models[{i}].engine")),
         *(item for i, model in enumerate(plan.models) for item in _known_faults(plan, model, f"models[{i}]")),
-        *(item for i, model in enumerate(plan.models) for item in _model(model, plan.pools[0].shape, f"models[{i}]")),
+        *(item for i, model in enumerate(plan.models) for item in _model(plan, model, f"models[{i}]")),
     )
 
 
@@ -226,12 +226,14 @@ def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
     free = sum(node.free_gpus for node in at_first)
     unit = model.units[0]
     servers = [
-        PlacedServer(unit.name, role.role, index, role.parallelism.gpus, role.virtual_functions)
+        pod
         for role in unit.roles
         for index in range(role.most_replicas)
+        for pod in pods(unit.name, role.role, index, role.parallelism, role.virtual_functions)
     ]
     for copies in range(min(free // unit.gpus, MAX_COPIES - len(model.units)), 0, -1):
-        nodes, left = place(servers * copies, at_first)
+        further = (replace(server, unit=f"{server.unit}-{i}") for i in range(copies) for server in servers)
+        nodes, left = place(further, at_first)
         if not left:
             return copies, sum(not node.servers for node in nodes)
     return 0, len(plan.idle_nodes)
@@ -267,13 +269,16 @@ def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
                 yield Advice(f"{path}.{met.key}", str(met))
 
 
-def _model(model: ModelPlan, shape: Shape, path: str) -> Iterator[Advice]:
+def _model(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     if model.topology.data_parallel and model.routed:
         yield Advice(
             f"{path}.topology",
             "endpoint pickers read the counters of a server's first rank alone (llm-d-router v0.10.0, getLatestMetric);"
             " vLLM spreads requests over its ranks itself",
         )
+    if model.over_nodes:
+        for limit in facts.limits if (facts := plan.release.vllm.over_nodes) else ():
+            yield Advice(f"{path}.topology", f"{limit.text} ({limit.source})")
     if model.topology.disaggregated:
         yield from _disaggregation(model, path)
     else:
@@ -286,7 +291,7 @@ def _model(model: ModelPlan, shape: Shape, path: str) -> Iterator[Advice]:
                 f"{path}.topology",
                 f"the only {role.role} server is gone while it is updated, because {spare} may not be spare",
             )
-    yield from scaling_advice(model, shape, path)
+    yield from scaling_advice(model, plan.pools[0].shape, path)
 
 
 def _disaggregation(model: ModelPlan, path: str) -> Iterable[Advice]:

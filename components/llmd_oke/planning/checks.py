@@ -268,7 +268,8 @@ def _too_few_nodes(
     needs = f"{gpus} GPUs" + (f" and {functions} virtual functions" if functions else "")
     has = f"{size * pool.shape.gpus} GPUs and {size * pool.shape.rdma.virtual_functions} virtual functions"
     have = "1 node has" if size == 1 else f"{size} nodes have"
-    find = "1 server finds" if len(left) == 1 else f"{len(left)} servers find"
+    homeless = len({(pod.unit, pod.role, pod.index) for pod in left})
+    find = "1 server finds" if homeless == 1 else f"{homeless} servers find"
     why = f"the models need {needs}, {have} {has}; {find} no node with room"
     if len(known_pools) == 1:
         key = "scaling.maxSize" if pool.autoscaled else "size"

@@ -109,7 +109,7 @@ def _host_memory(context: PlannedModel, used: Release) -> Iterator[Problem]:
 def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str) -> Iterator[Problem]:
     """KV cache in host memory that the servers of a full node don't have."""
     shape = context.shape
-    gpus = max(context.parallelism(role).gpus for role in context.model.topology.servers() if role in KEEPING)
+    gpus = max(context.parallelism(role).gpus_per_node for role in context.model.topology.servers() if role in KEEPING)
     room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
     most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor)
     if connectors.max_offload_gib is not None and gib > connectors.max_offload_gib:

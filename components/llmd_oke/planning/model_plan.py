@@ -89,7 +89,7 @@ class RolePlan:
 
     @property
     def virtual_functions(self) -> int:
-        """Virtual functions of each server."""
+        """Virtual functions of each pod of a server."""
         return self.settings.virtual_functions
 
     @property
@@ -193,6 +193,11 @@ class ModelPlan:
         return "none" if not self.routed else "own" if self.router.config is not None else self.profile
 
     @property
+    def over_nodes(self) -> bool:
+        """True if a server of any role spans nodes."""
+        return any(role.parallelism.nodes > 1 for role in self.units[0].roles)
+
+    @property
     def routed(self) -> bool:
         """True if requests come through endpoint pickers."""
         return self.router.mode != "none"
@@ -268,13 +273,17 @@ class PlannedPool:
 
 @dataclass(frozen=True)
 class PlacedServer:
-    """One server to be placed: a pod with its GPUs and virtual functions."""
+    """One pod of a server to be placed, with its GPUs and virtual functions; it is the whole server unless that spans
+    `nodes`, of which it has the one of number `node_rank`.
+    """
 
     unit: str
     role: Role
     index: int
     gpus: int
     virtual_functions: int = 0
+    nodes: int = 1
+    node_rank: int = 0
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from llmd_oke.config.model import HANDING_OVER, PrefillScaling
 from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.kv_connectors import kv_cache_problems
 from llmd_oke.planning.model_plan import AnswerChange, ModelPlan, PlacedNode
+from llmd_oke.planning.over_nodes import over_nodes_problem, over_nodes_problems, spread_over_nodes
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice
 from llmd_oke.planning.planned_model import PlannedModel, kv_cache_settings
@@ -57,6 +58,7 @@ def topology_problems(context: PlannedModel) -> Iterator[Problem]:
     for role in context.model.topology.servers():
         spread = [*_without_experts(context, role)] or [*_parallelism(context, role)]
         yield from spread or _memory(context, role)
+    yield from over_nodes_problems(context)
     yield from _transfer(context)
 
 
@@ -130,13 +132,13 @@ def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
     """Tensor parallel sizes that the model's heads and blocks and the node's GPUs and virtual functions allow, each
     rank of a server having as many GPUs.
     """
-    ranks = context.parallelism(role).data_parallel_size
-    sizes = range(1, context.shape.gpus // ranks + 1)
+    sizes = range(1, context.shape.gpus + 1)
     sizes = [size for size in sizes if heads_allow(context.facts, size) and _blocks_allow(context, role, size)]
+    spreads = {size: spread for size in sizes if (spread := spread_over_nodes(context, role, size))}
     if lacks_virtual_functions(context.stack, context.shape):  # `rdma` is refused for that, once
-        return sizes
+        return list(spreads)
     most = context.shape.rdma.virtual_functions
-    return [size for size in sizes if virtual_functions(context.stack, role, size * ranks) <= most]
+    return [size for size, spread in spreads.items() if virtual_functions(context.stack, role, spread) <= most]
 
 
 def fitting_sizes(context: PlannedModel, role: Role) -> list[int]:
@@ -177,14 +179,11 @@ def _parallelism(context: PlannedModel, role: Role) -> Iterator[Problem]:
     if size in possible_sizes(context, role):
         return
     architecture = context.facts.architecture
-    if ranks > 1 and size * ranks > context.shape.gpus:
-        why = f"a node has {context.shape.gpus} GPUs, {ranks} ranks of {size} take more, and a server can't span nodes"
-        most = context.shape.gpus // size
-        accepted = f"at most {most}" if most else "1"
-        yield context.servers_problem(role, "dataParallelSize", ranks, accepted, why)
+    if (problem := over_nodes_problem(context, role)) is not None:
+        yield problem
         return
     if size > context.shape.gpus:
-        why = f"a node has {context.shape.gpus} GPUs, and a server can't span nodes"
+        why = f"a node has {context.shape.gpus} GPUs, and a rank can't span nodes"
     elif architecture.attention_heads % size:
         why = f"{architecture.attention_heads} attention heads can't be divided by {size}"
     elif not heads_allow(context.facts, size):
@@ -194,8 +193,8 @@ def _parallelism(context: PlannedModel, role: Role) -> Iterator[Problem]:
     elif not _blocks_allow(context, role, size):
         why = _split_blocks(context, size * ranks)
     else:
-        functions = context.shape.rdma.virtual_functions
-        why = f"a node has {functions} virtual functions, and the server needs one for each of its {size * ranks} GPUs"
+        functions, gpus = context.shape.rdma.virtual_functions, context.parallelism(role).gpus_per_node
+        why = f"a node has {functions} virtual functions, and the server needs one for each of its {gpus} GPUs there"
     yield context.size_problem(role, _sizes(fitting_sizes(context, role) or possible_sizes(context, role)), why)
 
 
@@ -247,7 +246,7 @@ def _room_needed(context: PlannedModel, role: Role) -> str:
     if gpus <= shape.gpus:
         return f"{larger}, or a shorter engine.maxModelLen"
     nodes = math.ceil(gpus / shape.gpus)
-    return f"{larger}; of {shape.gpu.product} it takes {gpus} GPUs on {nodes} nodes, and a server can't span nodes"
+    return f"{larger}; of {shape.gpu.product} it takes {gpus} GPUs on {nodes} nodes, and a rank can't span nodes"
 
 
 def _narrower(model: catalogue.CatalogueModel) -> str:

@@ -1,6 +1,7 @@
 """Room for pods: for servers on GPU nodes, first and when they roll, and for routers on the nodes without GPUs.
 
-Servers are packed first fit, largest first. A server's GPUs and virtual functions are all on one node.
+Servers are packed first fit, largest first. The GPUs and virtual functions of a pod are all on one node; the pods of a
+server that spans nodes are on nodes of one pool, which alone share an RDMA network for sure.
 """
 
 from collections import Counter
@@ -8,11 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from llmd_base.errors import Problem
+from llmd_bench.deployment import Parallelism
 
 from llmd_oke.catalogue import Shape, operators, server_settings
+from llmd_oke.catalogue import shape as shape_of_name
 from llmd_oke.catalogue.releases import Requests
 from llmd_oke.config import ModelConfig, Role, StackConfig, SystemPoolConfig
 from llmd_oke.planning.model_plan import PlacedNode, PlacedServer, PlannedPool, Rollout
+from llmd_oke.planning.planned_model import nodes_of
 from llmd_oke.planning.releases import router_replicas, used_release
 
 DRAIN_S = 15
@@ -40,9 +44,9 @@ def unit_names(model: ModelConfig) -> list[str]:
     return [name] if model.copies == 1 else [f"{name}-{i}" for i in range(model.copies)]
 
 
-def virtual_functions(config: StackConfig, role: Role, gpus: int) -> int:
-    """Count the virtual functions of one server of a stack."""
-    return server_settings.virtual_functions(role, gpus, rdma=config.rdma == "sriov-vf")
+def virtual_functions(config: StackConfig, role: Role, spread: Parallelism) -> int:
+    """Count the virtual functions of one pod of a server of a stack."""
+    return server_settings.virtual_functions(role, spread, rdma=config.rdma == "sriov-vf")
 
 
 def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:
@@ -53,15 +57,22 @@ def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:
 
 
 def servers(config: StackConfig, models: Iterable[ModelConfig]) -> Iterator[PlacedServer]:
-    """All servers that some models of a stack may ever have at a time."""
+    """The pods of all servers that some models of a stack may ever have at a time."""
+    shape = next((known for pool in config.gpu_pools if (known := shape_of_name(pool.shape))), None)
     for model in models:
         for role, part in model.topology.servers().items():
-            gpus = part.gpus
-            functions = virtual_functions(config, role, gpus)
+            spread = part.parallelism(expert_parallel=False)
+            spread = replace(spread, nodes=(nodes_of(spread, shape) if shape else None) or 1)
+            functions = virtual_functions(config, role, spread)
             for unit in unit_names(model):
-                yield from (
-                    PlacedServer(unit, role, index, gpus, functions) for index in range(model.most_replicas(role))
-                )
+                for index in range(model.most_replicas(role)):
+                    yield from pods(unit, role, index, spread, functions)
+
+
+def pods(unit: str, role: Role, index: int, spread: Parallelism, functions: int) -> list[PlacedServer]:
+    """The pods of one server, each with that many virtual functions."""
+    ranks = range(spread.nodes)
+    return [PlacedServer(unit, role, index, spread.gpus_per_node, functions, spread.nodes, rank) for rank in ranks]
 
 
 def empty_nodes(pools: Iterable[PlannedPool]) -> list[PlacedNode]:
@@ -74,16 +85,35 @@ def empty_nodes(pools: Iterable[PlannedPool]) -> list[PlacedNode]:
 
 
 def place(servers: Iterable[PlacedServer], nodes: Sequence[PlacedNode]) -> tuple[list[PlacedNode], list[PlacedServer]]:
-    """The nodes with the servers that fit, and the servers that don't.
+    """The nodes with the pods of servers that fit, and the pods that don't.
 
     Largest first fills nodes without waste whenever the sizes are powers of two, as tensor parallel sizes on 8-GPU
-    nodes are. Servers with virtual functions go before those without, because they have the smaller choice.
+    nodes are. Servers with virtual functions go before those without, because they have the smaller choice; those that
+    span nodes go first of all, as each needs whole nodes of one pool.
     """
     added: list[list[PlacedServer]] = [[] for _ in nodes]
     free = [(node.free_gpus, node.free_virtual_functions) for node in nodes]
     first_candidates: dict[tuple[int, int], int] = {}  # room only shrinks, so the search for a size never goes back
     left: list[PlacedServer] = []
-    for server in sorted(servers, key=lambda server: (-server.virtual_functions, -server.gpus)):
+    groups: dict[tuple[str, Role, int], list[PlacedServer]] = {}
+    single: list[PlacedServer] = []
+    for server in servers:
+        if server.nodes > 1:
+            groups.setdefault((server.unit, server.role, server.index), []).append(server)
+        else:
+            single.append(server)
+
+    def add(server: PlacedServer, position: int) -> None:
+        added[position].append(server)
+        gpus, functions = free[position]
+        free[position] = gpus - server.gpus, functions - server.virtual_functions
+
+    for group in groups.values():
+        positions = _one_pool(group, nodes, free)
+        left += group[len(positions) :]
+        for server, position in zip(group, positions, strict=False):
+            add(server, position)
+    for server in sorted(single, key=lambda server: (-server.virtual_functions, -server.gpus)):
         need = server.gpus, server.virtual_functions
         candidates = range(first_candidates.get(need, 0), len(free))
         fitting = (i for i in candidates if free[i][0] >= need[0] and free[i][1] >= need[1])
@@ -92,12 +122,24 @@ def place(servers: Iterable[PlacedServer], nodes: Sequence[PlacedNode]) -> tuple
         if position == len(nodes):
             left.append(server)
         else:
-            added[position].append(server)
-            free[position] = free[position][0] - need[0], free[position][1] - need[1]
+            add(server, position)
     placed = [
         replace(node, servers=(*node.servers, *new)) if new else node for node, new in zip(nodes, added, strict=True)
     ]
     return placed, left
+
+
+def _one_pool(group: Sequence[PlacedServer], nodes: Sequence[PlacedNode], free: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the positions of nodes of one pool that have room for a pod of a server each; none where no pool has."""
+    gpus, functions = group[0].gpus, group[0].virtual_functions
+    by_pool: dict[str, list[int]] = {}
+    for position, (node, room) in enumerate(zip(nodes, free, strict=True)):
+        if room[0] >= gpus and room[1] >= functions:
+            found = by_pool.setdefault(node.pool, [])
+            found.append(position)
+            if len(found) == len(group):
+                return found
+    return []
 
 
 def place_at_first(
@@ -127,6 +169,8 @@ def room_beside(nodes: Sequence[PlacedNode]) -> bool:
     Larger servers come first, as they do by their priority; servers with virtual functions have these for each GPU.
     """
     servers = [server for node in nodes for server in node.servers]
+    if any(server.nodes > 1 for server in servers) and len({node.pool for node in nodes}) > 1:
+        return False  # what is spare may lie in pools of which none has room for a whole server
     gpus = sum(node.free_gpus for node in nodes)
     functions = sum(node.free_virtual_functions for node in nodes)
     connected = {server.virtual_functions for server in servers} - {0}

@@ -273,6 +273,11 @@ class Plan:
         return sum(model.gpus for model in self.models)
 
     @property
+    def over_nodes(self) -> bool:
+        """True if a server of any model spans nodes."""
+        return any(model.over_nodes for model in self.models)
+
+    @property
     def nodes_at_first(self) -> Sequence[PlacedNode]:
         """The nodes before a cluster autoscaler has changed anything."""
         sizes = {pool.name: pool.size for pool in self.pools}

@@ -28,9 +28,10 @@ class PlannedModel:
         return min(self.model.engine.max_model_len or self.facts.max_model_len, self.facts.max_model_len)
 
     def parallelism(self, role: Role) -> Parallelism:
-        """The spread of a role's servers over their GPUs."""
+        """The spread of a role's servers over their GPUs, and over whole nodes where these are more than a node has."""
         servers = self.model.topology.servers()[role]
-        return servers.parallelism(expert_parallel=self.facts.expert_parallel)
+        spread = servers.parallelism(expert_parallel=self.facts.expert_parallel)
+        return replace(spread, nodes=nodes_of(spread, self.shape) or 1)
 
     def size(self, role: Role) -> int:
         """The tensor parallel size of a role."""
@@ -38,7 +39,7 @@ class PlannedModel:
 
     def memory(self, role: Role, size: int) -> Memory:
         """The memory of one server of a role with that tensor parallel size."""
-        spread = replace(self.parallelism(role), tensor_parallel_size=size)
+        spread = replace(self.parallelism(role), tensor_parallel_size=size, nodes=1)
         return memory(self.facts, self.shape, spread, self.model.engine.of_role(role).gpu_memory_utilization)
 
     def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
@@ -53,6 +54,16 @@ class PlannedModel:
             why_of_role = f"{role} servers with {spread}: {why}"
             return Problem(f"{self.path}.topology", topology.source_text, f"for {role}: {accepted}", why_of_role)
         return Problem(f"{self.path}.topology.{role}.{key}", value, accepted, why)
+
+
+def nodes_of(spread: Parallelism, shape: catalogue.Shape) -> int | None:
+    """Return how many nodes servers with such a spread take: one, or all GPUs of several; None where a rank would span
+    nodes, or nodes would have GPUs left.
+    """
+    if spread.gpus <= shape.gpus:
+        return 1
+    whole = spread.gpus % shape.gpus == 0 and shape.gpus % spread.tensor_parallel_size == 0
+    return spread.gpus // shape.gpus if whole else None
 
 
 def memory(

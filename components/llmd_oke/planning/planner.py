@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from llmd_base.errors import InvalidStack, Problem
 from llmd_base.records import record
+from llmd_bench.deployment import Parallelism
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.cluster import IMAGES
@@ -171,14 +172,16 @@ class _Room:
     pools: tuple[PlannedPool, ...]
     nodes: list[PlacedNode]
 
-    def surges(self, role: Role, size: int) -> int:
+    def surges(self, role: Role, spread: Parallelism) -> int:
         """Count the further servers of a role that are sure to find room: none where nodes come and go."""
         if any(pool.autoscaled for pool in self.pools):
             return 0
-        by_gpus = self._surges(sum(node.free_gpus for node in self.nodes), size)
-        if not virtual_functions(self.config, role, size):
-            return by_gpus
-        return min(by_gpus, self._surges(sum(node.free_virtual_functions for node in self.nodes), size))
+        size = spread.gpus_per_node
+        pods = self._surges(sum(node.free_gpus for node in self.nodes), size)
+        if virtual_functions(self.config, role, spread):
+            pods = min(pods, self._surges(sum(node.free_virtual_functions for node in self.nodes), size))
+        in_several_pools = spread.nodes > 1 and len(self.pools) > 1
+        return 0 if in_several_pools else pods // spread.nodes
 
     def update_way(self, model: ModelConfig) -> UpdateWay:
         """Return how another version of a model comes."""
@@ -218,7 +221,7 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
     model, facts, part = context.model, context.facts, context.model.topology.servers()[role]
     spread, rdma = context.parallelism(role), room.config.rdma == "sriov-vf"
     settings = server_settings(release, facts, model.engine, role, spread, rdma=rdma)
-    rollout = placement.rollout(part.replicas, room.surges(role, spread.gpus))
+    rollout = placement.rollout(part.replicas, room.surges(role, spread))
     download_s = download_limit_s(room.config)
     return RolePlan(
         settings=settings,

@@ -28,6 +28,7 @@ from llmd_oke.program.models import (
     declare_image_pull,
     declare_model_cache,
     declare_units,
+    groups_namespace,
     keda_namespace,
     unit_name,
 )
@@ -122,7 +123,7 @@ def image_links(settings: pulumi.Config) -> dict[str, str]:
 
 def _serve(plan: Plan, settings: pulumi.Config, access: ClusterIdentity, crds: Crds | None) -> dict[str, Any]:
     inside = after(access.options(access.provider("cluster")), *access.ready)
-    sizes = {role.parallelism.gpus for model in plan.models for unit in model.units for role in unit.roles}
+    sizes = {role.parallelism.gpus_per_node for model in plan.models for unit in model.units for role in unit.roles}
     namespace = ServingNamespace(
         "serving",
         arguments(
@@ -137,9 +138,10 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterIdentity, crds: C
     source_url = settings.get_secret("modelSourceUrl")
     cache = declare_model_cache(plan, namespace, source_url, inside, access.model_cache_handle)
     image = declare_image_pull(plan, namespace, inside)
-    keda = keda_namespace(plan, access, namespace)
+    keda, groups = keda_namespace(plan, access, namespace), groups_namespace(plan, access, namespace)
     units = {
-        model.name: declare_units(plan, model, namespace, cache, image, crds, inside, keda) for model in plan.models
+        model.name: declare_units(plan, model, namespace, cache, image, crds, inside, keda, groups)
+        for model in plan.models
     }
     serving = [resource for resources in units.values() for resource in resources]
     door = None

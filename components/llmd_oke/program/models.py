@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pulumi
 import yaml
 
-from llmd_oke.catalogue.serving import scaling
+from llmd_oke.catalogue.serving import leader_worker_sets, scaling
 from llmd_oke.config.engine import ROLES, SettingValue, engine_settings
 from llmd_oke.objects import after
 from llmd_oke.operators.crds import Crds
@@ -55,10 +55,12 @@ def declare_units(
     crds: Crds | None,
     opts: pulumi.ResourceOptions,
     keda: pulumi.Input[str] | None = None,
+    groups: pulumi.Input[str] | None = None,
 ) -> list[pulumi.Resource]:
     """Everything that serves a model. Units and routers are declared side by side: each waits for its own pods only.
 
-    `keda` is the models' namespace, known once ScaledObjects can be declared in it.
+    `keda` is the models' namespace, known once ScaledObjects can be declared in it, and `groups` the same, once
+    LeaderWorkerSets can.
     """
     inside = after(opts, namespace)
     prepared = after(inside, image, *([cache] if cache else []))
@@ -68,7 +70,7 @@ def declare_units(
         name = unit_name(plan, model, unit)
         own: list[pulumi.Resource] = []
         needed = pulumi.ResourceOptions.merge(prepared, turn)
-        own.append(_unit(plan, model, unit, namespace, cache, needed))
+        own.append(_unit(plan, model, unit, namespace, cache, needed, groups))
         if keda is not None and (scaled := declare_scaling(model, unit, name, keda, after(inside, *own))):
             own.append(scaled)
         if model.routed:
@@ -207,10 +209,13 @@ def _unit(
     namespace: ServingNamespace,
     cache: ModelCache | None,
     opts: pulumi.ResourceOptions,
+    groups: pulumi.Input[str] | None,
 ) -> pulumi.Resource:
     name = unit_name(plan, model, unit)
+    over_nodes = any(role.parallelism.nodes > 1 for role in unit.roles)
     common: UnitArgs = {
         **unit_args(plan, model, namespace.service_account),
+        "namespace": groups if over_nodes and groups is not None else plan.namespace,
         "inference_pool": name,
         "model_cache": None if cache is None else model_cache_mount(plan, model, cache.claim),
     }
@@ -272,6 +277,18 @@ def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resour
     if all(model.scaling is None for model in plan.models):
         return None
     facts = scaling()
+    return access.name_once_served(plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace)
+
+
+def groups_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
+    """The namespace of the models once the cluster serves LeaderWorkerSets; None where no server spans nodes.
+
+    Raises:
+        KitError: (in the output) they aren't there in time; says how their controller is installed.
+    """
+    if not plan.over_nodes:
+        return None
+    facts = leader_worker_sets()
     return access.name_once_served(plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace)
 
 

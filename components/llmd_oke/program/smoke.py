@@ -34,7 +34,7 @@ from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.bench_program import digest
 from llmd_oke.serving.router import router_manifests
 from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
-from llmd_oke.serving.units import deployment, server_spec
+from llmd_oke.serving.units import server_spec, workload
 from llmd_oke.serving.vllm import ServerSpec
 
 ROUTER_METRICS_PORT = 9090
@@ -108,12 +108,12 @@ def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:
-    """Digest of all that serves a model: its servers' Deployments, and the objects of its routers."""
+    """Digest of all that serves a model: its servers, and the objects of its routers."""
     routers = [router_manifests(router_args(plan, model, unit)) for unit in model.units] if model.routed else []
-    return digest([list(_deployments(plan, model)), routers])
+    return digest([list(_workloads(plan, model)), routers])
 
 
-def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
+def _workloads(plan: Plan, model: ModelPlan) -> Iterator[Any]:
     """Return the arguments of the servers as they are declared, but for names that Pulumi knows only later and that say
     nothing here.
     """
@@ -125,7 +125,7 @@ def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
         for role in unit.roles:
             spec = server_spec(args, role.role, role.parallelism)
             of_unit: UnitArgs = {**args, "inference_pool": name}
-            yield deployment(f"{name}-{role.role}", name, of_unit, servers_args(role), spec)
+            yield workload(f"{name}-{role.role}", name, of_unit, servers_args(role), spec)
 
 
 def topology(plan: Plan, model: ModelPlan) -> ReportedTopology:

@@ -47,6 +47,9 @@ class ServersArgs(TypedDict):
     """Ranks of each server, with attention weights, KV cache and requests of their own; 1 if left out."""
     expert_parallel: NotRequired[bool | None]
     """Whether GPUs have whole experts, in place of a part of each; as the model's entry has it if left out."""
+    nodes: NotRequired[int | None]
+    """Nodes that each server spans, with all of their GPUs and as many of its ranks on each; 1 if left out. With more
+    the servers are a LeaderWorkerSet, whose controller must be in the cluster."""
     autoscaled: NotRequired[bool | None]
     """Whether something else changes the number later: `replicas` is then what is started with; false if left out."""
     max_surge: NotRequired[int | None]

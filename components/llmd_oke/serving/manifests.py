@@ -51,6 +51,7 @@ _CUSTOM_GROUPS = (
     "inference.networking.k8s.io",
     "inference.networking.x-k8s.io",
     "keda.sh",
+    "leaderworkerset.x-k8s.io",
     "monitoring.coreos.com",
     "networking.istio.io",
 )

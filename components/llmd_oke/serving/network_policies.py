@@ -106,9 +106,11 @@ def servers_rules(
     gateway: GatewayPodsArgs | None = None,
     *,
     signed_in: bool = False,
+    over_nodes: bool = False,
 ) -> list[Rule]:
     """Prefill and decode servers of one unit hand KV cache over on ports that are not known beforehand (UCX takes any
-    free ones): each role to the other. Requests come from the unit's router or a Gateway's pods, and who may read
+    free ones): each role to the other, and where servers span nodes their pods among themselves (`over_nodes`), whose
+    ranks agree on ports too. Requests come from the unit's router or a Gateway's pods, and who may read
     metrics has the same port. Where servers have no router before them they come from everywhere, or from the front
     door where clients sign in there.
     """
@@ -118,7 +120,7 @@ def servers_rules(
         requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *readers(control_plane)["from"]]
     elif signed_in:
         requests.update(_behind_sign_in(control_plane))
-    return [*({"from": [partner]} for partner in _partners(unit, role)), requests]
+    return [*({"from": [partner]} for partner in _partners(unit, role, over_nodes=over_nodes)), requests]
 
 
 def servers_destinations(
@@ -128,21 +130,24 @@ def servers_destinations(
     asks_api_server: bool,
     control_plane: Sequence[str] | None,
     tracing: TracingArgs | None,
+    over_nodes: bool = False,
 ) -> list[Rule]:
-    """Return whom the model servers of one role reach: the other role for KV cache, whoever has weights that their node
+    """Return whom the model servers of one role reach: the other role for KV cache, their own role where they span
+    nodes, whoever has weights that their node
     lacks, and the API server where their sidecar looks pods up.
     """
     return [
-        *({"to": [partner]} for partner in _partners(unit, role)),
+        *({"to": [partner]} for partner in _partners(unit, role, over_nodes=over_nodes)),
         anywhere(443),
         *([api_server(control_plane)] if asks_api_server else []),
         *_collector(tracing),
     ]
 
 
-def _partners(unit: str, role: str) -> list[Rule]:
+def _partners(unit: str, role: str, *, over_nodes: bool) -> list[Rule]:
     partner = _KV_PARTNERS.get(role)
-    return [] if partner is None else [{"podSelector": {"matchLabels": labels.role_selector(unit, partner)}}]
+    roles = [*([] if partner is None else [partner]), *([role] if over_nodes else [])]
+    return [{"podSelector": {"matchLabels": labels.role_selector(unit, name)}} for name in roles]
 
 
 def router_destinations(

@@ -1,4 +1,5 @@
-"""Units of model servers: a Deployment for each role, whose pods are vLLM, for decode behind a routing sidecar.
+"""Units of model servers: a Deployment for each role, whose pods are vLLM, for decode behind a routing sidecar; where
+servers span nodes, a LeaderWorkerSet.
 
 Where servers come and go with the load, a KEDA ScaledObject for each Deployment makes them.
 """
@@ -30,6 +31,7 @@ from llmd_oke.objects import (
 from llmd_oke.planning import Rollout, placement
 from llmd_oke.serving import labels, network_policies, vllm
 from llmd_oke.serving.args import ServersArgs, UnitArgs
+from llmd_oke.serving.leader_worker_set import leader_worker_set
 from llmd_oke.serving.manifests import (
     NAMESPACE_S,
     api_access_mount,
@@ -149,7 +151,8 @@ class ModelScaling(pulumi.ComponentResource):
 def model_servers(
     parent: pulumi.Resource, unit: str, role: Role, args: UnitArgs, servers: ServersArgs
 ) -> pulumi.Output[str]:
-    """Declare the servers of one role of a unit; return the name of their Deployment, `<unit>-<role>`.
+    """Declare the servers of one role of a unit; return the name of their Deployment or LeaderWorkerSet,
+    `<unit>-<role>`.
 
     Roles don't wait for each other: where GPUs are scarce, one role may only grow while another shrinks.
 
@@ -162,7 +165,7 @@ def model_servers(
         declare(f"{name}-{right['kind'].lower()}", right, pulumi.ResourceOptions(parent=parent))
     declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
     declare(name, network_policy(name, unit, role, args, spec), pulumi.ResourceOptions(parent=parent))
-    manifest = deployment(name, unit, args, servers, spec)
+    manifest = workload(name, unit, args, servers, spec)
     return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
 
 
@@ -172,6 +175,7 @@ def _parallelism(args: UnitArgs, servers: ServersArgs) -> Parallelism:
         servers["tensor_parallel_size"],
         servers.get("data_parallel_size") or 1,
         resolve_model(args["model"]).expert_parallel if experts is None else experts,
+        servers.get("nodes") or 1,
     )
 
 
@@ -194,9 +198,15 @@ def server_spec(args: UnitArgs, role: Role, parallelism: Parallelism) -> ServerS
     )
 
 
-def deployment(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: ServerSpec) -> Manifest:
-    """The Deployment. Its selector has nothing that an update can change."""
-    strategy = _rollout(servers)
+def workload(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: ServerSpec) -> Manifest:
+    """The servers of one role: a Deployment, whose selector has nothing that an update can change, or a LeaderWorkerSet
+    where each of them spans nodes.
+    """
+    strategy, template = _rollout(servers), pod_template(unit, args, spec)
+    if spec.parallelism.nodes > 1:
+        metadata = {"name": name, "namespace": args["namespace"], "labels": _labels(unit, args, spec)}
+        selector = labels.role_selector(unit, spec.role)
+        return leader_worker_set(metadata, servers["replicas"], spec.parallelism.nodes, strategy, template, selector)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -213,7 +223,7 @@ def deployment(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec:
                 "rollingUpdate": {"maxSurge": strategy.max_surge, "maxUnavailable": strategy.max_unavailable},
             },
             "progressDeadlineSeconds": _create_timeout_s(servers, spec.model.startup_budget_s),
-            "template": pod_template(unit, args, spec),
+            "template": template,
         },
     }
 
@@ -232,8 +242,15 @@ def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: Server
     """Return the policy on who may reach the servers of a role, and whom they may reach."""
     routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
     metadata = object_metadata(name, args["namespace"])
+    over_nodes = spec.parallelism.nodes > 1
     sources = network_policies.servers_rules(
-        unit, role, routed, control_plane, args.get("gateway"), signed_in=bool(args.get("signed_in"))
+        unit,
+        role,
+        routed,
+        control_plane,
+        args.get("gateway"),
+        signed_in=bool(args.get("signed_in")),
+        over_nodes=over_nodes,
     )
     destinations = network_policies.servers_destinations(
         unit,
@@ -241,6 +258,7 @@ def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: Server
         asks_api_server=bool(protected_pool(spec, args)),
         control_plane=control_plane,
         tracing=args.get("tracing"),
+        over_nodes=over_nodes,
     )
     return network_policies.policy(metadata, labels.role_selector(unit, role), sources, destinations)
 
@@ -312,7 +330,7 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
     which it ends.
     """
     prefix = args.get("priority_class_prefix")
-    priority = {"priorityClassName": class_name(prefix, spec.parallelism.gpus)} if prefix else {}
+    priority = {"priorityClassName": class_name(prefix, spec.parallelism.gpus_per_node)} if prefix else {}
     return {
         "serviceAccountName": args["service_account"],
         "automountServiceAccountToken": False,

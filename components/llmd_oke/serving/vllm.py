@@ -79,8 +79,8 @@ class ServerSpec:
 
     @property
     def cpus(self) -> int:
-        """Processors (hardware threads) that the server asks of its node."""
-        return self.shape.server_requests_per_gpu.cpus * self.parallelism.gpus
+        """Processors (hardware threads) that each pod of the server asks of its node."""
+        return self.shape.server_requests_per_gpu.cpus * self.parallelism.gpus_per_node
 
     @property
     def prewarmed(self) -> bool:
@@ -121,6 +121,7 @@ def arguments(spec: ServerSpec) -> list[str]:
         spec.model.repository,
         f"--port={settings.vllm_port}",
         *settings.parallelism.arguments,
+        *_over_nodes_arguments(spec),
         *settings.table_arguments,
     ]
     if revision := pinned_revision(spec.model, spec.cache):
@@ -131,6 +132,29 @@ def arguments(spec: ServerSpec) -> list[str]:
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
     given = [*spec.model.arguments, *settings.feature_arguments, *settings.extra_args]
     return [*own, *_transfer(settings), *release, *traced, *given]
+
+
+def _over_nodes_arguments(spec: ServerSpec) -> list[str]:
+    """Return the arguments by which the pods of a server that spans nodes find each other.
+
+    Raises:
+        KitError: the release isn't known to have such servers.
+    """
+    spread, facts = spec.parallelism, spec.release.vllm.over_nodes
+    if spread.nodes == 1:
+        return []
+    if facts is None:
+        raise KitError(f"vLLM of {spec.release.name} isn't known to span nodes.", "Give servers one node each.")
+    local = spread.data_parallel_size_local
+    return [text.format(nodes=spread.nodes, data_parallel_size_local=local) for text in facts.arguments]
+
+
+def _over_nodes_environment(spec: ServerSpec) -> dict[str, str]:
+    """Return the variables of a server that spans nodes; its pods wait for each other as long as a start may take."""
+    facts = spec.release.vllm.over_nodes
+    if spec.parallelism.nodes == 1 or facts is None:
+        return {}
+    return {**facts.environment, facts.wait_variable: str(spec.model.startup_budget_s)}
 
 
 def engine_of(args: EngineArgs) -> Engine:
@@ -190,6 +214,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **({QUICK_REDUCE_VARIABLE: spec.settings.quick_reduce} if spec.settings.quick_reduce else {}),
         **_hand_over(spec),
         **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.parallelism.gpus > 1 else {}),
+        **_over_nodes_environment(spec),
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
@@ -228,7 +253,7 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
     """GPUs and virtual functions as limits, processors and memory as requests, in proportion to the GPUs; and room on
     the node's disk for what the pod writes.
     """
-    gpus = spec.parallelism.gpus
+    gpus = spec.parallelism.gpus_per_node
     devices = {spec.shape.gpu.resource: str(gpus)}
     if spec.on_rdma_network:
         devices[spec.shape.rdma.resource] = str(spec.settings.virtual_functions)
@@ -243,7 +268,7 @@ def resources(spec: ServerSpec) -> dict[str, Any]:
 def shared_memory_gib(spec: ServerSpec) -> int:
     """Size of /dev/shm: 16 GiB as in the llm-d guides, 4 more for each further GPU, and KV cache that lies there."""
     offloaded = spec.settings.offload_gib if spec.release.vllm.kv_connector.offload_in_shared_memory else 0
-    return 16 + 4 * (spec.parallelism.gpus - 1) + offloaded
+    return 16 + 4 * (spec.parallelism.gpus_per_node - 1) + offloaded
 
 
 def _plain(values: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ PATCH_FORCE: Final = "pulumi.com/patchForce"
 REPLACE_UNREADY: Final = "pulumi.com/replaceUnready"
 SKIP_AWAIT: Final = "pulumi.com/skipAwait"
 TIMEOUT_SECONDS: Final = "pulumi.com/timeoutSeconds"
+WAIT_FOR: Final = "pulumi.com/waitFor"
 READ_ONLY_METADATA: Final = (
     "creationTimestamp",
     "deletionGracePeriodSeconds",

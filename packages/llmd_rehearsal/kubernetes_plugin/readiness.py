@@ -229,6 +229,27 @@ def secret(observation: ReadinessEvidence) -> Readiness:
     return Readiness(ready=filled)
 
 
+def awaited_condition(expression: str) -> Wait:
+    """The wait that the annotation `pulumi.com/waitFor` asks for: `condition=TYPE`, or `condition=TYPE=STATUS`.
+
+    The condition counts once its controller has seen the last change (`checkCondition` of the real plug-in).
+    """
+    type_, _, status = expression.removeprefix("condition=").partition("=")
+    wanted = (status or "True").lower()
+
+    def met(observation: ReadinessEvidence) -> Readiness:
+        live = observation.live
+        found = [entry for entry in dig_list(live, "status", "conditions") if entry["type"].lower() == type_.lower()]
+        seen = [entry.get("observedGeneration", dig(live, "status", "observedGeneration")) for entry in found]
+        outdated = any(number is not None and number < dig(live, "metadata", "generation") for number in seen)
+        if found and not outdated and found[0]["status"].lower() == wanted:
+            return READY
+        told = f"Resource has condition {type_}={found[0]['status']}" if found else "Has no such condition"
+        return Readiness(reasons=(f"{told} (want {status or 'True'})",))
+
+    return Wait(met)
+
+
 def is_pod_ready(obj: JsonObject) -> bool:
     """Scheduled, initialized, and ready or done."""
     done = dig(obj, "status", "phase") == "Succeeded"

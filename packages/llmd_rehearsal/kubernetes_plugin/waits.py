@@ -19,6 +19,7 @@ from llmd_rehearsal.kubernetes_plugin.client import ApiError, ApiResource, Clust
 from llmd_rehearsal.kubernetes_plugin.objects import (
     SKIP_AWAIT,
     TIMEOUT_SECONDS,
+    WAIT_FOR,
     ObjectKind,
     annotation,
     is_annotated_true,
@@ -27,7 +28,14 @@ from llmd_rehearsal.kubernetes_plugin.objects import (
     namespace_of,
     uid_of,
 )
-from llmd_rehearsal.kubernetes_plugin.readiness import WAITS, Readiness, ReadinessEvidence, Wait, WaitLimits
+from llmd_rehearsal.kubernetes_plugin.readiness import (
+    WAITS,
+    Readiness,
+    ReadinessEvidence,
+    Wait,
+    WaitLimits,
+    awaited_condition,
+)
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
 POLL_S: Final = 1.0
@@ -229,7 +237,8 @@ class Waiter:
         `obj` is what the API server answered to the write that came before; a program asks for a limit by
         `timeout_s` or by an annotation of its `inputs`.
         """
-        wait = WAITS.get(kind_of_object(obj).id)
+        expression = annotation(inputs, WAIT_FOR)
+        wait = awaited_condition(expression) if expression else WAITS.get(kind_of_object(obj).id)
         if wait is None or is_annotated_true(inputs, SKIP_AWAIT):
             return obj
         if wait.condition(ReadinessEvidence(obj, previous, settle_s=self.limits.settle_s)).ready:

@@ -36,12 +36,10 @@ _KNOWN_CONNECTORS = {
 }
 """The names that vLLM's KVConnectorFactory registers."""
 _SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
-_OUTER_RANKS = (
-    "data_parallel_rank",
-    "data_parallel_start_rank",
-    "data_parallel_external_lb",
-    "data_parallel_hybrid_lb",
-)
+_OUTER_RANKS = ("data_parallel_rank", "data_parallel_start_rank", "data_parallel_external_lb")
+_RPC_PORT = 29550
+"""vLLM's own `--data-parallel-rpc-port` (vllm/config/parallel.py)."""
+
 _FLAG = re.compile(r"--|-[A-Za-z]+\.")
 """A flag's long name, or its short name with a key of its JSON object."""
 
@@ -98,9 +96,20 @@ class KeyValueTransfer:
 
 
 @dataclass(frozen=True)
+class NodeGroup:
+    """Place of a container among those of a server that spans nodes: its number, and where the first of them is."""
+
+    node_rank: int
+    address: str
+    rpc_port: int
+    wait_s: float
+
+
+@dataclass(frozen=True)
 class CommandSettings:
     """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
+    `group` is where it belongs to where the server spans nodes; None where it is all of its server.
     `host_bytes` of its node's memory keep KV cache (`cpu_bytes_to_use` of the OffloadingConnector), 0 none.
     `calls_tools` says whether a model may decide by itself to call a request's tools.
     `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
@@ -131,8 +140,16 @@ class CommandSettings:
     keep_alive_s: float
     transfer: KeyValueTransfer | None
     host_bytes: int
+    group: NodeGroup | None
     hybrid: bool | None
     """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
+
+    @property
+    def ranks(self) -> range:
+        """The data parallel ranks of the container."""
+        count = self.parallelism.data_parallel_size_local
+        first = self.group.node_rank * count if self.group else 0
+        return range(first, first + count)
 
     def of_rank(self, rank: int) -> "CommandSettings":
         """Return the settings of a data parallel rank, whose KV connector has a name and a port of its own."""
@@ -163,6 +180,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
             raise StartRefusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
     if namespace.enable_auto_tool_choice and not namespace.tool_call_parser:
         raise StartRefusal(1, "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
+    spread, group = _parallelism(namespace, environment)
     model = namespace.model_tag or namespace.model
     if model is None:
         raise StartRefusal(1, "ValueError: no model was given; vLLM's own default isn't in the catalogue.")
@@ -182,9 +200,8 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         served_model_names=tuple(namespace.served_model_name or (model,)),
         host=namespace.host or "0.0.0.0",  # noqa: S104 - vLLM's own default, inside the pod's network namespace
         port=namespace.port,
-        parallelism=Parallelism(
-            namespace.tensor_parallel_size, namespace.data_parallel_size, bool(namespace.enable_expert_parallel)
-        ),
+        parallelism=spread,
+        group=group,
         max_model_len=_max_model_len(namespace.max_model_len),
         allow_long_max_model_len=environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") == "1",
         block_size=namespace.block_size,
@@ -206,6 +223,39 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         host_bytes=host_bytes,
         hybrid=_negated(namespace.disable_hybrid_kv_cache_manager),
     )
+
+
+def _parallelism(namespace: argparse.Namespace, environment: Mapping[str, str]) -> tuple[Parallelism, NodeGroup | None]:
+    """The spread of the whole server over GPUs and nodes, and the place of this container among its others."""
+    tensor, data = namespace.tensor_parallel_size, namespace.data_parallel_size
+    nodes = namespace.nnodes or 1
+    spread = Parallelism(tensor, data, bool(namespace.enable_expert_parallel), nodes)
+    local = namespace.data_parallel_size_local or data // nodes
+    if nodes == 1:
+        if namespace.data_parallel_hybrid_lb or local != data:
+            raise StartRefusal(1, "llmd-oke rehearsal: ranks of other pods without --nnodes: that isn't simulated.")
+        return spread, None
+    rank = namespace.node_rank or 0
+    if spread.gpus % nodes:
+        raise StartRefusal(
+            1,
+            f"ValueError: Invalid data-parallel launch options: `--nnodes {nodes}` must evenly divide the total world "
+            f"size ({spread.gpus}).",
+        )
+    if not 0 <= rank < nodes:
+        raise StartRefusal(
+            1,
+            "ValueError: Invalid data-parallel launch options: `--node-rank` must be between 0 and "
+            f"{nodes - 1}; got `--node-rank {rank}`.",
+        )
+    if not namespace.data_parallel_hybrid_lb or local * nodes != data:
+        raise StartRefusal(
+            1,
+            "llmd-oke rehearsal: --nnodes is simulated with --data-parallel-hybrid-lb and as many ranks on each node.",
+        )
+    address = namespace.data_parallel_address or namespace.master_addr or "127.0.0.1"
+    wait_s = float(_number(environment, "VLLM_ENGINE_READY_TIMEOUT_S", 600))
+    return spread, NodeGroup(rank, address, namespace.data_parallel_rpc_port or _RPC_PORT, wait_s)
 
 
 def _negated(value: bool | None) -> bool | None:

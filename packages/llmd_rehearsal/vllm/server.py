@@ -30,8 +30,9 @@ from llmd_tuner.latency_models import latency_model_of
 from llmd_rehearsal.pods.networks import bound_socket, network_of
 from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import CommandSettings, StartRefusal, settings
+from llmd_rehearsal.vllm.command import CommandSettings, NodeGroup, StartRefusal, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
+from llmd_rehearsal.vllm.groups import RankGroup
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.startup import (
@@ -52,6 +53,9 @@ _CLOSE_S = 1.0
 _EXITED_SERVERS = 256
 _STOP_GRACE_S = 30.0
 _WAIT_S = 30.0
+_LEAST_WAIT_S = 60.0
+"""Wall seconds for which the containers of a server wait for each other, however fast models load: pods come late."""
+
 _KILLED = 128 + signal.SIGKILL
 """The exit code of a container that was killed at once, or because it took longer than its grace period."""
 
@@ -208,6 +212,8 @@ class SimulatedServer:
                     weights_gib_per_gpu = weights_gib(parts.model, spread) / spread.gpus
                     load_s = _LOAD_FIXED_S + weights_gib_per_gpu / _LOAD_GIB_PER_S
                     startup_s = load_s * self._simulation.startup_scale
+                if parts.settings.group is not None:
+                    await self._join(parts.settings.group, parts.settings.parallelism.nodes)
                 await asyncio.sleep(startup_s)
                 await self._serve(parts, listener)
             except BaseException:
@@ -222,6 +228,24 @@ class SimulatedServer:
         except KitError as error:  # of the project's own entries
             self._write(f"llmd-oke rehearsal: {error}")
             self._exit(1)
+
+    async def _join(self, place: NodeGroup, nodes: int) -> None:
+        """Meet the other containers of the server, as ranks do before they load anything; without one of them none
+        goes on.
+
+        Raises:
+            Refusal: one of them did not come in time.
+        """
+        self._write(f"INFO Waiting for {nodes - 1} other nodes at {place.address}:{place.rpc_port}")
+        namespace, scale = self.container.network_namespace, self._simulation.startup_scale
+        group = await RankGroup.join(place, nodes, namespace, max(_LEAST_WAIT_S, place.wait_s * scale))
+        self._leaves.append(group.close)
+        group.on_loss(self._lose_peer)
+
+    def _lose_peer(self) -> None:
+        if self.state is not ServerState.EXITED and self._crashing is None:
+            self._write("ERROR torch.distributed.DistBackendError: a rank of another node is gone")
+            self._crash()
 
     def _prepare(self) -> _Parts:
         """Check the container and load all parts of the server but its listener.
@@ -250,8 +274,7 @@ class SimulatedServer:
             self._write(f"INFO llmd-oke rehearsal: times of {model.name} are bounds; there are no figures for this GPU")
         self._write(f"INFO Available KV cache memory: {cache.available_gib_per_gpu:.2f} GiB")
         self._write(f"INFO GPU KV cache size: {cache.tokens:,} tokens")
-        ranks = range(options.parallelism.data_parallel_size)
-        engines = tuple(self._engine(options.of_rank(rank), rank, model, cache, latency) for rank in ranks)
+        engines = tuple(self._engine(options.of_rank(rank), rank, model, cache, latency) for rank in options.ranks)
         return _Parts(options, model, engines)
 
     def _engine(

@@ -83,10 +83,10 @@ def cache_size(settings: CommandSettings, model: CatalogueModel, shape: Shape, g
     """
     tensor_parallel_size, architecture = settings.parallelism.tensor_parallel_size, model.architecture
     available_gpus = shape.gpus if gpus is None else gpus
-    if settings.parallelism.gpus > available_gpus:
+    if (gpus_here := settings.parallelism.gpus_per_node) > available_gpus:
         raise StartRefusal(
             1,
-            f"ValueError: World size ({settings.parallelism.gpus}) is larger than the number of available GPUs "
+            f"ValueError: World size ({gpus_here}) is larger than the number of available GPUs "
             f"({available_gpus}) in this node. If this is intentional and you are using:\n- ray, set "
             "'--distributed-executor-backend ray'.",
         )

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from llmd_base.errors import KitError
 from llmd_oke.operations.guards import (
-    DEPLOYMENT,
     GPU,
+    SERVERS,
     cycles,
     displacement,
     losses,
@@ -211,7 +211,9 @@ def test_on_full_nodes_the_old_servers_go_first():
 def test_servers_that_go_first_are_named_in_one_order():
     def deployment(operation: str, name: str) -> dict[str, Any]:
         state = {"inputs": {"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {GPU: "1"}}}]}}}}}
-        return step(operation, DEPLOYMENT, name, **{"newState" if operation == "create" else "oldState": state})
+        return step(
+            operation, next(iter(SERVERS)), name, **{"newState" if operation == "create" else "oldState": state}
+        )
 
     steps = [deployment("delete", "m-b"), deployment("create", "m-c"), deployment("delete", "m-a")]
     for order in (steps, steps[::-1]):

@@ -50,9 +50,9 @@ def test_kv_heads_must_fit_the_tensor_parallel_size(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("size", [9, 16, 64])
-def test_a_server_never_spans_nodes(size: int):
+def test_a_rank_never_spans_nodes(size: int):
     problem = only(model({"aggregated": servers(1, size)}))
-    assert problem.why == "a node has 8 GPUs, and a server can't span nodes"
+    assert problem.why == "a node has 8 GPUs, and a rank can't span nodes"
 
 
 def test_a_problem_of_the_short_form_is_told_at_the_topology_as_written():

@@ -78,10 +78,13 @@ def test_a_dense_model_has_no_ranks_and_is_told_the_other_way():
     assert paths == [f"models[0].topology.aggregated.{key}" for key in keys]
 
 
-def test_ranks_that_a_node_has_no_gpus_for_are_refused():
-    ((path, why),) = problems(MIXTURE, long_form(tensorParallelSize=2, dataParallelSize=8))
-    assert path == "models[0].topology.aggregated.dataParallelSize"
-    assert "a node has 8 GPUs, 8 ranks of 2 take more" in why
+@pytest.mark.parametrize(
+    ("size", "ranks", "why"), [(2, 6, "have all of their GPUs"), (3, 8, "a rank can't span nodes")]
+)
+def test_ranks_of_more_than_a_node_that_fill_no_nodes_are_refused(size: int, ranks: int, why: str):
+    found = problems(MIXTURE, long_form(tensorParallelSize=size, dataParallelSize=ranks))
+    assert "models[0].topology.aggregated.dataParallelSize" in [path for path, _ in found]
+    assert any(why in told for _, told in found)
 
 
 @pytest.mark.parametrize(

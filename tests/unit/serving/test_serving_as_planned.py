@@ -8,7 +8,7 @@ import pytest
 from llmd_base.errors import InvalidStack
 from llmd_oke import catalogue, planning
 from llmd_oke.program.models import servers_args, unit_args
-from llmd_oke.serving.units import deployment, server_spec
+from llmd_oke.serving.units import server_spec, workload
 from stack_files import PROJECT, existing_pool, model, read, stack
 
 STACKS = sorted(path.stem.removeprefix("Pulumi.") for path in (PROJECT / "stacks").glob("Pulumi.*.yaml"))
@@ -23,7 +23,7 @@ def servers(plan: planning.Plan) -> Iterator[Servers]:
         args = unit_args(plan, planned, "model-server")
         for role in planned.units[0].roles:
             spec = server_spec(args, role.role, role.parallelism)
-            yield plan, planned, role, deployment("servers", "unit", args, servers_args(role), spec)
+            yield plan, planned, role, workload("servers", "unit", args, servers_args(role), spec)
 
 
 def plans() -> Iterator[planning.Plan]:

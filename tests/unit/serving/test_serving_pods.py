@@ -321,7 +321,7 @@ def test_names_that_the_catalogue_does_not_have_are_refused_with_those_that_it_h
 
 
 def test_updates_may_take_a_start_up_for_each_wave_unless_told_otherwise():
-    one = units.deployment("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 2}, spec())
+    one = units.workload("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 2}, spec())
     assert one["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
@@ -343,9 +343,9 @@ def test_each_rank_that_hands_over_has_a_port():
 
 def test_ranks_and_experts_are_no_part_of_the_version_and_ranks_are_of_the_label():
     assert vllm.version(ranks()) == vllm.version(spec())
-    found = units.deployment("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 1}, ranks())["metadata"]["labels"]
+    found = units.workload("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 1}, ranks())["metadata"]["labels"]
     assert found[labels.DATA_PARALLEL_SIZE] == "8"
-    assert labels.DATA_PARALLEL_SIZE not in units.deployment("n", "u", ARGS, SERVERS, spec())["metadata"]["labels"]
+    assert labels.DATA_PARALLEL_SIZE not in units.workload("n", "u", ARGS, SERVERS, spec())["metadata"]["labels"]
 
 
 def test_a_unit_is_another_one_with_other_ranks():

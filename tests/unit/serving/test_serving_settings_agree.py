@@ -4,7 +4,7 @@ Pods are read by the simulated vLLM, which parses a command and its environment 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,8 +18,9 @@ from llmd_oke.planning.planned_model import memory
 from llmd_oke.program.models import router_args, servers_args, unit_args, unit_name
 from llmd_oke.program.smoke import conditions, facts, smoke_request
 from llmd_oke.serving import labels
-from llmd_oke.serving.units import deployment, server_spec
+from llmd_oke.serving.units import server_spec, workload
 from llmd_oke.serving.vllm import HUGGING_FACE_SECRET
+from llmd_rehearsal.pods.environment import expand
 from llmd_rehearsal.vllm import command
 from stack_files import StackObject, existing_pool, model, plan, stack
 
@@ -91,18 +92,26 @@ def servers(made: planning.Plan, planned: planning.ModelPlan) -> Iterator[Server
         spec = server_spec(args, role.role, role.parallelism)
         assert spec.settings == role.settings
         name = unit_name(made, planned, planned.units[0])
-        manifest = deployment(f"{name}-{role.role}", name, args, servers_args(role), spec)
+        manifest = workload(f"{name}-{role.role}", name, args, servers_args(role), spec)
         yield role, manifest, started(container(manifest))
 
 
 def container(manifest: Manifest) -> Mapping[str, Any]:
-    (vllm,) = manifest["spec"]["template"]["spec"]["containers"]
+    spec = manifest["spec"]
+    template = spec["template"] if manifest["kind"] == "Deployment" else spec["leaderWorkerTemplate"]["workerTemplate"]
+    (vllm,) = template["spec"]["containers"]
     return vllm
 
 
 def started(vllm: Mapping[str, Any]) -> command.CommandSettings:
     environment = {entry["name"]: entry.get("value", HUGGING_FACE_SECRET) for entry in vllm["env"]}
-    return command.settings([*vllm["command"], *vllm["args"]], environment)
+    return read_command([*vllm["command"], *vllm["args"]], environment)
+
+
+def read_command(words: Sequence[str], environment: Mapping[str, str]) -> command.CommandSettings:
+    """What the first pod of a server is started with, where the controller of LeaderWorkerSets adds variables."""
+    of_leader = {**environment, "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader"}
+    return command.settings([expand(word, of_leader) for word in words], environment)
 
 
 @settings(max_examples=120, derandomize=True, database=None)
@@ -139,17 +148,21 @@ def compare_with_pods(made: planning.Plan, planned: planning.ModelPlan, read: Se
     assert vllm.kv_connector == own.kv_cache.kv_connector
     told = [json.loads(word.partition("=")[2]) for word in container(manifest)["args"] if "kv_role" in word]
     assert told == ([own.kv_transfer] if own.kv_transfer else [])
-    assert vllm.host_bytes * own.parallelism.data_parallel_size == own.host_memory_gib * 2**30
+    assert vllm.host_bytes * own.parallelism.data_parallel_size_local == own.host_memory_gib * 2**30
     for kind in ("limits", "requests"):
-        assert int(resources[kind][shape.gpu.resource]) == vllm.parallelism.gpus
+        assert int(resources[kind][shape.gpu.resource]) == vllm.parallelism.gpus_per_node
         assert int(resources[kind].get(shape.rdma.resource, 0)) == role.virtual_functions == own.virtual_functions
-    size = vllm.parallelism.gpus
+    size = vllm.parallelism.gpus_per_node
     host_gib = shape.server_requests_per_gpu.memory_gib * size + own.offload_gib
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == f"{host_gib}Gi"
     assert role.memory == memory(planned.model, shape, vllm.parallelism, vllm.gpu_memory_utilization)
     assert spec["replicas"] == role.replicas
-    assert spec["progressDeadlineSeconds"] == role.create_timeout_s
-    rolling = spec["strategy"]["rollingUpdate"]
+    if role.parallelism.nodes == 1:
+        assert spec["progressDeadlineSeconds"] == role.create_timeout_s
+        rolling = spec["strategy"]["rollingUpdate"]
+    else:
+        assert spec["leaderWorkerTemplate"]["size"] == role.parallelism.nodes
+        rolling = spec["rolloutStrategy"]["rollingUpdateConfiguration"]
     assert (rolling["maxSurge"], rolling["maxUnavailable"]) == (role.rollout.max_surge, role.rollout.max_unavailable)
 
 
@@ -166,7 +179,7 @@ def compare_with_reports(made: planning.Plan, planned: planning.ModelPlan, read:
     reported = {item.role: item for item in smoke_request(made, planned).topology.servers}
     for role, manifest, vllm in read:
         item = reported[role.role]
-        again = command.settings(["vllm", "serve", *item.args["args"]], {"VLLM_NIXL_SIDE_CHANNEL_HOST": "", **item.env})
+        again = read_command(["vllm", "serve", *item.args["args"]], {"VLLM_NIXL_SIDE_CHANNEL_HOST": "", **item.env})
         different = {key for key, value in asdict(again).items() if value != asdict(vllm)[key]}
         assert different <= {"revision", "served_model_names", "transfer"}  # the cache's, and the pod's own address
         assert item.replicas == role.replicas * planned.copies

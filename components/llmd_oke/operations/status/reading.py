@@ -10,7 +10,9 @@ from threading import Thread
 from typing import Any, Generic, TypeVar
 
 import httpx2
+from lightkube import generic_resource
 from lightkube.codecs import from_dict
+from lightkube.generic_resource import GenericNamespacedResource
 from lightkube.models.core_v1 import Container, ContainerStatus
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job
@@ -31,7 +33,13 @@ _FORBIDDEN = 403
 _LONGEST_WHY = 300
 
 Part = TypeVar("Part")
-Object = TypeVar("Object", Node, Pod, Deployment, Job, Event)
+_generic: Any = generic_resource
+LeaderWorkerSet: type[GenericNamespacedResource] = _generic.create_namespaced_resource(
+    "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets", verbs=("get", "list")
+)
+"""Servers that span nodes, by the objects that their controller knows; specs and statuses are maps."""
+
+Object = TypeVar("Object", Node, Pod, Deployment, GenericNamespacedResource, Job, Event)
 
 
 class _List(BaseModel):
@@ -88,8 +96,8 @@ def reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class ClusterReading:
-    """The parts of a cluster that tell how a stack is. Deployments, Jobs and warnings are those of its namespace; pods
-    are those of all namespaces, unless `own_pods_only`.
+    """The parts of a cluster that tell how a stack is. Deployments, LeaderWorkerSets, Jobs and warnings are those of
+    its namespace; pods are those of all namespaces, unless `own_pods_only`.
     """
 
     taken: datetime
@@ -98,6 +106,7 @@ class ClusterReading:
     pods: tuple[Pod, ...] | Unread
     own_pods_only: bool
     deployments: tuple[Deployment, ...] | Unread
+    leader_worker_sets: tuple[GenericNamespacedResource, ...] | Unread
     jobs: tuple[Job, ...] | Unread
     warnings: tuple[Event, ...] | Unread
 
@@ -109,8 +118,10 @@ class ClusterReading:
         return why[0] if len(why) == len(parts) else None
 
 
-def read_cluster(access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S) -> ClusterReading:
-    """All parts, side by side, within a limit."""
+def read_cluster(
+    access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S, *, over_nodes: bool = False
+) -> ClusterReading:
+    """All parts, side by side, within a limit; LeaderWorkerSets where servers span nodes (`over_nodes`)."""
     until_s = time.monotonic() + limit_s
     way = ThreadedRead(lambda: access.api("")).until(until_s)
 
@@ -127,6 +138,7 @@ def read_cluster(access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S
 
     version, nodes, pods = ask_for("/version"), ask_for("/api/v1/nodes"), ask(lambda way: _pods(way, namespace))
     deployments = ask_for(f"/apis/apps/v1/namespaces/{namespace}/deployments")
+    sets = ask_for(f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{namespace}/leaderworkersets") if over_nodes else None
     jobs = ask_for(f"/apis/batch/v1/namespaces/{namespace}/jobs")
     warnings = ask_for(f"/api/v1/namespaces/{namespace}/events?fieldSelector=type%3DWarning")
     listed = pods()
@@ -137,6 +149,7 @@ def read_cluster(access: ClusterAccess, namespace: str, limit_s: float = LIMIT_S
         pods=listed if isinstance(listed, Unread) else _objects(listed[0], "v1", Pod),
         own_pods_only=not isinstance(listed, Unread) and listed[1],
         deployments=_objects(deployments(), "apps/v1", Deployment),
+        leader_worker_sets=_objects(sets(), "leaderworkerset.x-k8s.io/v1", LeaderWorkerSet) if sets else (),
         jobs=_objects(jobs(), "batch/v1", Job),
         warnings=_objects(warnings(), "v1", Event),
     )

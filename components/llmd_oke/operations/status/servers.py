@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, cast
 
+from lightkube.generic_resource import GenericNamespacedResource
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Event, Pod
 from llmd_bench.deployment import EndpointRole
@@ -29,8 +31,8 @@ _STARTING = ("ContainerCreating", "PodInitializing")
 
 @dataclass(frozen=True)
 class DeploymentPods:
-    """The pods of one Deployment: model servers of a role, a `router`, or a `front door`. `planned` is None where the
-    plan has no such Deployment, or leaves the number to an autoscaler.
+    """The pods of one Deployment: model servers of a role, a `router`, or a `front door`; of a LeaderWorkerSet groups
+    of them count. `planned` is None where the plan has no such object, or leaves the number to an autoscaler.
     """
 
     name: str
@@ -53,11 +55,16 @@ class CountedProgram:
     role: EndpointRole
 
 
-def server_groups(plan: Plan, deployments: Iterable[Deployment]) -> tuple[DeploymentPods, ...]:
-    """All Deployments that serve, in the order of the plan; those that it doesn't have come last."""
+def server_groups(
+    plan: Plan, deployments: Iterable[Deployment], sets: Iterable[GenericNamespacedResource] = ()
+) -> tuple[DeploymentPods, ...]:
+    """All Deployments and LeaderWorkerSets that serve, in the order of the plan; those that it doesn't have come
+    last.
+    """
     planned = _planned(plan)
     order = {name: place for place, name in enumerate(planned)}
-    groups = [group for item in deployments if (group := _group(item, planned))]
+    found = (*(_group(item, planned) for item in deployments), *(_spanning(item, planned) for item in sets))
+    groups = [group for group in found if group]
     return tuple(sorted(groups, key=lambda group: (order.get(group.name, len(order)), group.name)))
 
 
@@ -84,6 +91,24 @@ def _group(item: Deployment, planned: Mapping[str, int | None]) -> DeploymentPod
         role=role,
         ready=(status.readyReplicas if status else None) or 0,
         desired=1 if spec.replicas is None else spec.replicas,
+        planned=planned.get(name_of(item)),
+    )
+
+
+def _spanning(item: GenericNamespacedResource, planned: Mapping[str, int | None]) -> DeploymentPods | None:
+    """Return the servers of a LeaderWorkerSet, each of which is ready once its pods on all nodes are."""
+    spec, status = cast("dict[str, Any]", item.spec or {}), cast("dict[str, Any]", item.status or {})
+    own: dict[str, str] = spec["leaderWorkerTemplate"]["workerTemplate"]["metadata"].get("labels", {})
+    role = _role(own)
+    if role is None:
+        return None
+    return DeploymentPods(
+        name=name_of(item),
+        model=own.get(labels.MODEL),
+        unit=own.get(labels.UNIT),
+        role=role,
+        ready=status.get("readyReplicas", 0),
+        desired=spec.get("replicas", 1),
         planned=planned.get(name_of(item)),
     )
 

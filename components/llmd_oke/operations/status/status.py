@@ -119,7 +119,7 @@ class StatusReader:
         """Read the status of now."""
         prometheus = self._prometheus
         alerts = ThreadedRead(prometheus.alerts) if prometheus else None
-        reading = read_cluster(self._access, self._plan.namespace)
+        reading = read_cluster(self._access, self._plan.namespace, over_nodes=self._plan.over_nodes)
         running = () if isinstance(reading.pods, Unread) else programs(own_pods(self._plan, reading.pods))
         growth = self._growth(running, reading)
         unasked = Unread("no Prometheus; `--prometheus URL` names one")
@@ -158,10 +158,10 @@ def judge_status(
     prometheus: str | None = None,
 ) -> StackStatus:
     """The status by what was read."""
-    nodes, pods, deployments = reading.nodes, reading.pods, reading.deployments
+    nodes, pods = reading.nodes, reading.pods
     own = () if isinstance(pods, Unread) else own_pods(plan, pods)
     known = () if isinstance(pods, Unread) else pods
-    groups = deployments if isinstance(deployments, Unread) else server_groups(plan, deployments)
+    groups = _groups(plan, reading)
     loads = growth if isinstance(growth, Unread) else _loads(plan, programs(own), growth, how)
     images = pods if isinstance(pods, Unread) else running_images(pod for pod in own if _serves(pod))
     return StackStatus(
@@ -191,6 +191,14 @@ def judge_status(
         prometheus=prometheus,
         alerts=alerts,
     )
+
+
+def _groups(plan: Plan, reading: ClusterReading) -> tuple[DeploymentPods, ...] | Unread:
+    if isinstance(reading.deployments, Unread):
+        return reading.deployments
+    if isinstance(reading.leader_worker_sets, Unread):
+        return reading.leader_worker_sets
+    return server_groups(plan, reading.deployments, reading.leader_worker_sets)
 
 
 def cluster_name(plan: Plan) -> str:

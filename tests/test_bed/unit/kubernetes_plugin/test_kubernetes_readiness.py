@@ -195,3 +195,27 @@ def test_a_daemon_set_is_ready_when_every_node_has_its_pod():
     assert readiness.daemon_set(ReadinessEvidence(lacking)).reasons == (
         "2 out of 3 replicas succeeded readiness checks",
     )
+
+
+def available_set(status="True", generation=2, observed=2):
+    seen = {"type": "Available", "status": status, "observedGeneration": observed}
+    return ReadinessEvidence({"metadata": {"name": "set", "generation": generation}, "status": {"conditions": [seen]}})
+
+
+@pytest.mark.parametrize("expression", ["condition=Available", "condition=Available=True", "Available"])
+def test_a_condition_that_is_waited_for_is_met_once_it_holds(expression):
+    assert readiness.awaited_condition(expression).condition(available_set()).ready
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        pytest.param(available_set(observed=1), id="the controller hasn't seen the change"),
+        pytest.param(available_set(status="False"), id="not available"),
+        pytest.param(ReadinessEvidence({"metadata": {"name": "set", "generation": 1}}), id="no status yet"),
+    ],
+)
+def test_a_condition_that_is_waited_for_is_not_met_before(observation):
+    judged = readiness.awaited_condition("condition=Available").condition(observation)
+    assert not judged.ready
+    assert "(want True)" in judged.reasons[0]

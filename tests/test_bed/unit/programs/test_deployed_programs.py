@@ -18,6 +18,7 @@ from llmd_rehearsal.inventory import (
     BEHIND_GATEWAY,
     DISCOVERING,
     FOLLOWING,
+    GROUPING,
     IN_PODS,
     WATCHING,
     Inventory,
@@ -27,7 +28,7 @@ from llmd_rehearsal.inventory import (
 from llmd_rehearsal.programs import LocalProgram, ProgramDefinition, pinned_modules
 
 PROGRAMS = programs.definitions().programs
-EVERYWHERE = sorted({*IN_PODS, *BEHIND_GATEWAY, *WATCHING, *FOLLOWING, *DISCOVERING, "promtool"})
+EVERYWHERE = sorted({*IN_PODS, *BEHIND_GATEWAY, *WATCHING, *FOLLOWING, *GROUPING, *DISCOVERING, "promtool"})
 
 
 def rehearsed(definition: ProgramDefinition) -> set[str]:

@@ -178,3 +178,28 @@ def test_a_backend_that_is_said_twice_is_refused():
 
 def test_an_attention_config_that_is_no_object_is_refused():
     assert "--attention-config: not an object" in refusal("--attention-config", "[1]").text
+
+
+def over_nodes(*flags, ranks=16, nodes=2):
+    words = ("--data-parallel-size", str(ranks), f"--nnodes={nodes}", "--data-parallel-hybrid-lb")
+    return (*words, "--data-parallel-address=set-0.set.ns", *flags)
+
+
+def test_a_server_over_nodes_has_the_ranks_of_its_number():
+    options = serve(*over_nodes("--node-rank=1", "--enable-expert-parallel", "--data-parallel-size-local=8"))
+    assert options.parallelism == Parallelism(1, 16, expert_parallel=True, nodes=2)
+    assert options.ranks == range(8, 16)
+    assert options.group is not None
+    assert (options.group.node_rank, options.group.address, options.group.rpc_port) == (1, "set-0.set.ns", 29550)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (over_nodes("--node-rank=2"), "`--node-rank` must be between 0 and 1"),
+        (over_nodes(ranks=15), "must evenly divide"),
+        (("--nnodes=2", "--data-parallel-size=16"), "--data-parallel-hybrid-lb"),
+    ],
+)
+def test_a_server_over_nodes_that_can_not_be_spread_is_refused(flags, text):
+    assert text in refusal(*flags).text

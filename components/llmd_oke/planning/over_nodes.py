@@ -1,0 +1,74 @@
+"""Servers that are larger than a node: groups of pods, each with a whole node and as many of the server's ranks."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from llmd_base.errors import Problem
+from llmd_bench.deployment import Parallelism
+
+from llmd_oke.catalogue.releases import OverNodes
+from llmd_oke.config import Role
+from llmd_oke.config.base import DNS_LABEL_FORM
+from llmd_oke.planning.planned_model import PlannedModel, nodes_of
+from llmd_oke.planning.releases import used_release
+
+
+def spread_over_nodes(context: PlannedModel, role: Role, size: int) -> Parallelism | None:
+    """Return the spread of a role's servers with that tensor parallel size over GPUs and nodes; None where a rank or a
+    part of a node would be left, or the release has no servers that span nodes.
+    """
+    spread = replace(context.parallelism(role), tensor_parallel_size=size)
+    nodes = nodes_of(spread, context.shape)
+    if nodes is None or (nodes > 1 and _facts(context) is None):
+        return None
+    return replace(spread, nodes=nodes)
+
+
+def over_nodes_problem(context: PlannedModel, role: Role) -> Problem | None:
+    """Find that the ranks of a role's servers are more than a node's GPUs, and not those of whole nodes either."""
+    spread, shape = context.parallelism(role), context.shape
+    size, ranks = spread.tensor_parallel_size, spread.data_parallel_size
+    if ranks == 1 or spread.gpus <= shape.gpus or spread_over_nodes(context, role, size) is not None:
+        return None
+    in_node = shape.gpus // size
+    why = f"a node has {shape.gpus} GPUs, and {ranks} ranks of {size} take {spread.gpus}"
+    if _facts(context) is None:
+        accepted = f"at most {in_node}" if in_node else "1"
+        why += f", on several nodes, which the kit doesn't know how {_release(context)} serves"
+    elif not in_node or shape.gpus % size:
+        accepted, why = str(max(1, in_node)), f"{why}: a rank can't span nodes"
+    else:
+        fewer = ranks // in_node * in_node
+        accepted = f"at most {in_node}, or all ranks of whole nodes, such as {fewer} or {fewer + in_node}"
+        why += ": servers that span nodes have all of their GPUs"
+    return context.servers_problem(role, "dataParallelSize", ranks, accepted, why)
+
+
+def over_nodes_problems(context: PlannedModel) -> Iterator[Problem]:
+    """Find what servers that span nodes can't be combined with."""
+    roles: list[Role] = [role for role in context.model.topology.servers() if context.parallelism(role).nodes > 1]
+    if not roles or _facts(context) is None:
+        return
+    if context.stack.rdma == "none":
+        role = roles[0]
+        nodes = context.parallelism(role).nodes
+        why = f"{role} servers span {nodes} nodes, between which experts exchange tokens in each layer"
+        yield Problem("rdma", "none", "sriov-vf", why)
+    for role in roles:
+        if context.model.scaling is not None and role in context.model.scaling.servers():
+            why = f"{role} servers span nodes, and nobody has shown that KEDA scales groups of pods by vLLM's counters"
+            yield Problem(f"{context.path}.scaling.{role}", None, "nothing", why)
+    if not context.model.object_name[0].isalpha():
+        name = context.model.object_name
+        why = f"a LeaderWorkerSet's name begins with a letter ({DNS_LABEL_FORM})"
+        yield Problem(f"{context.path}.name", name, "a name that begins with a letter", why)
+
+
+def _facts(context: PlannedModel) -> OverNodes | None:
+    release = used_release(context.stack)
+    return None if release is None else release.vllm.over_nodes
+
+
+def _release(context: PlannedModel) -> str:
+    release = used_release(context.stack)
+    return context.stack.release if release is None else release.name

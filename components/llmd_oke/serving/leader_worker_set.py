@@ -1,0 +1,79 @@
+"""LeaderWorkerSets: servers that span nodes, each a group of pods with a node each.
+
+The controller (https://lws.sigs.k8s.io) makes the pods of a group together, tells each the leader's address and its
+number, and makes all of them anew where one ends: ranks of a server can't go on without the others.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmd_oke.catalogue.shapes import POOL_LABEL
+from llmd_oke.objects import Manifest
+from llmd_oke.planning import Rollout
+
+API_VERSION = "leaderworkerset.x-k8s.io/v1"
+KIND = "LeaderWorkerSet"
+
+_GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
+"""Label of the pods of one group, which the controller gives them."""
+
+_READY = {"pulumi.com/waitFor": "condition=Available"}
+"""Pulumi knows no LeaderWorkerSets, and would not wait for their pods."""
+
+
+def leader_worker_set(
+    metadata: Mapping[str, Any],
+    replicas: int,
+    nodes: int,
+    rollout: Rollout,
+    template: Mapping[str, Any],
+    selector: Mapping[str, str],
+) -> Manifest:
+    """The LeaderWorkerSet of so many servers, each with a pod by `template` on each of its nodes.
+
+    Args:
+        metadata: of the object. Its name is that of a Service, and the pods' names begin with it.
+        replicas: number of servers.
+        nodes: nodes of each server.
+        rollout: servers that an update may add and take away at a time.
+        template: of all pods; leaders are no different.
+        selector: labels that all pods have, and no others.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {**metadata, "annotations": _READY},
+        "spec": {
+            "replicas": replicas,
+            "rolloutStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdateConfiguration": {
+                    "maxSurge": rollout.max_surge,
+                    "maxUnavailable": rollout.max_unavailable,
+                    "partition": 0,
+                },
+            },
+            "startupPolicy": "LeaderCreated",
+            "networkConfig": {"subdomainPolicy": "Shared"},
+            "leaderWorkerTemplate": {
+                "size": nodes,
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "workerTemplate": {
+                    **template,
+                    "spec": {**template["spec"], "affinity": {"podAffinity": _in_one_pool(selector)}},
+                },
+            },
+        },
+    }
+
+
+def _in_one_pool(selector: Mapping[str, str]) -> Mapping[str, Any]:
+    """Keep the pods of a group on nodes of one pool, which have one RDMA network: each goes where others of its group
+    are. Where pools have no label, as in clusters that others made, all nodes count as one.
+    """
+    term = {
+        "labelSelector": {"matchLabels": selector},
+        "matchLabelKeys": [_GROUP_KEY],
+        "topologyKey": POOL_LABEL,
+    }
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}

@@ -1,0 +1,134 @@
+"""Servers over nodes: groups of pods by the real controller of LeaderWorkerSets, and a node of a group that dies."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from user_project import TIME_SCALE, Ended, Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+HERE = Path(__file__).parent
+STACK, DEAD = "groups", "mi300x-3"
+TOGETHER, APART = "1p-tp1dp16ep-1d-tp1dp16ep", "agg-tp1dp16ep-2r"
+REHEARSE = ("rehearse", "--stack", STACK, "--json", "--time-scale", TIME_SCALE)
+NODE_CONTROL = "http://127.0.0.1:9304/nodes"
+KNOWN_S = 20
+"""Within this, Envoy and the endpoint picker send nothing to the pods of a group any more of which one is gone."""
+
+
+@pytest.fixture(scope="module")
+def rehearsed(project: Project) -> Ended:
+    models = [model(topology=APART), model(model="deepseek-r1", topology=TOGETHER, name="deepseek")]
+    pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 9}]
+    project.write(STACK, models=models, gpuPools=pools)
+    return project.command(*REHEARSE)
+
+
+@pytest.fixture(scope="module")
+def smoke(rehearsed: Ended) -> dict[str, dict[str, Any]]:
+    """The summary of each model's benchmark, by its topology."""
+    assert rehearsed.status == 0, rehearsed.errors
+    return {summary["topology"]: summary for summary in rehearsed.document["smoke"]}
+
+
+def test_servers_over_two_nodes_pass_their_benchmarks(smoke: dict[str, dict[str, Any]]):
+    assert {name: summary["passed"] for name, summary in smoke.items()} == {APART: True, TOGETHER: True}
+
+
+def test_prompts_go_from_prefill_to_decode_servers_that_span_nodes(smoke: dict[str, dict[str, Any]]):
+    assert smoke[TOGETHER]["remote_prefill"]["share"] == pytest.approx(1.0)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Commands inside the rehearsal's cluster."""
+
+    project: Project
+
+    def argv(self, *command: str) -> list[str]:
+        return [sys.executable, "-m", "llmd_oke", "rehearse", "run", "--stack", STACK, "--", *command]
+
+    def run(self, *command: str) -> str:
+        done = self.project.command(*self.argv(*command)[3:])
+        assert done.status == 0, done.errors
+        return done.output
+
+    def status(self) -> dict[str, Any]:
+        done = self.project.command(*self.argv("llmd-oke", "status", "--stack", STACK, "--json")[3:])
+        return json.loads(done.output)
+
+    def change_node(self, name: str, method: str, change: str = "") -> None:
+        self.run("curl", "-sSf", "-X", method, f"{NODE_CONTROL}/{name}{change}")
+
+    @contextmanager
+    def load(self, requests_per_s: float, end: Path) -> Iterator[list[dict[str, Any]]]:
+        """Requests to the model of separate servers while the block runs; the rows are there after it."""
+        rows: list[dict[str, Any]] = []
+        address = "http://gpt-oss-120b.llm-d.svc.cluster.local"
+        script = (sys.executable, str(HERE / "rollout_load.py"), address, str(requests_per_s), str(end))
+        with subprocess.Popen(
+            self.argv(*script), env=self.project.environment(), stdout=subprocess.PIPE, text=True
+        ) as sending:
+            try:
+                yield rows
+            finally:
+                end.touch()
+                output, _ = sending.communicate(timeout=300)
+        rows += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What became of requests while a node died: moments in seconds since the first of them."""
+
+    rows: list[dict[str, Any]]
+    died_s: float
+    whole_s: float
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["failure"]]
+
+
+@pytest.fixture(scope="module")
+def loss(project: Project, rehearsed: Ended, tmp_path_factory: pytest.TempPathFactory) -> Loss:
+    assert rehearsed.status == 0, rehearsed.errors
+    inside = Inside(project)
+    with inside.load(4, tmp_path_factory.mktemp("load") / "end") as rows:
+        started_s = time.monotonic()
+        time.sleep(5)
+        died_s = time.monotonic() - started_s
+        inside.change_node(DEAD, "POST", "/stop")
+        time.sleep(5)
+        inside.change_node(DEAD, "DELETE")  # as the cloud takes a node away whose instance is terminated
+        deadline_s = time.monotonic() + 300
+        while True:
+            groups = {group["name"]: group for group in inside.status()["groups"]}
+            group = groups["gpt-oss-120b-aggregated"]
+            if group["ready"] == 2:
+                break
+            assert time.monotonic() < deadline_s, group
+            time.sleep(1)
+        whole_s = time.monotonic() - started_s
+        time.sleep(5)
+    return Loss(rows, died_s, whole_s)
+
+
+def test_a_group_that_loses_a_node_starts_anew_on_another(loss: Loss):
+    print(f"whole again after {loss.whole_s - loss.died_s:.0f} s")
+    assert loss.whole_s > loss.died_s
+
+
+def test_requests_fail_only_while_a_lost_node_is_not_known(loss: Loss):
+    late = [row for row in loss.failed if row["sent_s"] > loss.died_s + KNOWN_S]
+    print(len(loss.rows), len(loss.failed), [(row["sent_s"], row["ended_s"], row["failure"]) for row in loss.failed])
+    assert loss.rows
+    assert late == []

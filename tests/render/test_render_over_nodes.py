@@ -1,0 +1,111 @@
+"""Servers that span nodes: LeaderWorkerSets, and what their pods are told and let do."""
+
+import jsonschema
+import pytest
+import yaml
+from llmd_oke.catalogue.serving import leader_worker_sets
+from llmd_oke.operations.guards import gpus_of
+from llmd_oke.values import module_folder
+from test_render_valid import without_unknown_fields
+
+TOPOLOGY = "1p-tp1dp16ep-1d-tp1dp16ep"
+NAMES = ("gpt-oss-120b-prefill", "gpt-oss-120b-decode")
+
+
+@pytest.fixture
+def wide(varied):
+    """The rehearsal's stack with a server over two nodes for each role."""
+    return varied(topology=TOPOLOGY)
+
+
+def leader_worker_set(rendered, name=NAMES[0]):
+    return rendered.kubernetes("LeaderWorkerSet", name)
+
+
+def template(rendered, name=NAMES[0]):
+    return leader_worker_set(rendered, name)["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+
+
+def container(rendered, name=NAMES[0]):
+    (found,) = template(rendered, name)["spec"]["containers"]
+    return found
+
+
+def test_each_role_is_a_set_of_groups_with_a_pod_for_each_node(wide):
+    for name in NAMES:
+        spec = leader_worker_set(wide, name)["spec"]
+        assert (spec["replicas"], spec["leaderWorkerTemplate"]["size"]) == (1, 2)
+        assert "leaderTemplate" not in spec["leaderWorkerTemplate"]
+
+
+def test_a_group_is_made_anew_whole(wide):
+    assert leader_worker_set(wide)["spec"]["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
+
+
+def test_an_update_waits_until_all_groups_are_available(wide):
+    assert leader_worker_set(wide)["metadata"]["annotations"] == {"pulumi.com/waitFor": "condition=Available"}
+
+
+def test_sets_satisfy_their_definition(wide):
+    source = leader_worker_sets().definitions
+    folder = module_folder(source.module, source.version)
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is absent")
+    (served,) = yaml.safe_load((folder / source.folder / next(iter(source.files))).read_text())["spec"]["versions"]
+    closed = without_unknown_fields(served["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    for name in NAMES:
+        jsonschema.validate(leader_worker_set(wide, name)["spec"], closed)
+
+
+def test_pods_find_each_other_by_what_the_controller_tells_them(wide):
+    words = container(wide)["args"]
+    for word in (
+        "--data-parallel-size=16",
+        "--data-parallel-size-local=8",
+        "--data-parallel-hybrid-lb",
+        "--nnodes=2",
+        "--node-rank=$(LWS_WORKER_INDEX)",
+        "--data-parallel-address=$(LWS_LEADER_ADDRESS)",
+    ):
+        assert word in words
+
+
+def test_a_pod_asks_for_all_of_its_node(wide):
+    limits = container(wide)["resources"]["limits"]
+    assert (limits["amd.com/gpu"], limits["nvidia.com/sriov-rdma-vf"]) == ("8", "8")
+
+
+def test_pods_wait_for_each_other_as_long_as_a_start_may_take(wide):
+    variables = {entry["name"]: entry.get("value") for entry in container(wide)["env"]}
+    probe = container(wide)["startupProbe"]
+    assert int(variables["VLLM_ENGINE_READY_TIMEOUT_S"]) == probe["periodSeconds"] * probe["failureThreshold"]
+
+
+def test_pods_of_a_group_prefer_one_pool(wide):
+    (preferred,) = template(wide)["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    term = preferred["podAffinityTerm"]
+    assert term["topologyKey"] == "oke.oraclecloud.com/pool.name"
+    assert term["matchLabelKeys"] == ["leaderworkerset.sigs.k8s.io/group-key"]
+    labels = template(wide)["metadata"]["labels"]
+    assert term["labelSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_pods_of_a_role_may_reach_each_other_where_servers_span_nodes(wide, varied):
+    def peers(rendered):
+        spec = rendered.kubernetes("NetworkPolicy", NAMES[0])["spec"]
+        return [
+            rule["from"][0]["podSelector"]["matchLabels"]["llm-d.ai/role"]
+            for rule in spec["ingress"]
+            if "ports" not in rule
+        ], [
+            rule["to"][0]["podSelector"]["matchLabels"]["llm-d.ai/role"]
+            for rule in spec["egress"]
+            if "podSelector" in rule["to"][0]
+        ]
+
+    assert peers(wide) == (["decode", "prefill"], ["decode", "prefill"])
+    assert peers(varied(topology="1p-tp1-1d-tp1")) == (["decode"], ["decode"])
+
+
+def test_guards_count_the_gpus_of_all_pods_of_a_set(wide):
+    assert gpus_of(leader_worker_set(wide)) == 16

@@ -1,0 +1,45 @@
+"""Containers of a server that spans nodes: they meet, and lose each other."""
+
+import asyncio
+import socket
+
+import pytest
+from llmd_rehearsal.vllm.command import NodeGroup, StartRefusal
+from llmd_rehearsal.vllm.groups import RankGroup
+
+NODES = 3
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+async def join(port: int, rank: int, wait_s: float = 20) -> RankGroup:
+    return await RankGroup.join(NodeGroup(rank, "127.0.0.1", port, wait_s), NODES, None, wait_s)
+
+
+async def test_the_containers_of_a_server_meet_in_any_order(port: int):
+    groups = await asyncio.gather(*(join(port, rank) for rank in (2, 0, 1)))
+    for group in groups:
+        group.close()
+
+
+@pytest.mark.parametrize("gone", range(NODES))
+async def test_a_container_that_goes_is_lost_to_the_leader_or_by_it(port: int, gone: int):
+    groups = await asyncio.gather(*(join(port, rank) for rank in range(NODES)))
+    losses = [asyncio.Event() for _ in groups]
+    for group, lost in zip(groups, losses, strict=True):
+        group.on_loss(lost.set)
+    groups[gone].close()
+    told = [losses[rank] for rank in (range(1, NODES) if gone == 0 else (0,))]
+    await asyncio.wait_for(asyncio.gather(*(lost.wait() for lost in told)), 20)
+    for group in groups:
+        group.close()
+
+
+async def test_a_server_whose_nodes_do_not_all_come_is_refused(port: int):
+    with pytest.raises(StartRefusal, match="Timed out waiting for engine core processes"):
+        await join(port, 0, wait_s=0.05)
