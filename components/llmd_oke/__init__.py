@@ -78,7 +78,8 @@ if TYPE_CHECKING:
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
     from llmd_oke.serving.monitoring import ModelMonitoring, ModelMonitoringArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
-    from llmd_oke.serving.router import Router, RouterArgs
+    from llmd_oke.serving.picker_config import RouterArgs
+    from llmd_oke.serving.router import Router
     from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
     from llmd_oke.serving.stack_front_door import (
         FrontDoorCertificateArgs,
@@ -227,10 +228,8 @@ REGISTRY = {
         "ServingNamespace",
         "ServingNamespaceArgs",
     ),
-    "llmd_oke.serving.router": (
-        "Router",
-        "RouterArgs",
-    ),
+    "llmd_oke.serving.picker_config": ("RouterArgs",),
+    "llmd_oke.serving.router": ("Router",),
     "llmd_oke.serving.smoke_benchmark": (
         "SmokeBenchmark",
         "SmokeBenchmarkArgs",

@@ -37,7 +37,7 @@ FOLDER = "front-door"
 """Below the folder of a local cluster: `chain.pem`, which clients trust, and `secrets.json`."""
 
 CLIENT = "rehearsal"
-"""Name of the client that has a key, beside those with limits of their own."""
+"""Name of the client that has a key, beside those with limits or a priority of their own."""
 
 _LIFE = timedelta(days=365)
 
@@ -122,7 +122,7 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
     door = FrontDoorConfig.model_validate(stack["frontDoor"])
     namespace: str = stack.get("namespace", StackConfig.model_fields["namespace"].default)
     hosts = [*([door.host] if door.host else []), *door.hosts, f"{NAME}.{namespace}.svc.cluster.local"]
-    clients: list[str] = sorted({CLIENT, *(door.limits.clients if door.limits else ())})
+    clients: list[str] = sorted({CLIENT, *(door.limits.clients if door.limits else ()), *door.priorities})
     asked = {"clients": clients, "hosts": hosts}
     file = state / FOLDER / "secrets.json"
     settings_document: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}

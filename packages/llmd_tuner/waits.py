@@ -111,6 +111,11 @@ LOOSENESS = {
     "prefix": Looseness(0.6, 0.4, 4.0),
     "token-load": Looseness(0.2, 0.2, 0.2),
     "prefix-affinity": Looseness(0.2, 0.2, 0.2),  # as token-load: without prompts that share a prefix it is the same
+    "precise-prefix": Looseness(0.2, 0.2, 0.2),  # likewise
+    "session-affinity": Looseness(0.2, 0.2, 0.2),  # as token-load, of requests that are each the first of its session
+    "lora-affinity": Looseness(
+        0.6, 0.4, 4.0
+    ),  # as prefix: what requests without adapters are chosen by is queue-scorer
     "running-requests": Looseness(0.75, 0.43, 4.3),
 }
 """By profile: fitted to the event simulation for 3 to 16 servers and loads of 0.3 to 0.8."""

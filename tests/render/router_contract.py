@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from llmd_oke import catalogue
-from llmd_oke.serving import gateway, router
+from llmd_oke.serving import gateway, picker_config, router
 from llmd_oke.values import values_folder
 from llmd_rehearsal.plugin_values import is_list, is_map
 from render_support import PROJECT, SHARED_DATA
@@ -53,7 +53,7 @@ def ours(release: str) -> Objects:
     name = release.partition(" ")[0]
     facts = catalogue.release(name)
     assert facts is not None
-    args: router.RouterArgs = {
+    args: picker_config.RouterArgs = {
         "release": name,
         "namespace": "llm-d",
         "model": UNIT,
@@ -64,7 +64,7 @@ def ours(release: str) -> Objects:
     config = upstream(release)["ConfigMap <unit>-epp"]["data"]["pd-config.yaml"]
     if release != BEHIND_GATEWAY:
         return _by_name(router.manifests(facts, args, config))
-    behind: router.RouterArgs = {**args, "gateway": {"namespace": "llm-d", "labels": {"a": "b"}}}
+    behind: picker_config.RouterArgs = {**args, "gateway": {"namespace": "llm-d", "labels": {"a": "b"}}}
     route: gateway.ModelRouteArgs = {
         "namespace": "llm-d",
         "model": UNIT,

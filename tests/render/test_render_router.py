@@ -5,12 +5,13 @@ import subprocess
 import pytest
 import yaml
 from llmd_oke.serving import router
+from llmd_oke.serving.picker_config import RouterArgs
 from llmd_oke.testing import without_hash
 from render_support import find_program, pod, selects
 
 EPP = "gpt-oss-120b-epp"
 
-ROUTER: router.RouterArgs = {
+ROUTER: RouterArgs = {
     "release": "llm-d-0.7.0",
     "namespace": "llm-d",
     "model": "m",
@@ -211,7 +212,7 @@ def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
 def test_resources_are_the_routers_objects_field_by_field(rehearsal):
     labels = rehearsal.kubernetes("Deployment", "gpt-oss-120b-decode")["spec"]["template"]["metadata"]["labels"]
     unit, version = labels["llmd-oke/unit"], labels["llmd-oke/version"]
-    args: router.RouterArgs = {
+    args: RouterArgs = {
         **ROUTER,
         "release": "llm-d-0.9.0",
         "profile": "token-load",

@@ -32,9 +32,12 @@ class RefusedFields(Entry):
 
 
 class DroppedHeaders(Entry):
-    """Headers of one kind: what they decide, and who reads them. A name's `*` at its end stands for any text."""
+    """Headers of one kind: what they decide, and who reads them. A name's `*` at its end stands for any text. Those
+    that name `sessions` stay where an endpoint picker goes by them.
+    """
 
     names: tuple[str, ...]
+    sessions: bool = False
     decides: str
     source: str
 
@@ -59,6 +62,11 @@ class ClientRequests(Entry):
     def dropped(self) -> list[str]:
         """Names of headers that are taken out of requests."""
         return [name for row in self.headers for name in row.names]
+
+    @property
+    def sessions(self) -> frozenset[str]:
+        """Names of headers that may name a client's session."""
+        return frozenset(name for row in self.headers if row.sessions for name in row.names)
 
 
 @cache

@@ -1,12 +1,14 @@
 """Endpoint pickers: what each version of llm-d's reads in its config, and the kit's scheduling profiles for it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, JsonValue
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import EntryKind
+from llmd_oke.catalogue.flow_control import FlowControl, FlowControlDialect
 from llmd_oke.config.base import matching
 from llmd_oke.config.model import Decider, RouterProfileName
 from llmd_oke.values import Entry, follows_project
@@ -26,9 +28,15 @@ _PYTHON_TYPES: Mapping[JsonType, tuple[type, ...]] = {
 }
 
 PREFIX_AFFINITY = "prefix-cache-affinity-filter"
+PRECISE_PREFIX = "precise-prefix-cache-producer"
 PEAK_PREFILL_THROUGHPUT = "peakPrefillThroughput"
 
 EXPERIMENTAL = "--allow-experimental-plugins"
+
+_DISAGGREGATION = "disagg-profile-handler"
+_SESSION_PLUGINS = ("session-affinity-filter", "session-affinity-scorer")
+_SESSION_TOKEN, _SESSION_ID = "x-session-token", "x-session-id"
+"""Headers that they read where their parameters name none (llm-d-router v0.10.0, scheduling/util/sessionaffinity)."""
 
 PickerConfig = dict[str, JsonValue]
 """A config of the endpoint picker, as YAML has it."""
@@ -47,10 +55,25 @@ class Plugin(Entry):
     deprecated: str | None = None
 
 
+@dataclass(frozen=True)
+class ReportingServers:
+    """Servers that report on their KV cache: the model by its served name, the address that makes tokens of prompts,
+    tokens in a block, and the port of reports.
+    """
+
+    model: str
+    render_url: str
+    block_size: int
+    events_port: int
+
+
 class RouterProfile(Entry):
     """The scorers of each kind of server with their weights, and plugins that bring what scorers and deciders read.
 
     `filters` narrow the choice among servers that compute prompts; `parameters` are those of plugins in this profile.
+    `sessions` is the filter that keeps a session at its servers, one for each kind of them. With `kv_events` it goes by
+    what servers report of their KV cache, and texts of parameters such as `{block_size}` stand for fields of
+    `ReportingServers`; `sources` are data sources with their extractors.
     """
 
     prefill: dict[str, float]
@@ -58,6 +81,9 @@ class RouterProfile(Entry):
     aggregated: dict[str, float]
     producers: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
+    sessions: str | None = None
+    kv_events: bool = False
+    sources: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]])
     parameters: dict[str, dict[str, JsonValue]] = Field(default_factory=dict[str, dict[str, JsonValue]])
 
 
@@ -88,17 +114,17 @@ class SilentFault(Entry):
     def met(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> bool:
         """Tell whether a config of servers that are disaggregated or not has it."""
         plugins = _mappings(config.get("plugins"))
-        types = {str(plugin.get("name", plugin.get("type"))): plugin.get("type") for plugin in plugins}
+        types = [plugin.get("type") for plugin in plugins]
         if self.disaggregated and not disaggregated:
             return False
-        if (self.beside and self.beside not in types.values()) or self.lacking in types.values():
+        if (self.beside and self.beside not in types) or self.lacking in types:
             return False
-        if self.profile is not None:
-            return self.plugin in (types.get(name) for name in _references(config, self.profile))
+        named = None if self.profile is None else set(_references(config, self.profile))
         return any(
             self.without is None or self.without not in _parameters(plugin)
             for plugin in plugins
             if plugin.get("type") == self.plugin
+            and (named is None or str(plugin.get("name", plugin.get("type"))) in named)
         )
 
 
@@ -118,7 +144,7 @@ class EndpointPickerVersion(Entry):
     `api_versions` are those that it reads, the first the one to write; `written_gates` are the feature gates that a
     prefill/decode config must name, `always` the plugins that it needs, `parameters` those of plugins wherever a
     profile has them. `disaggregating_apis` are the APIs whose prompts may be prefilled remotely. `silent_faults` are
-    refused of a user's own config.
+    refused of a user's own config. Without `flow_control` it holds no requests back.
     """
 
     version: Annotated[str, matching(r"^v[0-9]+\.[0-9]+\.[0-9]+$", "a version such as v0.10.0")]
@@ -135,12 +161,13 @@ class EndpointPickerVersion(Entry):
     metrics: Metrics
     limits: tuple[KnownLimit, ...]
     silent_faults: tuple[SilentFault, ...] = ()
+    flow_control: FlowControlDialect | None = None
 
     def nearest_profile(self, name: RouterProfileName) -> RouterProfileName:
         """The profile of that name, or what comes nearest to it in this version."""
         if name in self.profiles:
             return name
-        if name == "prefix-affinity" and "token-load" in self.profiles:
+        if name not in {"prefix", "running-requests"} and "token-load" in self.profiles:
             return "token-load"
         return "running-requests" if "running-requests" in self.profiles else "prefix"
 
@@ -152,14 +179,19 @@ class EndpointPickerVersion(Entry):
         decider: Decider,
         non_cached_tokens: int,
         peak_prefill_tokens_per_s: float | None = None,
+        flow_control: FlowControl | None = None,
+        servers: ReportingServers | None = None,
     ) -> PickerConfig:
         """The config of a router in the dialect of this version.
 
         `decider` says which prompts are prefilled remotely: those with at least `non_cached_tokens` that decode has not
         cached, or all. `peak_prefill_tokens_per_s` takes the place of a profile's own, where it has one.
+        `flow_control` is one that this version can do. `servers` are what a profile goes by that has `kv_events`.
         """
         scoring = self.profiles[profile]
         known = {**self.parameters, **scoring.parameters}
+        if servers is not None:
+            known = {name: _filled(own, servers) for name, own in known.items()}
         if peak_prefill_tokens_per_s is not None and PREFIX_AFFINITY in scoring.filters:
             own_peak: dict[str, JsonValue] = {PEAK_PREFILL_THROUGHPUT: peak_prefill_tokens_per_s}
             known[PREFIX_AFFINITY] = {**known.get(PREFIX_AFFINITY, {}), **own_peak}
@@ -172,6 +204,10 @@ class EndpointPickerVersion(Entry):
         plugins: list[JsonValue] = [
             {"type": name, "parameters": dict(own)} if (own := known.get(name)) else {"type": name} for name in names
         ]
+        sessions = {role: f"{scoring.sessions}-{role}" for role in roles} if scoring.sessions else {}
+        for role, name in sessions.items():
+            own = {**known.get(str(scoring.sessions), {}), **({"profileName": role} if disaggregated else {})}
+            plugins.append({"name": name, "type": scoring.sessions, "parameters": own})
         if disaggregated:
             decision = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
             parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}
@@ -179,20 +215,58 @@ class EndpointPickerVersion(Entry):
             # The decider comes before the handler: older versions look it up when the handler is made.
             plugins.append({"type": decision, **({"parameters": parameters} if decider == "prefix" else {})})
             plugins.append({"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": decision}}})
-        return {
+        config: PickerConfig = {
             "apiVersion": self.api_versions[0],
             "kind": "EndpointPickerConfig",
             **({"featureGates": list(self.written_gates)} if disaggregated and self.written_gates else {}),
             "plugins": plugins,
             "schedulingProfiles": [
-                _scheduling(role, () if role == "decode" else scoring.filters, weights)
+                _scheduling(
+                    role,
+                    (*([sessions[role]] if sessions else []), *(() if role == "decode" else scoring.filters)),
+                    weights,
+                )
                 for role, weights in roles.items()
             ],
         }
+        if scoring.sources:
+            sources: list[JsonValue] = [
+                {"pluginRef": name, "extractors": [{"pluginRef": extractor} for extractor in extractors]}
+                for name, extractors in scoring.sources.items()
+            ]
+            config["dataLayer"] = {"sources": sources}
+        if flow_control is None or self.flow_control is None:
+            return config
+        return self.flow_control.applied(config, flow_control)
 
-    def own_config(self, asked: Mapping[str, JsonValue]) -> PickerConfig:
-        """Complete a user's own config."""
-        return {"apiVersion": self.api_versions[0], "kind": "EndpointPickerConfig", **asked}
+    def holds_back(self, config: Mapping[str, JsonValue]) -> bool:
+        """Tell whether a config turns flow control on."""
+        return self.flow_control is not None and self.flow_control.gated(config.get("featureGates"))
+
+    def session_headers(self, config: Mapping[str, JsonValue]) -> tuple[str, ...]:
+        """Return the headers of requests by which a config keeps sessions at their servers."""
+        found: dict[str, None] = {}
+        for plugin in _mappings(config.get("plugins")):
+            if plugin.get("type") not in _SESSION_PLUGINS:
+                continue
+            parameters = _parameters(plugin)
+            if parameters.get("strategy") == "session_id":
+                sources = _mappings(_object(parameters.get("sessionIdConfig")).get("sources"))
+                found |= dict.fromkeys(str(source["header"]) for source in sources if "header" in source)
+                found |= {} if sources else {_SESSION_ID: None}
+            else:
+                header = _object(parameters.get("encodedEndpointHeaderConfig")).get("header", _SESSION_TOKEN)
+                found[str(header)] = None
+        return tuple(name.lower() for name in found)
+
+    def own_config(self, asked: Mapping[str, JsonValue], servers: ReportingServers | None = None) -> PickerConfig:
+        """Complete a user's own config, with fields of servers that report in place of texts such as `{block_size}`."""
+        given = asked if servers is None else _filled(dict(asked), servers)
+        return {"apiVersion": self.api_versions[0], "kind": "EndpointPickerConfig", **given}
+
+    def reads_reports(self, config: Mapping[str, JsonValue]) -> bool:
+        """Tell whether a config goes by what servers report of their KV cache."""
+        return any(plugin.get("type") == PRECISE_PREFIX for plugin in _mappings(config.get("plugins")))
 
     def experimental_plugins(self, config: Mapping[str, JsonValue]) -> list[str]:
         """Return the types in a config for which this version takes `--allow-experimental-plugins`."""
@@ -211,6 +285,9 @@ class EndpointPickerVersion(Entry):
             handlers = [name for name, plugin in known if plugin.kind == "handler"]
             if not any(name.startswith(("disagg-", "pd-")) for name in handlers):
                 yield "nothing in it sends prompts to prefill servers: it has no disagg-profile-handler"
+            for plugin in _mappings(config.get("plugins")):
+                if plugin.get("type") == _DISAGGREGATION:
+                    yield from _decider_refusals(_parameters(plugin), config)
             for role in ("prefill", "decode"):
                 if f"{role}-filter" not in types:
                     yield f"nothing in it tells {role} servers from the others: it has no {role}-filter"
@@ -218,10 +295,12 @@ class EndpointPickerVersion(Entry):
             if fault.met(config, disaggregated=disaggregated):
                 yield f"{fault.plugin}: {fault.why} ({fault.source})"
 
-    def refusals(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
-        """Explain why this version would not start with a config, or would leave a part of it unread without a word."""
+    def refusals(self, config: Mapping[str, JsonValue], *, experimental: bool = False) -> Iterator[str]:
+        """Explain why this version would not start with a config, or would leave a part of it unread without a word,
+        with the argument that allows experimental plugins or without.
+        """
         yield from self._unread(config)
-        for name in self.experimental_plugins(config):
+        for name in [] if experimental else self.experimental_plugins(config):
             yield f"plugin {name} is experimental and wants {EXPERIMENTAL}"
 
     def _unread(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
@@ -261,6 +340,30 @@ def _scheduling(role: str, filters: Sequence[str], weights: Mapping[str, float])
     return {"name": role, "plugins": [*({"pluginRef": name} for name in named), *scored]}
 
 
+def _decider_refusals(parameters: Mapping[str, JsonValue], config: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Explain why a handler would prefill nothing remotely, or end the picker at its start."""
+    nested = _object(parameters.get("deciders")).get("prefill")
+    decider = nested or parameters.get("prefillDeciderPluginName") or parameters.get("deciderPluginName")
+    prefill_first = str(parameters.get("stageOrder", "")).lower().startswith("prefill")
+    if decider is None and not prefill_first:
+        yield f"nothing in it has prompts prefilled remotely: {_DISAGGREGATION} names no decider (deciders.prefill)"
+    if decider is not None and prefill_first:
+        yield f"{_DISAGGREGATION} takes no decider with stageOrder {parameters.get('stageOrder')}: the picker would end"
+    names = {str(plugin.get("name", plugin.get("type"))) for plugin in _mappings(config.get("plugins"))}
+    if decider is not None and decider not in names:
+        yield f"{_DISAGGREGATION} names the decider {decider}, which is not there"
+
+
+def _filled(value: Any, servers: ReportingServers) -> Any:
+    """Put fields of the servers in place of the texts that stand for them."""
+    if isinstance(value, dict):
+        return {key: _filled(item, servers) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_filled(item, servers) for item in cast("list[Any]", value)]
+    known = {f"{{{item.name}}}": item.name for item in fields(servers)}
+    return getattr(servers, known[value]) if isinstance(value, str) and value in known else value
+
+
 def _references(config: Mapping[str, JsonValue], profile: str) -> Iterator[str]:
     """Names of the plugins in a profile of a config."""
     for own in _mappings(config.get("schedulingProfiles")):
@@ -269,8 +372,11 @@ def _references(config: Mapping[str, JsonValue], profile: str) -> Iterator[str]:
 
 
 def _parameters(plugin: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    parameters = plugin.get("parameters")
-    return parameters if isinstance(parameters, dict) else {}
+    return _object(plugin.get("parameters"))
+
+
+def _object(value: JsonValue) -> Mapping[str, JsonValue]:
+    return value if isinstance(value, dict) else {}
 
 
 def _mappings(value: JsonValue) -> Sequence[Mapping[str, JsonValue]]:

@@ -1,5 +1,6 @@
 """llm-d releases: the versions that belong together, the dialect that they speak, and their CRDs."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +157,32 @@ class BlockSize(Entry):
     preferred: dict[str, int]
 
 
+class KvEvents(Entry):
+    """Reports of a server on what is in its KV cache: the port where it publishes them, and what it takes to be asked
+    for a prompt's tokens beside.
+    """
+
+    port: int
+    arguments: tuple[str, ...]
+
+    def given(self, model: str, server_port: int) -> list[str]:
+        """Return vLLM's arguments for servers of a model that endpoint pickers know by this port; Kubernetes puts the
+        pod's address in place of `POD_IP`.
+        """
+        events = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{self.port}",
+            "topic": f"kv@$({POD_IP}):{server_port}@{model}",
+        }
+        return [f"{KV_EVENTS_FLAG}={json.dumps(events, separators=(',', ':'))}", *self.arguments]
+
+
+KV_EVENTS_FLAG = "--kv-events-config"
+POD_IP = "POD_IP"
+"""Variable with the pod's address, of servers that report on their KV cache."""
+
+
 @dataclass(frozen=True)
 class KvCacheSettings:
     """KV cache settings of servers of one kind: whether they have a connector, the attention backend, and the size of
@@ -186,6 +213,7 @@ class Vllm(Entry):
 
     `other_images` have the same vLLM and are not used, each with the reason.
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
+    `kv_events` is how servers report on their KV cache, None where that isn't known.
     `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong,
     `traces` whether it is known to have the packages that it sends traces with. `over_nodes` is what servers that span
     nodes are started with beside that; None where nobody knows how.
@@ -204,6 +232,7 @@ class Vllm(Entry):
     quick_reduce: QuickReduceFormat | None = None
     traces: bool = False
     over_nodes: OverNodes | None = None
+    kv_events: KvEvents | None = None
 
     def kv_cache_settings(self, model: CatalogueModel, engine: Engine, *, hands_over: bool) -> KvCacheSettings:
         """Decide what a model's servers are started with for their KV cache, whether or not they hand it over: as

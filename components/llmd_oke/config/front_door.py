@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from llmd_oke.config.base import ConfigPart, DnsLabel, HostName, HttpsUrl, Items, Ocid, is_absent, matching
+from llmd_oke.config.flow_control import Priority
 
 Exposure = Literal["cluster", "internal", "public"]
 CacheIsolation = Literal["none", "client"]
@@ -183,6 +184,13 @@ class FrontDoorConfig(ConfigPart):
 
     limits: Annotated[Limits | None, Field(exclude_if=is_absent)] = None
     """How much each client may ask; only with `authentication`."""
+
+    priorities: Annotated[dict[ClientName, Priority], Field(exclude_if=lambda clients: not clients)] = Field(
+        default_factory=dict[ClientName, Priority]
+    )
+    """Priority of single clients, by the name of their key or the subject (`sub`) of their token; others have 0. While
+    servers are saturated, requests of higher priority go first, and those below 0 wait for all others. Only with
+    `authentication`, and with `router.flowControl` of all models."""
 
     cache_isolation: CacheIsolation = "none"
     """Whose prompts share prefix cache. `none`: those of all clients, so that the time to the first token tells one

@@ -7,6 +7,7 @@ from pydantic import Field, JsonValue, ModelWrapValidatorHandler, model_validato
 
 from llmd_oke.config.base import ConfigPart, DnsLabel, is_absent, is_one, is_zero
 from llmd_oke.config.engine import ROLES, Engine, Role
+from llmd_oke.config.flow_control import FlowControlConfig
 from llmd_oke.config.gateway import Route
 
 HANDING_OVER: frozenset[Role] = frozenset({"prefill", "decode"})
@@ -120,7 +121,9 @@ MAX_COPIES = 64
 Decider = Literal["prefix", "always"]
 """Which prompts are prefilled remotely."""
 
-RouterProfileName = Literal["prefix", "prefix-affinity", "token-load", "running-requests"]
+RouterProfileName = Literal[
+    "prefix", "prefix-affinity", "precise-prefix", "session-affinity", "lora-affinity", "token-load", "running-requests"
+]
 """How servers are chosen; `values/endpoint-pickers` says with which scorers."""
 
 PROFILE_NAMES: tuple[RouterProfileName, ...] = get_args(RouterProfileName)
@@ -149,17 +152,25 @@ class RouterConfig(ConfigPart):
     profile: Annotated[RouterProfileName | None, Field(exclude_if=is_absent)] = None
     """How servers are chosen. `prefix`: by cached prefixes and waiting requests. `token-load`: by the tokens and
     requests that the picker has sent and that are not answered yet. `prefix-affinity`: likewise, among the prefill
-    servers that have most of the prompt cached unless they are much busier, as in llm-d's P/D guide.
-    `running-requests`: by running and waiting requests as servers report them. If left out, `prefix` where
-    `workload.sharedPrefixTokens` are a good part of a prompt, otherwise by load as the release can."""
+    servers that have most of the prompt cached unless they are much busier, as in llm-d's P/D guide. `precise-prefix`:
+    the same by what servers report of their KV cache, in place of what they were sent. `session-affinity`: as
+    `token-load`, but requests with a header `x-session-id` go to the servers of their session before. `lora-affinity`:
+    by the adapters that servers have loaded, and waiting requests. `running-requests`: by running and waiting requests
+    as servers report them. If left out, `prefix` where `workload.sharedPrefixTokens` are a good part of a prompt,
+    otherwise by load as the release can."""
 
     peak_prefill_tokens_per_s: Annotated[float | None, Field(gt=0, exclude_if=is_absent)] = None
-    """With `profile: prefix-affinity`: prompt tokens that a prefill server computes in a second at most, by which the
-    picker judges how long tokens under way take. llm-d's figure if left out: of gpt-oss-120b on an H200."""
+    """With `profile: prefix-affinity` or `precise-prefix`: prompt tokens that a prefill server computes in a second at
+    most, by which the picker judges how long tokens under way take. llm-d's figure if left out: of gpt-oss-120b on an
+    H200."""
 
     config: Annotated[dict[str, JsonValue] | None, Field(exclude_if=is_absent)] = None
     """The endpoint picker's own config (an EndpointPickerConfig, `apiVersion` and `kind` left out), in place of what
     `profile` and `decider` stand for. It is checked by what the release's endpoint picker reads."""
+
+    flow_control: Annotated[FlowControlConfig | None, Field(exclude_if=is_absent)] = None
+    """Has requests wait in the endpoint picker while servers are saturated, those of clients with priority
+    (`frontDoor.priorities`) less long; if left out they wait in servers, in the order in which they came."""
 
     replicas: Annotated[int | None, Field(ge=1, exclude_if=is_absent)] = None
     """With `mode: standalone`: pods of the router, one of whose endpoint pickers leads. As many as the release has if

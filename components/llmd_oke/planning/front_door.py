@@ -9,6 +9,7 @@ from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, ModelConfig, StackConfig
 from llmd_oke.config.front_door import ClientLimit, FrontDoorConfig, Limits
 from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.planning.flow_control import priority_problems
 from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.network_policies import network_policies
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_THREADS, unit_names
@@ -72,6 +73,7 @@ def front_door_problems(config: StackConfig) -> Iterator[Problem]:
     yield from _name_problems(config, door)
     yield from _access_problems(door, enforced=network_policies(config).engine != "none")
     yield from _limit_problems(config, door)
+    yield from priority_problems(config)
     yield from _load_balancer_problems(config, door)
     yield from _weight_problems(config, door)
 

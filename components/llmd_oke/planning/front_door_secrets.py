@@ -119,10 +119,11 @@ def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Prob
             accepted = "letters and digits by chance, as `openssl rand -hex 24` makes them"
             yield Problem(place, None, accepted, "the key repeats itself or counts up, so that it can be guessed")
         owners.setdefault(key, client)
-    for client in door.clients:
-        if client not in keys:
-            why = "no client of this name has a key"
-            yield Problem(f"frontDoor.limits.clients.{client}", None, ", ".join(keys) or "none", why)
+    for place, clients in {"limits.clients": door.clients, "priorities": door.priorities}.items():
+        for client in clients:
+            if client not in keys:
+                why = "no client of this name has a key"
+                yield Problem(f"frontDoor.{place}.{client}", None, ", ".join(keys) or "none", why)
 
 
 def _chance_bits(key: str) -> float:

@@ -6,6 +6,7 @@ from typing import Literal
 from llmd_bench.deployment import Parallelism
 
 from llmd_oke.catalogue import CatalogueModel, Shape
+from llmd_oke.catalogue.flow_control import FlowControl
 from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.config import (
     Engine,
@@ -141,6 +142,11 @@ class ModelPlan:
     of them has. `engine` is what the stack file asks for, from which other stack files are made: `RolePlan.settings` is
     what servers are started with.
 
+    `flow_control` is that of the routers whose config is the kit's. `holds_back` says that they hold requests back, by
+    it or by a config of the stack's own; `priorities` are those other than 0 that they know requests by, and
+    `session_headers` those of requests by which they keep sessions at their servers. With `kv_events` servers report to
+    them on their KV cache.
+
     `min_accuracy` is the share of the kit's own questions (`values/evals/builtin.yaml`) that the benchmark of each
     update must find answered right; None where it asks none. It always asks where something changes answers.
     """
@@ -159,6 +165,11 @@ class ModelPlan:
     scaling: Scaling | None = None
     answer_changes: tuple[AnswerChange, ...] = ()
     min_accuracy: float | None = None
+    flow_control: FlowControl | None = None
+    holds_back: bool = False
+    priorities: tuple[int, ...] = ()
+    session_headers: tuple[str, ...] = ()
+    kv_events: bool = False
 
     @property
     def gpus(self) -> int:

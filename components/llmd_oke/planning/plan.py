@@ -91,7 +91,8 @@ class ClientLimitsPlan:
 @dataclass(frozen=True)
 class FrontDoorPlan:
     """One address for all models. `weights` has percents by the names of units; units of models that have none are
-    missing. `limits` are those of each client, `clients` have other ones by their names.
+    missing. `limits` are those of each client, `clients` have other ones by their names, and `priorities` are those of
+    clients that have one.
     """
 
     exposure: Exposure
@@ -100,6 +101,7 @@ class FrontDoorPlan:
     authentication: Authentication | None
     limits: ClientLimitsPlan
     clients: Mapping[str, ClientLimitsPlan]
+    priorities: Mapping[str, int]
     cache_isolation: CacheIsolation
     models: tuple[FrontDoorModel, ...]
     weights: Mapping[str, int]

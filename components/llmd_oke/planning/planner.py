@@ -37,6 +37,7 @@ from llmd_oke.planning.advice import advice
 from llmd_oke.planning.cluster_plan import ClusterPlan
 from llmd_oke.planning.container_images import images_of
 from llmd_oke.planning.created_pools import planned_cpu_pool, planned_gpu_pool
+from llmd_oke.planning.flow_control import flow_control, holds_back, priorities
 from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
@@ -52,9 +53,11 @@ from llmd_oke.planning.planned_model import PlannedModel, memory
 from llmd_oke.planning.pools import autoscaled_pools, autoscaler_add_on
 from llmd_oke.planning.releases import (
     pull_problems,
+    reports_kv_cache,
     router_of,
     router_profile,
     router_replicas,
+    session_headers,
     used_override,
     used_release,
     with_router,
@@ -214,6 +217,11 @@ def _model(context: PlannedModel, room: _Room, release: catalogue.Release) -> Mo
         update_way=room.update_way(model),
         answer_changes=tuple(answer_changes(context)),
         min_accuracy=checks.min_accuracy(context),
+        flow_control=flow_control(room.config, model),
+        holds_back=holds_back(model, release.endpoint_picker.dialect),
+        priorities=priorities(room.config),
+        session_headers=session_headers(model, release.endpoint_picker.dialect),
+        kv_events=reports_kv_cache(model, release.endpoint_picker.dialect),
     )
 
 

@@ -7,8 +7,16 @@ from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.container_images import lock, locked_image, parse_reference, removal_reason
-from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion
+from llmd_oke.catalogue.endpoint_pickers import (
+    PRECISE_PREFIX,
+    PREFIX_AFFINITY,
+    EndpointPickerVersion,
+    PickerConfig,
+    ReportingServers,
+)
+from llmd_oke.catalogue.flow_control import FlowControl
 from llmd_oke.catalogue.releases import (
+    KV_EVENTS_FLAG,
     Release,
     default_release,
     release_of_former_name,
@@ -17,14 +25,23 @@ from llmd_oke.catalogue.releases import (
     with_override,
 )
 from llmd_oke.config import ModelConfig, StackConfig
+from llmd_oke.config.engine import argument_of
 from llmd_oke.config.model import PROFILE_NAMES, RouterProfileName
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.config.stack import Override
+from llmd_oke.planning.flow_control import flow_control, flow_control_problems
 from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.plan import Advice, Plan
 
 SHARED_PREFIX_SHARE = 0.25
 """From this share of a prompt on, a cached prefix is taken to save more than an even load; the line is ours."""
+
+
+_UNREPORTED = {
+    KV_EVENTS_FLAG: "the kit's own says where and under which name servers report",
+    "--no-enable-prefix-caching": "servers without a prefix cache have nothing to report",
+}
+"""Arguments with which a server reports nothing that its endpoint picker reads, and why."""
 
 
 def used_override(config: StackConfig) -> Override:
@@ -80,6 +97,35 @@ def router_profile(model: ModelConfig, picker: EndpointPickerVersion) -> RouterP
         return picker.nearest_profile(model.router.profile)
     shared = model.workload.shared_prefix_tokens / model.workload.input_tokens
     return picker.nearest_profile("prefix" if shared >= SHARED_PREFIX_SHARE else "token-load")
+
+
+def reports_kv_cache(model: ModelConfig, picker: EndpointPickerVersion) -> bool:
+    """Tell whether a model's servers report on their KV cache to its routers."""
+    if model.router.mode == "none":
+        return False
+    if (own := model.router.config) is not None:
+        return picker.reads_reports(own)
+    return picker.profiles[router_profile(model, picker)].kv_events
+
+
+def session_headers(model: ModelConfig, picker: EndpointPickerVersion) -> tuple[str, ...]:
+    """Headers of requests by which a model's routers keep sessions at their servers."""
+    if model.router.mode == "none":
+        return ()
+    own = model.router.config
+    return picker.session_headers(_profile_config(model, picker) if own is None else own)
+
+
+def _profile_config(model: ModelConfig, picker: EndpointPickerVersion, flow: FlowControl | None = None) -> PickerConfig:
+    return picker.config(
+        router_profile(model, picker),
+        disaggregated=model.topology.disaggregated,
+        decider=model.router.decider,
+        non_cached_tokens=model.router.non_cached_tokens,
+        peak_prefill_tokens_per_s=model.router.peak_prefill_tokens_per_s,
+        flow_control=flow,
+        servers=ReportingServers("model", "http://render", 64, 5556),  # whichever they are: it is the same config
+    )
 
 
 def release_problems(config: StackConfig) -> Iterator[Problem]:
@@ -178,6 +224,13 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
 
 def _router_problems(config: StackConfig, model: ModelConfig, path: str, release: Release) -> Iterator[Problem]:
     picker = release.endpoint_picker.dialect
+    of_flow_control = list(flow_control_problems(config, model, path, picker))
+    yield from of_flow_control
+    if model.router.mode == "gateway" and (headers := session_headers(model, picker)):
+        why = f"a Gateway takes {', '.join(headers)} out of requests, so that no session would be kept"
+        yield Problem(f"{path}.router.mode", "gateway", "standalone, or routing without sessions", why)
+    yield from _adapter_problems(model, path)
+    yield from _report_problems(model, path, picker, release)
     if model.router.config is not None:
         yield from _own_config_problems(model, f"{path}.router", picker)
         return
@@ -185,9 +238,10 @@ def _router_problems(config: StackConfig, model: ModelConfig, path: str, release
     if asked is not None and asked > release.router.replicas:
         why = f"{router_of(config)} has so many: more would not lead sooner, or know no servers"
         yield Problem(f"{path}.router.replicas", asked, f"at most {release.router.replicas}", why)
-    if peak is not None and router_profile(model, picker) != "prefix-affinity":
+    if peak is not None and PREFIX_AFFINITY not in picker.profiles[router_profile(model, picker)].filters:
         why = "no other profile goes by it"
-        yield Problem(f"{path}.router.peakPrefillTokensPerS", peak, "nothing, or profile: prefix-affinity", why)
+        accepted = "nothing, or profile: prefix-affinity or precise-prefix"
+        yield Problem(f"{path}.router.peakPrefillTokensPerS", peak, accepted, why)
     profile = model.router.profile
     replaced = config.override is not None and config.override.router is not None
     if profile is not None and profile not in picker.profiles and not replaced:
@@ -195,19 +249,53 @@ def _router_problems(config: StackConfig, model: ModelConfig, path: str, release
         why = f"the endpoint picker of {release.name}, {picker.version}, has no scorers for it"
         yield Problem(f"{path}.router.profile", profile, f"one of {profiles}, or a later release", why)
         return
-    config_ = picker.config(
-        router_profile(model, picker),
-        disaggregated=model.topology.disaggregated,
-        decider=model.router.decider,
-        non_cached_tokens=model.router.non_cached_tokens,
-        peak_prefill_tokens_per_s=model.router.peak_prefill_tokens_per_s,
-    )
-    for refusal in picker.refusals(config_):
+    config_ = _profile_config(model, picker, None if of_flow_control else flow_control(config, model))
+    for refusal in picker.refusals(config_, experimental=True):
         yield Problem(f"{path}.router", None, f"what endpoint picker {picker.version} reads", refusal)
     if model.workload.shared_prefix_tokens > model.workload.input_tokens:
         why = f"prompts have {model.workload.input_tokens} tokens"
         tokens = model.workload.shared_prefix_tokens
         yield Problem(f"{path}.workload.sharedPrefixTokens", tokens, f"at most {model.workload.input_tokens}", why)
+
+
+def _report_problems(
+    model: ModelConfig, path: str, picker: EndpointPickerVersion, release: Release
+) -> Iterator[Problem]:
+    """Find what would leave the endpoint picker without reports on KV cache, or with others than it takes them for."""
+    if not reports_kv_cache(model, picker):
+        return
+    profile, place = "precise-prefix", f"{path}.router.profile"
+    if model.router.config is not None:
+        profile, place = PRECISE_PREFIX, f"{path}.router.config"
+    if release.vllm.kv_events is None:
+        why = f"nothing is known of how servers of vLLM {release.vllm.image.tag} report on their KV cache"
+        yield Problem(place, profile, "prefix-affinity, or another release", why)
+    if model.topology.disaggregated and model.router.decider == "prefix" and model.router.config is None:
+        why = "the decider goes by the approximate index, whichever producer others name"
+        yield Problem(f"{path}.router.decider", "prefix", "always", why)
+    if model.topology.data_parallel:
+        why = "each rank reports at a port of its own, and endpoint pickers read the first"
+        yield Problem(place, profile, "prefix-affinity, or servers of one rank", why)
+    facts = catalogue.model(model.model)
+    if facts is not None and facts.architecture.linear_attention is not None:
+        why = "blocks of models with linear attention aren't of --block-size: prompts would never match"
+        yield Problem(place, profile, "prefix-affinity", f"{why} (https://github.com/vllm-project/vllm/issues/40696)")
+    arguments = [*(facts.arguments if facts else ()), *_extra_args(model)]
+    for flag, why in _UNREPORTED.items():
+        if argument_of(arguments, flag) is not None:
+            yield Problem(place, profile, f"prefix-affinity, or servers without {flag}", why)
+
+
+def _extra_args(model: ModelConfig) -> list[str]:
+    """Return the user's arguments of all servers of a model, one role's after the other's."""
+    return [word for role in model.topology.servers() for word in model.engine.of_role(role).extra_args]
+
+
+def _adapter_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
+    if model.router.profile == "lora-affinity" and argument_of(_extra_args(model), "--enable-lora") is None:
+        why = "its servers have no adapters, so that the profile would tell none from another"
+        accepted = "another profile, or --enable-lora and --lora-modules among engine.extraArgs"
+        yield Problem(f"{path}.router.profile", "lora-affinity", accepted, why)
 
 
 def _own_config_problems(model: ModelConfig, path: str, picker: EndpointPickerVersion) -> Iterator[Problem]:
@@ -278,9 +366,9 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
             "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"
         )
         yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}")
-    if model.profile == "prefix-affinity" and model.router.peak_prefill_tokens_per_s is None:
+    if model.profile in {"prefix-affinity", "precise-prefix"} and model.router.peak_prefill_tokens_per_s is None:
         text = (
-            "prefix-affinity goes by llm-d's figure for gpt-oss-120b on one H200 each, which nobody has measured on"
+            f"{model.profile} goes by llm-d's figure for gpt-oss-120b on one H200 each, which nobody has measured on"
             " AMD's GPUs; router.peakPrefillTokensPerS takes your own"
         )
         yield Advice(f"{path}.router.profile", text)

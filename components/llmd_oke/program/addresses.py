@@ -87,6 +87,7 @@ def front_door_args(
         cache_secret=None if secrets.cache_secret is None else pulumi.Output.secret(secrets.cache_secret),
         allowed_models=None if door.limits.models is None else list(door.limits.models),
         clients=door.clients or None,
+        priorities=door.priorities or None,
         load_balancer=load_balancer_args(plan, door.exposure, door.load_balancer, access),
     )
 
@@ -100,7 +101,13 @@ def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoor
         {"service": services[unit], "weight": door.weights.get(unit)} for unit in behind.units
     ]
     return arguments(
-        FrontDoorModelArgs, behind, hosts=behind.hosts or None, units=units, max_model_len=model.max_model_len
+        FrontDoorModelArgs,
+        behind,
+        hosts=behind.hosts or None,
+        units=units,
+        max_model_len=model.max_model_len,
+        holds_back=model.holds_back or None,
+        session_headers=model.session_headers or None,
     )
 
 

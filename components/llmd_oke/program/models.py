@@ -27,7 +27,8 @@ from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs, ModelEndpoint,
 from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
 from llmd_oke.serving.namespace import ServingNamespace
-from llmd_oke.serving.router import Router, RouterArgs, service_name
+from llmd_oke.serving.picker_config import RouterArgs
+from llmd_oke.serving.router import Router, service_name
 from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT
 from llmd_oke.serving.stack_front_door import StackFrontDoor
 from llmd_oke.serving.units import (
@@ -113,6 +114,8 @@ def declare_address(
             common_args(plan),
             model=model.name,
             routers=[service_name(unit_name(plan, model, unit)) for unit in model.units],
+            holds_back=model.holds_back or None,
+            session_headers=model.session_headers or None,
         ),
         pulumi.ResourceOptions.merge(after(opts, *units), taking_over(model, "FrontDoor")),
     )
@@ -188,6 +191,8 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
         version=version(_server_spec(plan, model, unit.roles[0])) if disaggregated else None,
         disaggregated=disaggregated,
         replicas=model.router_replicas,
+        priorities=model.priorities or None,
+        reported={"model": model.model.repository, "block_size": model.block_size} if model.kv_events else None,
         config=yaml.safe_dump(own, sort_keys=False) if (own := model.router.config) is not None else None,
         gateway=_gateway_pods(plan, model),
         cache_salts=plan.front_door is not None and plan.front_door.cache_isolation == "client",
@@ -241,6 +246,7 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
         priority_class_prefix=plan.namespace,
         inference_pool=None,
         engine=engine_args(model),
+        kv_events=model.kv_events or None,
         gateway=_gateway_pods(plan, model),
         model_cache=None,
     )

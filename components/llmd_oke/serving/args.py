@@ -209,6 +209,9 @@ class UnitArgs(TypedDict):
     whatever a client's headers say; not checked if left out."""
     engine: NotRequired[EngineArgs | None]
     """vLLM settings."""
+    kv_events: NotRequired[bool | None]
+    """Whether servers report on their KV cache to the unit's router, and make tokens of prompts for it; false if left
+    out."""
     routed: NotRequired[bool | None]
     """Whether requests come through a router: only the kit's pods may reach the servers then; false if left out."""
     signed_in: NotRequired[bool | None]

@@ -22,6 +22,9 @@ from llmd_oke.serving.envoy_bounds import bounds
 CLIENT_HEADER = "x-llmd-oke-client"
 """Says routers and servers who asks: the name of the key, or the subject of the token. Clients can't set it."""
 
+PRIORITY_HEADER = "x-llmd-oke-priority"
+"""Says routers a client's priority where it isn't 0. Clients can't set it."""
+
 BODIES_FILTER, RIGHTS_FILTER, TOKENS_FILTER = "bodies-in-flight", "client-rights", "client-tokens"
 """Names of filters."""
 
@@ -119,6 +122,17 @@ def rights_filter(
             Namespace=MODEL_NAMESPACE,
             Key=MODEL_KEY,
             Route=SERVED,
+        ),
+    }
+
+
+def priorities_filter(priorities: Mapping[str, int]) -> Config:
+    """Tell routers the priorities of clients, which are given by their names; all others have 0."""
+    texts = {client: str(priority) for client, priority in sorted(priorities.items()) if priority}
+    return {
+        "name": "client-priorities",
+        "typed_config": _lua(
+            "client-priorities", Priorities=texts, NameHeader=CLIENT_HEADER, PriorityHeader=PRIORITY_HEADER
         ),
     }
 

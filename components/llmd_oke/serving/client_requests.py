@@ -5,7 +5,7 @@ Lua filter, which its project counts as robust against untrusted clients (extens
 `robust_to_untrusted_downstream`, `stable`; `header_mutation` is `unknown`, `json_to_metadata` is `alpha`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, cast
@@ -43,15 +43,52 @@ class LongestSequences:
     models: Mapping[str, int]
 
 
-def filters(largest_body_mib: int = LARGEST_BODY_MIB, *, salted: bool = False) -> list[Config]:
+@dataclass(frozen=True)
+class ClientObjectives:
+    """Headers in which an endpoint picker reads what a request is part of: an InferenceObjective, and whose turn it
+    counts for. `client_header` and `priority_header` are those in which a front door says both, `objectives` pairs of a
+    priority and the name of its InferenceObjective.
+    """
+
+    client_header: str
+    priority_header: str
+    objective_header: str
+    fairness_header: str
+    objectives: tuple[tuple[str, str], ...]
+
+
+def filters(
+    largest_body_mib: int = LARGEST_BODY_MIB,
+    *,
+    salted: bool = False,
+    objectives: ClientObjectives | None = None,
+    sessions: Sequence[str] = (),
+) -> list[Config]:
     """Return the filters of an Envoy that everybody may ask: clean headers, and requests that are whole and checked.
 
     Args:
         largest_body_mib: of a request.
         salted: a body may have a `cache_salt`, which a front door writes into it; nobody else knows those of clients.
+        objectives: how an endpoint picker is told of clients that a front door knows; not at all if left out.
+        sessions: headers by which an endpoint picker keeps a client's session at its server.
     """
-    bodies = _bodies("check(handle)", salted=salted)
-    return [_headers("clean(handle)\n  admit(handle)"), _buffer(largest_body_mib), bodies]
+    tables, files, steps = _header_tables(kept=sessions), ["router/client-headers"], ["clean(handle)"]
+    if sessions:
+        tables["Sessions"] = list(sessions)
+        files.append("router/client-sessions")
+        steps.append("bound_sessions(handle)")
+    if objectives is not None:
+        tables |= {
+            "ClientHeader": objectives.client_header,
+            "PriorityHeader": objectives.priority_header,
+            "ObjectiveHeader": objectives.objective_header,
+            "FairnessHeader": objectives.fairness_header,
+            "Objectives": dict(objectives.objectives),
+        }
+        files.append("router/client-objectives")
+        steps.append("bind(handle)")
+    cleaned = _lua("client-headers", tables, files, "\n  ".join([*steps, "admit(handle)"]))
+    return [cleaned, _buffer(largest_body_mib), _bodies("check(handle)", salted=salted)]
 
 
 def gateway_program(kept: Mapping[str, Iterable[str]] | None = None) -> str:
@@ -67,9 +104,12 @@ def gateway_program(kept: Mapping[str, Iterable[str]] | None = None) -> str:
     return _program(tables, files, "clean(handle)\n  admit(handle)\n  check(handle)")
 
 
-def cleaning_filter(*more: str) -> Config:
-    """Take the router's headers out of requests, and `more` of them, before it is asked who the client is."""
-    return _headers("clean(handle)", name="client-headers", dropped=more)
+def cleaning_filter(*more: str, kept: Sequence[str] = ()) -> Config:
+    """Take the router's headers out of requests but for those `kept`, and `more` of them, before it is asked who the
+    client is.
+    """
+    tables = _header_tables(more, kept=kept)
+    return _lua("client-headers", tables, ("router/client-headers",), "clean(handle)")
 
 
 def choosing_filters(longest: LongestSequences, salting: Config | None = None) -> list[Config]:
@@ -79,7 +119,8 @@ def choosing_filters(longest: LongestSequences, salting: Config | None = None) -
         longest: what a sequence is counted with of which the request doesn't say how long it may be.
         salting: a filter that says where the one of `salting_filter` is found, where clients have salts.
     """
-    admitted = _headers("admit(handle)", name="client-paths", path_prefix=_PATH_PREFIX, salting=salting is not None)
+    tables = _header_tables((), _PATH_PREFIX, salting=salting is not None)
+    admitted = _lua("client-paths", tables, ("router/client-headers",), "admit(handle)")
     return [admitted, _buffer(LARGEST_BODY_MIB), salting or _bodies(_CHOOSE, longest=longest)]
 
 
@@ -98,17 +139,6 @@ _CHOOSE = f"""local model, read, sequences, most = check(handle)
   handle:streamInfo():dynamicMetadata():set("{TOKENS_NAMESPACE}", "{MODEL_KEY}", counted)
   handle:clearRouteCache()"""
 """No filter of Envoy's own chooses the route anew."""
-
-
-def _headers(
-    do: str,
-    *,
-    name: str = "client-headers",
-    dropped: Iterable[str] = (),
-    path_prefix: str | None = None,
-    salting: bool = False,
-) -> Config:
-    return _lua(name, _header_tables(dropped, path_prefix, salting=salting), ("router/client-headers",), do)
 
 
 def _bodies(
@@ -153,14 +183,20 @@ def lua_functions(file: str) -> str:
 
 
 def _header_tables(
-    dropped: Iterable[str] = (), path_prefix: str | None = None, *, salting: bool = False, counted: bool = False
+    dropped: Iterable[str] = (),
+    path_prefix: str | None = None,
+    *,
+    salting: bool = False,
+    counted: bool = False,
+    kept: Iterable[str] = (),
 ) -> Config:
     """Return the tables of headers. Where clients have salts, a path whose requests read the prefix cache without one
     is none of theirs.
     """
     facts = client_requests()
     paths = [path for path in facts.paths if not (salting and path.cache == "unsalted")]
-    names, prefixes = _split([*facts.dropped, *dropped])
+    sessions = facts.sessions.intersection(kept)
+    names, prefixes = _split(name for name in (*facts.dropped, *dropped) if name not in sessions)
     return {
         "Paths": {
             path.path: {

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from llmd_oke.serving import client_requests
+from llmd_oke.serving.client_requests import ClientObjectives
 from llmd_oke.serving.envoy_bounds import chain_bounds, listener_bounds, manager_bounds, process_bounds
 
 REQUESTS_PORT = 8081
@@ -43,6 +44,8 @@ def bootstrap(
     *,
     salted: bool = False,
     memory_limit_mib: int | None = None,
+    objectives: ClientObjectives | None = None,
+    sessions: tuple[str, ...] = (),
 ) -> str:
     """Envoy's config as text: JSON, which is YAML too.
 
@@ -52,14 +55,17 @@ def bootstrap(
             pod if left out.
         salted: requests may have a `cache_salt`.
         memory_limit_mib: of its container; where it has none, memory is not bounded here either.
+        objectives: how the picker is told of clients that a front door knows; not at all if left out.
+        sessions: headers by which the picker keeps a client's session at its server.
     """
+    checks = client_requests.filters(largest_body_mib, salted=salted, objectives=objectives, sessions=sessions)
     config = {
         **process_bounds(memory_limit_mib),
         "admin": {"address": socket_address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
         "static_resources": {
             "listeners": [
                 _metrics_listener(),
-                _requests_listener(client_requests.filters(largest_body_mib, salted=salted)),
+                _requests_listener(checks),
             ],
             "clusters": [_admin_cluster(), _servers_cluster(), _pickers_cluster(pickers)],
         },

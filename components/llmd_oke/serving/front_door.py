@@ -120,6 +120,11 @@ class FrontDoorArgs(TypedDict):
     """Name that the model's objects carry as label, and name of the Service."""
     routers: Sequence[str]
     """Services of the units' routers, in the same namespace; port 80 takes requests."""
+    holds_back: NotRequired[bool | None]
+    """Whether the routers hold requests back while servers are saturated, so that what they refuse isn't sent again;
+    false if left out."""
+    session_headers: NotRequired[list[str] | None]
+    """Headers by which the routers keep sessions at their servers; none if left out."""
 
 
 class FrontDoorPortArgs(TypedDict):
@@ -216,13 +221,12 @@ def endpoint_service(args: ModelEndpointArgs) -> Manifest:
 
 def version(args: FrontDoorArgs) -> str:
     """A short name of where requests go and how; Envoy reads it only when it starts."""
-    return hashlib.sha256(_bootstrap(tuple(args["routers"]), "namespace").encode()).hexdigest()[:8]
+    return hashlib.sha256(_text(args, "namespace").encode()).hexdigest()[:8]
 
 
 def config_map(args: FrontDoorArgs) -> Manifest:
     """Envoy's bootstrap."""
-    routers = tuple(args["routers"])
-    text = pulumi.Output.from_input(args["namespace"]).apply(lambda namespace: _bootstrap(routers, namespace))
+    text = pulumi.Output.from_input(args["namespace"]).apply(lambda namespace: _text(args, namespace))
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -231,9 +235,15 @@ def config_map(args: FrontDoorArgs) -> Manifest:
     }
 
 
+def _text(args: FrontDoorArgs, namespace: str) -> str:
+    sessions = tuple(args.get("session_headers") or ())
+    return _bootstrap(tuple(args["routers"]), namespace, bool(args.get("holds_back")), sessions)
+
+
 @cache
-def _bootstrap(routers: tuple[str, ...], namespace: str) -> str:
-    return bootstrap([f"{router}.{namespace}.svc.cluster.local" for router in routers], 80)
+def _bootstrap(routers: tuple[str, ...], namespace: str, refusals_last: bool, sessions: tuple[str, ...]) -> str:
+    hosts = [f"{router}.{namespace}.svc.cluster.local" for router in routers]
+    return bootstrap(hosts, 80, refusals_last=refusals_last, sessions=sessions)
 
 
 def deployment(args: FrontDoorArgs) -> Manifest:
@@ -391,18 +401,21 @@ def _versioned_name(args: FrontDoorArgs) -> str:
     return f"{_name(args)}-{version(args)}"
 
 
-def bootstrap(upstreams: Sequence[str], port: int) -> str:
+def bootstrap(upstreams: Sequence[str], port: int, *, refusals_last: bool = False, sessions: Sequence[str] = ()) -> str:
     """Envoy's bootstrap, as JSON, which is YAML too.
 
     Args:
         upstreams: host names of what answers requests, one for each unit.
         port: their port.
+        refusals_last: what they refuse isn't sent to another one.
+        sessions: headers by which they keep sessions at their servers.
     """
+    requests = requests_listener("requests", REQUEST_PORT, "units", refusals_last=refusals_last, sessions=sessions)
     config: Config = {
         "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT), "ignore_global_conn_limit": True},
         **process_bounds(bounds().memory_limit_mib),
         "static_resources": {
-            "listeners": [requests_listener("requests", REQUEST_PORT, "units"), ready_listener(), drain_listener()],
+            "listeners": [requests, ready_listener(), drain_listener()],
             "clusters": [
                 units_cluster("units", [Upstream(host, port) for host in upstreams]),
                 local_cluster("admin", ADMIN_PORT),
@@ -413,31 +426,46 @@ def bootstrap(upstreams: Sequence[str], port: int) -> str:
     return json.dumps(config, indent=1)
 
 
-def requests_listener(name: str, port: int, cluster: str, **routes: object) -> Config:
-    """Return the listener that takes requests of one model; `routes` are further settings of its routes."""
+def requests_listener(
+    name: str,
+    port: int,
+    cluster: str,
+    *,
+    refusals_last: bool = False,
+    sessions: Sequence[str] = (),
+    **routes: object,
+) -> Config:
+    """Return the listener that takes requests of one model; see `route_to`. `sessions` are headers by which its routers
+    keep sessions at their servers, `routes` further settings of its routes.
+    """
     host: Config = {
         "name": "model",
         "domains": ["*"],
-        "routes": [{"match": {"prefix": "/"}, "route": route_to(cluster)}],
+        "routes": [{"match": {"prefix": "/"}, "route": route_to(cluster, refusals_last=refusals_last)}],
     }
     config = {"name": "requests", "virtual_hosts": [host], **routes}
     return _listener(
         name,
         port,
         _manager(
-            "requests", config, [client_access.bodies_filter(), *client_requests.filters()], **connection_settings()
+            "requests",
+            config,
+            [client_access.bodies_filter(), *client_requests.filters(sessions=sessions)],
+            **connection_settings(),
         ),
     )
 
 
-def route_to(cluster: str) -> Config:
+def route_to(cluster: str, *, refusals_last: bool = False) -> Config:
     """Whole answers and streams alike may take as long as bytes come now and then. Nothing is held back: only the
-    request is kept, while it may have to be sent again."""
+    request is kept, while it may have to be sent again. What flow control has refused is not sent again
+    (`refusals_last`): it would come again and again while servers are saturated.
+    """
     return {
         "cluster": cluster,
         "timeout": "0s",
         "idle_timeout": f"{IDLE_TIMEOUT_S}s",
-        "retry_policy": _retry_policy(),
+        "retry_policy": _retry_policy(refusals_last=refusals_last),
     }
 
 
@@ -446,16 +474,17 @@ def connection_settings() -> Config:
     return {"server_header_transformation": "PASS_THROUGH"}
 
 
-def _retry_policy() -> Config:
+def _retry_policy(*, refusals_last: bool) -> Config:
     """Return the policy that tries a request that surely did no work, or was refused before its first byte, with
     another unit.
 
     Endpoint pickers without a server to pick refuse with 503, or with 429 where decode servers alone are missing (seen
     of v0.7.1). A stream that has begun has its status, so that it is never sent again.
     """
+    unsent = "connect-failure,refused-stream,reset-before-request"
+    refused = {"retry_on": f"{unsent},retriable-status-codes", "retriable_status_codes": [429, 503]}
     return {
-        "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
-        "retriable_status_codes": [429, 503],
+        **({"retry_on": unsent} if refusals_last else refused),
         "num_retries": _RETRIES,
         "retry_host_predicate": [envoy.previous_hosts()],
         "host_selection_retry_max_attempts": _HOST_ATTEMPTS,

@@ -107,12 +107,13 @@ def servers_rules(
     *,
     signed_in: bool = False,
     over_nodes: bool = False,
+    events_port: int | None = None,
 ) -> list[Rule]:
     """Prefill and decode servers of one unit hand KV cache over on ports that are not known beforehand (UCX takes any
     free ones): each role to the other, and where servers span nodes their pods among themselves (`over_nodes`), whose
     ranks agree on ports too. Requests come from the unit's router or a Gateway's pods, and who may read
     metrics has the same port. Where servers have no router before them they come from everywhere, or from the front
-    door where clients sign in there.
+    door where clients sign in there. Reports on the KV cache are for the unit's router.
     """
     requests: Rule = {"ports": tcp_ports(SERVER_PORT, BEHIND_SIDECAR_PORT)}
     if routed:
@@ -120,7 +121,10 @@ def servers_rules(
         requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *readers(control_plane)["from"]]
     elif signed_in:
         requests.update(_behind_sign_in(control_plane))
-    return [*({"from": [partner]} for partner in _partners(unit, role, over_nodes=over_nodes)), requests]
+    router = [{"podSelector": {"matchLabels": labels.router_selector(unit)}}]
+    reports: list[Rule] = [] if events_port is None else [{"ports": tcp_ports(events_port), "from": router}]
+    partners = _partners(unit, role, over_nodes=over_nodes)
+    return [*({"from": [partner]} for partner in partners), requests, *reports]
 
 
 def servers_destinations(
@@ -151,7 +155,11 @@ def _partners(unit: str, role: str, *, over_nodes: bool) -> list[Rule]:
 
 
 def router_destinations(
-    unit: str, pods: Mapping[str, str], control_plane: Sequence[str] | None, tracing: TracingArgs | None
+    unit: str,
+    pods: Mapping[str, str],
+    control_plane: Sequence[str] | None,
+    tracing: TracingArgs | None,
+    events_port: int | None = None,
 ) -> list[Rule]:
     """Return whom the pods of a router reach: the unit's servers, its other pickers, and the API server, which they
     watch.
@@ -159,7 +167,10 @@ def router_destinations(
     servers = {"podSelector": {"matchLabels": labels.unit_selector(unit)}}
     pickers = tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT)
     return [
-        {"ports": tcp_ports(SERVER_PORT, BEHIND_SIDECAR_PORT), "to": [servers]},
+        {
+            "ports": tcp_ports(SERVER_PORT, BEHIND_SIDECAR_PORT, *([] if events_port is None else [events_port])),
+            "to": [servers],
+        },
         {"ports": pickers, "to": [{"podSelector": {"matchLabels": pods}}]},
         api_server(control_plane),
         *_collector(tracing),

@@ -7,19 +7,15 @@ with its reason in `values/router/deviations.yaml`.
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any
 
 import pulumi
-import yaml
 
-from llmd_oke.catalogue.endpoint_pickers import EXPERIMENTAL, endpoint_picker
+from llmd_oke.catalogue.endpoint_pickers import EXPERIMENTAL
 from llmd_oke.catalogue.releases import EndpointPicker, Release, RouterProxy
 from llmd_oke.catalogue.server_settings import SERVER_PORT
-from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import (
     Manifest,
-    OverrideArgs,
-    ReleaseRef,
     inputs,
     mapped,
     register_outputs,
@@ -27,7 +23,8 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.serving import envoy, labels, network_policies
-from llmd_oke.serving.args import GatewayPodsArgs, TracingArgs
+from llmd_oke.serving.client_access import CLIENT_HEADER, PRIORITY_HEADER
+from llmd_oke.serving.client_requests import ClientObjectives
 from llmd_oke.serving.manifests import (
     ROUTER_S,
     api_access_mount,
@@ -40,10 +37,15 @@ from llmd_oke.serving.manifests import (
     timeouts,
     tracing_environment,
 )
-from llmd_oke.values import follows_project
-
-DEFAULT_NON_CACHED_TOKENS = 16
-"""llm-d-inference-scheduler, deploy/config/pd-epp-config.yaml."""
+from llmd_oke.serving.picker_config import (
+    RouterArgs,
+    endpoint_picker_config,
+    holds_back,
+    is_experimental,
+    render_name,
+    reports_port,
+    session_headers,
+)
 
 METRICS_PORT = 9090
 """Where the endpoint picker gives its metrics."""
@@ -69,50 +71,6 @@ _READ = ["get", "watch", "list"]
 
 _NOT_WAITED_FOR = {"pulumi.com/skipAwait": "true"}
 """Of Services: their pods are waited for by the Deployment; Pulumi would look on for ten seconds more."""
-
-
-class RouterArgs(TypedDict):
-    """Arguments of a router."""
-
-    release: ReleaseRef
-    """llm-d release of the catalogue."""
-    override: NotRequired[OverrideArgs | None]
-    """Parts of the release that others take the place of; none if left out."""
-    namespace: pulumi.Input[str]
-    """Namespace of the unit."""
-    model: str
-    """Name that the model's objects carry as label."""
-    unit: str
-    """Unit whose servers the router picks from."""
-    version: NotRequired[str | None]
-    """Version of the servers that the router picks from; of whatever version they are if left out."""
-    disaggregated: bool
-    """Whether the unit has prefill and decode servers."""
-    profile: NotRequired[str | None]
-    """How servers are chosen: prefix, prefix-affinity, token-load or running-requests; prefix if left out."""
-    decider: NotRequired[str | None]
-    """Which prompts are prefilled remotely: prefix, those with uncached tokens, or always; prefix if left out."""
-    non_cached_tokens: NotRequired[int | None]
-    """Prompts with at least this many uncached tokens are prefilled remotely; 16 if left out."""
-    peak_prefill_tokens_per_s: NotRequired[float | None]
-    """Prompt tokens that a prefill server computes in a second at most, by which prefix-affinity goes; llm-d's figure
-    of an H200 if left out."""
-    config: NotRequired[str | None]
-    """The endpoint picker's own config as YAML, in place of what `profile`, `decider` and the numbers beside them stand
-    for; made of them if left out."""
-    replicas: NotRequired[int | None]
-    """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
-    control_plane_cidrs: NotRequired[list[str] | None]
-    """Addresses that the API server speaks to pods from; without them it reads no metrics."""
-    signed_in: NotRequired[bool | None]
-    """Whether clients sign in at the stack's front door, so that it, pods that measure, monitoring and the API server
-    alone send requests; false if left out."""
-    gateway: NotRequired[GatewayPodsArgs | None]
-    """Pods of the Gateway that asks the one picker there is then; an Envoy beside each picker does if left out."""
-    cache_salts: NotRequired[bool | None]
-    """Whether requests may have a `cache_salt`, which the front door of the stack writes into them; not if left out."""
-    tracing: NotRequired[TracingArgs | None]
-    """Where the endpoint picker sends traces; nowhere if left out."""
 
 
 class Router(pulumi.ComponentResource):
@@ -151,10 +109,12 @@ def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Mani
         *objects.config_maps(),
         *objects.rights(),
         objects.service(),
+        *objects.render_service(),
         objects.network_policy(),
         *objects.for_several(),
         objects.deployment(),
         objects.pool(),
+        *objects.objectives(),
     ]
 
 
@@ -176,16 +136,55 @@ class _Objects:
         self.signed_in = args.get("signed_in") or False
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
         self.picker_file = {config_file_name(picker_config): picker_config}
+        self.reports_port = reports_port(facts, args)
+        self.prompts_role = "prefill" if args["disaggregated"] else "aggregated"
+        self.flow_control = facts.endpoint_picker.dialect.flow_control
+        self.priorities = {str(priority): self.objective_name(priority) for priority in args.get("priorities") or ()}
         largest_mib, salted = self.dialect.largest_body_mib, bool(args.get("cache_salts"))
         limit_gib = self.facts.proxy.memory_limit_gib
         bootstrap = partial(
-            envoy.bootstrap, largest_mib, salted=salted, memory_limit_mib=limit_gib * 1024 if limit_gib else None
+            envoy.bootstrap,
+            largest_mib,
+            salted=salted,
+            memory_limit_mib=limit_gib * 1024 if limit_gib else None,
+            objectives=self.client_objectives(),
+            sessions=session_headers(facts.endpoint_picker.dialect.version, picker_config),
         )
         self.proxy_config: Any = (
             mapped(self.namespace, lambda name: bootstrap(f"{self.pickers}.{name}.svc.cluster.local"))
             if self.pickers
             else bootstrap()
         )
+
+    def objective_name(self, priority: int) -> str:
+        return f"{self.unit}-priority-{'minus-' if priority < 0 else ''}{abs(priority)}"
+
+    def client_objectives(self) -> ClientObjectives | None:
+        """Return how the picker is told of clients: of those alone that the front door knows, and where it asks."""
+        read, version = self.flow_control, self.facts.endpoint_picker.dialect.version
+        if read is None or not self.signed_in or self.gateway or not holds_back(version, self.picker_config):
+            return None
+        named = tuple(self.priorities.items())
+        return ClientObjectives(CLIENT_HEADER, PRIORITY_HEADER, read.objective_header, read.fairness_header, named)
+
+    def objectives(self) -> list[Manifest]:
+        """Return an InferenceObjective for each priority. The picker knows them by their names, and those of its pool
+        alone.
+        """
+        if self.flow_control is None:
+            return []
+        return [
+            {
+                "apiVersion": self.flow_control.objective_api,
+                "kind": "InferenceObjective",
+                "metadata": self.metadata(name),
+                "spec": {
+                    "priority": int(priority),
+                    "poolRef": {"group": POOL_GROUP, "kind": "InferencePool", "name": self.unit},
+                },
+            }
+            for priority, name in self.priorities.items()
+        ]
 
     def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
         own = {"app.kubernetes.io/name": self.name, "app.kubernetes.io/version": self.facts.endpoint_picker.image.tag}
@@ -233,12 +232,24 @@ class _Objects:
             "spec": {"type": "ClusterIP", "selector": self.selector, "ports": ports},
         }
 
+    def render_service(self) -> list[Manifest]:
+        """Return the Service of servers that make tokens of prompts for the picker, where they report on their KV
+        cache.
+        """
+        if self.reports_port is None:
+            return []
+        selector = labels.role_selector(self.unit, self.prompts_role)
+        port = {"name": "http", "protocol": "TCP", "port": SERVER_PORT, "targetPort": SERVER_PORT}
+        metadata = {**self.metadata(render_name(self.unit)), "annotations": _NOT_WAITED_FOR}
+        spec = {"type": "ClusterIP", "selector": selector, "ports": [port]}
+        return [{"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}]
+
     def network_policy(self) -> Manifest:
         rules = network_policies.router_rules(
             self.selector, METRICS_PORT, self.control_plane, self.gateway, signed_in=self.signed_in
         )
         destinations = network_policies.router_destinations(
-            self.unit, self.selector, self.control_plane, self.traces_to
+            self.unit, self.selector, self.control_plane, self.traces_to, self.reports_port
         )
         return network_policies.policy(self.metadata(self.name), self.selector, rules, destinations)
 
@@ -376,7 +387,7 @@ class _Objects:
         pool = ["--pool-name", self.unit, "--pool-namespace", self.namespace, "--pool-group", POOL_GROUP]
         config = ["--config-file", f"/config/{config_file_name(self.picker_config)}"]
         election = ["--ha-enable-leader-election"] if self.pickers else []
-        experimental = [EXPERIMENTAL] if _is_experimental(facts.dialect.version, self.picker_config) else []
+        experimental = [EXPERIMENTAL] if is_experimental(facts.dialect.version, self.picker_config) else []
         service = "liveness" if self.pickers else "inference-extension"
         health = {"grpc": {"port": envoy.PICKER_HEALTH_PORT, "service": service}}
         off = "--tracing=false"
@@ -423,48 +434,6 @@ class _Objects:
         }
 
 
-def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
-    """The endpoint picker's config in the dialect of the release."""
-    if (own := args.get("config")) is not None:
-        asked = cast("dict[str, Any]", yaml.safe_load(own))
-        return yaml.safe_dump(facts.endpoint_picker.dialect.own_config(asked), sort_keys=False)
-    non_cached_tokens = args.get("non_cached_tokens")
-    return _config_text(
-        facts.endpoint_picker.dialect.version,
-        args.get("profile") or "prefix",
-        args["disaggregated"],
-        args.get("decider") or "prefix",
-        DEFAULT_NON_CACHED_TOKENS if non_cached_tokens is None else non_cached_tokens,
-        args.get("peak_prefill_tokens_per_s"),
-    )
-
-
-@follows_project
-def _config_text(
-    version: str,
-    profile: str,
-    disaggregated: bool,
-    decider: str,
-    non_cached_tokens: int,
-    peak_prefill_tokens_per_s: float | None,
-) -> str:
-    """All units of a model have the same; there may be hundreds of them in a preview."""
-    config = endpoint_picker(version).config(
-        cast("RouterProfileName", profile),
-        disaggregated=disaggregated,
-        decider="always" if decider == "always" else "prefix",
-        non_cached_tokens=non_cached_tokens,
-        peak_prefill_tokens_per_s=peak_prefill_tokens_per_s,
-    )
-    return yaml.safe_dump(config, sort_keys=False)
-
-
-@follows_project
-def _is_experimental(version: str, config: str) -> bool:
-    """Tell whether a config's text takes `--allow-experimental-plugins`; read once for all units with the same."""
-    return bool(endpoint_picker(version).experimental_plugins(yaml.safe_load(config)))
-
-
 def config_file_name(config: str) -> str:
     """A name that changes with the content: the endpoint picker reads its config at start only, and must be rolled."""
     return f"plugins-{text_digest(config)}.yaml"
@@ -503,7 +472,9 @@ def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifes
         options = pulumi.ResourceOptions(parent=parent, custom_timeouts=timeouts(ROUTER_S), depends_on=list(needed))
         return declare(key, manifest, options)
 
-    address = next(manifest for manifest in manifests if manifest["kind"] == "Service")
+    address = next(
+        manifest for manifest in manifests if manifest["kind"] == "Service"
+    )  # the router's own, which is first
     pods = next(manifest for manifest in manifests if manifest["kind"] == "Deployment")
     read = [one(manifest) for manifest in manifests if manifest is not address and manifest is not pods]
     return one(address, [one(pods, read)])

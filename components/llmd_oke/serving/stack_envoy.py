@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from llmd_oke.serving import client_access, client_requests, envoy
-from llmd_oke.serving.client_access import CLIENT_HEADER, ConcurrentRequests
+from llmd_oke.serving.client_access import CLIENT_HEADER, PRIORITY_HEADER, ConcurrentRequests
 from llmd_oke.serving.client_requests import LongestSequences
 from llmd_oke.serving.envoy_bounds import bounds, process_bounds
 from llmd_oke.serving.front_door import (
@@ -96,6 +96,8 @@ class ServedModel:
     hosts: tuple[str, ...]
     upstreams: tuple[Upstream, ...]
     max_model_len: int = field(default_factory=lambda: bounds().longest_sequence)
+    holds_back: bool = False
+    session_headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,9 @@ class ClientLimits:
 
 @dataclass(frozen=True)
 class EnvoySettings:
-    """Settings of the bootstrap. Limits are those of every client, `clients` have other ones by their names."""
+    """Settings of the bootstrap. Limits are those of every client, `clients` have other ones by their names, and
+    `priorities` are those of clients that have one.
+    """
 
     models: tuple[ServedModel, ...]
     encrypted: bool
@@ -120,6 +124,7 @@ class EnvoySettings:
     limits: ClientLimits = ClientLimits()
     key_set_uri: str | None = None
     clients: Mapping[str, ClientLimits] = field(default_factory=dict[str, ClientLimits])
+    priorities: Mapping[str, int] = field(default_factory=dict[str, int])
     tokens: bool = False
     """Whether clients sign in by tokens, not by keys."""
     salted: bool = False
@@ -129,7 +134,14 @@ class EnvoySettings:
 def bootstrap(settings: EnvoySettings) -> str:
     """Envoy's bootstrap, as JSON, which is YAML too."""
     models = [
-        requests_listener(f"model-{model.name}", FIRST_MODEL_PORT + i, _own_cluster(model), **_READ_LATER)
+        requests_listener(
+            f"model-{model.name}",
+            FIRST_MODEL_PORT + i,
+            _own_cluster(model),
+            refusals_last=model.holds_back,
+            sessions=model.session_headers,
+            **_READ_LATER,
+        )
         for i, model in enumerate(settings.models)
     ]
     return _json(
@@ -317,7 +329,9 @@ def _tls() -> Config:
 
 def _filters(settings: EnvoySettings) -> list[Config]:
     """Return the filters in the order in which requests go through them: who asks, how much, for which model."""
-    filters: list[Config] = [client_requests.cleaning_filter(CLIENT_HEADER)]
+    own = (CLIENT_HEADER, *([PRIORITY_HEADER] if settings.priorities else []))
+    kept = dict.fromkeys(header for model in settings.models for header in model.session_headers)
+    filters: list[Config] = [client_requests.cleaning_filter(*own, kept=list(kept))]
     if settings.tokens:
         filters.append(client_access.tokens_filter())
     if settings.authenticated:
@@ -333,6 +347,8 @@ def _filters(settings: EnvoySettings) -> list[Config]:
     own_tokens = _own(settings, "tokens_per_minute")
     if tokens := _limit_filter("tokens", settings.limits.tokens_per_minute, own_tokens, hits_addend=counted):
         filters.append(tokens)
+    if settings.priorities:
+        filters.append(client_access.priorities_filter(settings.priorities))
     return [*filters, router_filter()]
 
 
@@ -435,6 +451,7 @@ def _hosts(models: Sequence[ServedModel], counted: Sequence[str]) -> list[Config
         if model.hosts
     ]
     names = ", ".join(sorted({model.served_name for model in models}))
+    holding = {model.served_name for model in models if model.holds_back}
     by_body: list[Config] = [
         route
         for name in dict.fromkeys(model.served_name for model in models)
@@ -443,6 +460,7 @@ def _hosts(models: Sequence[ServedModel], counted: Sequence[str]) -> list[Config
             _served_cluster(name),
             {_clients_cluster(client, name): client for client in counted},
             {"by": "body"},
+            refusals_last=name in holding,
         )
     ]
     routes: list[Config] = [
@@ -468,7 +486,8 @@ def _own_routes(model: ServedModel, prefix: str, counted: Sequence[str]) -> list
     """Return the routes that lead to one model, whatever the body says of it."""
     clients = {_clients_cluster(client, model.served_name): client for client in counted}
     match: Config = {"prefix": f"{prefix}v1/"}
-    routes = _routes(match, _own_cluster(model), clients, {"entry": model.name}, prefix_rewrite="/v1/")
+    last, subset = model.holds_back, {"entry": model.name}
+    routes = _routes(match, _own_cluster(model), clients, subset, refusals_last=last, prefix_rewrite="/v1/")
     return [
         *({**route, **_says(model.served_name)} for route in routes),
         _answer({"prefix": prefix}, 404, f"There is no such path: the API of the model is below {prefix}v1/."),
@@ -481,7 +500,13 @@ def _metadata(value: Config, key: str = client_requests.MODEL_KEY) -> Config:
 
 
 def _routes(
-    match: Config, cluster: str, clients: Mapping[str, str], subset: Mapping[str, str], **route: object
+    match: Config,
+    cluster: str,
+    clients: Mapping[str, str],
+    subset: Mapping[str, str],
+    *,
+    refusals_last: bool,
+    **route: object,
 ) -> list[Config]:
     """Return what leads to a cluster, and before it what leads clients to a subset of clusters of their own.
 
@@ -490,17 +515,18 @@ def _routes(
         cluster: of all clients whose requests aren't counted.
         clients: those whose requests are counted, by the names of their clusters.
         subset: which of their clusters' units get these requests.
+        refusals_last: what units refuse isn't sent to another one.
         **route: further settings of all routes.
     """
     chosen = {"metadata_match": {"filter_metadata": {"envoy.lb": dict(subset)}}}
     own: list[Config] = [
         {
             "match": {**match, "headers": [{"name": CLIENT_HEADER, "string_match": {"exact": client}}]},
-            "route": {**route_to(counted), **chosen, **route},
+            "route": {**route_to(counted, refusals_last=refusals_last), **chosen, **route},
         }
         for counted, client in clients.items()
     ]
-    return [*own, {"match": match, "route": {**route_to(cluster), **route}}]
+    return [*own, {"match": match, "route": {**route_to(cluster, refusals_last=refusals_last), **route}}]
 
 
 def _says(served: str) -> Config:

@@ -58,6 +58,11 @@ class FrontDoorModelArgs(TypedDict):
     max_model_len: NotRequired[int | None]
     """Tokens that one sequence may have, with which answers are counted whose requests don't bound them; 1,048,576 if
     left out."""
+    holds_back: NotRequired[bool | None]
+    """Whether its routers hold requests back while servers are saturated, so that what they refuse isn't sent again;
+    false if left out."""
+    session_headers: NotRequired[list[str] | None]
+    """Headers by which its routers keep sessions at their servers; none if left out."""
 
 
 class FrontDoorCertificateArgs(TypedDict):
@@ -156,6 +161,8 @@ class StackFrontDoorArgs(TypedDict):
     """Served names of the models that clients may use; all if left out."""
     clients: NotRequired[dict[str, FrontDoorClientArgs] | None]
     """Other limits of single clients, by their names."""
+    priorities: NotRequired[dict[str, int] | None]
+    """Priorities of single clients, by their names, of which routers are told; all have 0 if left out."""
     load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
     """Load balancer; pods of the cluster alone reach the address if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
@@ -412,6 +419,7 @@ def _settings(args: StackFrontDoorArgs) -> EnvoySettings:
         ),
         key_set_uri=(args.get("tokens") or {}).get("key_set_uri"),
         clients={name: _client(client) for name, client in (args.get("clients") or {}).items()},
+        priorities=args.get("priorities") or {},
         tokens=args.get("tokens") is not None,
         salted=args.get("cache_secret") is not None,
     )
@@ -444,6 +452,8 @@ def _models(args: StackFrontDoorArgs, *, weighted: bool = True) -> tuple[ServedM
             tuple(model.get("hosts") or ()),
             upstreams(model["units"]),
             model.get("max_model_len") or bounds().longest_sequence,
+            bool(model.get("holds_back")),
+            tuple(model.get("session_headers") or ()),
         )
         for model in args["models"]
     )

@@ -195,6 +195,7 @@ def server_spec(args: UnitArgs, role: Role, parallelism: Parallelism) -> ServerS
         engine=args.get("engine") or {},
         cache=args.get("model_cache") or {},
         tracing=args.get("tracing"),
+        kv_events=bool(args.get("kv_events")),
     )
 
 
@@ -251,6 +252,7 @@ def network_policy(name: str, unit: str, role: str, args: UnitArgs, spec: Server
         args.get("gateway"),
         signed_in=bool(args.get("signed_in")),
         over_nodes=over_nodes,
+        events_port=spec.reports.port if spec.reports else None,
     )
     destinations = network_policies.servers_destinations(
         unit,

@@ -14,7 +14,8 @@ from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import CatalogueModel, Release, Shape
 from llmd_oke.catalogue.kv_connectors import HandOver
-from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, ServerSettings, server_settings
+from llmd_oke.catalogue.releases import POD_IP, KvEvents
+from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, SERVER_PORT, ServerSettings, server_settings
 from llmd_oke.catalogue.serving import handshake, without_rdma
 from llmd_oke.config import Role
 from llmd_oke.config.engine import ROLES, Engine, KvCache, RoleEngine, SettingValue, engine_settings
@@ -42,7 +43,7 @@ Container = dict[str, Any]
 @dataclass(frozen=True)
 class ServerSpec:
     """Specification of a model server apart from its names: the input of its container and its pod. `rdma` says whether
-    its stack hands KV cache over by the RDMA network.
+    its stack hands KV cache over by the RDMA network, `kv_events` whether it reports on its KV cache.
     """
 
     release: Release
@@ -54,6 +55,7 @@ class ServerSpec:
     engine: EngineArgs
     cache: ModelCacheMountArgs = field(default_factory=ModelCacheMountArgs)
     tracing: TracingArgs | None = None
+    kv_events: bool = False
 
     @cached_property
     def settings(self) -> ServerSettings:
@@ -71,6 +73,11 @@ class ServerSpec:
                 "Leave it out, or serve with aggregated servers.",
             )
         return server_settings(self.release, self.model, asked, self.role, self.parallelism, rdma=self.rdma)
+
+    @property
+    def reports(self) -> KvEvents | None:
+        """Reports of the server on its KV cache; None where it sends none."""
+        return self.release.vllm.kv_events if self.kv_events else None
 
     @property
     def on_rdma_network(self) -> bool:
@@ -129,9 +136,10 @@ def arguments(spec: ServerSpec) -> list[str]:
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
     release = [f"--attention-backend={settings.attention_backend}", *spec.release.vllm.arguments]
+    reported = spec.reports.given(spec.model.repository, SERVER_PORT) if spec.reports else []
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
     given = [*spec.model.arguments, *settings.feature_arguments, *settings.extra_args]
-    return [*own, *_transfer(settings), *release, *traced, *given]
+    return [*own, *_transfer(settings), *release, *reported, *traced, *given]
 
 
 def _over_nodes_arguments(spec: ServerSpec) -> list[str]:
@@ -220,7 +228,8 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **(_offline(spec.model) if spec.prewarmed else {}),
     }
     token = [] if spec.prewarmed else [hugging_face_token()]
-    entries = [*_plain(values), *token, *_side_channel(spec.settings.hand_over)]
+    address = [{"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}] if spec.reports else []
+    entries = [*_plain(values), *token, *_side_channel(spec.settings.hand_over), *address]
     return list({entry["name"]: entry for entry in [*entries, *_plain(spec.settings.env)]}.values())
 
 
@@ -286,6 +295,8 @@ def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
     if way := spec.settings.hand_over:  # each rank has the port behind that of the one before
         ranks = range(spec.parallelism.data_parallel_size)
         numbers |= {f"{name}-{n}" if n else name: port + n for name, port in way.ports.items() for n in ranks}
+    if spec.reports:
+        numbers["kv-events"] = spec.reports.port
     return [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in numbers.items()]
 
 

@@ -100,6 +100,12 @@ def _prefix(engines: Sequence[EngineSimulation], size: RequestClass, prefix: int
     return [_known(engine, size, prefix) / size.input_tokens for engine in engines]
 
 
+def _adapters(engines: Sequence[EngineSimulation], size: RequestClass, prefix: int | None) -> Sequence[float]:
+    """Score all alike: simulated requests are for no adapter."""
+    del size, prefix
+    return [0.0] * len(engines)
+
+
 def _known(engine: EngineSimulation, size: RequestClass, prefix: int | None) -> int:
     return size.prefix_tokens if prefix is not None and prefix in engine.sent_prefixes else 0
 
@@ -133,6 +139,7 @@ _SCORERS: Mapping[str, Scorer] = {
     "active-request-scorer": _active,
     "token-load-scorer": _token_load,
     "prefix-cache-scorer": _prefix,
+    "lora-affinity-scorer": _adapters,
 }
 
 

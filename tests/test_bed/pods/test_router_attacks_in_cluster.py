@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.serving import labels, router
+from llmd_oke.serving import labels, picker_config, router
 from pod_cluster import HERE, PodCluster, is_ready, program_of
 from test_router_in_cluster import PLURALS, create_definitions, release_of, with_few_processors
 
@@ -49,7 +49,7 @@ def seen(request: pytest.FixtureRequest, pod_cluster: PodCluster, tmp_path_facto
         text = SERVER.format(name=role, namespace=namespace, labels=selected, port=port, sidecar=container)
         pod_cluster.create(f"{core}/pods", text)
         servers.append(f"{pod_cluster.wait(f'{core}/pods', role, is_ready)['status']['podIP']}:{port}")
-    args: router.RouterArgs = {
+    args: picker_config.RouterArgs = {
         "release": release.name,
         "namespace": namespace,
         "model": "m",

@@ -9,7 +9,7 @@ import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue.releases import crd_manifests
-from llmd_oke.serving import labels, router
+from llmd_oke.serving import labels, picker_config, router
 from llmd_oke.values import module_folder
 from pod_cluster import HERE, Object, PodCluster, is_ready, program_of
 
@@ -109,7 +109,7 @@ def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> RouterClu
     program = {"metadata": {"name": "backend"}, "data": {"backend.py": (HERE / "router_backend.py").read_text()}}
     assert pod_cluster.api.post(f"{core}/configmaps", json=program).is_success
     servers = _servers(pod_cluster, namespace)
-    args: router.RouterArgs = {
+    args: picker_config.RouterArgs = {
         "release": release.name,
         "namespace": namespace,
         "model": "m",

@@ -24,7 +24,7 @@ def test_every_profile_is_written_as_the_version_reads_it(
 ):
     for profile in picker.profiles:
         written = config(picker, profile, disaggregated=disaggregated, decider=decider)
-        assert list(picker.refusals(written)) == []
+        assert list(picker.refusals(written, experimental=True)) == []
 
 
 @by_picker
@@ -33,7 +33,8 @@ def test_every_plugin_of_a_profile_is_a_scorer_or_brings_what_scorers_read(picke
         weights = {**profile.prefill, **profile.decode, **profile.aggregated}
         assert {picker.plugins[name].kind for name in weights} == {"scorer"}
         assert {picker.plugins[name].kind for name in profile.filters} <= {"filter"}
-        assert profile.parameters.keys() <= {*weights, *profile.filters, *profile.producers}
+        assert profile.sessions is None or picker.plugins[profile.sessions].kind == "filter"
+        assert profile.parameters.keys() <= {*weights, *profile.filters, *profile.producers, profile.sessions}
         assert not any(picker.plugins[name].experimental or picker.plugins[name].deprecated for name in weights)
 
 

@@ -54,6 +54,12 @@ def with_plugins(*further: dict[str, Any], decode: str | None = None) -> dict[st
     return config
 
 
+def with_session_filter(parameters: dict[str, Any]) -> dict[str, Any]:
+    config = with_plugins({"type": "session-affinity-filter", "parameters": parameters})
+    config["schedulingProfiles"][0]["plugins"].append({"pluginRef": "session-affinity-filter"})
+    return config
+
+
 def test_the_pickers_pods_have_the_stacks_own_config():
     assert problems(PD) == []
     rendered = render(document(PD))
@@ -111,6 +117,7 @@ def test_a_config_that_prefills_nothing_remotely_is_refused_where_it_has_to():
     ("config", "said"),
     [
         (with_plugins({"type": "data-parallel-profile-handler"}), "no prompt is prefilled remotely"),
+        (with_session_filter({}), "without profileName"),
         (with_plugins(PRECISE[1]), "guesses tokens"),
         (with_plugins({"type": "token-producer"}, PRECISE[1]), "guesses tokens"),
         (with_plugins(*PRECISE, {"type": "prefix-cache-scorer"}), "approximate index"),
@@ -142,3 +149,89 @@ def test_experimental_plugins_are_allowed_where_a_config_has_them():
         if container["name"] == "epp"
     )
     assert "--allow-experimental-plugins" in picker["args"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({}, "names no decider"),
+        ({"deciders": {"prefill": "prefix-based-pd-decider"}}, "which is not there"),
+        ({"deciders": {"prefill": "always-disagg-pd-decider"}, "stageOrder": "prefill-first"}, "takes no decider"),
+    ],
+)
+def test_a_handler_that_would_prefill_nothing_remotely_is_refused(parameters: dict[str, Any], said: str):
+    config = copy.deepcopy(PD)
+    config["plugins"][-1]["parameters"] = parameters
+    (problem,) = problems(config)
+    assert said in (problem.why or "")
+
+
+def test_prefill_servers_that_are_chosen_first_need_no_decider():
+    config = copy.deepcopy(PD)
+    config["plugins"][-1]["parameters"] = {"stageOrder": "prefill-first"}
+    assert problems(config) == []
+
+
+def test_a_session_filter_of_the_prefill_profile_that_names_it_is_taken():
+    assert problems(with_session_filter({"profileName": "prefill"})) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "headers"),
+    [
+        ({"profileName": "prefill"}, ("x-session-token",)),
+        ({"profileName": "prefill", "strategy": "session_id"}, ("x-session-id",)),
+        (
+            {
+                "profileName": "prefill",
+                "strategy": "session_id",
+                "sessionIdConfig": {"sources": [{"header": "Session-Id"}, {"attribute": "agent-identity"}]},
+            },
+            ("session-id",),
+        ),
+    ],
+)
+def test_the_headers_of_sessions_are_those_that_a_config_reads(parameters: dict[str, Any], headers: tuple[str, ...]):
+    (planned,) = planning.plan_object(document(with_session_filter(parameters))).models
+    assert planned.session_headers == headers
+
+
+@pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
+def test_a_scorer_whose_token_no_client_gets_is_refused(release: str):
+    plugins = [{"type": "single-profile-handler"}, {"type": "session-affinity-scorer"}]
+    config = {
+        "plugins": plugins,
+        "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "session-affinity-scorer"}]}],
+    }
+    asked = stack(model("agg-tp1-2r", router={"config": config}), gpuPools=[existing_pool(size=4)], release=release)
+    with pytest.raises(InvalidStack) as refused:
+        planning.plan_object(asked)
+    (problem,) = refused.value.problems
+    assert (problem.path, "no client ever has one to send" in (problem.why or "")) == (PATH, True)
+
+
+def test_a_gateway_that_takes_the_headers_of_sessions_away_is_refused():
+    gateway = {"mode": "create", "name": "models", "provider": "envoy-gateway"}
+    asked = stack(
+        model("1p-tp1-1d-tp1", router={"profile": "session-affinity", "mode": "gateway"}),
+        gpuPools=[existing_pool(size=4)],
+        gateway=gateway,
+    )
+    with pytest.raises(InvalidStack) as refused:
+        planning.plan_object(asked)
+    assert {problem.path: "no session would be kept" in (problem.why or "") for problem in refused.value.problems} == {
+        "models[0].router.mode": True
+    }
+
+
+def test_adapters_are_no_reason_to_choose_a_server_that_has_none():
+    def found(*arguments: str) -> list[str]:
+        asked = model("1p-tp1-1d-tp1", router={"profile": "lora-affinity"}, engine={"extraArgs": list(arguments)})
+        try:
+            planning.plan_object(stack(asked, gpuPools=[existing_pool(size=4)]))
+        except InvalidStack as error:
+            return [problem.path for problem in error.problems]
+        return []
+
+    assert found() == ["models[0].router.profile"]
+    assert found("--enable-lora") == []

@@ -108,7 +108,7 @@ def test_a_profile_that_is_asked_for_is_used_or_refused():
     (problem,) = problems(value, release="llm-d-0.7.0")
     assert (problem.path, problem.accepted) == (
         "models[0].router.profile",
-        "one of prefix, running-requests, or a later release",
+        "one of prefix, lora-affinity, running-requests, or a later release",
     )
 
 
@@ -120,7 +120,7 @@ def test_a_profile_that_is_asked_for_is_used_or_refused():
         (
             {"peakPrefillTokensPerS": 20000},
             "models[0].router.peakPrefillTokensPerS",
-            "nothing, or profile: prefix-affinity",
+            "nothing, or profile: prefix-affinity or precise-prefix",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import yaml
 from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.objects import when_declared
-from llmd_oke.serving import router
+from llmd_oke.serving import picker_config, router
 from llmd_oke.serving.front_door import ModelEndpoint
 from llmd_oke.serving.manifests import declare
 from llmd_oke.testing import declared
@@ -77,7 +77,7 @@ def test_router_pods_follow_what_they_read_at_their_start(monkeypatch, part):
 def test_every_plugin_that_a_profile_refers_to_is_listed_once(release, disaggregated):
     facts = catalogue.release(release)
     args = {"release": release, "namespace": "n", "model": "m", "unit": "u", "disaggregated": disaggregated}
-    config = yaml.safe_load(router.endpoint_picker_config(facts, args))
+    config = yaml.safe_load(picker_config.endpoint_picker_config(facts, args))
     listed = [plugin.get("name", plugin["type"]) for plugin in config["plugins"]]
     referred = {ref["pluginRef"] for profile in config["schedulingProfiles"] for ref in profile["plugins"]}
     assert len(listed) == len(set(listed))

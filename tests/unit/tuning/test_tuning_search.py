@@ -17,7 +17,7 @@ from tuning_for_tests import LATENCY, MODEL, SHAPE, question, tuning_values
 
 WORKLOAD = of_lengths(4096, 256)
 TOLERANCES = tuning_values("tolerances")
-BY_TOKENS = {"token-load", "prefix-affinity"}
+BY_TOKENS = {"token-load", "prefix-affinity", "precise-prefix", "session-affinity"}
 """Profiles that go by tokens under way: without shared prefixes they choose alike."""
 
 COUNTS = st.integers(1, 8)
