@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from llmd_oke.operators.node_repair import NodeRepair, NodeRepairArgs, RepairedPoolArgs
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs, AcceptedPoolArgs, NodeLimitsArgs
+    from llmd_oke.serving.adapters import AdapterNames, AdapterNamesArgs
     from llmd_oke.serving.args import (
         DestinationArgs,
         EngineArgs,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     )
     from llmd_oke.serving.gateway import Gateway, GatewayArgs, GatewayListenerArgs, ModelRoute, ModelRouteArgs
     from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
-    from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
+    from llmd_oke.serving.model_cache import AdaptedModelArgs, AdapterArgs, ModelCache, ModelCacheArgs
     from llmd_oke.serving.monitoring import ModelMonitoring, ModelMonitoringArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.picker_config import RouterArgs
@@ -177,6 +178,10 @@ REGISTRY = {
         "RdmaNetwork",
         "RdmaNetworkArgs",
     ),
+    "llmd_oke.serving.adapters": (
+        "AdapterNames",
+        "AdapterNamesArgs",
+    ),
     "llmd_oke.serving.args": (
         "DestinationArgs",
         "EngineArgs",
@@ -217,6 +222,8 @@ REGISTRY = {
         "ImagePullArgs",
     ),
     "llmd_oke.serving.model_cache": (
+        "AdaptedModelArgs",
+        "AdapterArgs",
         "ModelCache",
         "ModelCacheArgs",
     ),
@@ -260,6 +267,10 @@ __all__ = [
     "Acceptance",
     "AcceptanceArgs",
     "AcceptedPoolArgs",
+    "AdaptedModelArgs",
+    "AdapterArgs",
+    "AdapterNames",
+    "AdapterNamesArgs",
     "AddOnArgs",
     "AddOns",
     "AddOnsArgs",

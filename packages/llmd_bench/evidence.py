@@ -306,3 +306,15 @@ def _gaps(counters: Mapping[str, CounterIncrease], settings: EvidenceSettings) -
     if counters["decode received tokens"].value is None and counters["decode transfers"].value is not None:
         notes.append("decode servers don't count received tokens; their share is transfers per tensor-parallel rank")
     return notes
+
+
+@dataclass(frozen=True)
+class AdapterAnswers:
+    """Answers of an adapter: `compared` are those of prompts that the base answers alike twice, `different` those of
+    them that the adapter answers otherwise. `error` is why there are none.
+    """
+
+    name: str
+    compared: int = 0
+    different: int = 0
+    error: str | None = None

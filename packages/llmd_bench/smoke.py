@@ -12,6 +12,7 @@ from typing import NamedTuple
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 
+from llmd_bench.adapters import compare_adapters
 from llmd_bench.deployment import (
     Counter,
     Directory,
@@ -28,6 +29,7 @@ from llmd_bench.deployment import (
 from llmd_bench.evals import BuiltinResult, BuiltinSet
 from llmd_bench.evidence import (
     VLLM_COUNTERS,
+    AdapterAnswers,
     ApiAnswer,
     EvidenceSettings,
     OtherApi,
@@ -102,6 +104,7 @@ class SmokePlan:
     - `evidence` is needed for the proof of remote prefill; None for models that aren't disaggregated or have no
       endpoint picker.
     - `other_apis` are asked once each, after the measurement.
+    - `adapters` are held to the model itself, by their names.
     - `questions` with known answers are asked after the measurement; None where answers are not evaluated.
     - `simulated` lists what was not real, and `facts` whatever else belongs into the report, for example the cost per
       hour.
@@ -119,6 +122,7 @@ class SmokePlan:
     evidence: EvidenceSettings | None = None
     other_apis: tuple[OtherApi, ...] = ()
     questions: BuiltinSet | None = None
+    adapters: tuple[str, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     verify: ssl.SSLContext | bool = True
     api: Api = "completions"
@@ -170,6 +174,7 @@ class SmokeResult:
     first_answer: datetime | None = None
     other_apis: tuple[ApiAnswer, ...] = ()
     examined: BuiltinResult | None = None
+    adapters: tuple[AdapterAnswers, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -218,6 +223,7 @@ async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> Smoke
     warmup = [*introduced, *await _send(plan, warmup_load, deadline_s, report)]
     begun, ended, records, snapshots = await _measure(plan, measured, deadline_s, report)
     answers = await _ask_other_apis(plan, prompts, deadline_s, report)
+    adapters = await _hold_adapters(plan, deadline_s - loop.time(), report)
     examined = await evaluate(plan, deadline_s - loop.time(), report)
     performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
     proof = prove(plan, performance, snapshots)
@@ -230,13 +236,16 @@ async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> Smoke
         records=records,
         performance=performance,
         remote_prefill=proof,
-        verdict=judge(plan.thresholds, performance, proof, answers, examined, server_stability(plan, snapshots)),
+        verdict=judge(
+            plan.thresholds, performance, proof, answers, examined, server_stability(plan, snapshots), adapters
+        ),
         before=snapshots[0],
         after=snapshots[1],
         notes=remarks(plan.input_tokens, plan.concurrency, performance, warmup, records, snapshots),
         first_answer=answered,
         other_apis=answers,
         examined=examined,
+        adapters=adapters,
     )
 
 
@@ -289,6 +298,13 @@ async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> Built
         limit_s=max(limit_s, 0.0),
         on_answer=lambda done, of: report(SmokeProgress("evaluating answers", done, of)),
     )
+
+
+async def _hold_adapters(plan: SmokePlan, limit_s: float, report: OnProgress) -> tuple[AdapterAnswers, ...]:
+    if not plan.adapters:
+        return ()
+    report(SmokeProgress("holding adapters to the model itself"))
+    return await compare_adapters(plan.target, plan.adapters, max(limit_s, 0.0))
 
 
 async def take_snapshot(plan: SmokePlan) -> Snapshot:
@@ -461,6 +477,7 @@ def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
         evidence=request.evidence,
         other_apis=request.other_apis,
         questions=request.questions,
+        adapters=request.adapters,
         time_scale=how.time_scale,
         basis=how.basis_of(request.model),
         simulated=how.simulated,

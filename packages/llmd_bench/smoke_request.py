@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from llmd_bench.deployment import EndpointRole, ReportedTopology, Stability
 from llmd_bench.evals import BuiltinResult, BuiltinSet
-from llmd_bench.evidence import ApiAnswer, EvidenceSettings, OtherApi, RemotePrefill
+from llmd_bench.evidence import AdapterAnswers, ApiAnswer, EvidenceSettings, OtherApi, RemotePrefill
 from llmd_bench.performance import Performance, Statistics
 
 
@@ -73,19 +73,22 @@ def judge(
     other_apis: Sequence[ApiAnswer] = (),
     examined: BuiltinResult | None = None,
     stability: Stability | None = None,
+    adapters: Sequence[AdapterAnswers] = (),
 ) -> SmokeVerdict:
     """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated, `examined` for
     one that was asked no questions, `stability` where nobody can tell.
 
     Each of `other_apis` must have answered, with its prompt prefilled remotely where the endpoint picker does that for
-    the API. A run without any answer measured nothing and passes nothing, whatever the
-    thresholds are; and where servers restarted, what was measured is not the deployment that was meant.
+    the API, and each of `adapters` otherwise than the model itself. A run without any answer measured nothing and
+    passes nothing, whatever the thresholds are; and where servers restarted, what was measured is not the deployment
+    that was meant.
     """
     checks = list(_of_performance(thresholds, performance))
     if thresholds.min_remote_prefill_share is not None and remote_prefill is not None:
         checks.append(_remote_prefill(thresholds.min_remote_prefill_share, remote_prefill))
     if thresholds.min_accuracy is not None:
         checks.append(accuracy(thresholds.min_accuracy, examined))
+    checks += map(_applied, adapters)
     if stability is not None:
         number = None if stability.restarted is None else len(stability.restarted)
         checks.append(Check("server restarts", "at most", 0, number, "servers", str(stability)))
@@ -137,6 +140,15 @@ def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote pre
     return Check(name, "at least", limit, measured, "share", evidence)
 
 
+def _applied(answers: AdapterAnswers) -> Check:
+    """An adapter whose answers are all the base's is loaded and not applied, or changes nothing."""
+    evidence = f"{answers.different} of {answers.compared} answers differ from those of the base model"
+    if answers.compared == 0:
+        evidence = "the base model answers no prompt alike twice, so that nothing can be compared"
+    different = None if answers.error or not answers.compared else answers.different
+    return Check(f"adapter {answers.name}", "at least", 1, different, "answers", answers.error or evidence)
+
+
 def accuracy(limit: float, examined: BuiltinResult | None) -> Check:
     """Hold the least share of right answers against what was asked; `examined` is None where nothing was."""
     if examined is None:
@@ -163,8 +175,8 @@ class SmokeRequest:
 
     `service` takes requests on port 80; `server_port` is where each server, behind its routing sidecar if it has one,
     takes them itself, and `prefill_header` what tells a routing sidecar which prefill server to use. `other_apis`
-    are the model's beside the measured one. `evidence` is None where there is nothing to prove, `questions` where
-    answers are not evaluated.
+    are the model's beside the measured one, `adapters` the names of its adapters. `evidence` is None where there is
+    nothing to prove, `questions` where answers are not evaluated.
     """
 
     namespace: str
@@ -183,6 +195,7 @@ class SmokeRequest:
     other_apis: tuple[OtherApi, ...] = ()
     evidence: EvidenceSettings | None = None
     questions: BuiltinSet | None = None
+    adapters: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> str:

@@ -101,7 +101,8 @@ class ModelSources:
 
     def _repository(self, request: web.Request) -> str:
         repository = f"{request.match_info['owner']}/{request.match_info['name']}"
-        if repository not in self._repositories:
+        revision = request.match_info.get("revision") or request.match_info["commit"]
+        if repository not in self._repositories and not model_sources.is_commit(revision):
             raise web.HTTPNotFound
         return repository
 
@@ -111,16 +112,22 @@ class ModelSources:
 
     def _paths(self, repository: str) -> list[str]:
         folder = self._folders.get(repository)
-        return sorted(path.name for path in folder.iterdir()) if folder else list(self._hosts.files)
+        if folder:
+            return sorted(path.name for path in folder.iterdir())
+        return list(self._sizes(repository))
+
+    def _sizes(self, repository: str) -> Mapping[str, int]:
+        """Sizes of the files of a repository by their names: of a model's, or of an adapter's."""
+        return self._hosts.files if repository in self._repositories else model_sources.ADAPTER_FILES
 
     def _bytes(self, repository: str, path: str) -> bytes:
         folder = self._folders.get(repository)
         if folder:
             return (folder / path).read_bytes()
-        return model_sources.content(repository, path, self._hosts.files[path])
+        return model_sources.content(repository, path, self._sizes(repository)[path])
 
     def _content(self, repository: str, path: str) -> web.Response:
-        if repository not in self._repositories or path not in self._paths(repository):
+        if path not in self._paths(repository):
             raise web.HTTPNotFound
         content = self._bytes(repository, path)
         return web.Response(body=content, headers={"ETag": f'"{model_sources.digest(path, content)}"'})

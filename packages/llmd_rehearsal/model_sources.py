@@ -18,6 +18,9 @@ from llmd_oke.values import Entry, required_entry
 PORT = 443
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WEIGHTS = ".safetensors"
+ADAPTER_FILES = {"adapter_config.json": 256, "adapter_model.safetensors": 4096}
+"""Files of an adapter with their sizes in bytes: every repository is one, at a commit, that the catalogue lacks."""
+
 _INDEX = "model.safetensors.index.json"
 _POINTER_BYTES = 135
 """Size of the text in a repository that stands for a large file of 100 MB to 1 GB (Git LFS, docs/spec.md)."""
@@ -52,6 +55,11 @@ def source_hosts() -> SourceHosts:
     return required_entry("rehearsal", "outside", SourceHosts)
 
 
+def is_commit(revision: str) -> bool:
+    """Tell whether a revision is a commit, whole."""
+    return _COMMIT.fullmatch(revision) is not None
+
+
 def commit(repository: str, revision: str) -> str:
     """Return the commit that a revision of a repository names; a revision that is a commit names itself."""
     return revision if _COMMIT.fullmatch(revision) else _git_digest(f"{repository}@{revision}".encode())
@@ -65,6 +73,8 @@ def content(repository: str, path: str, size: int) -> bytes:
     if path == "config.json" and (model := model_of_repository(repository)):
         sizes = model.architecture
         document |= {"num_hidden_layers": sizes.layers, "hidden_size": sizes.hidden_size}
+    elif path == "adapter_config.json":
+        document = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none", "base_model_name_or_path": "any"}
     elif path == _INDEX:
         weights = [file for file in source_hosts().files if file.endswith(_WEIGHTS)]
         names = {_tensor(f"{repository}/{file}"): file for file in weights}

@@ -10,18 +10,10 @@ from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.endpoint_pickers import Api
 from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.catalogue.shapes import NodeHardware
-from llmd_oke.config.base import EnvironmentName, HttpsUrl, matching
+from llmd_oke.config.base import Commit, EnvironmentName, HttpsUrl, Repository, matching
 from llmd_oke.config.engine import FeatureName
-from llmd_oke.config.stack import Commit, QuantizedReduce
+from llmd_oke.config.stack import QuantizedReduce
 from llmd_oke.values import Entry, follows_project
-
-Repository = Annotated[
-    str,
-    matching(
-        r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$", "a repository of Hugging Face such as owner/model"
-    ),
-]
-"""A repository of Hugging Face."""
 
 
 class SlidingWindow(Entry):
@@ -255,18 +247,22 @@ def weights_gib(model: CatalogueModel, parallelism: Parallelism) -> float:
     return model.weights.gib + further_ranks * model.work.dense_weight_gb * 1e9 / BYTES_PER_GIB
 
 
-def key_value_gib(model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float) -> float:
+def key_value_gib(
+    model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float, further_gib: float = 0.0
+) -> float:
     """Room for the KV cache over all GPUs of a server, in GiB; negative where not even the weights fit.
 
-    KV cache = share of the GPUs' memory that vLLM may take, less weights, less activations; `utilization` is
-    vLLM's `--gpu-memory-utilization`.
+    KV cache = share of the GPUs' memory that vLLM may take, less weights, less activations, less `further_gib`, which
+    drafts and room for adapters take; `utilization` is vLLM's `--gpu-memory-utilization`.
     """
     gpu_gib = node.gpu.memory_gib * parallelism.gpus
     activation_gib = model.activation_gib_per_gpu * parallelism.gpus
-    return utilization * gpu_gib - weights_gib(model, parallelism) - activation_gib
+    return utilization * gpu_gib - weights_gib(model, parallelism) - activation_gib - further_gib
 
 
-def key_value_tokens(model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float) -> int:
+def key_value_tokens(
+    model: CatalogueModel, node: NodeHardware, parallelism: Parallelism, utilization: float, further_gib: float = 0.0
+) -> int:
     """Tokens whose KV cache fits one server beside weights and activations, over all of its ranks; a bound, as vLLM's
     profiling run decides.
 
@@ -274,7 +270,7 @@ def key_value_tokens(model: CatalogueModel, node: NodeHardware, parallelism: Par
     them.
     """
     bytes_per_token = model.kv_cache.bytes_per_token * key_value_copies(model, parallelism.tensor_parallel_size)
-    rank_gib = key_value_gib(model, node, parallelism, utilization) / parallelism.data_parallel_size
+    rank_gib = key_value_gib(model, node, parallelism, utilization, further_gib) / parallelism.data_parallel_size
     return max(0, int(rank_gib * BYTES_PER_GIB / bytes_per_token)) * parallelism.data_parallel_size
 
 

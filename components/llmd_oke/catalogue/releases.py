@@ -61,7 +61,9 @@ class RouterDialect(Entry):
     that it can stand in at once. `picker_arguments` are the picker's beside those that say which pool and which config,
     `objective_groups` the API groups of objectives and rewrites that it reads, and the protocols what Service and
     InferencePool say of their ports, if anything. `traces` says whether the picker is known to send traces.
-    `largest_body_mib` is what a request may have: the picker gets it in one message, whole, once it is checked.
+    `rewrites` is the API version of InferenceModelRewrite in the release's definitions, None where its picker isn't
+    known to read it. `largest_body_mib` is what a request may have: the picker gets it in one message, whole, once it
+    is checked.
     """
 
     chart: str
@@ -73,6 +75,7 @@ class RouterDialect(Entry):
     picker_protocol: str | None = None
     pool_protocol: str | None = None
     traces: bool = False
+    rewrites: str | None = None
     largest_body_mib: int
 
 
@@ -215,8 +218,9 @@ class Vllm(Entry):
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
     `kv_events` is how servers report on their KV cache, None where that isn't known.
     `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong,
-    `traces` whether it is known to have the packages that it sends traces with. `over_nodes` is what servers that span
-    nodes are started with beside that; None where nobody knows how.
+    `traces` whether it is known to have the packages that it sends traces with, `adapters` whether it is known to read
+    LoRA adapters from a folder while it runs. `over_nodes` is what servers that span nodes are started with beside
+    that; None where nobody knows how.
     """
 
     image: LockedImage
@@ -233,6 +237,7 @@ class Vllm(Entry):
     traces: bool = False
     over_nodes: OverNodes | None = None
     kv_events: KvEvents | None = None
+    adapters: bool = False
 
     def kv_cache_settings(self, model: CatalogueModel, engine: Engine, *, hands_over: bool) -> KvCacheSettings:
         """Decide what a model's servers are started with for their KV cache, whether or not they hand it over: as

@@ -10,7 +10,7 @@ from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.kv_connectors import HandOver
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.releases import KvCacheSettings, Release
-from llmd_oke.config.engine import Engine, Role, SettingValue, engine_settings
+from llmd_oke.config.engine import AdapterSlots, Engine, Role, SettingValue, engine_settings
 from llmd_oke.config.model import HANDING_OVER, KEEPING
 from llmd_oke.config.stack import QuickReduceFormat
 
@@ -51,6 +51,7 @@ class ServerSettings:
             the environment says nothing, which is vLLM's NONE.
         host_memory_gib: node's memory in which the server keeps KV cache, in GiB; 0 where it keeps none.
         offload_gib: host memory that this may take beside the server's own, in whole GiB.
+        adapters: room for LoRA adapters; None where servers have none.
         table: values of the table's settings (`values/vllm/engine-settings.yaml`) that vLLM is given, by field.
         feature_arguments: arguments for features of the model, such as calls of tools.
         extra_args: the user's further arguments, which come last.
@@ -68,6 +69,7 @@ class ServerSettings:
     quick_reduce: QuickReduceFormat | None
     host_memory_gib: float
     offload_gib: int
+    adapters: AdapterSlots | None
     table: Mapping[str, SettingValue]
     feature_arguments: tuple[str, ...]
     extra_args: tuple[str, ...]
@@ -136,6 +138,7 @@ def server_settings(
         quick_reduce=_quick_reduce(release, model, engine, parallelism.tensor_parallel_size),
         host_memory_gib=kept_gib,
         offload_gib=math.ceil(kept_gib * connectors.offload_factor),
+        adapters=engine.adapters,
         table={"max_model_len": model.max_model_len, **engine.settings(), "block_size": kv_cache.block_size},
         feature_arguments=model.feature_arguments(engine.features),
         extra_args=tuple(arguments),

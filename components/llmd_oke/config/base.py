@@ -57,6 +57,17 @@ def matching(pattern: str, in_words: str, max_length: int | None = None) -> Stri
     return StringConstraints(pattern=pattern, max_length=max_length)
 
 
+Commit = Annotated[str, matching(r"^[0-9a-f]{40}$", "a commit of 40 hexadecimal digits; branches and tags move")]
+"""A commit, whole."""
+
+Repository = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$", "a repository of Hugging Face such as owner/model"
+    ),
+]
+"""A repository of Hugging Face."""
+
 _DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 DNS_LABEL_FORM = "lower-case letters, digits and dashes, the first a letter and the last no dash"
 DNS_LABEL_LENGTH = 36

@@ -211,6 +211,26 @@ class KvCache(ConfigPart):
     they get prompts from prefill servers."""
 
 
+AdapterRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
+"""Ranks that vLLM makes room for (vllm/config/lora.py: MaxLoRARanks)."""
+
+
+class AdapterSlots(ConfigPart):
+    """Room for LoRA adapters in each server. Servers are started with it, so that another one replaces them; which
+    adapters there are is `adapters` of the model, which changes without."""
+
+    slots: Annotated[int, Field(ge=1, le=64)] = 4
+    """Adapters whose requests a server computes at a time (vLLM's `--max-loras`). Each takes memory of the GPUs, used
+    or not."""
+
+    max_rank: AdapterRank = 16
+    """The largest rank of an adapter (vLLM's `--max-lora-rank`), which each slot has room for."""
+
+    host_slots: Annotated[int | None, Field(ge=1, le=1024, exclude_if=is_absent)] = None
+    """Adapters that a server keeps in its node's memory (vLLM's `--max-cpu-loras`), from where they get to a slot; as
+    many as `slots` if left out. Others are read from the model cache again."""
+
+
 FeatureName = Literal["tool-calling", "reasoning"]
 """Features of models that vLLM is started with arguments for; `values/models` says which model has them, and how."""
 
@@ -245,6 +265,9 @@ class Engine(EngineRows):
     features: Annotated[Items[FeatureName] | None, Field(exclude_if=is_absent)] = None
     """What servers do beside plain answers: `tool-calling`, calls of a request's tools, and `reasoning`, which stands
     in a field of its own in answers. All that the catalogue knows of the model if left out; none with an empty list."""
+
+    adapters: Annotated[AdapterSlots | None, Field(exclude_if=is_absent)] = None
+    """Room for LoRA adapters in each server; none if left out."""
 
     kv_cache: Annotated[KvCache, Field(exclude_if=lambda own: own == KvCache())] = KvCache()
     """Hand-over of KV cache, and KV cache in the nodes' memory."""

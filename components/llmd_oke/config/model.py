@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from llmd_bench.deployment import Parallelism, aggregated_short_form, disaggregated_short_form, parse_short_form
 from pydantic import Field, JsonValue, ModelWrapValidatorHandler, model_validator
 
-from llmd_oke.config.base import ConfigPart, DnsLabel, is_absent, is_one, is_zero
+from llmd_oke.config.base import Commit, ConfigPart, DnsLabel, Items, Repository, is_absent, is_one, is_zero, matching
 from llmd_oke.config.engine import ROLES, Engine, Role
 from llmd_oke.config.flow_control import FlowControlConfig
 from llmd_oke.config.gateway import Route
@@ -263,6 +263,35 @@ class Scaling(ConfigPart):
         return {role: servers for role in ROLES if (servers := getattr(self, role)) is not None}
 
 
+AdapterName = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "letters, digits, dots, dashes and underscores, the first a letter or a digit",
+        max_length=63,
+    ),
+]
+
+
+class Adapter(ConfigPart):
+    """A LoRA adapter of a model. Another revision, another adapter or one fewer replaces no server."""
+
+    name: AdapterName
+    """Name by which requests ask for it, as their `model`."""
+
+    repository: Repository
+    """Repository of Hugging Face; the folder of that name in the bucket where `storage.prewarm` reads from one."""
+
+    revision: Commit
+    """Commit of the repository, or of a bucket's files: servers know each revision by a name of its own, so that what
+    they have cached of one is never taken for another's."""
+
+    @property
+    def served_name(self) -> str:
+        """The name that servers know this revision by."""
+        return f"{self.name}-{self.revision[:12]}"
+
+
 class ModelConfig(ConfigPart):
     """A model, its topology and its router."""
 
@@ -289,6 +318,9 @@ class ModelConfig(ConfigPart):
 
     engine: Engine = Engine()
     """vLLM settings."""
+
+    adapters: Annotated[Items[Adapter], Field(exclude_if=lambda adapters: not adapters)] = ()
+    """LoRA adapters that its servers have beside the model itself; `engine.adapters` makes room for them."""
 
     scaling: Annotated[Scaling | None, Field(exclude_if=is_absent)] = None
     """Limits and thresholds between which the number of servers follows the load; it stays if left out."""

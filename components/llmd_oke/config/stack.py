@@ -5,7 +5,17 @@ from typing import Annotated, Literal
 from llmd_pods.acceptance import CHECKS, CheckName
 from pydantic import Field, StringConstraints
 
-from llmd_oke.config.base import ConfigPart, DnsLabel, Items, LabelKey, LabelValue, is_absent, is_none, matching
+from llmd_oke.config.base import (
+    Commit,
+    ConfigPart,
+    DnsLabel,
+    Items,
+    LabelKey,
+    LabelValue,
+    is_absent,
+    is_none,
+    matching,
+)
 from llmd_oke.config.cluster import Cluster, CreateCluster
 from llmd_oke.config.front_door import FrontDoorConfig
 from llmd_oke.config.gateway import Gateway
@@ -73,9 +83,6 @@ FolderPath = Annotated[
 
 IpAddress = Annotated[str, matching(r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$", "an IPv4 address")]
 LustreName = Annotated[str, matching(r"^[a-z0-9]{1,8}$", "one to eight lower-case letters and digits")]
-
-Commit = Annotated[str, matching(r"^[0-9a-f]{40}$", "a commit of 40 hexadecimal digits; branches and tags move")]
-"""A commit, whole."""
 
 SMALLEST_LUSTRE_GB = 31_200
 LustreTier = Literal["MBPS_PER_TB_125", "MBPS_PER_TB_250", "MBPS_PER_TB_500", "MBPS_PER_TB_1000"]

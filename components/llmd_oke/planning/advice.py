@@ -9,6 +9,7 @@ from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.config import FileStorage, NodeDisk, StackConfig
 from llmd_oke.config.model import MAX_COPIES
+from llmd_oke.planning.adapters import adapter_advice
 from llmd_oke.planning.container_images import registry_advice
 from llmd_oke.planning.front_door import cache_isolation_advice, token_budget_advice
 from llmd_oke.planning.gateway import gateway_advice
@@ -65,6 +66,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *vocabulary_advice(plan),
         *revision_advice(plan),
         *pod_disk_advice(plan),
+        *adapter_advice(plan),
         *_unused(plan),
         *(item for i, model in enumerate(plan.models) for item in _engine(plan, model.settings, f"models[{i}].engine")),
         *(item for i, model in enumerate(plan.models) for item in _known_faults(plan, model, f"models[{i}]")),

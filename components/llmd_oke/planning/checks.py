@@ -13,6 +13,7 @@ from llmd_oke.config.base import DNS_LABEL_FORM, DNS_LABEL_LENGTH, is_dns_label
 from llmd_oke.config.cluster import KUBECONFIG_CREDENTIALS, read_kubeconfig
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.acceptance import acceptance_problems
+from llmd_oke.planning.adapters import adapter_name_problems
 from llmd_oke.planning.front_door import front_door_problems
 from llmd_oke.planning.gateway import gateway_problems
 from llmd_oke.planning.gpu_stack import (
@@ -61,6 +62,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
     return [
         *layer_problems(config),
         *_names(config),
+        *adapter_name_problems(config),
         *release_problems(config),
         *_shapes(config),
         *network_problems(config),

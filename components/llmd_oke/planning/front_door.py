@@ -27,7 +27,7 @@ def front_door(config: StackConfig) -> FrontDoorPlan | None:
     if door is None:
         return None
     limits = door.limits or Limits()
-    served = {model.object_name: _served_name(model) for model in config.models}
+    served = {model.object_name: (_served_name(model), *_adapters(model)) for model in config.models}
     return record(
         FrontDoorPlan,
         door,
@@ -37,8 +37,10 @@ def front_door(config: StackConfig) -> FrontDoorPlan | None:
     )
 
 
-def _client_limits(own: Limits | ClientLimit, served: Mapping[str, str]) -> ClientLimitsPlan:
-    models = None if own.models is None else tuple(dict.fromkeys(served[name] for name in own.models if name in served))
+def _client_limits(own: Limits | ClientLimit, served: Mapping[str, tuple[str, ...]]) -> ClientLimitsPlan:
+    models = None
+    if own.models is not None:
+        models = tuple(dict.fromkeys(said for name in own.models for said in served.get(name, ())))
     return ClientLimitsPlan(
         _share(own.requests_per_minute), _share(own.tokens_per_minute), _share(own.concurrent_requests), models
     )
@@ -50,7 +52,12 @@ def _share(number: int | None) -> int | None:
 
 def _model(door: FrontDoorConfig, model: ModelConfig) -> FrontDoorModel:
     hosts = tuple(host for host, name in door.hosts.items() if name == model.object_name)
-    return FrontDoorModel(model.object_name, _served_name(model), hosts, tuple(_units(model)))
+    return FrontDoorModel(model.object_name, _served_name(model), hosts, tuple(_units(model)), _adapters(model))
+
+
+def _adapters(model: ModelConfig) -> tuple[str, ...]:
+    """Names by which requests ask for a model's adapters."""
+    return tuple(adapter.name for adapter in model.adapters)
 
 
 def _served_name(model: ModelConfig) -> str:

@@ -19,7 +19,7 @@ from llmd_oke.config import (
     Topology,
     WorkloadConfig,
 )
-from llmd_oke.config.model import RouterProfileName
+from llmd_oke.config.model import Adapter, RouterProfileName
 from llmd_oke.config.pools import Taint
 
 
@@ -27,7 +27,7 @@ from llmd_oke.config.pools import Taint
 class Memory:
     """Memory of one server of a role, in GiB over all of its GPUs; `key_value_tokens` is a bound, not a measurement.
     `state_tokens` are those whose room the state of a sequence takes, in layers of linear attention. Each of the data
-    parallel `ranks` has as much of it.
+    parallel `ranks` has as much of it. `adapters_gib` is room for LoRA adapters.
     """
 
     gpu_gib: float
@@ -37,6 +37,7 @@ class Memory:
     key_value_tokens: int
     state_tokens: int = 0
     ranks: int = 1
+    adapters_gib: float = 0.0
 
     def sequences(self, tokens: int) -> int:
         """Sequences of that many tokens that the KV cache holds at a time, each in one rank."""
@@ -163,6 +164,7 @@ class ModelPlan:
     units: tuple[UnitPlan, ...]
     update_way: UpdateWay
     scaling: Scaling | None = None
+    adapters: tuple[Adapter, ...] = ()
     answer_changes: tuple[AnswerChange, ...] = ()
     min_accuracy: float | None = None
     flow_control: FlowControl | None = None

@@ -9,6 +9,7 @@ from llmd_base.errors import Problem
 from llmd_bench.deployment import SHORT_FORMS, Parallelism
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.adapters import slots_gib
 from llmd_oke.catalogue.models import (
     BYTES_PER_GIB,
     MODELS,
@@ -23,9 +24,10 @@ from llmd_oke.catalogue.serving import handshake, scaling
 from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
 from llmd_oke.config.engine import Engine, RoleEngine, engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER, PrefillScaling
+from llmd_oke.planning.adapters import adapter_problems
 from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.kv_connectors import kv_cache_problems
-from llmd_oke.planning.model_plan import AnswerChange, ModelPlan, PlacedNode
+from llmd_oke.planning.model_plan import AnswerChange, Memory, ModelPlan, PlacedNode
 from llmd_oke.planning.over_nodes import over_nodes_problem, over_nodes_problems, spread_over_nodes
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice
@@ -74,6 +76,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
     yield from _settings_of_roles(context)
     yield from _catalogue_arguments(context)
     yield from kv_cache_problems(context)
+    yield from adapter_problems(context)
     yield from _attention_backend(context)
     yield from _attention_config(context)
     yield from _variables(context)
@@ -224,10 +227,15 @@ def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
     yield context.size_problem(
         role,
         ", or ".join(ways) or _room_needed(context, role),
-        f"{fit.weights_gib:.0f} GiB of weights and {fit.activation_gib:.0f} GiB of activations leave"
-        f" {max(0.0, fit.key_value_gib):.1f} GiB of {fit.gpu_gib:.0f} GiB for the KV cache, room for"
+        f"{fit.weights_gib:.0f} GiB of weights{_beside_weights(fit)} and {fit.activation_gib:.0f} GiB of activations"
+        f" leave {max(0.0, fit.key_value_gib):.1f} GiB of {fit.gpu_gib:.0f} GiB for the KV cache, room for"
         f" {fit.key_value_tokens} tokens where one sequence may have {context.max_model_len}",
     )
+
+
+def _beside_weights(fit: Memory) -> str:
+    """Name what lies beside the weights, where anything does."""
+    return f", {fit.adapters_gib:.1f} GiB of room for adapters" if fit.adapters_gib else ""
 
 
 def _room_needed(context: PlannedModel, role: Role) -> str:
@@ -236,6 +244,7 @@ def _room_needed(context: PlannedModel, role: Role) -> str:
     share = context.model.engine.of_role(role).gpu_memory_utilization
     sequence_gib = context.max_model_len * facts.kv_cache.bytes_per_token / BYTES_PER_GIB
     taken_gib = sequence_gib * key_value_copies(facts, shape.gpus) / shape.gpus + facts.activation_gib_per_gpu
+    taken_gib += slots_gib(facts, context.model.engine.adapters, Parallelism(shape.gpus)) / shape.gpus
     each_gib = (facts.weights.gib / shape.gpus + taken_gib) / share
     usable_gib = share * shape.gpu.memory_gib - taken_gib
     narrower = f"narrower weights{_narrower(facts)}"

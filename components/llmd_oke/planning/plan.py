@@ -67,13 +67,15 @@ class GatewayPlan:
 @dataclass(frozen=True)
 class FrontDoorModel:
     """A model behind the front door: the `name` of its objects, the `served_name` that requests say in their body, the
-    hosts that lead to it alone, and its `units`: where servers have no routers, all of them together are one.
+    hosts that lead to it alone, and its `units`: where servers have no routers, all of them together are one. Requests
+    for its `adapters` say their names.
     """
 
     name: str
     served_name: str
     hosts: tuple[str, ...]
     units: tuple[str, ...]
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

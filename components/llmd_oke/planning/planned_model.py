@@ -6,9 +6,11 @@ from llmd_base.errors import Problem
 from llmd_bench.deployment import Parallelism
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.adapters import slots_gib
 from llmd_oke.catalogue.models import key_value_gib, key_value_tokens, state_tokens, weights_gib
 from llmd_oke.catalogue.releases import KvCacheSettings
 from llmd_oke.config import ModelConfig, Role, StackConfig
+from llmd_oke.config.engine import AdapterSlots
 from llmd_oke.planning.model_plan import Memory
 
 
@@ -40,7 +42,8 @@ class PlannedModel:
     def memory(self, role: Role, size: int) -> Memory:
         """The memory of one server of a role with that tensor parallel size."""
         spread = replace(self.parallelism(role), tensor_parallel_size=size, nodes=1)
-        return memory(self.facts, self.shape, spread, self.model.engine.of_role(role).gpu_memory_utilization)
+        engine = self.model.engine.of_role(role)
+        return memory(self.facts, self.shape, spread, engine.gpu_memory_utilization, engine.adapters)
 
     def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
         """A problem with the tensor parallel size of a role, at the place where the stack file has it."""
@@ -67,17 +70,23 @@ def nodes_of(spread: Parallelism, shape: catalogue.Shape) -> int | None:
 
 
 def memory(
-    model: catalogue.CatalogueModel, shape: catalogue.Shape, parallelism: Parallelism, utilization: float
+    model: catalogue.CatalogueModel,
+    shape: catalogue.Shape,
+    parallelism: Parallelism,
+    utilization: float,
+    adapters: AdapterSlots | None = None,
 ) -> Memory:
-    """The memory of one server, of which vLLM may take the share `utilization`."""
+    """The memory of one server, of which vLLM may take the share `utilization`, with room for adapters."""
+    adapters_gib = slots_gib(model, adapters, parallelism)
     return Memory(
         gpu_gib=shape.gpu.memory_gib * parallelism.gpus,
         weights_gib=weights_gib(model, parallelism),
         activation_gib=model.activation_gib_per_gpu * parallelism.gpus,
-        key_value_gib=key_value_gib(model, shape, parallelism, utilization),
-        key_value_tokens=key_value_tokens(model, shape, parallelism, utilization),
+        key_value_gib=key_value_gib(model, shape, parallelism, utilization, adapters_gib),
+        key_value_tokens=key_value_tokens(model, shape, parallelism, utilization, adapters_gib),
         state_tokens=state_tokens(model, parallelism.tensor_parallel_size),
         ranks=parallelism.data_parallel_size,
+        adapters_gib=adapters_gib,
     )
 
 

@@ -234,7 +234,7 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
     return RolePlan(
         settings=settings,
         replicas=part.replicas,
-        memory=memory(facts, context.shape, spread, settings.gpu_memory_utilization),
+        memory=memory(facts, context.shape, spread, settings.gpu_memory_utilization, settings.adapters),
         rollout=rollout,
         startup_budget_s=facts.startup_budget_s,
         create_timeout_s=placement.create_timeout_s(facts.startup_budget_s, download_s),

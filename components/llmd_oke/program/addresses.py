@@ -105,6 +105,7 @@ def _model(plan: Plan, door: FrontDoorPlan, behind: FrontDoorModel) -> FrontDoor
         behind,
         hosts=behind.hosts or None,
         units=units,
+        adapters=behind.adapters or None,
         max_model_len=model.max_model_len,
         holds_back=model.holds_back or None,
         session_headers=model.session_headers or None,

@@ -15,6 +15,7 @@ from llmd_oke.planning.pools import awaited_nodes
 from llmd_oke.program.access import ClusterIdentity
 from llmd_oke.program.arguments import arguments
 from llmd_oke.program.common import common_args
+from llmd_oke.serving.adapters import AdapterNames, AdapterNamesArgs
 from llmd_oke.serving.args import (
     EngineArgs,
     GatewayPodsArgs,
@@ -25,7 +26,14 @@ from llmd_oke.serving.args import (
 )
 from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs, ModelEndpoint, ModelEndpointArgs
 from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
-from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
+from llmd_oke.serving.model_cache import (
+    AdaptedModelArgs,
+    AdapterArgs,
+    ModelCache,
+    ModelCacheArgs,
+    adapters_name,
+    mount,
+)
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.picker_config import RouterArgs
 from llmd_oke.serving.router import Router, service_name
@@ -71,15 +79,25 @@ def declare_units(
         name = unit_name(plan, model, unit)
         own: list[pulumi.Resource] = []
         needed = pulumi.ResourceOptions.merge(prepared, turn)
-        own.append(_unit(plan, model, unit, namespace, cache, needed, groups))
+        servers = _unit(plan, model, unit, namespace, cache, needed, groups)
+        own.append(servers)
         if keda is not None and (scaled := declare_scaling(model, unit, name, keda, after(inside, *own))):
             own.append(scaled)
         if model.routed:
             needed = pulumi.ResourceOptions.merge(after(opts, namespace, *([crds] if crds else [])), turn)
             own.append(Router(f"{name}-router", router_args(plan, model, unit), needed))
+        if model.adapters:
+            there = after(prepared, servers, *([crds] if crds else []))
+            own.append(AdapterNames(f"{name}-adapters", adapter_names_args(plan, model, name), there))
         declared += own
         turn = _next_unit_opts(served, own)
     return declared
+
+
+def adapter_names_args(plan: Plan, model: ModelPlan, unit: str) -> AdapterNamesArgs:
+    """The arguments of the names of a model's adapters, in a unit whose objects have that name."""
+    names = {adapter.name: adapter.served_name for adapter in model.adapters}
+    return arguments(AdapterNamesArgs, common_args(plan), unit=unit, adapters=names)
 
 
 def declare_address(
@@ -348,14 +366,24 @@ def model_cache_args(
         service_account=service_account,
         nodes=sum(awaited_nodes(plan).values()),
         models=sorted({model.model.name for model in plan.models}),
+        adapted_models=[_adapted_model(model) for model in plan.models if model.engine.adapters] or None,
         volume_handle=cache.volume_handle or created_handle,
         volume_name=f"{plan.namespace}-{NAME}",
         source_url=source_url,
     )
 
 
+def _adapted_model(model: ModelPlan) -> AdaptedModelArgs:
+    """Make the cache's arguments of a model and its adapters."""
+    adapters = [arguments(AdapterArgs, adapter, served_name=adapter.served_name) for adapter in model.adapters]
+    return arguments(AdaptedModelArgs, model, model.engine.adapters, model=model.model.name, adapters=adapters)
+
+
 def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) -> ModelCacheMountArgs | None:
     """Return where the servers of a model find the cache; `claim` is that of a shared volume. None without a cache."""
     if plan.model_cache is None:
         return None
-    return mount(model_cache_args(plan, plan.model_cache, ""), model.model.name, claim)
+    place = mount(model_cache_args(plan, plan.model_cache, ""), model.model.name, claim)
+    if model.engine.adapters is not None:
+        place["adapters"] = adapters_name(model.name)
+    return place

@@ -85,6 +85,7 @@ def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
         prefill_header=PREFILL_HEADER,
         other_apis=tuple(_other_apis(plan, model)),
         evidence=_evidence(plan, model),
+        adapters=tuple(adapter.name for adapter in model.adapters),
         questions=None if model.min_accuracy is None else builtin_set(),
     )
 
@@ -108,9 +109,10 @@ def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:
-    """Digest of all that serves a model: its servers, and the objects of its routers."""
+    """Digest of all that serves a model: its servers, the objects of its routers, and its adapters."""
     routers = [router_manifests(router_args(plan, model, unit)) for unit in model.units] if model.routed else []
-    return digest([list(_workloads(plan, model)), routers])
+    adapters = [adapter.served_name for adapter in model.adapters]
+    return digest([list(_workloads(plan, model)), routers, *([adapters] if adapters else [])])
 
 
 def _workloads(plan: Plan, model: ModelPlan) -> Iterator[Any]:

@@ -80,6 +80,17 @@ class KvCacheArgs(TypedDict):
     """GiB of its node's memory in which each prefill or aggregated server keeps KV cache; none if left out."""
 
 
+class AdapterSlotsArgs(TypedDict):
+    """Room for LoRA adapters in each server."""
+
+    slots: NotRequired[int | None]
+    """Adapters whose requests a server computes at a time; 4 if left out."""
+    max_rank: NotRequired[int | None]
+    """The largest rank of an adapter, one of vLLM's; 16 if left out."""
+    host_slots: NotRequired[int | None]
+    """Adapters that a server keeps in its node's memory; as many as `slots` if left out."""
+
+
 class RoleEngineArgs(TypedDict):
     """vLLM settings of the servers of one role, in place of those of all roles or beside them."""
 
@@ -109,6 +120,8 @@ class EngineArgs(TypedDict):
     features: NotRequired[list[str] | None]
     """Features of the model that servers have, such as `tool-calling`; all that the catalogue knows of it if left
     out."""
+    adapters: NotRequired[AdapterSlotsArgs | None]
+    """Room for LoRA adapters, which a pre-warmed model cache has; none if left out."""
     kv_cache: NotRequired[KvCacheArgs | None]
     """Hand-over of KV cache, and KV cache in the nodes' memory."""
     extra_args: NotRequired[list[str]]
@@ -149,6 +162,8 @@ class ModelCacheMountArgs(TypedDict):
     """Claim of a volume that all nodes share."""
     prewarm: NotRequired[PrewarmArgs]
     """How weights get there before servers start; servers download them themselves if left out."""
+    adapters: NotRequired[str]
+    """Name of the ConfigMap with the list of the model's LoRA adapters; servers have none if left out."""
 
 
 class GatewayPodsArgs(TypedDict):

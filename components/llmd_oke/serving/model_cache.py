@@ -39,8 +39,38 @@ PREWARM = "llmd-oke/prewarm"
 PROGRAM_VOLUME = "prewarm-program"
 PROGRAM_FOLDER = "/opt/llmd-oke"
 
+ADAPTERS_VOLUME = "adapters"
+ADAPTERS_FOLDER = "/opt/llmd-oke/adapters"
+ADAPTERS_FILE = "adapters.json"
+
 SOURCE_SECRET = "model-source"  # noqa: S105 - the name of a Secret
 SOURCE_SECRET_KEY = "url"  # noqa: S105 - a key's name
+
+
+class AdapterArgs(TypedDict):
+    """A LoRA adapter at one revision."""
+
+    name: str
+    """Name by which requests ask for it."""
+    served_name: str
+    """Name that servers know this revision by; another for each."""
+    repository: str
+    """Repository of Hugging Face, or folder of the bucket."""
+    revision: str
+    """Commit of it."""
+
+
+class AdaptedModelArgs(TypedDict):
+    """A model whose servers have room for adapters, and the adapters."""
+
+    name: str
+    """Name of the model's objects."""
+    model: ModelRef
+    """Model of the catalogue."""
+    max_rank: int
+    """The largest rank that servers take."""
+    adapters: list[AdapterArgs]
+    """Adapters to keep beside it."""
 
 
 class ModelCacheArgs(TypedDict):
@@ -60,6 +90,8 @@ class ModelCacheArgs(TypedDict):
     """Number of nodes."""
     models: list[ModelRef]
     """Models of the catalogue to keep."""
+    adapted_models: NotRequired[list[AdaptedModelArgs] | None]
+    """Models whose servers have room for LoRA adapters, which come beside their weights; none if left out."""
     path: NotRequired[str | None]
     """Folder on the nodes, for `node-disk`; `/mnt/nvme/models` if left out."""
     volume_handle: NotRequired[pulumi.Input[str] | None]
@@ -101,7 +133,16 @@ class ModelCache(pulumi.ComponentResource):
         source_url = args.get("source_url")
         if source_url is not None:
             needed.append(declare(f"{name}-source", source_secret(args["namespace"], source_url), child))
-        self.jobs = pulumi.Output.all(*(self._job(name, models[key], args, needed) for key in sorted(models)))
+        jobs = [
+            self._job(name, job(models[key], resolve_shape(args["shape"]), args, self._mount(args, key)), args, needed)
+            for key in sorted(models)
+        ]
+        for adapted in args.get("adapted_models") or []:
+            list_ = declare(
+                f"{name}-{adapters_name(adapted['name'])}", adapters_list(adapted, args["namespace"]), child
+            )
+            jobs.append(self._job(name, self._adapters_job(adapted, args), args, [*needed, list_]))
+        self.jobs = pulumi.Output.all(*jobs)
         register_outputs(self)
 
     def _shared_volume(self, name: str, args: ModelCacheArgs) -> pulumi.Output[str]:
@@ -110,8 +151,15 @@ class ModelCache(pulumi.ComponentResource):
         after = pulumi.ResourceOptions.merge(limited, pulumi.ResourceOptions(depends_on=[volume]))
         return when_declared(declare(f"{name}-claim", claim(name, args), after), name)
 
+    def _mount(self, args: ModelCacheArgs, model: str) -> ModelCacheMountArgs:
+        return mount(args, model, self.claim)
+
+    def _adapters_job(self, adapted: AdaptedModelArgs, args: ModelCacheArgs) -> dict[str, Any]:
+        model = resolve_model(adapted["model"])
+        return job(model, resolve_shape(args["shape"]), args, self._mount(args, model.name), adapted)
+
     def _job(
-        self, name: str, model: CatalogueModel, args: ModelCacheArgs, needed: list[pulumi.Resource]
+        self, name: str, manifest: dict[str, Any], args: ModelCacheArgs, needed: list[pulumi.Resource]
     ) -> pulumi.Output[str]:
         limit_s = args.get("timeout_s") or DEFAULT_TIMEOUT_S
         opts = pulumi.ResourceOptions(
@@ -120,8 +168,8 @@ class ModelCache(pulumi.ComponentResource):
             custom_timeouts=timeouts(limit_s + placement.SCHEDULING_S),
             delete_before_replace=True,
         )
-        manifest = job(model, resolve_shape(args["shape"]), args, mount(args, model.name, self.claim))
-        return when_declared(declare(f"{name}-{manifest['metadata']['name']}", manifest, opts), job_name(model))
+        own_name = manifest["metadata"]["name"]
+        return when_declared(declare(f"{name}-{own_name}", manifest, opts), own_name)
 
 
 def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
@@ -191,15 +239,51 @@ def claim(name: str, args: ModelCacheArgs) -> Manifest:
     }
 
 
-def job(model: CatalogueModel, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
-    """The Job that fills the cache with one model: a pod for each node and its disks, or one for a shared volume."""
+def adapters_name(model_name: str) -> str:
+    """The name of the list of a model's adapters, by the name of the model's objects."""
+    return f"{model_name}-adapters"
+
+
+def adapters_list(adapted: AdaptedModelArgs, namespace: pulumi.Input[str]) -> Manifest:
+    """The ConfigMap with the list of a model's adapters, which pods read as they start. It has one name whatever the
+    list is, so that another list replaces no pod.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": object_metadata(adapters_name(adapted["name"]), namespace),
+        "data": {ADAPTERS_FILE: _adapters_text(adapted)},
+    }
+
+
+def _adapters_text(adapted: AdaptedModelArgs) -> str:
+    adapters = [
+        {"servedName": item["served_name"], "repository": item["repository"], "revision": item["revision"]}
+        for item in adapted["adapters"]
+    ]
+    facts = {"name": adapters_name(adapted["name"]), "maxRank": adapted["max_rank"], "adapters": adapters}
+    return json.dumps(facts, sort_keys=True)
+
+
+def job(
+    model: CatalogueModel,
+    shape: Shape,
+    args: ModelCacheArgs,
+    cache: ModelCacheMountArgs,
+    adapted: AdaptedModelArgs | None = None,
+) -> dict[str, Any]:
+    """The Job that fills the cache with one model, and with adapters of it: a pod for each node and its disks, or one
+    for a shared volume.
+    """
     pods = args["nodes"] if args["kind"] == "node-disk" else 1
-    own = {**PART_OF, PREWARM: job_name(model)}
+    name = job_name(model) if adapted is None else f"prewarm-{adapters_name(adapted['name'])}"
+    own = {**PART_OF, PREWARM: name}
+    text = None if adapted is None else _adapters_text(adapted)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": job_name(model),
+            "name": name,
             "namespace": args["namespace"],
             "labels": own,
             "annotations": {"pulumi.com/replaceUnready": "true"},
@@ -209,7 +293,7 @@ def job(model: CatalogueModel, shape: Shape, args: ModelCacheArgs, cache: ModelC
             "parallelism": pods,
             "backoffLimit": TRIES * pods,
             "activeDeadlineSeconds": args.get("timeout_s") or DEFAULT_TIMEOUT_S,
-            "template": {"metadata": {"labels": own}, "spec": _pod(model, shape, args, cache)},
+            "template": {"metadata": {"labels": own}, "spec": _pod(model, shape, args, cache, name, text)},
         },
     }
 
@@ -229,8 +313,15 @@ def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manif
     }
 
 
-def _pod(model: CatalogueModel, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
-    *init_containers, container = containers(model, cache)
+def _pod(
+    model: CatalogueModel,
+    shape: Shape,
+    args: ModelCacheArgs,
+    cache: ModelCacheMountArgs,
+    job: str,
+    adapters: str | None,
+) -> dict[str, Any]:
+    *init_containers, container = containers(model, cache, adapters)
     return {
         "serviceAccountName": args["service_account"],
         "automountServiceAccountToken": False,
@@ -238,17 +329,17 @@ def _pod(model: CatalogueModel, shape: Shape, args: ModelCacheArgs, cache: Model
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {INSTANCE_TYPE_LABEL: shape.name},
         "tolerations": tolerations(shape, args.get("node_taints") or ()),
-        **({"affinity": _apart(model)} if args["kind"] == "node-disk" else {}),
+        **({"affinity": _apart(job)} if args["kind"] == "node-disk" else {}),
         **({"initContainers": init_containers} if init_containers else {}),
         "containers": [container],
         "volumes": [vllm.cache_volume(cache), program_volume()],
     }
 
 
-def _apart(model: CatalogueModel) -> dict[str, Any]:
+def _apart(job: str) -> dict[str, Any]:
     """Each pod on a node of its own."""
     term = {
-        "labelSelector": {"matchLabels": {PREWARM: job_name(model)}},
+        "labelSelector": {"matchLabels": {PREWARM: job}},
         "topologyKey": "kubernetes.io/hostname",
     }
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -280,11 +371,14 @@ def program_config_map(namespace: Any) -> Manifest:
     }
 
 
-def containers(model: CatalogueModel, cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
-    """The containers in their order; the last one fills the cache. They end at once where the model is complete."""
+def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str | None = None) -> list[dict[str, Any]]:
+    """The containers in their order; the last one fills the cache. They end at once where the model is complete.
+
+    `adapters` is the list of the model's adapters; where the cache names a ConfigMap with it, it is read from there.
+    """
     prewarm = cache.get("prewarm", PrewarmArgs(source="hugging-face"))
     owner_containers = [_owner_container()] if prewarm.get("belongs_to_root") else []
-    return [*owner_containers, _prewarm_container(model, cache, prewarm)]
+    return [*owner_containers, _prewarm_container(model, cache, prewarm, adapters)]
 
 
 def _owner_container() -> dict[str, Any]:
@@ -298,12 +392,18 @@ def _owner_container() -> dict[str, Any]:
     }
 
 
-def _prewarm_container(model: CatalogueModel, cache: ModelCacheMountArgs, prewarm: PrewarmArgs) -> dict[str, Any]:
+def _prewarm_container(
+    model: CatalogueModel, cache: ModelCacheMountArgs, prewarm: PrewarmArgs, adapters: str | None
+) -> dict[str, Any]:
     fields = {"file", "url", "sha256", "bytes"}
     vocabulary = json.dumps(model.vocabulary.model_dump(include=fields)) if model.vocabulary else None
     user = {"runAsNonRoot": True, "runAsUser": bench_jobs().user_id, "runAsGroup": owner.GROUP}
+    container = _python("prewarm", "prewarm")
+    if adapters is None and "adapters" in cache:
+        adapters = f"@{ADAPTERS_FOLDER}/{ADAPTERS_FILE}"
+        container["volumeMounts"].append({"name": ADAPTERS_VOLUME, "mountPath": ADAPTERS_FOLDER, "readOnly": True})
     return {
-        **_python("prewarm", "prewarm"),
+        **container,
         "args": [
             f"--cache={CACHE_FOLDER}",
             f"--repository={model.repository}",
@@ -311,6 +411,7 @@ def _prewarm_container(model: CatalogueModel, cache: ModelCacheMountArgs, prewar
             f"--source={prewarm['source']}",
             f"--connections={prewarm.get('connections', 8)}",
             *([f"--vocabulary={vocabulary}"] if vocabulary else []),
+            *([f"--adapters={adapters}"] if adapters else []),
         ],
         "env": [_source_url() if prewarm["source"] == "object-storage" else hugging_face_token()],
         "securityContext": {**bench_program.CONTAINER_SECURITY, **user},
@@ -340,6 +441,11 @@ def _source_url() -> dict[str, Any]:
         "name": "MODEL_SOURCE_URL",
         "valueFrom": {"secretKeyRef": {"name": SOURCE_SECRET, "key": SOURCE_SECRET_KEY}},
     }
+
+
+def adapters_volumes(cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
+    """The volume with the list of a model's adapters, where its servers have room for any."""
+    return [{"name": ADAPTERS_VOLUME, "configMap": {"name": cache["adapters"]}}] if "adapters" in cache else []
 
 
 def program_volume() -> dict[str, Any]:

@@ -88,7 +88,7 @@ _WORDS = {
 class ServedModel:
     """A model behind the front door: the `name` of its objects, the `served_name` of requests' bodies, hosts that lead
     to it alone, and its units, of which those with the weight 0 get requests only where all have it. Its longest
-    sequence is in tokens.
+    sequence is in tokens. Requests for its adapters say their names.
     """
 
     name: str
@@ -98,6 +98,12 @@ class ServedModel:
     max_model_len: int = field(default_factory=lambda: bounds().longest_sequence)
     holds_back: bool = False
     session_headers: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that lead requests to it, or to one of its adapters."""
+        return self.served_name, *self.adapters
 
 
 @dataclass(frozen=True)
@@ -368,7 +374,7 @@ def _rights(settings: EnvoySettings) -> list[Config]:
 def _longest(models: Sequence[ServedModel]) -> LongestSequences:
     named: dict[str, int] = {}
     for model in models:
-        named[model.served_name] = max(model.max_model_len, named.get(model.served_name, 0))
+        named |= {name: max(model.max_model_len, named.get(name, 0)) for name in model.names}
     return LongestSequences(
         hosts={host.lower(): model.max_model_len for model in models for host in model.hosts},
         entries={model.name: model.max_model_len for model in models},
@@ -450,7 +456,7 @@ def _hosts(models: Sequence[ServedModel], counted: Sequence[str]) -> list[Config
         for model in models
         if model.hosts
     ]
-    names = ", ".join(sorted({model.served_name for model in models}))
+    names = ", ".join(sorted({name for model in models for name in model.names}))
     holding = {model.served_name for model in models if model.holds_back}
     by_body: list[Config] = [
         route
@@ -461,6 +467,18 @@ def _hosts(models: Sequence[ServedModel], counted: Sequence[str]) -> list[Config
             {_clients_cluster(client, name): client for client in counted},
             {"by": "body"},
             refusals_last=name in holding,
+        )
+    ]
+    by_body += [
+        route
+        for model in models
+        for name in model.adapters
+        for route in _routes(
+            {"prefix": "/v1/", "dynamic_metadata": [_metadata({"string_match": {"exact": name}})]},
+            _own_cluster(model),
+            {_clients_cluster(client, model.served_name): client for client in counted},
+            {"entry": model.name},
+            refusals_last=model.holds_back,
         )
     ]
     routes: list[Config] = [
@@ -536,7 +554,7 @@ def _says(served: str) -> Config:
 
 def _models_text(models: Sequence[ServedModel]) -> str:
     """Names, as OpenAI's API lists them."""
-    names = dict.fromkeys(model.served_name for model in models)
+    names = dict.fromkeys(name for model in models for name in model.names)
     entries = [{"id": name, "object": "model", "created": 0, "owned_by": "llmd-oke"} for name in names]
     return json.dumps({"object": "list", "data": entries})
 

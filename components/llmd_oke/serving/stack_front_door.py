@@ -55,6 +55,8 @@ class FrontDoorModelArgs(TypedDict):
     """Host names that lead to this model alone."""
     units: list[FrontDoorUnitArgs]
     """What serves it."""
+    adapters: NotRequired[list[str] | None]
+    """Names by which requests ask for adapters of it; none if left out."""
     max_model_len: NotRequired[int | None]
     """Tokens that one sequence may have, with which answers are counted whose requests don't bound them; 1,048,576 if
     left out."""
@@ -454,6 +456,7 @@ def _models(args: StackFrontDoorArgs, *, weighted: bool = True) -> tuple[ServedM
             model.get("max_model_len") or bounds().longest_sequence,
             bool(model.get("holds_back")),
             tuple(model.get("session_headers") or ()),
+            tuple(model.get("adapters") or ()),
         )
         for model in args["models"]
     )

@@ -44,7 +44,7 @@ from llmd_oke.serving.manifests import (
     tolerations,
     tracing_environment,
 )
-from llmd_oke.serving.model_cache import containers, program_volume
+from llmd_oke.serving.model_cache import adapters_volumes, containers, program_volume
 from llmd_oke.serving.namespace import class_name
 from llmd_oke.serving.vllm import ServerSpec, version
 
@@ -346,7 +346,7 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "containers": [vllm.container(spec)],
         "volumes": [
             *vllm.pod_volumes(spec),
-            *([program_volume()] if spec.prewarmed else []),
+            *([program_volume(), *adapters_volumes(spec.cache)] if spec.prewarmed else []),
             *([api_access_volume()] if protected_pool(spec, args) else []),
         ],
     }

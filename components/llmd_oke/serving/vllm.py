@@ -9,7 +9,7 @@ from typing import Any
 
 from llmd_base.errors import KitError
 from llmd_bench.deployment import Parallelism
-from llmd_pods.prewarm import owner
+from llmd_pods.prewarm import owner, places
 from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import CatalogueModel, Release, Shape
@@ -18,7 +18,7 @@ from llmd_oke.catalogue.releases import POD_IP, KvEvents
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, SERVER_PORT, ServerSettings, server_settings
 from llmd_oke.catalogue.serving import handshake, without_rdma
 from llmd_oke.config import Role
-from llmd_oke.config.engine import ROLES, Engine, KvCache, RoleEngine, SettingValue, engine_settings
+from llmd_oke.config.engine import ROLES, AdapterSlots, Engine, KvCache, RoleEngine, SettingValue, engine_settings
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.objects import present
 from llmd_oke.planning import placement
@@ -133,6 +133,8 @@ def arguments(spec: ServerSpec) -> list[str]:
     ]
     if revision := pinned_revision(spec.model, spec.cache):
         own.append(f"--revision={revision}")
+    if (room := settings.adapters) is not None:
+        own += _room_arguments(room)
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
     release = [f"--attention-backend={settings.attention_backend}", *spec.release.vllm.arguments]
@@ -173,7 +175,9 @@ def engine_of(args: EngineArgs) -> Engine:
     """
     roles = {role: RoleEngine.model_construct(None, **_engine_fields(own)) for role in ROLES if (own := args.get(role))}
     kv_cache = KvCache.model_construct(None, **present(args.get("kv_cache") or {}))
-    return Engine.model_construct(None, **{**_engine_fields(args), **roles, "kv_cache": kv_cache})
+    room = args.get("adapters")
+    slots = None if room is None else AdapterSlots.model_construct(None, **present(room))
+    return Engine.model_construct(None, **{**_engine_fields(args), **roles, "kv_cache": kv_cache, "adapters": slots})
 
 
 def _engine_fields(args: EngineArgs | RoleEngineArgs) -> dict[str, Any]:
@@ -226,6 +230,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
+        **(_adapters(spec) if spec.settings.adapters else {}),
     }
     token = [] if spec.prewarmed else [hugging_face_token()]
     address = [{"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}] if spec.reports else []
@@ -256,6 +261,29 @@ def _offline(model: CatalogueModel) -> dict[str, str]:
     """All that a server reads comes from the cache alone, which pods can't write to."""
     own = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
     return own if model.vocabulary is None else {**own, model.vocabulary.variable: f"{CACHE_FOLDER}/{ENCODINGS}"}
+
+
+def _room_arguments(room: AdapterSlots) -> list[str]:
+    """Arguments that make room for LoRA adapters; none that names one."""
+    host = [] if room.host_slots is None else [f"--max-cpu-loras={room.host_slots}"]
+    return ["--enable-lora", f"--max-loras={room.slots}", f"--max-lora-rank={room.max_rank}", *host]
+
+
+def _adapters(spec: ServerSpec) -> dict[str, str]:
+    """Variables by which vLLM reads an adapter from the cache when a request first asks for it
+    (vllm/plugins/lora_resolvers/filesystem_resolver.py), in each server that is there or comes later.
+    """
+    return {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_LORA_RESOLVER_CACHE_DIR": adapters_folder(spec.model, spec.cache),
+    }
+
+
+def adapters_folder(model: CatalogueModel, cache: ModelCacheMountArgs) -> str:
+    """The folder of a model's adapters in the cache. Each commit of the model has its own: an adapter's file says the
+    path of the weights that it belongs to, which has the commit in it.
+    """
+    return f"{CACHE_FOLDER}/{places.ADAPTERS}/{cache.get('adapters', '')}@{pinned_revision(model, cache) or 'main'}"
 
 
 def resources(spec: ServerSpec) -> dict[str, Any]:

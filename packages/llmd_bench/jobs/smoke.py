@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from llmd_bench import run_context
 from llmd_bench.deployment import Snapshot
 from llmd_bench.evals import BuiltinResult
-from llmd_bench.evidence import ApiAnswer, RemotePrefill
+from llmd_bench.evidence import AdapterAnswers, ApiAnswer, RemotePrefill
 from llmd_bench.load.records import RequestRecord
 from llmd_bench.performance import Performance
 from llmd_bench.report import build_report, summarize_result, to_yaml
@@ -63,6 +63,7 @@ class _Packed:
     first_answer: datetime | None = None
     other_apis: tuple[ApiAnswer, ...] = ()
     examined: BuiltinResult | None = None
+    adapters: tuple[AdapterAnswers, ...] = ()
 
 
 _PACKED = TypeAdapter(_Packed)

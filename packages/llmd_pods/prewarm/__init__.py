@@ -9,6 +9,7 @@ the weights with `HF_HOME` and `HF_HUB_OFFLINE=1`. Once a model is complete the 
 takes up broken downloads where they ended, and of several at a time on one cache one works while the others wait.
 
 A model may need a vocabulary beside its weights, which comes from elsewhere: it lies in the cache's folder `encodings`.
+LoRA adapters of a model lie beside it in the folder `adapters`, as vLLM looks for them.
 """
 
 import threading

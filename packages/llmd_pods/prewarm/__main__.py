@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", choices=["hugging-face", "object-storage"], default="hugging-face")
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--vocabulary", type=_vocabulary, help="JSON: file, url, sha256 and bytes of a vocabulary")
+    parser.add_argument("--adapters", help="JSON: name, maxRank and adapters; or @ and the path of a file with it")
     options = parser.parse_args(argv)
     place = CacheFolder(options.cache, options.repository, options.revision)
     try:
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from . import fill  # noqa: PLC0415 - most runs find all complete, and loading this takes longer than looking
 
             fill.run(place, options)
+        if options.adapters:
+            _place_adapters(place, options)
         say(f"{place.repository}: complete in {place.folder}, commit {place.commit}")
     except PermissionError as error:
         folder = Path(error.filename or place.cache).parent
@@ -41,6 +44,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error {error}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def _place_adapters(base: CacheFolder, options: argparse.Namespace) -> None:
+    """Put a model's adapters beside it, one after the other; those that are there take no time."""
+    from . import adapters  # noqa: PLC0415 - most models have none
+
+    room = adapters.read_room(options.adapters)
+    adapters.folder(base, room)
+    for adapter in room.adapters:
+        if adapters.is_placed(base, room, adapter):
+            continue
+        source = CacheFolder(base.cache, adapter.repository, adapter.revision)
+        if not source.is_complete():
+            from . import fill  # noqa: PLC0415 - see above
+
+            own = {"repository": adapter.repository, "revision": adapter.revision, "vocabulary": None}
+            fill.run(source, argparse.Namespace(**{**vars(options), **own}))
+        adapters.place(base, room, adapter)
 
 
 def _vocabulary(text: str) -> RemoteFile:

@@ -9,6 +9,9 @@ from pathlib import Path, PurePosixPath
 ENCODINGS = "encodings"
 """Folder of vocabularies in a cache, and prefix of their names in a bucket."""
 
+ADAPTERS = "adapters"
+"""Folder of adapters in a cache, by model and commit."""
+
 REHEARSED_VOCABULARY = "LLMD_OKE_REHEARSED_VOCABULARY_SHA256"
 """Variable with the digest of the file that a rehearsal has in place of the real vocabulary."""
 

@@ -46,6 +46,8 @@ class ChoiceAnswer:
         self.response_id = response_id
         self.fingerprint = fingerprint
         self.created = int(time.time())
+        # An adapter has other words than the model itself, the same ones each time.
+        self.shift = int(generation.adapter, 16) % (len(WORDS) - 1) + 1 if generation.adapter else 0
 
     @property
     def choice(self) -> Choice:
@@ -61,7 +63,7 @@ class ChoiceAnswer:
         """Text of the answer as far as it was generated."""
         text = self.choice.text
         if text is None:
-            return "".join(WORDS[index % len(WORDS)] for index in range(sequence.generated))
+            return "".join(WORDS[(index + self.shift) % len(WORDS)] for index in range(sequence.generated))
         return (corrupt_answer(text) if sequence.corrupted else text)[: sequence.generated * CHARACTERS_PER_TOKEN]
 
     def frame(self, kind: str) -> dict[str, Any]:
@@ -128,7 +130,7 @@ class Stream(ChoiceAnswer):
 
     def emit(self, sequence: Sequence) -> None:
         """Send the engine's new token, or the end."""
-        word = ENCODED_WORDS[sequence.generated % len(WORDS) - 1]
+        word = ENCODED_WORDS[(sequence.generated + self.shift) % len(WORDS) - 1]
         if self._transport is None:
             self._pending.append(self.events(sequence, word))
             if not self.started.done():

@@ -5,11 +5,13 @@ import hashlib
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from llmd_rehearsal.vllm import answers, requests
+from llmd_rehearsal.vllm.adapters import AdapterChange, ServedAdapters
 from llmd_rehearsal.vllm.answers import ChoiceAnswer, ResponsesStream, Stream
 from llmd_rehearsal.vllm.bodies import ErrorAnswer
 from llmd_rehearsal.vllm.command import CommandSettings
@@ -29,7 +31,7 @@ Judge = Callable[[Mapping[str, Any], RequestLimits], Generation]
 
 class ServerApi:
     """The routes of one server, which spreads requests over the engines of its ranks. `version` is what `/version`
-    answers; `harmony` says that the model is a gpt-oss.
+    answers; `harmony` says that the model is a gpt-oss, `adapters` which LoRA adapters there are.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class ServerApi:
         created: int,
         *,
         harmony: bool = False,
+        adapters: ServedAdapters | None = None,
     ) -> None:
         self._settings = settings
         self._engines = engines
@@ -57,6 +60,7 @@ class ServerApi:
         )
         self._fingerprint = _fingerprint(settings, version)
         self._prefills = 0
+        self._adapters = adapters
         self._routes: dict[str, dict[str, Handler]] = {
             "/metrics": {"GET": self._metrics},
             "/v1/completions": {"POST": lambda request: self._create(request, requests.completion)},
@@ -68,6 +72,9 @@ class ServerApi:
             "/version": {"GET": self._version_},
             "/tokenize": {"POST": self._tokenize},
         }
+        if adapters is not None and adapters.updates:
+            self._routes["/v1/load_lora_adapter"] = {"POST": lambda request: self._change(request, adapters.load)}
+            self._routes["/v1/unload_lora_adapter"] = {"POST": lambda request: self._change(request, adapters.unload)}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
@@ -126,7 +133,13 @@ class ServerApi:
              "max_model_len": self._limits.max_model_len, "permission": [_permission(self._created)]}
             for name in self._limits.model_names
         ]  # fmt: skip
+        for name, path in (self._adapters.paths if self._adapters else {}).items():
+            card = {"id": name, "root": path, "parent": self._limits.model_names[0], "max_model_len": None}
+            entries.append({**entries[0], **card, "permission": [_permission(self._created)]})
         return web.json_response({"object": "list", "data": entries})
+
+    async def _change(self, request: web.BaseRequest, change: AdapterChange) -> web.StreamResponse:
+        return web.Response(text=change(await _body(request, since_0_30=self._limits.since_0_30)))
 
     async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await _body(request, since_0_30=self._limits.since_0_30)
@@ -141,7 +154,7 @@ class ServerApi:
             raise ErrorAnswer(500, "InternalServerError", "EngineCore encountered an issue.")
         body = await _body(request, since_0_30=self._limits.since_0_30)
         try:
-            generation = judge(body, self._limits)
+            generation = self._judged(body, judge)
         except ErrorAnswer as error:
             if not (error.late and body.get("stream")):
                 raise
@@ -152,6 +165,16 @@ class ServerApi:
         if generation.wants_remote_decode and self._fails_prefill():
             raise ErrorAnswer(500, "InternalServerError", "a prefill that fails was rehearsed")
         return await self._generate(request, generation)
+
+    def _judged(self, body: Mapping[str, Any], judge: Judge) -> Generation:
+        """Judge a request for the model itself or for an adapter, which is looked for at its first request."""
+        named, model = self._adapters, body.get("model")
+        if named is None or not isinstance(model, str) or model in self._limits.model_names:
+            return judge(body, self._limits)
+        named.resolve(model)
+        names = (*self._limits.model_names, *named.paths)
+        generation = judge(body, replace(self._limits, model_names=names))
+        return replace(generation, adapter=named.applied(model))
 
     def _fails_prefill(self) -> bool:
         """Tell whether the rehearsal's fault hits this prompt; the share of prompts that it hits is spread evenly."""
@@ -252,7 +275,9 @@ class ServerApi:
                 host=str(transfer["remote_host"]),
                 port=int(transfer["remote_port"]),
             )
-        size, salt = settings.block_size, generation.cache_salt
+        # As vLLM has it, by the adapter's name alone (vllm/v1/core/kv_cache_utils.py: _gen_lora_extra_hash_keys).
+        keys = [key for key in (generation.adapter and generation.model, generation.cache_salt) if key]
+        size, salt = settings.block_size, "|".join(keys) or None
         hashes = {key: prompt.block_hashes(size, salt) if cached else [] for key, prompt in prompts.items()}
         return [
             EngineSequence(

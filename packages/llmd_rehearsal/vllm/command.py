@@ -17,7 +17,7 @@ from typing import Any, NoReturn, cast
 from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, quantization
-from llmd_oke.config.engine import Flag, flags_by_name
+from llmd_oke.config.engine import AdapterSlots, Flag, flags_by_name
 from llmd_oke.config.stack import QuickReduceFormat
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
@@ -25,6 +25,7 @@ DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
 OFFLOADING_CONNECTOR = "OffloadingConnector"
 MULTI_CONNECTOR = "MultiConnector"
 CORRUPTED_PERCENT = "LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT"
+IGNORED_ADAPTERS = "LLMD_OKE_REHEARSED_IGNORED_ADAPTERS"
 FAILED_PREFILL_PERCENT = "LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT"
 CRASH_AFTER_PREFILL_RESTART = "LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART"
 _LEASE_S = 30
@@ -106,6 +107,18 @@ class NodeGroup:
 
 
 @dataclass(frozen=True)
+class AdapterSettings:
+    """Room for LoRA adapters, the folder that they are looked for in, and whether they may change while the server
+    runs. With `ignored` they are loaded and not applied, a fault to rehearse.
+    """
+
+    room: AdapterSlots
+    folder: str | None
+    updates: bool
+    ignored: bool
+
+
+@dataclass(frozen=True)
 class CommandSettings:
     """Settings in a container's command and environment. `max_model_len` is None for the model's own length.
 
@@ -143,6 +156,7 @@ class CommandSettings:
     group: NodeGroup | None
     hybrid: bool | None
     """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
+    adapters: AdapterSettings | None = None
 
     @property
     def ranks(self) -> range:
@@ -222,6 +236,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         transfer=transfer,
         host_bytes=host_bytes,
         hybrid=_negated(namespace.disable_hybrid_kv_cache_manager),
+        adapters=_adapters(namespace, environment),
     )
 
 
@@ -256,6 +271,21 @@ def _parallelism(namespace: argparse.Namespace, environment: Mapping[str, str]) 
     address = namespace.data_parallel_address or namespace.master_addr or "127.0.0.1"
     wait_s = float(_number(environment, "VLLM_ENGINE_READY_TIMEOUT_S", 600))
     return spread, NodeGroup(rank, address, namespace.data_parallel_rpc_port or _RPC_PORT, wait_s)
+
+
+def _adapters(namespace: argparse.Namespace, environment: Mapping[str, str]) -> AdapterSettings | None:
+    """Room for adapters, as vllm/config/lora.py checks it."""
+    if not namespace.enable_lora:
+        return None
+    slots, host = namespace.max_loras, namespace.max_cpu_loras
+    if host is not None and host < slots:
+        raise StartRefusal(1, f"ValueError: max_cpu_loras ({host}) must be >= max_loras ({slots}).")
+    if namespace.lora_modules or namespace.fully_sharded_loras or namespace.default_mm_loras:
+        raise StartRefusal(1, "llmd-oke rehearsal: of adapters only those in a folder are simulated.")
+    updates = environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in {"1", "true"}
+    folder = environment.get("VLLM_LORA_RESOLVER_CACHE_DIR") or None
+    room = AdapterSlots(slots=slots, max_rank=namespace.max_lora_rank, host_slots=host)
+    return AdapterSettings(room, folder, updates, environment.get(IGNORED_ADAPTERS) == "1")
 
 
 def _negated(value: bool | None) -> bool | None:

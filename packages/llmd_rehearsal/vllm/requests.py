@@ -65,7 +65,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Generation:
-    """A request that was judged and is complete. `choices` has `n` of them for each prompt."""
+    """A request that was judged and is complete. `choices` has `n` of them for each prompt. `adapter` is the digest of
+    the LoRA adapter that answers, None for the model itself.
+    """
 
     model: str
     choices: tuple[Choice, ...]
@@ -76,6 +78,7 @@ class Generation:
     responses: ResponsesBody | None = None
     request_id: str | None = None
     cache_salt: str | None = None
+    adapter: str | None = None
 
     @property
     def wants_remote_prefill(self) -> bool:

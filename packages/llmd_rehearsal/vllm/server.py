@@ -28,6 +28,7 @@ from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
 
 from llmd_rehearsal.pods.networks import bound_socket, network_of
+from llmd_rehearsal.vllm.adapters import ServedAdapters
 from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.command import CommandSettings, NodeGroup, StartRefusal, settings
@@ -113,6 +114,7 @@ class _Parts:
     settings: CommandSettings
     model: CatalogueModel
     engines: tuple[SimulatedEngine, ...]
+    adapters: ServedAdapters | None = None
 
 
 class SimulatedServer:
@@ -258,8 +260,9 @@ class SimulatedServer:
         options = settings(container.argv, container.environment, release_of_vllm(container.image))
         check_backend(options, container.image)
         model = catalogue_model(options.model)
+        files, base = ContainerFiles(container.mounts), options.model
         if container.environment.get("HF_HUB_OFFLINE") == "1":
-            folder = read_model(model, container.environment, ContainerFiles(container.mounts), options.revision)
+            base = folder = read_model(model, container.environment, files, options.revision)
             self._write(f"INFO Loaded config, tokenizer and index of weights from {folder}")
         cache = cache_size(options, model, shape, container.gpus)
         release = release_of_vllm(container.image)
@@ -275,7 +278,9 @@ class SimulatedServer:
         self._write(f"INFO Available KV cache memory: {cache.available_gib_per_gpu:.2f} GiB")
         self._write(f"INFO GPU KV cache size: {cache.tokens:,} tokens")
         engines = tuple(self._engine(options.of_rank(rank), rank, model, cache, latency) for rank in options.ranks)
-        return _Parts(options, model, engines)
+        served = options.served_model_names[0]
+        adapters = ServedAdapters(options.adapters, base, served, files, self._write) if options.adapters else None
+        return _Parts(options, model, engines, adapters)
 
     def _engine(
         self, options: CommandSettings, rank: int, model: CatalogueModel, cache: CacheSize, latency: LatencyModel
@@ -322,7 +327,8 @@ class SimulatedServer:
         version = self.container.image.partition("@")[0].rpartition(":")[2]
         harmony = parts.model.vocabulary is not None  # of Harmony, the form of its answers
         created = int(time.time())
-        api = ServerApi(parts.settings, parts.engines, version, self._simulation.seed, created, harmony=harmony)
+        seed, adapters = self._simulation.seed, parts.adapters
+        api = ServerApi(parts.settings, parts.engines, version, seed, created, harmony=harmony, adapters=adapters)
         idle_s = parts.settings.keep_alive_s
         server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)

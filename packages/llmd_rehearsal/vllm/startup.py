@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from llmd_oke.catalogue import CatalogueModel, model_names
+from llmd_oke.catalogue.adapters import slots_gib
 from llmd_oke.catalogue.models import host_key_value_copies, weights_gib
 from llmd_oke.catalogue.models import model as model_of_name
 from llmd_oke.catalogue.releases import release_of_vllm
@@ -156,7 +157,10 @@ def _available_gib(settings: CommandSettings, model: CatalogueModel, shape: Shap
         )
     if settings.kv_cache_memory_bytes is not None:
         return settings.kv_cache_memory_bytes / _GIB
-    available_gib = shape.gpu.memory_gib * settings.gpu_memory_utilization - of_gpu_gib - model.activation_gib_per_gpu
+    room = settings.adapters.room if settings.adapters else None
+    adapters_gib = slots_gib(model, room, settings.parallelism) / settings.parallelism.gpus
+    beside_gib = model.activation_gib_per_gpu + adapters_gib
+    available_gib = shape.gpu.memory_gib * settings.gpu_memory_utilization - of_gpu_gib - beside_gib
     if available_gib <= 0:
         raise StartRefusal(
             1,

@@ -76,6 +76,15 @@ def test_every_connector_is_one_that_vllm_has(deployed: str) -> None:
     assert problems(lines, version) == [[]] * len(lines)
 
 
+@pytest.mark.parametrize("deployed", RELEASES)
+def test_room_for_adapters_is_made_as_vllm_takes_it(deployed: str) -> None:
+    room = {"adapters": {"slots": 2, "maxRank": 64, "hostSlots": 8}}
+    servers_of = model("1p-tp1-1d-tp2", model="llama-3.1-8b-instruct", engine=room)
+    document = stack(servers_of, release=deployed, storage={"modelCache": {"kind": "node-disk"}})
+    lines = list(servers(render(document)))
+    assert problems(lines, RELEASES[deployed]) == [[]] * len(lines)
+
+
 def test_a_flag_that_vllm_lacks_and_an_unknown_variable_are_told() -> None:
     (found,) = problems([{"args": ["m", "--no-such-flag"], "env": {"VLLM_NO_SUCH": "1"}}])
     assert found[0] == "VLLM_NO_SUCH"

@@ -262,3 +262,44 @@ async def test_a_model_that_is_not_disaggregated_must_only_answer(deployment):
     outcome = await smoke(deployment.plan(evidence=None, other_apis=(OtherApi("chat"),)))
     assert outcome.passed
     assert outcome.other_apis == (ApiAnswer(OtherApi("chat"), "/v1/chat/completions", None, 64),)
+
+
+def whole(text: str) -> Answer:
+    return Answer(whole={"choices": [{"text": text}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+
+
+@pytest.mark.parametrize(
+    ("of_adapter", "of_base", "passed", "evidence"),
+    [
+        (lambda n: "other", lambda n: "base", True, "8 of 8 answers differ"),
+        (lambda n: "base", lambda n: "base", False, "0 of 8 answers differ"),
+        (lambda n: "other", lambda n: f"base {n}", False, "alike twice"),
+    ],
+    ids=["applied", "loaded-and-not-applied", "base-that-differs-from-itself"],
+)
+async def test_an_adapter_that_answers_as_the_model_itself_fails(deployment, of_adapter, of_base, passed, evidence):
+    def script(number: int) -> Answer:
+        asked = deployment.requests[number]
+        if asked.get("stream"):
+            return Answer()
+        return whole((of_adapter if asked["model"] == "sql" else of_base)(number))
+
+    deployment.script = script
+    result = await smoke(deployment.plan(adapters=("sql",)))
+    (check,) = [check for check in result.verdict.checks if check.name == "adapter sql"]
+    assert check.passed == passed
+    assert evidence in check.evidence
+
+
+async def test_an_adapter_that_nobody_serves_fails_with_what_was_answered(deployment):
+    deployment.script = lambda number: (
+        Answer(status=404)
+        if deployment.requests[number]["model"] == "sql"
+        else whole("base")
+        if not deployment.requests[number].get("stream")
+        else Answer()
+    )
+    result = await smoke(deployment.plan(adapters=("sql",)))
+    (check,) = [check for check in result.verdict.failed if check.name == "adapter sql"]
+    assert check.value is None
+    assert "404" in check.evidence

@@ -1,0 +1,96 @@
+"""Requirements on LoRA adapters: the room that servers have for them, their names, and what brings and routes them."""
+
+from collections.abc import Iterator
+
+from llmd_base.errors import Problem
+
+from llmd_oke import catalogue
+from llmd_oke.catalogue.adapters import adapter_facts
+from llmd_oke.config import StackConfig
+from llmd_oke.planning.plan import Advice, Plan
+from llmd_oke.planning.planned_model import PlannedModel
+from llmd_oke.planning.releases import used_release
+from llmd_oke.planning.storage import is_prewarmed
+
+
+def adapter_problems(context: PlannedModel) -> Iterator[Problem]:
+    """Find what is wrong with one model's adapters, and with the room for them."""
+    room, path = context.model.engine.adapters, f"{context.path}.engine.adapters"
+    if room is None:
+        if context.model.adapters:
+            why = "its servers have no room for adapters, and would refuse every request for one"
+            yield Problem(path, None, "slots and maxRank for those of adapters", why)
+        return
+    if room.host_slots is not None and room.host_slots < room.slots:
+        why = "an adapter in a slot stays in the node's memory, and vLLM does not start with fewer"
+        yield Problem(f"{path}.hostSlots", room.host_slots, f"at least {room.slots}, as slots", why)
+    yield from _support(context, path)
+    if not is_prewarmed(context.stack):
+        why = "servers read adapters from the model cache, which pre-warming fills"
+        yield Problem(path, "given", "nothing, or a storage.modelCache with storage.prewarm", why)
+
+
+def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
+    """Releases, models and routers that can't have adapters."""
+    release, facts, router = used_release(context.stack), context.facts, context.model.router
+    if release is not None and not release.vllm.adapters:
+        why = f"of vLLM in {release.name} it isn't known that it reads adapters while it runs"
+        accepted = " or ".join(name for name in catalogue.release_names() if _has_adapters(name))
+        yield Problem(path, "given", f"nothing, or release {accepted}", why)
+    if not adapter_facts().takes(facts):
+        families = ", ".join(adapter_facts().families)
+        why = f"{facts.name} is of {facts.architecture.family}, whose layers aren't known to take adapters on ROCm"
+        yield Problem(path, "given", f"nothing, or a model of {families} without experts", why)
+    if router.mode == "none":
+        why = "no endpoint picker leads a request to the revision of its adapter"
+        yield Problem(f"{context.path}.router.mode", "none", "standalone, or no engine.adapters", why)
+    elif router.mode == "gateway":
+        why = (
+            "servers that read adapters while they run also take /v1/load_lora_adapter, which a Gateway's route passes"
+            " to whoever asks; the kit's own Envoys refuse it"
+        )
+        yield Problem(f"{context.path}.router.mode", "gateway", "standalone, or no engine.adapters", why)
+
+
+def _has_adapters(name: str) -> bool:
+    release = catalogue.release(name)
+    return release is not None and release.vllm.adapters
+
+
+def adapter_name_problems(config: StackConfig) -> Iterator[Problem]:
+    """Find adapters of a stack whose name something else has: requests go by names alone."""
+    owners: dict[str, str] = {}
+    for i, model in enumerate(config.models):
+        facts = catalogue.model(model.model)
+        for name in {model.object_name, *([facts.repository] if facts else [])}:
+            owners.setdefault(name, f"models[{i}]")
+    for i, model in enumerate(config.models):
+        for j, adapter in enumerate(model.adapters):
+            path = f"models[{i}].adapters[{j}]"
+            for name in (adapter.name, adapter.served_name):
+                if (owner := owners.get(name)) is not None:
+                    why = f"{owner} is asked for by {name} already"
+                    yield Problem(f"{path}.name", adapter.name, "a name of its own", why)
+                    break
+            owners |= {adapter.name: path, adapter.served_name: path}
+
+
+def adapter_advice(plan: Plan) -> Iterator[Advice]:
+    """Tell what room for adapters takes, and what is not known beforehand."""
+    for i, model in enumerate(plan.models):
+        room, path = model.engine.adapters, f"models[{i}].engine.adapters"
+        if room is None:
+            continue
+        role = max(model.units[0].roles, key=lambda role: role.memory.adapters_gib / role.parallelism.gpus)
+        gib = role.memory.adapters_gib / role.parallelism.gpus
+        yield Advice(
+            path,
+            f"{room.slots} slots of rank {room.max_rank} take {gib:.2g} GiB of each GPU of {role.role} servers, used or"
+            " not (computed); what adapters cost in speed is in no forecast",
+        )
+        if len(model.adapters) > (room.host_slots or room.slots):
+            yield Advice(
+                path,
+                f"{len(model.adapters)} adapters share {room.host_slots or room.slots} places in a server's memory:"
+                " others are read from the model cache again when they are asked for (hostSlots)",
+            )

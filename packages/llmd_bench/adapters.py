@@ -1,0 +1,88 @@
+"""Adapters held to their base model: one that a server has loaded and doesn't apply answers as the base does.
+
+vLLM logs such an adapter as loaded and answers with status 200; names of matrices that fit no layer of the model are
+passed over (vllm/lora/worker_manager.py).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import httpx
+from llmd_base.errors import KitError
+
+from llmd_bench.evidence import AdapterAnswers
+from llmd_bench.load.completions import CompletionsTarget
+from llmd_bench.queries import open_client
+
+PROMPTS = (
+    "The three largest cities of the country are",
+    "Translate to French: the meeting was moved to Thursday.",
+    "SELECT name FROM customers WHERE",
+    "Dear Sir or Madam, I am writing to",
+    "Summary of the contract: the supplier shall",
+    "def mean(values):",
+    "Patient presents with",
+    "Q: What should I do first?\nA:",
+)
+"""Openings of texts of several kinds: an adapter need not change all of them."""
+
+OUTPUT_TOKENS = 32
+_CONNECTIONS = 8
+
+
+async def compare_adapters(
+    target: CompletionsTarget, names: Sequence[str], limit_s: float
+) -> tuple[AdapterAnswers, ...]:
+    """Ask the base model and each adapter the same, greedily; `limit_s` of wall time is for all of it.
+
+    What the base answers one way and then another, as sums are rounded by what else a step computes, tells nothing of
+    an adapter and is left out.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            return await _compare(target, names)
+    except (TimeoutError, KitError) as error:
+        why = str(error) or f"not all was answered within {limit_s:.0f} s"
+        return tuple(AdapterAnswers(name, error=why) for name in names)
+
+
+async def _compare(target: CompletionsTarget, names: Sequence[str]) -> tuple[AdapterAnswers, ...]:
+    first, second = await _texts(target), await _texts(target)
+    compared = [i for i, text in enumerate(first) if text == second[i]]
+    answers: list[AdapterAnswers] = []
+    for name in names:
+        try:
+            texts = await _texts(replace(target, model=name))
+        except KitError as error:
+            answers.append(AdapterAnswers(name, error=str(error)))
+            continue
+        different = sum(texts[i] != first[i] for i in compared)
+        answers.append(AdapterAnswers(name, len(compared), different))
+    return tuple(answers)
+
+
+async def _texts(target: CompletionsTarget) -> list[str]:
+    """Return the answers to all prompts.
+
+    Raises:
+        KitError: one is not answered; says what came instead.
+    """
+    asked = {"model": target.model, "temperature": 0, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True}
+    async with open_client(
+        target.base_url,
+        verify=target.verify,
+        headers=target.headers,
+        timeout=httpx.Timeout(None),
+        connections=_CONNECTIONS,
+    ) as client:
+
+        async def text(prompt: str) -> str:
+            try:
+                answer = await client.post("/v1/completions", json={**asked, "prompt": prompt})
+                answer.raise_for_status()
+                return str(answer.json()["choices"][0]["text"])
+            except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
+                raise KitError(f"{target.model} does not answer: {error}") from error
+
+        return list(await asyncio.gather(*(text(prompt) for prompt in PROMPTS)))

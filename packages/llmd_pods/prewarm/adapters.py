@@ -1,0 +1,112 @@
+"""LoRA adapters beside a model: a folder for each that vLLM finds by the name that requests say.
+
+vLLM's resolver takes an adapter only if its `adapter_config.json` names the model as the server does, which offline is
+the path of the model's snapshot (vllm/plugins/lora_resolvers/filesystem_resolver.py). The folder has a file that says
+so; all other files are links to what was downloaded.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import PrewarmError, say
+from .places import ADAPTERS, CacheFolder, inside, relative
+
+CONFIG = "adapter_config.json"
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """An adapter by the name that servers know it by, and where its files come from."""
+
+    served_name: str
+    repository: str
+    revision: str
+
+
+@dataclass(frozen=True)
+class AdapterRoom:
+    """Adapters of a model: the `name` of their list, the largest rank that servers take, and the adapters."""
+
+    name: str
+    max_rank: int
+    adapters: tuple[AdapterFiles, ...]
+
+
+def read_room(text: str) -> AdapterRoom:
+    """Read what adapters there are from JSON, or from a file with it whose path stands behind an `@`."""
+    facts: dict[str, Any] = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    adapters = tuple(
+        AdapterFiles(item["servedName"], item["repository"], item["revision"]) for item in facts["adapters"]
+    )
+    return AdapterRoom(facts["name"], facts["maxRank"], adapters)
+
+
+def folder(base: CacheFolder, room: AdapterRoom) -> Path:
+    """Return the folder of a model's adapters, and make it: vLLM ends at its start where there is none."""
+    path = inside(base.cache, f"{ADAPTERS}/{room.name}@{base.revision}")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def is_placed(base: CacheFolder, room: AdapterRoom, adapter: AdapterFiles) -> bool:
+    """Tell whether a server of the model finds the adapter."""
+    try:
+        config = json.loads((folder(base, room) / adapter.served_name / CONFIG).read_text())
+    except (OSError, ValueError):
+        return False
+    return config.get("base_model_name_or_path") == str(base.snapshot(base.commit))
+
+
+def place(base: CacheFolder, room: AdapterRoom, adapter: AdapterFiles) -> None:
+    """Let servers of a model find an adapter whose files are in the cache; they see all of it or nothing.
+
+    Raises:
+        PrewarmError: vLLM would not load it.
+    """
+    source = CacheFolder(base.cache, adapter.repository, adapter.revision)
+    snapshot = source.snapshot(source.commit)
+    try:
+        config: dict[str, Any] = json.loads((snapshot / CONFIG).read_text())
+    except (OSError, ValueError) as error:
+        raise PrewarmError(f"{adapter.repository} at {adapter.revision} is no adapter: {CONFIG}: {error}") from error
+    _check(adapter, room, config)
+    target = inside(folder(base, room), str(relative(adapter.served_name)), base.cache)
+    partial = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
+    partial.mkdir()
+    for file in sorted(snapshot.iterdir()):
+        if file.is_file() and file.name != CONFIG:
+            (partial / file.name).symlink_to(os.path.relpath(file, partial))
+    own = {**config, "base_model_name_or_path": str(base.snapshot(base.commit))}
+    (partial / CONFIG).write_text(json.dumps(own, indent=1))
+    try:
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+    except OSError:  # another pod has placed it meanwhile
+        shutil.rmtree(partial, ignore_errors=True)
+        if not is_placed(base, room, adapter):
+            raise
+    say(f"{adapter.served_name}: adapter of {adapter.repository}, rank {config['r']}, in {target}")
+
+
+def _check(adapter: AdapterFiles, room: AdapterRoom, config: Mapping[str, Any]) -> None:
+    """Refuse what vLLM refuses, or would load and not apply (vllm/lora/peft_helper.py)."""
+    rank = config.get("r")
+    reasons = {
+        f"peft_type is {config.get('peft_type')}, not LORA": config.get("peft_type") != "LORA",
+        f"its rank is {rank}, and servers take {room.max_rank} at most (engine.adapters.maxRank)": not isinstance(
+            rank, int
+        )
+        or not 0 < rank <= room.max_rank,
+        "it has DoRA, which vLLM does not": bool(config.get("use_dora")),
+        "it has whole modules beside its matrices (modules_to_save), which vLLM does not take": bool(
+            config.get("modules_to_save")
+        ),
+        f"it has a bias ({config.get('bias')}), which vLLM does not take": config.get("bias", "none") != "none",
+    }
+    if wrong := [reason for reason, applies in reasons.items() if applies]:
+        raise PrewarmError(f"{adapter.repository} at {adapter.revision} can't be served: {'; '.join(wrong)}")

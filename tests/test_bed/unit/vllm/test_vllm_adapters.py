@@ -1,0 +1,153 @@
+"""LoRA adapters of a simulated server: found in a folder, applied, listed, loaded and unloaded as by vLLM."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import test_utils
+from llmd_oke.catalogue import model, shape
+from llmd_rehearsal.vllm.adapters import ServedAdapters
+from llmd_rehearsal.vllm.api import ServerApi
+from llmd_rehearsal.vllm.clocks import WallClock
+from llmd_rehearsal.vllm.command import IGNORED_ADAPTERS, StartRefusal, settings
+from llmd_rehearsal.vllm.engine import SimulatedEngine
+from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.nixl import TransferNetwork
+from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size
+from llmd_tuner.latency_models import latency_model
+
+LLAMA, BASE = "meta-llama/Llama-3.1-8B-Instruct", "/model-cache/hub/snapshots/c"
+UPDATES = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_LORA_RESOLVER_CACHE_DIR": "/model-cache/adapters"}
+
+
+def adapter(folder: Path, name: str, **changes: Any) -> None:
+    """Write an adapter where the resolver looks."""
+    place = folder / "adapters" / name
+    place.mkdir(parents=True)
+    config = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": BASE, **changes}
+    (place / "adapter_config.json").write_text(json.dumps(config))
+    (place / "adapter_model.safetensors").write_bytes(name.encode())
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    (tmp_path / "adapters").mkdir()
+    clients: list[test_utils.TestClient[Any, Any]] = []
+    nodes, chosen = shape("BM.GPU.MI300X.8"), model("llama-3.1-8b-instruct")
+    clock = WallClock(asyncio.get_running_loop(), 0.01)
+
+    async def begin(*flags: str, **environment: str) -> test_utils.TestClient[Any, Any]:
+        words = ["vllm", "serve", LLAMA, "--enable-lora", "--max-lora-rank=16", *flags]
+        options = settings(words, {**UPDATES, **environment})
+        cache, latency = cache_size(options, chosen, nodes), latency_model(model("gpt-oss-120b"), nodes)
+        metrics = ServerMetrics(LLAMA, {}, connector=False, lag=clock.lag, rank=0)
+        engine = SimulatedEngine(options, cache, latency, metrics, clock, TransferNetwork())
+        files = ContainerFiles({"/model-cache": str(tmp_path)})
+        served = ServedAdapters(options.adapters, BASE, LLAMA, files, lambda _: None)
+        api = ServerApi(options, [engine], "v0.30.0", 0, 0, adapters=served)
+        client = test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True))
+        await client.start_server()
+        clients.append(client)
+        return client
+
+    yield begin
+    for client in clients:
+        await client.close()
+
+
+async def ask(client: Any, name: str, **more: Any) -> tuple[int, Any]:
+    body = {"model": name, "prompt": "hello", "max_tokens": 4, "ignore_eos": True, **more}
+    answer = await client.post("/v1/completions", json=body)
+    return answer.status, await (answer.text() if more.get("stream") else answer.json())
+
+
+async def text(client: Any, name: str) -> str:
+    status, answer = await ask(client, name)
+    assert status == 200
+    return answer["choices"][0]["text"]
+
+
+async def test_an_adapter_that_comes_later_is_found_and_answers_otherwise(start, tmp_path: Path):
+    client = await start()
+    assert (await ask(client, "sql-1"))[0] == 404
+    adapter(tmp_path, "sql-1")
+    adapter(tmp_path, "sql-2")
+    answers = {await text(client, name) for name in (LLAMA, "sql-1", "sql-2")}
+    assert len(answers) == 3
+    assert await text(client, "sql-1") == await text(client, "sql-1")
+
+
+async def test_a_stream_says_what_a_whole_answer_says(start, tmp_path: Path):
+    client = await start()
+    adapter(tmp_path, "sql-1")
+    _, events = await ask(client, "sql-1", stream=True)
+    documents = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: {")]
+    said = "".join(choice["text"] for document in documents for choice in document["choices"])
+    assert said == await text(client, "sql-1")
+
+
+async def test_adapters_are_listed_with_their_folder_and_their_model(start, tmp_path: Path):
+    client = await start()
+    adapter(tmp_path, "sql-1")
+    await text(client, "sql-1")
+    data = (await (await client.get("/v1/models")).json())["data"]
+    assert [(card["id"], card["root"], card["parent"]) for card in data] == [
+        (LLAMA, LLAMA, None),
+        ("sql-1", "/model-cache/adapters/sql-1", LLAMA),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"r": 32}, 400),
+        ({"use_dora": True}, 400),
+        ({"base_model_name_or_path": LLAMA}, 404),
+        ({"peft_type": "IA3"}, 404),
+    ],
+)
+async def test_what_vllm_would_not_load_is_answered_as_vllm_does(start, tmp_path: Path, changes, status):
+    adapter(tmp_path, "sql-1", **changes)
+    assert (await ask(await start(), "sql-1"))[0] == status
+
+
+async def test_an_ignored_adapter_is_loaded_and_answers_as_the_model_itself(start, tmp_path: Path):
+    client = await start(**{IGNORED_ADAPTERS: "1"})
+    adapter(tmp_path, "sql-1")
+    assert await text(client, "sql-1") == await text(client, LLAMA)
+
+
+async def test_adapters_are_loaded_replaced_and_unloaded_by_route(start, tmp_path: Path):
+    client = await start()
+    for name in ("one", "other"):
+        adapter(tmp_path, name)
+    load = {"lora_name": "sql", "lora_path": "/model-cache/adapters/one"}
+    assert (await client.post("/v1/load_lora_adapter", json=load)).status == 200
+    assert (await client.post("/v1/load_lora_adapter", json=load)).status == 400
+    before = await text(client, "sql")
+    again = {**load, "lora_path": "/model-cache/adapters/other", "load_inplace": True}
+    assert (await client.post("/v1/load_lora_adapter", json=again)).status == 200
+    assert await text(client, "sql") != before
+    assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})).status == 200
+    assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "sql"})).status == 404
+
+
+async def test_a_server_whose_adapters_stay_has_no_routes_for_them(start):
+    client = await start(VLLM_ALLOW_RUNTIME_LORA_UPDATING="0")
+    assert (await client.post("/v1/load_lora_adapter", json={})).status == 404
+
+
+def test_fewer_adapters_in_memory_than_slots_end_the_server():
+    words = ["vllm", "serve", LLAMA, "--enable-lora", "--max-loras=4", "--max-cpu-loras=2"]
+    with pytest.raises(StartRefusal, match="max_cpu_loras"):
+        settings(words, {})
+
+
+def test_a_folder_that_is_not_there_ends_the_server():
+    options = settings(["vllm", "serve", LLAMA, "--enable-lora"], UPDATES)
+    assert options.adapters is not None
+    with pytest.raises(StartRefusal, match="VLLM_LORA_RESOLVER_CACHE_DIR"):
+        ServedAdapters(options.adapters, BASE, LLAMA, ContainerFiles({}), print)

@@ -1,0 +1,102 @@
+"""LoRA adapters of a stack file: room in the servers, names, and what refuses them."""
+
+from typing import Any
+
+import pytest
+from stack_files import model, plan, problems
+
+REVISION = "a" * 40
+SQL = {"name": "sql", "repository": "acme/llama-sql", "revision": REVISION}
+CACHE = {"modelCache": {"kind": "node-disk"}}
+
+
+def llama(*adapters: dict[str, Any], room: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    engine = {} if room is None else {"engine": {"adapters": room}}
+    return model("agg-tp1-2r", model="llama-3.1-8b-instruct", adapters=list(adapters), **engine, **changes)
+
+
+def refused(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
+    return {problem.path: str(problem) for problem in problems(*models, **{"storage": CACHE, **changes})}
+
+
+def test_room_takes_what_vllm_makes_of_it_off_the_kv_cache():
+    without, beside = (
+        plan(llama(room=room), storage=CACHE).models[0].units[0].roles[0].memory
+        for room in (None, {"slots": 4, "maxRank": 16})
+    )
+    # 32 layers: q, k, v, o, gate, up and down; embedding and head; 4 slots of rank 16 in BF16
+    layer = (4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3
+    expected = (32 * layer + 2 * (128256 + 4096)) * 16 * 4 * 2 / 2**30
+    assert beside.adapters_gib == pytest.approx(expected)
+    assert without.key_value_gib - beside.key_value_gib == pytest.approx(expected)
+
+
+def test_each_gpu_of_several_has_the_inner_matrices_whole():
+    def gib(size: int) -> float:
+        entry = model(f"agg-tp{size}-1r", model="llama-3.1-8b-instruct", engine={"adapters": {}})
+        return plan(entry, storage=CACHE).models[0].units[0].roles[0].memory.adapters_gib
+
+    assert gib(1) < gib(2) < 2 * gib(1)
+
+
+def test_a_revision_has_a_name_of_its_own_at_the_servers():
+    (adapter,) = plan(llama(SQL, room={}), storage=CACHE).models[0].adapters
+    assert adapter.served_name == "sql-aaaaaaaaaaaa"
+
+
+def test_adapters_without_room_are_refused():
+    assert "no room" in refused(llama(SQL))["models[0].engine.adapters"]
+
+
+def test_adapters_without_a_filled_model_cache_are_refused():
+    assert "model cache" in refused(llama(SQL, room={}), storage={})["models[0].engine.adapters"]
+    source = {**CACHE, "prewarm": {"source": "none"}}
+    assert "model cache" in refused(llama(SQL, room={}), storage=source)["models[0].engine.adapters"]
+
+
+def test_a_model_whose_layers_are_not_known_to_take_adapters_is_refused():
+    assert "gpt_oss" in refused(model("agg-tp1-1r", engine={"adapters": {}}))["models[0].engine.adapters"]
+
+
+def test_a_release_that_is_not_known_to_read_adapters_is_refused():
+    assert "llm-d-0.7.0" in refused(llama(SQL, room={}), release="llm-d-0.7.0")["models[0].engine.adapters"]
+
+
+def test_servers_without_an_endpoint_picker_have_no_adapters():
+    assert "endpoint picker" in refused(llama(SQL, room={}, router={"mode": "none"}))["models[0].router.mode"]
+
+
+def test_a_gateway_would_pass_the_route_that_loads_adapters():
+    gateway = {"mode": "create", "provider": "istio"}
+    problem = refused(llama(SQL, room={}, router={"mode": "gateway"}), gateway=gateway)["models[0].router.mode"]
+    assert "/v1/load_lora_adapter" in problem
+
+
+@pytest.mark.parametrize("name", ["sql", "llama", "sql-aaaaaaaaaaaa"])
+def test_a_name_that_something_else_has_is_refused(name: str):
+    entry = llama(SQL, {**SQL, "name": name}, room={}, name="llama")
+    assert "models[0].adapters[1].name" in refused(entry)
+
+
+def test_fewer_places_in_memory_than_slots_are_refused():
+    assert "models[0].engine.adapters.hostSlots" in refused(llama(room={"slots": 4, "hostSlots": 2}))
+
+
+def test_a_rank_that_vllm_has_no_room_for_is_refused():
+    assert "320" in refused(llama(room={"maxRank": 24}))["models[0].engine.adapters.maxRank"]
+
+
+def test_a_branch_is_no_revision():
+    assert "commit" in refused(llama({**SQL, "revision": "main"}, room={}))["models[0].adapters[0].revision"]
+
+
+def test_vllms_own_arguments_for_adapters_are_keys_of_the_stack_file():
+    entry = model("agg-tp1-1r", model="llama-3.1-8b-instruct", engine={"extraArgs": ["--enable-lora"]})
+    assert "engine.adapters" in refused(entry)["models[0].engine.extraArgs[0]"]
+
+
+def test_what_room_takes_and_adapters_that_share_it_are_told():
+    adapters = ({**SQL, "name": name} for name in ("a", "b", "c"))
+    told = [item.text for item in plan(llama(*adapters, room={"slots": 2}), storage=CACHE).advice]
+    assert any("2 slots of rank 16" in text for text in told)
+    assert any("3 adapters share 2 places" in text for text in told)

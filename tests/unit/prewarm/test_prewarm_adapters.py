@@ -1,0 +1,91 @@
+"""LoRA adapters that are put beside a model's weights, against a loopback stand-in for those who have them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
+from llmd_pods.prewarm import __main__ as program
+from llmd_pods.prewarm import web
+
+CONFIG = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "base_model_name_or_path": "owner/other-name", "bias": "none"}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Answer with files that are a model's and an adapter's at once: the stand-in has one repository."""
+    served = Hub()
+    served.files = {**FILES, "adapter_config.json": json.dumps(CONFIG).encode()}
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(web, "pause_s", lambda attempt: 0.0)
+    yield served
+    served.close()
+
+
+def wanted(*names: str, max_rank: int = 16) -> str:
+    adapters = [{"servedName": name, "repository": REPOSITORY, "revision": COMMIT} for name in names]
+    return json.dumps({"name": "llama-adapters", "maxRank": max_rank, "adapters": adapters})
+
+
+def run(cache: Path, adapters: str) -> int:
+    arguments = [f"--cache={cache}", f"--repository={REPOSITORY}", f"--revision={COMMIT}", f"--adapters={adapters}"]
+    return program.main(arguments)
+
+
+def placed(cache: Path, name: str) -> Path:
+    return cache / "adapters" / f"llama-adapters@{COMMIT}" / name
+
+
+def written(cache: Path, name: str) -> dict[str, Any]:
+    return json.loads((placed(cache, name) / "adapter_config.json").read_text())
+
+
+def test_an_adapter_lies_where_vllms_resolver_looks_and_names_the_snapshot(hub: Hub, tmp_path: Path):
+    assert run(tmp_path, wanted("sql-1")) == 0
+    base = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
+    assert written(tmp_path, "sql-1") == {**CONFIG, "base_model_name_or_path": str(base)}
+    assert (placed(tmp_path, "sql-1") / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
+
+
+def test_a_cache_without_adapters_has_the_folder_that_vllm_needs_to_start(hub: Hub, tmp_path: Path):
+    assert run(tmp_path, wanted()) == 0
+    assert placed(tmp_path, ".").is_dir()
+
+
+def test_the_list_may_be_a_file(hub: Hub, tmp_path: Path):
+    (tmp_path / "adapters.json").write_text(wanted("sql-1"))
+    assert run(tmp_path, f"@{tmp_path / 'adapters.json'}") == 0
+    assert placed(tmp_path, "sql-1").is_dir()
+
+
+def test_adapters_that_are_there_ask_no_one_and_another_comes_beside_them(hub: Hub, tmp_path: Path):
+    run(tmp_path, wanted("sql-1"))
+    hub.requests.clear()
+    assert run(tmp_path, wanted("sql-1", "sql-2")) == 0
+    assert hub.requests == []
+    assert placed(tmp_path, "sql-1").is_dir()
+    assert placed(tmp_path, "sql-2").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"r": 32}, "rank is 32"),
+        ({"peft_type": "IA3"}, "peft_type"),
+        ({"use_dora": True}, "DoRA"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"bias": "all"}, "bias"),
+    ],
+)
+def test_what_vllm_would_not_load_ends_the_job_with_the_reason(hub, tmp_path, capsys, change, word):
+    hub.files["adapter_config.json"] = json.dumps({**CONFIG, **change}).encode()
+    assert run(tmp_path, wanted("sql-1")) == 1
+    assert word in capsys.readouterr().err
+    assert not placed(tmp_path, "sql-1").exists()
+
+
+def test_a_name_that_leaves_the_folder_is_refused(hub: Hub, tmp_path: Path):
+    assert run(tmp_path, wanted("../../hub")) == 1
