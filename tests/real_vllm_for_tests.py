@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.program.declare import Rendered
+from llmd_pods.compiled_code.start import server_command
 from llmd_rehearsal.programs import tools_folder
 from llmd_rehearsal.real_vllm import environment
 from llmd_rehearsal.real_vllm.environment import RealVllm
@@ -53,5 +54,5 @@ def rendered_servers(rendered: Rendered) -> Iterator[tuple[list[str], dict[str, 
     for declared in rendered.resources:
         if declared.type.endswith(":Deployment"):
             for container in declared.inputs["spec"]["template"]["spec"]["containers"]:
-                if container.get("command") == ["vllm", "serve"]:
+                if server_command(container.get("command", ())) == ["vllm", "serve"]:
                     yield container["args"], {entry["name"]: entry.get("value", "") for entry in container["env"]}

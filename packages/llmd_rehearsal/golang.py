@@ -110,7 +110,7 @@ def build_arguments(
 def download(
     go: Path, module: str, version: str, folder: Path, timeout_s: float = DOWNLOAD_TIMEOUT_S
 ) -> tuple[Path, str]:
-    """Download a module into Go's cache; return its folder there and its checksum. `folder` is to run in.
+    """Download a module into Go's cache, with Go run in `folder`; return the module's folder and its checksum.
 
     Raises KitError when the download fails or takes longer than `timeout_s`.
     """

@@ -64,8 +64,9 @@ def test_servers_start_from_the_nodes_disks_and_ask_no_one(cached):
 def test_every_pod_makes_sure_of_its_weights_because_nodes_come_and_go(cached):
     stack = cached(NODE_DISK)
     first = ["prewarm-owner", "prewarm"]
-    assert [item["name"] for item in pod(stack, DECODE)["spec"]["initContainers"]] == [*first, "routing-proxy"]
-    assert [item["name"] for item in pod(stack, PREFILL)["spec"]["initContainers"]] == first
+    rest = [["compiled-code", "routing-proxy"], ["compiled-code"]]
+    for role, others in zip((DECODE, PREFILL), rest, strict=True):
+        assert [item["name"] for item in pod(stack, role)["spec"]["initContainers"]] == [*first, *others]
 
 
 def test_the_job_and_the_pods_do_the_same(cached):
@@ -177,7 +178,7 @@ def test_without_a_prewarm_servers_download_into_the_cache(cached):
     jobs = [manifest["metadata"]["name"] for manifest in stack.manifests() if manifest["kind"] == "Job"]
     assert not [name for name in jobs if name.startswith("prewarm")]
     assert "HF_HUB_OFFLINE" not in env(vllm(stack, DECODE))
-    assert "initContainers" not in pod(stack, PREFILL)["spec"]
+    assert [item["name"] for item in pod(stack, PREFILL)["spec"]["initContainers"]] == ["compiled-code"]
 
 
 def test_units_wait_for_the_cache_and_the_job_has_a_limit_of_its_own(cached):

@@ -10,7 +10,7 @@ from llmd_oke.values import Entry, follows_project, read_yaml, required_entry, v
 
 
 class Amounts(Entry):
-    """Amounts in Kubernetes' notation."""
+    """Amounts of memory and processors in Kubernetes' notation."""
 
     memory: str
     cpu: str | None = None
@@ -24,8 +24,8 @@ class Resources(Entry):
 
 
 class JobFacts(Entry):
-    """Facts of a Job: `packages` are those that a program may import beside the standard library, `user_id` whom it
-    runs as.
+    """Facts of Jobs that benchmark and evaluate: Python packages that their programs may import beside the standard
+    library, the number of the user that they run as, and the resources of each kind.
     """
 
     packages: tuple[str, ...]
@@ -42,8 +42,8 @@ def bench_jobs() -> JobFacts:
 
 
 class CanaryFacts(Entry):
-    """Known prompts that servers are asked all the time: every so many seconds, each within a limit, made of these
-    figures by a pod with these resources.
+    """Facts of canaries, the known prompts that a pod asks each server all the time: their period and limit in seconds,
+    the figures that prompts are made of, and the pod's resources.
     """
 
     name: str
@@ -133,34 +133,36 @@ def kv_path() -> KvPathFacts:
 
 
 BUILTIN = "builtin"
-"""The name of the kit's own set."""
+"""Name of the kit's own evaluation, a set of questions that it makes itself."""
 
 
 class Floor(Entry):
-    """The least score, as a share of right answers, and where it comes from."""
+    """Least score of a model in an evaluation, as a share of right answers from 0 to 1, and its public source."""
 
     score: float
     source: str
 
 
 class EvalPackage(Entry):
-    """A published evaluation that runs by its own package, in a Job."""
+    """A published evaluation, whose own Python package a Job runs."""
 
     requirements: str
     """Hashed lock of the package and all it needs, a file beside this one."""
     reader: Literal["gpt-oss", "lm-eval"]
-    """Whose result files it leaves."""
+    """Program whose format its result files have."""
     program: tuple[str, ...]
-    """Words of its command; `{…}` is filled in from the deployment."""
+    """Words of the package's command; `{…}` is filled in from the deployment."""
     result_files: str
-    """Pattern of the files that it leaves its results in."""
+    """Pattern (glob) of the names of its result files."""
     questions: int
-    """How many answers it judges, for progress and cost."""
+    """Number of answers that it judges, for progress and cost."""
     source: str
 
 
 class Evals(Entry):
-    """`values/evals/evals.yaml`: floors by evaluation and model, and packages by evaluation."""
+    """Accuracy that models must keep (`values/evals/evals.yaml`): floors by evaluation and model, and the packages of
+    published evaluations by name.
+    """
 
     floors: dict[str, dict[str, Floor]]
     packages: dict[str, EvalPackage]

@@ -115,10 +115,13 @@ class WeightRates(Entry):
 
 
 class ServerStart(Entry):
-    """Start of a server: how fast it reads its weights, in MB a second, and what it takes besides, in seconds."""
+    """Start of a server: how fast it reads its weights, in MB a second, and what it takes besides, in seconds;
+    `compiling_seconds` of these are saved where the code that it compiles is there already.
+    """
 
     read_megabytes_per_s: float
     seconds: float
+    compiling_seconds: float
     source: str | None
 
 

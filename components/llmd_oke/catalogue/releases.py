@@ -217,6 +217,8 @@ class Vllm(Entry):
     `other_images` have the same vLLM and are not used, each with the reason.
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
     `kv_events` is how servers report on their KV cache, None where that isn't known.
+    `compiled_code` are variables of the folders that it compiles to, with paths in the first of `scratch_folders`, for
+    servers that keep the code on their node; empty where a next server would not find it.
     `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong,
     `traces` whether it is known to have the packages that it sends traces with, `adapters` whether it is known to read
     LoRA adapters from a folder while it runs. `over_nodes` is what servers that span nodes are started with beside
@@ -232,6 +234,7 @@ class Vllm(Entry):
     environment: dict[str, str]
     scratch_folders: tuple[str, ...]
     scratch_gib: int
+    compiled_code: dict[str, str] = Field(default_factory=dict[str, str])
     limits: tuple[KnownLimit, ...] = ()
     quick_reduce: QuickReduceFormat | None = None
     traces: bool = False

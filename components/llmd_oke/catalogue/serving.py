@@ -11,8 +11,8 @@ from llmd_oke.config.engine import flag_of, flags_by_word
 from llmd_oke.values import Entry, entry, names, required_entry
 
 
-class PrewarmRequests(Entry):
-    """Requests of the pod that fills a cache to its node."""
+class CacheRequests(Entry):
+    """Requests of a container that prepares a cache to its node."""
 
     cpu: str
     memory: str
@@ -34,10 +34,22 @@ class LustreDriver(Entry):
     volume_attributes: dict[str, str]
 
 
-class ModelCacheFacts(Entry):
-    """Programs that fill caches, and the drivers of shared ones."""
+class CompiledCodeFacts(Entry):
+    """Bounds of compiled code on a node's disk, for each stack: folders that no server has started with for
+    `unused_days`, and the longest unused of more than `most_folders`, are removed. `requests` are of the container that
+    does it.
+    """
 
-    requests: PrewarmRequests
+    requests: CacheRequests
+    unused_days: int
+    most_folders: int
+
+
+class ModelCacheFacts(Entry):
+    """Programs that fill caches, bounds of compiled code, and the drivers of shared caches."""
+
+    requests: CacheRequests
+    compiled_code: CompiledCodeFacts
     file_storage: FileStorageDriver
     lustre: LustreDriver
 

@@ -26,7 +26,7 @@ from llmd_oke.config.schema import stack_file_schema
 from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
 from llmd_oke.planning.conditions import forecast_differences
 from llmd_oke.planning.container_images import chart_archives, images_of, tag_only_sentence, unchecked_archives_sentence
-from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, bring_up, costs
+from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, ServerStartForecast, bring_up, costs, server_start
 from llmd_oke.planning.model_plan import RolePlan
 
 
@@ -97,6 +97,8 @@ def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
             Padding(f"[dim]{escape('; '.join(published))}[/]", (0, 0, 0, 2)),
         )
     )
+    if start := server_start(plan):
+        console.output().print(f"\n  [dim]start of a server[/] {escape(_server_start_sentence(start))}", soft_wrap=True)
     for accepted in plan.acceptance:
         if accepted.in_update:
             console.output().print(f"\n  [dim]acceptance[/] {escape(accepted.cost_sentence)}", soft_wrap=True)
@@ -120,11 +122,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     Prices are list prices in US dollars, `price_usd_per_hour` that of the GPU nodes; `key_value_tokens` and
     `host_key_value_tokens` are bounds.
     """
-    cost = costs(plan)
+    cost, start = costs(plan), server_start(plan)
     parts = [document("part", part, usd_per_hour=_cents(part.usd_per_hour)) for part in cost.parts]
     return document(
-        "release namespace nodes idle_nodes gpus used_gpus price_usd_per_hour costs models bring_up acceptance images"
-        " project_entries advice",
+        "release namespace nodes idle_nodes gpus used_gpus price_usd_per_hour costs models bring_up server_start"
+        " acceptance images project_entries advice",
         plan,
         release=plan.release.name,
         nodes=len(plan.nodes_at_first),
@@ -134,6 +136,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         ),
         models=[_model(model) for model in plan.models],
         bring_up=_bring_up_document(bring_up(plan)),
+        server_start=None if start is None else document("first_s again_s source", start),
         acceptance=[
             document(
                 "pool in_update checks needed_nodes on_failure limit_s price_usd",
@@ -165,6 +168,15 @@ def _bring_up_document(forecast: BringUp) -> dict[str, Any]:
         for leg in forecast.legs
     ]
     return {"seconds": round(forecast.seconds), "legs": legs}
+
+
+def _server_start_sentence(start: ServerStartForecast) -> str:
+    """Say how long servers take to start where weights and image are there."""
+    where = f"({start.source}; weights and image are there)"
+    if start.again_s == start.first_s:
+        return f"{_minutes(start.first_s)} {where}: it compiles each time"
+    later = f"{_minutes(start.again_s)} with the code that another of its kind compiled on the node"
+    return f"{_minutes(start.first_s)}, {later} {where}"
 
 
 def _cents(usd: float | None) -> float | None:

@@ -91,7 +91,7 @@ class EngineSetting(Entry):
 
 
 class ReservedFlag(Entry):
-    """A flag that users don't give, because what `instead` names says it."""
+    """A flag of vLLM that users may not give: `instead` names the key of the stack file that says the same."""
 
     flag: str
     instead: str
@@ -99,13 +99,15 @@ class ReservedFlag(Entry):
 
 
 class EngineSettings(Entry):
-    """`values/vllm/engine-settings.yaml`; arguments have the order of `settings`."""
+    """The table of vLLM's settings (`values/vllm/engine-settings.yaml`), and of flags that are not for users. Servers
+    get the arguments of settings in the table's order.
+    """
 
     settings: tuple[EngineSetting, ...]
     reserved: tuple[ReservedFlag, ...]
 
     def flags(self) -> dict[str, Flag]:
-        """The flags as vLLM's command line has them, by name."""
+        """Flags of settings and reserved ones, as vLLM's command line has them, by name without dashes."""
         of_settings = {row.flag: row.vllm or Flag(kind=row.kind) for row in self.settings}
         return of_settings | {row.flag: row.vllm for row in self.reserved}
 
@@ -122,7 +124,9 @@ def engine_settings() -> EngineSettings:
 
 
 class FurtherFlags(Entry):
-    """`values/vllm/flags.yaml`: the flags that neither are settings nor follow from other keys, in groups, by name."""
+    """The table of all other flags of vLLM (`values/vllm/flags.yaml`), in groups and by name: those that are neither
+    settings nor reserved.
+    """
 
     name: str
     groups: dict[str, dict[str, Flag]]
@@ -148,7 +152,9 @@ def flags_by_word() -> Mapping[str, Flag]:
 
 
 def full_names(flag: str) -> list[str]:
-    """The flags that vLLM may take a shortened one for, sorted; none for a name that is one itself, or unknown."""
+    """Return the flags that vLLM could take a shortened flag for, sorted; none where it is a flag itself, or begins
+    none.
+    """
     known = flags_by_word()
     if not flag.startswith("-") or flag in known:
         return []
@@ -169,14 +175,14 @@ def _definition(setting: EngineSetting, *, of_role: bool = False) -> Any:
 EngineRows = create_model(
     "EngineRows", __base__=ConfigPart, **{setting.field: _definition(setting) for setting in engine_settings().settings}
 )
-"""The rows of the table as fields."""
+"""Keys of the stack file's `engine` that are rows of the table of settings, as fields of pydantic."""
 
 RoleRows = create_model(
     "RoleRows",
     __base__=ConfigPart,
     **{row.field: _definition(row, of_role=True) for row in engine_settings().settings if row.by_role},
 )
-"""The rows of the table that servers of each role may have values of their own for, as fields."""
+"""Keys of `engine.prefill`, `engine.decode` and `engine.aggregated` that are rows of that table, as fields."""
 
 _BY_TABLE: Any = None
 

@@ -107,6 +107,10 @@ class NodeDisk(ConfigPart):
     capacity_gib: Annotated[int, Field(ge=1)] | None = None
     """Room for weights on each node in GiB; half of the shape's NVMe disks (RAID 10) if left out."""
 
+    compiled_code: Literal["none"] | FolderPath | None = None
+    """Folder on the nodes for the code that servers compile as they start, so that the next start on a node finds it;
+    `none` keeps none. If left out, the folder of weights with `-compiled` behind its name."""
+
 
 class ExistingFileSystem(ConfigPart):
     """A File Storage file system that is there already."""

@@ -149,7 +149,7 @@ def plain(text: str) -> Any:
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """A unified diff; empty where nothing changes."""
+    """Return the unified diff of a file's text before and after a change; empty where nothing changes."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm="")
     return "\n".join(lines)
 

@@ -206,13 +206,13 @@ def namespace_of(release: HelmRelease, operator: Operator) -> pulumi.Output[str]
 
 
 def chart_values(operator: Operator, tolerations: list[Toleration]) -> dict[str, Any]:
-    """The chart's values with its images, and with these tolerations beside those that the list has already."""
+    """Return the values of an operator's chart, with pinned images and with tolerations beside those in its list."""
     values = with_images(operator.values, operator.images)
     return with_tolerations(values, [operator.tolerations_at] if operator.tolerations_at else [], tolerations)
 
 
 def with_images(tree: dict[str, Any], images: Iterable[ImagePlace]) -> dict[str, Any]:
-    """A copy of a tree with these images in their places."""
+    """Return a copy of a chart's values, or of an object, with each image at its path in it."""
     result = copy.deepcopy(tree)
     for place in images:
         _map_at(result, place.at[:-1])[place.at[-1]] = place.value

@@ -91,7 +91,8 @@ class ModelCachePlan:
     `path` is a folder on nodes' own disks, `capacity_gib` the size of a Lustre file system, `volume_handle` what the
     storage driver knows a file system by that is there already. The first server downloads what it needs where nothing
     pre-warms the cache; where something does, `revisions` are commits by the models' names. `timeout_s` is the limit
-    for one model.
+    for one model. `compiled_path` is the stack's folder on nodes' own disks for code that servers compile as they
+    start; None where it is kept nowhere.
     """
 
     kind: Literal["node-disk", "file-storage", "lustre"]
@@ -101,6 +102,7 @@ class ModelCachePlan:
     timeout_s: int
     prewarm: PrewarmPlan | None
     revisions: Mapping[str, str] | None
+    compiled_path: str | None
 
 
 @dataclass(frozen=True)

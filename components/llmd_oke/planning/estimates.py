@@ -170,15 +170,35 @@ def _serving_legs(plan: Plan, before: tuple[str, ...]) -> Iterator[Leg]:
     weights = _weights(plan, before if prewarmed else (image.name,), prewarmed=prewarmed)
     yield from (() if pulled else (image,))
     yield weights
-    start = facts.server_start
-    largest = max(model.model.weights.gib for model in plan.models) * BYTES_PER_GIB
-    seconds = largest / (start.read_megabytes_per_s * 1e6) + start.seconds
-    yield Leg("server start", seconds, start.source or ASSUMED, (image.name, weights.name))
+    if start := server_start(plan):
+        yield Leg("server start", start.first_s, start.source, (image.name, weights.name))
     ready = ["server start"]
     if any(model.routed for model in plan.models):
         yield _fixed("router", facts.router, *before)
         ready.append("router")
     yield _fixed("first request", facts.first_request, *ready)
+
+
+@dataclass(frozen=True)
+class ServerStartForecast:
+    """Seconds that a server of the largest model takes to start, its weights and image being there: the first of its
+    kind on a node, and a later one, which is no faster where compiled code is kept nowhere.
+    """
+
+    first_s: float
+    again_s: float
+    source: str
+
+
+def server_start(plan: Plan) -> ServerStartForecast | None:
+    """Forecast how long servers take to start; None where the stack has none."""
+    if not plan.models or plan.layer == "cluster":
+        return None
+    start = bring_up_facts().server_start
+    largest = max(model.model.weights.gib for model in plan.models) * BYTES_PER_GIB
+    first_s = largest / (start.read_megabytes_per_s * 1e6) + start.seconds
+    kept = plan.model_cache is not None and plan.model_cache.compiled_path is not None
+    return ServerStartForecast(first_s, first_s - (start.compiling_seconds if kept else 0), start.source or ASSUMED)
 
 
 def _image_pull(plan: Plan, after: tuple[str, ...]) -> Leg:

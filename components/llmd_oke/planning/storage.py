@@ -46,6 +46,9 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
     cache = config.storage.model_cache
     if isinstance(cache, NodeDisk):
         yield from _node_disk(config, cache)
+        if cache.compiled_code and f"{cache.compiled_code}/".startswith(f"{cache.path.rstrip('/')}/"):
+            why = "pre-warming gives the folder of weights to the user that downloads them"
+            yield Problem(f"{PATH}.compiledCode", cache.compiled_code, "a folder beside that of the weights", why)
     elif isinstance(cache, FileStorage | Lustre):
         yield from _shared_file_system(config, cache)
         if isinstance(cache, Lustre):
@@ -267,7 +270,21 @@ def model_cache(config: StackConfig) -> ModelCachePlan | None:
         volume_handle=_existing_handle(cache),
         prewarm=filled,
         revisions=filled and prewarm.revisions,
+        compiled_path=compiled_path(config),
     )
+
+
+def compiled_path(config: StackConfig) -> str | None:
+    """Return the stack's folder on the nodes for code that servers compile as they start; None where there is none.
+
+    What lies there is run by whoever reads it, so that each stack has one of its own, and none is shared by nodes.
+    """
+    cache, release = config.storage.model_cache, catalogue.release(config.release)
+    if not isinstance(cache, NodeDisk) or cache.compiled_code == "none":
+        return None
+    if release is None or not release.vllm.compiled_code:
+        return None
+    return f"{cache.compiled_code or f'{cache.path}-compiled'}/{config.namespace}"
 
 
 def _existing_handle(cache: NodeDisk | FileStorage | Lustre) -> str | None:

@@ -160,6 +160,9 @@ class ModelCacheMountArgs(TypedDict):
     """Folder on the nodes."""
     claim: NotRequired[pulumi.Input[str]]
     """Claim of a volume that all nodes share."""
+    compiled_path: NotRequired[str | None]
+    """Folder on the nodes for code that servers compile as they start, of one stack alone; kept nowhere if left
+    out."""
     prewarm: NotRequired[PrewarmArgs]
     """How weights get there before servers start; servers download them themselves if left out."""
     adapters: NotRequired[str]

@@ -26,7 +26,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning import placement
-from llmd_oke.serving import bench_program, vllm
+from llmd_oke.serving import bench_program, compiled_code, vllm
 from llmd_oke.serving.args import ModelCacheMountArgs, NodeTaintArgs, PrewarmArgs
 from llmd_oke.serving.manifests import declare, object_metadata, timeouts, tolerations
 from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token, pinned_revision
@@ -94,6 +94,9 @@ class ModelCacheArgs(TypedDict):
     """Models whose servers have room for LoRA adapters, which come beside their weights; none if left out."""
     path: NotRequired[str | None]
     """Folder on the nodes, for `node-disk`; `/mnt/nvme/models` if left out."""
+    compiled_path: NotRequired[str | None]
+    """Folder on the nodes for code that servers compile as they start, for `node-disk`, of one stack alone; kept
+    nowhere if left out."""
     volume_handle: NotRequired[pulumi.Input[str] | None]
     """What the storage driver knows the file system by, for `file-storage` and `lustre`."""
     volume_name: NotRequired[str | None]
@@ -130,6 +133,9 @@ class ModelCache(pulumi.ComponentResource):
         if args.get("prewarm") is not None:
             needed.append(declare(f"{name}-program", program_config_map(args["namespace"]), child))
             models = {model.name: model for model in map(resolve_model, args["models"])}
+        if args.get("compiled_path"):
+            program = compiled_code.program_config_map(args["namespace"])
+            needed.append(declare(f"{name}-compiled-code", program, child))
         source_url = args.get("source_url")
         if source_url is not None:
             needed.append(declare(f"{name}-source", source_secret(args["namespace"], source_url), child))
@@ -177,6 +183,8 @@ def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> Mo
     place: ModelCacheMountArgs = {"path": args.get("path") or "/mnt/nvme/models"}
     if args["kind"] != "node-disk":
         place = {"claim": claim}
+    elif compiled_path := args.get("compiled_path"):
+        place["compiled_path"] = compiled_path
     settings = args.get("prewarm")
     if settings is None:
         return place

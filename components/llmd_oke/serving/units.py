@@ -29,7 +29,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning import Rollout, placement
-from llmd_oke.serving import labels, network_policies, vllm
+from llmd_oke.serving import compiled_code, labels, network_policies, vllm
 from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.leader_worker_set import leader_worker_set
 from llmd_oke.serving.manifests import (
@@ -363,7 +363,8 @@ def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
     was filled.
     """
     cached = containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
-    return [*cached, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
+    compiled = [compiled_code.container(vllm.compiled_key(spec), spec.user)] if spec.keeps_compiled_code else []
+    return [*cached, *compiled, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
 
 
 def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:

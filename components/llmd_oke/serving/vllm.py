@@ -23,6 +23,7 @@ from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.objects import present
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
+from llmd_oke.serving import compiled_code
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, RoleEngineArgs, TracingArgs
 from llmd_oke.serving.manifests import tracing_environment
 
@@ -94,6 +95,17 @@ class ServerSpec:
         """True if weights are in the cache before vLLM starts, which then reads nothing else."""
         return "prewarm" in self.cache
 
+    @property
+    def keeps_compiled_code(self) -> bool:
+        """True if code that the server compiles as it starts stays on its node."""
+        return compiled_code.is_kept(self.release, self.cache)
+
+    @property
+    def user(self) -> int:
+        """Number of the user that the server runs as; 0 is root, the image's own."""
+        user = self.engine.get("user")
+        return user["id"] if user else 0
+
 
 def container(spec: ServerSpec) -> Container:
     """The container `vllm`. It has started once it lists its model; from then on it is asked for its health, which
@@ -103,7 +115,7 @@ def container(spec: ServerSpec) -> Container:
         "name": "vllm",
         "image": spec.release.vllm.image.pinned,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["vllm", "serve"],
+        "command": _command(spec),
         "args": arguments(spec),
         "env": environment(spec),
         "ports": _ports(spec),
@@ -115,6 +127,13 @@ def container(spec: ServerSpec) -> Container:
         "securityContext": {**security_context(rdma=spec.on_rdma_network), **_user(spec)},
         "volumeMounts": _mounts(spec),
     }
+
+
+def _command(spec: ServerSpec) -> list[str]:
+    own = ["vllm", "serve"]
+    if not spec.keeps_compiled_code:
+        return own
+    return compiled_code.command(spec.release, spec.settings.vllm_port, spec.model.startup_budget_s, own)
 
 
 def arguments(spec: ServerSpec) -> list[str]:
@@ -221,6 +240,7 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
     """
     values = {
         **spec.release.vllm.environment,
+        **(spec.release.vllm.compiled_code if spec.keeps_compiled_code else {}),
         "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
         "MAX_JOBS": str(spec.cpus),
         **({QUICK_REDUCE_VARIABLE: spec.settings.quick_reduce} if spec.settings.quick_reduce else {}),
@@ -367,7 +387,8 @@ def _mounts(spec: ServerSpec) -> list[dict[str, Any]]:
         for path in spec.release.vllm.scratch_folders
     ]
     cache = {"name": "model-cache", "mountPath": CACHE_FOLDER, **({"readOnly": True} if spec.prewarmed else {})}
-    return [{"name": "shm", "mountPath": "/dev/shm"}, cache, *scratch]  # noqa: S108
+    compiled = compiled_code.mounts(compiled_key(spec)) if spec.keeps_compiled_code else []
+    return [{"name": "shm", "mountPath": "/dev/shm"}, cache, *scratch, *compiled]  # noqa: S108
 
 
 def pod_volumes(spec: ServerSpec) -> list[dict[str, Any]]:
@@ -376,7 +397,26 @@ def pod_volumes(spec: ServerSpec) -> list[dict[str, Any]]:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_memory_gib(spec)}Gi"}},
         cache_volume(spec.cache),
         {"name": "scratch", "emptyDir": {}},
+        *(compiled_code.volumes(spec.cache) if spec.keeps_compiled_code else []),
     ]
+
+
+def compiled_key(spec: ServerSpec) -> str:
+    """A short name of what code that a server compiles is for: image, GPU, arguments, variables and the user.
+
+    vLLM's own hashes tell code apart that differs. This is what is removed together, and what no other user may write
+    to, so that all counts but what a pod learns as it starts.
+    """
+    variables = [entry for entry in environment(spec) if "value" in entry]
+    return _short(
+        [
+            spec.release.vllm.image.pinned,
+            spec.shape.gpu.architecture,
+            arguments(spec),
+            sorted((entry["name"], entry["value"]) for entry in variables),
+            spec.user,
+        ]
+    )
 
 
 def cache_volume(cache: ModelCacheMountArgs) -> dict[str, Any]:

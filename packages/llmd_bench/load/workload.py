@@ -151,7 +151,7 @@ class TraceEntry:
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests at recorded times, in ascending order; its lengths, where it has some, go before the workload's."""
+    """Requests at recorded times, in ascending order. Recorded lengths are used in place of the workload's."""
 
     entries: tuple[TraceEntry, ...]
     name: str = "trace"

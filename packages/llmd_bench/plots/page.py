@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts or cells. A column in which all begin with a number is aligned to the right."""
+    """Table of a page, in rows of texts or cells. Columns that begin with numbers are aligned to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]

@@ -19,6 +19,7 @@ from llmd_oke.catalogue.releases import Release
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, quantization
 from llmd_oke.config.engine import AdapterSlots, Flag, flags_by_name
 from llmd_oke.config.stack import QuickReduceFormat
+from llmd_pods.compiled_code.start import server_command
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
@@ -416,7 +417,7 @@ def _parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
     """The values of the flags of a command in one of its two plain forms, with vLLM's defaults where the simulation
     needs them.
     """
-    words = list(argv)
+    words = server_command(argv)
     name = PurePosixPath(words[0]).name if words else ""
     if name == "vllm" and words[1:2] == ["serve"]:
         program, flags = "vllm serve", words[2:]

@@ -32,6 +32,7 @@ from llmd_rehearsal.vllm.adapters import ServedAdapters
 from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.command import CommandSettings, NodeGroup, StartRefusal, settings
+from llmd_rehearsal.vllm.compiled_code import CompiledCode
 from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.groups import RankGroup
 from llmd_rehearsal.vllm.metrics import ServerMetrics
@@ -130,6 +131,7 @@ class SimulatedServer:
         self._runner: web.ServerRunner | None = None
         self._leaves: list[Callable[[], None]] = []
         self._parts: _Parts | None = None
+        self._compiled_code = CompiledCode(container.argv, ContainerFiles(container.mounts))
         self._starting: asyncio.Task[None] | None = None
         self._crashing: asyncio.Task[None] | None = None
 
@@ -205,6 +207,7 @@ class SimulatedServer:
 
     async def _start(self) -> None:
         try:
+            self._compiled_code.begin(self._write)
             parts = self._parts = self._prepare()
             listener = bound_socket(parts.settings.host, parts.settings.port, self.container.network_namespace)
             try:
@@ -334,6 +337,7 @@ class SimulatedServer:
         self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)
         await self._runner.setup()
         await web.SockSite(self._runner, listener, backlog=2048).start()
+        self._compiled_code.confirm()
         self.state = ServerState.RUNNING
         self._write(f"INFO Starting vLLM API server 0 on http://{parts.settings.host}:{parts.settings.port}")
         self._write("INFO: Application startup complete.")
@@ -357,6 +361,7 @@ class SimulatedServer:
 
     def _exit(self, exit_code: int) -> None:
         self._leave()
+        self._compiled_code.leave()
         self.state = ServerState.EXITED
         self.exit_code = exit_code
         self.exited.set()

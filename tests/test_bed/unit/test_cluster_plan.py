@@ -121,7 +121,7 @@ class Cluster:
         self.created.append(definition.metadata.name)
 
 
-def test_the_speed_of_scaling_is_the_controllers_and_makes_another_cluster(
+def test_another_speed_of_scaling_sets_periods_and_needs_another_local_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cluster_plan, "crd_manifests", lambda _crds: [])

@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,16 +68,30 @@ def wait_for(url: str, log: Path, running: subprocess.Popen[bytes] | None = None
 
 @contextmanager
 def server(
-    vllm: RealVllm, folder: Path, *flags: str, model: TinyModel = TINY
+    vllm: RealVllm,
+    folder: Path,
+    *flags: str,
+    model: TinyModel = TINY,
+    before: Callable[[str], list[str]] | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> Generator[tuple[str, subprocess.Popen[bytes]]]:
-    """A server of a tiny model that starts, by its address; `wait_for` its `/health` tells that it is ready."""
+    """A server of a tiny model that starts, by its address; `wait_for` its `/health` tells that it is ready.
+
+    `before` gives words that stand before its command, from its address; `more` is added to its environment.
+    """
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     place = ("--host", "127.0.0.1", "--port", str(port))
     own = ("--served-model-name", MODEL, "--max-model-len", str(CONTEXT))
     files = str(tiny_models.ensure_files(vllm, model, SilentProgress()))
     argv = on_processor([str(vllm.programs / "vllm"), "serve", files, *place, *own, *flags], model.server_values)
     variables = environment_on_processor({"PYTHONPATH": ""}, {"authority": "", "encodings": ""})
-    more = {**variables, "HF_HUB_OFFLINE": "1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())}
+    own_variables = {
+        **variables,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+        **(more or {}),
+    }
     folder.mkdir(exist_ok=True)
-    with started(argv, folder / "log", **more) as running:
-        yield f"http://127.0.0.1:{port}", running
+    with started([*(before(url) if before else []), *argv], folder / "log", **own_variables) as running:
+        yield url, running

@@ -5,7 +5,7 @@ from created_stacks import created, validated
 from llmd_oke import config, planning
 from llmd_oke.catalogue.container_images import Lock, LockedDigest
 from llmd_oke.planning import estimates as bring_ups
-from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, Leg, bring_up, costs
+from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, Leg, bring_up, costs, server_start
 from stack_files import created_pool, model, ocid, plan
 
 
@@ -99,6 +99,15 @@ def test_the_registrys_own_size_of_the_image_wins(monkeypatch: pytest.MonkeyPatc
     entry = LockedDigest(digest="sha256:" + "0" * 64, source="a test", download_bytes=24_000_000)
     monkeypatch.setattr(bring_ups, "lock", lambda: Lock(images={reference: entry}))
     assert bring_up(stack).legs[0] == Leg("vLLM image", 1.0, bring_up(stack).legs[0].source)
+
+
+def test_a_server_starts_faster_where_compiled_code_is_kept():
+    kept, pods = (server_start(plan(model("agg-tp1-8r"), nodes=1, **more)) for more in ({"storage": NODE_DISK}, {}))
+    assert kept
+    assert pods
+    assert kept.first_s - kept.again_s == bring_ups.bring_up_facts().server_start.compiling_seconds
+    assert pods.first_s == pods.again_s == kept.first_s
+    assert kept.source == ASSUMED
 
 
 def test_every_leg_says_where_its_time_is_from():

@@ -138,7 +138,7 @@ def test_limits_of_all_clients_are_those_of_each_of_whom_nothing_else_is_said():
     assert (door.clients["a"].concurrent_requests, door.clients["a"].models) == (1, (door.models[1].served_name,))
 
 
-def test_a_list_without_models_leaves_the_models_to_those_clients_that_have_some():
+def test_with_an_empty_list_of_models_only_clients_with_a_list_may_use_any():
     limits = {"models": [], "clients": {"a": {"models": ["gpt-oss-120b"]}}}
     door = plan(
         model("2p-tp1-2d-tp1"), frontDoor={"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}

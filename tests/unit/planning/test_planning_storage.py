@@ -42,6 +42,32 @@ def test_weights_must_fit_the_room_on_a_node():
     assert problem.why == "the weights of all models need 135 GiB, the cache has 100 GiB"
 
 
+@pytest.mark.parametrize(
+    ("cache", "release", "path"),
+    [
+        (storage("node-disk"), "llm-d-0.9.0", "/mnt/nvme/models-compiled/llm-d"),
+        (storage("node-disk", path="/data/w"), "llm-d-0.10.0", "/data/w-compiled/llm-d"),
+        (storage("node-disk", compiledCode="/data/c"), "llm-d-0.9.0", "/data/c/llm-d"),
+        (storage("node-disk", compiledCode="none"), "llm-d-0.9.0", None),
+        (storage("node-disk"), "llm-d-0.7.0", None),
+        (storage("file-storage", existing=FILE_SYSTEM), "llm-d-0.9.0", None),
+    ],
+)
+def test_compiled_code_is_kept_on_nodes_disks_by_servers_that_find_it(
+    cache: dict[str, Any], release: str, path: str | None
+):
+    planned = plan(model("agg-tp1-8r"), storage=cache, release=release).model_cache
+    assert planned
+    assert planned.compiled_path == path
+
+
+@pytest.mark.parametrize("folder", ["/data/w", "/data/w/compiled"])
+def test_compiled_code_may_not_lie_in_the_folder_of_weights(folder: str):
+    problem = only(storage=storage("node-disk", path="/data/w", compiledCode=folder))
+    assert (problem.path, problem.value) == ("storage.modelCache.compiledCode", folder)
+    assert problems(storage=storage("node-disk", path="/data/w", compiledCode="/data/w-2")) == []
+
+
 SHUT = {"podInternet": False}
 BUCKET = {"prewarm": {"source": "object-storage"}}
 

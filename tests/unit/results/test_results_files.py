@@ -45,7 +45,7 @@ def test_quantiles_are_columns_of_their_own():
     assert {"ttft_ms_p50", "e2e_ms_p99p9", "origin_config_hash", "notes"} <= set(COLUMNS)
 
 
-def test_a_row_of_before_rows_had_conditions_tells_none(tmp_path):
+def test_a_row_that_is_older_than_conditions_has_none_but_its_image(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows([row(image="one")], path)
     assert "block_size" not in path.read_text()

@@ -271,7 +271,7 @@ def test_a_stack_file_that_is_wrong_ends_with_2(run: Run, project: Path):
     assert (result.exit_code, "release" in result.stderr) == (2, True)
 
 
-def test_names_cannot_give_a_terminal_orders(run: Run, cluster: StackCluster):
+def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, cluster: StackCluster):
     cluster.nodes[0]["metadata"]["name"] = "node\x1b[2J"
     cluster.nodes[0]["spec"]["unschedulable"] = True
     result = run("status")

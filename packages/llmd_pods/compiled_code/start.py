@@ -1,0 +1,181 @@
+"""The command `python start.py OPTIONS -- COMMAND`: runs a server that keeps the code that it compiles.
+
+Each server has a place of its own in the folder, with a lock that ends with its process: what writes compiled code
+names unfinished files by the number of its process, which servers in containers have in common. A new place begins with
+a copy of the code of another one whose server has started. Code that a server did not become healthy with is removed at
+the next start, which compiles anew: damaged code ends vLLM, and would do so again and again.
+
+The command takes over this process, so that signals and the exit code are its own. Where the folder can't be used, it
+runs without.
+"""
+
+import argparse
+import fcntl
+import http.client
+import os
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+USED = "used"
+"""File of the folder that says by its time when a server last started with it."""
+
+LOCK, STARTING, STARTED, CODE = "lock", "starting", "started", "code"
+"""Names in a place: its lock, a mark while a server starts, one of code that has started a server, and the code."""
+
+MOST_PLACES = 64
+PERIOD_S = 0.5
+OK = 200
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server's place in the folder; `descriptor` holds its lock. `state` says in words what code there is."""
+
+    folder: Path
+    descriptor: int
+    state: str
+
+    @property
+    def code(self) -> Path:
+        """Folder of the code."""
+        return self.folder / CODE
+
+    def start(self, links: Sequence[Path]) -> None:
+        """Note that a start has begun, and have `links` lead to folders of the code."""
+        (self.folder / STARTING).touch()
+        for link in links:
+            target = self.code / link.name
+            target.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(target)
+
+    def confirm(self) -> None:
+        """Note that the server has started with the code."""
+        (self.folder / STARTED).touch()
+        (self.folder / STARTING).unlink()
+
+
+def clear(links: Sequence[Path]) -> None:
+    """Remove what an earlier start of the container left where the server compiles to."""
+    for link in links:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.is_symlink():
+            link.unlink()
+        else:
+            shutil.rmtree(link, ignore_errors=True)
+
+
+def claim(folder: Path) -> Place:
+    """Take the first place that no running server has.
+
+    Raises:
+        OSError: the folder can't be written to, or has no place left.
+    """
+    (folder / USED).touch()
+    for number in range(MOST_PLACES):
+        place = folder / str(number)
+        if not place.exists():
+            place.mkdir(exist_ok=True)
+            place.chmod(0o770)  # root's group, whose program removes old folders, sees the lock
+        descriptor = os.open(place / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            continue
+        return Place(place, descriptor, _ready(folder, place))
+    raise OSError(f"all {MOST_PLACES} places are taken")
+
+
+def _ready(folder: Path, place: Path) -> str:
+    """Bring the code of a place into a state that a server may start with, and say which."""
+    code = place / CODE
+    if (place / STARTING).exists():
+        (place / STARTED).unlink(missing_ok=True)
+        shutil.rmtree(code, ignore_errors=True)
+        return "removed, because the last server with it did not start"
+    if (place / STARTED).exists():
+        return "as the last server left it"
+    shutil.rmtree(code, ignore_errors=True)
+    others = (mark.parent for mark in sorted(folder.glob(f"*/{STARTED}")))
+    source = next((other / CODE for other in others if (other / CODE).is_dir()), None)
+    if source is None:
+        return "none yet"
+    try:
+        shutil.copytree(source, code, symlinks=True)
+    except (OSError, shutil.Error):  # its server may write at this moment
+        shutil.rmtree(code, ignore_errors=True)
+        return "none yet"
+    return f"a copy of that in place {source.parent.name}"
+
+
+def watch(place: Place, health: str, limit_s: float) -> None:
+    """Wait until the server, this process's parent, is healthy, and note it; not where it ends before, or isn't within
+    `limit_s` seconds.
+    """
+    os.close(place.descriptor)  # the lock is the server's
+    deadline, server = time.monotonic() + limit_s, os.getppid()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < deadline and os.getppid() == server:
+        try:
+            with opener.open(health, timeout=5) as answer:
+                if answer.status == OK:
+                    place.confirm()
+                    return
+        except (OSError, http.client.HTTPException):
+            pass
+        time.sleep(PERIOD_S)
+
+
+def options_of(argv: Sequence[str]) -> argparse.Namespace | None:
+    """Return this program's options in the command of a container; None where the command has another program."""
+    program = next((place for place, word in enumerate(argv) if word.endswith("/start.py")), None)
+    if program is None or "--" not in argv[program:]:
+        return None
+    return _parsed(argv[program + 1 :])
+
+
+def server_command(argv: Sequence[str]) -> list[str]:
+    """Return the command of a container, without this program before it where it is."""
+    options = options_of(argv)
+    return list(argv) if options is None else options.command
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Runs a server that keeps the code that it compiles.")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the node, for servers of this kind")
+    parser.add_argument("--link", type=Path, action="append", required=True, help="path that the server compiles to")
+    parser.add_argument("--health", required=True, help="URL that answers 200 once the server has started")
+    parser.add_argument("--limit-s", type=float, required=True, help="seconds that a start may take")
+    end = argv.index("--") if "--" in argv else len(argv)
+    options = parser.parse_args(argv[:end])
+    options.command = list(argv[end + 1 :])
+    if not options.command:
+        parser.error("no command behind --")
+    return options
+
+
+def main(argv: Sequence[str]) -> None:
+    """Take a place, begin to watch, and become the server."""
+    options = _parsed(argv)
+    try:
+        clear(options.link)
+        place = claim(options.folder)
+        place.start(options.link)
+    except OSError as error:
+        print(f"compiled code is not kept: {error}", flush=True)
+    else:
+        print(f"compiled code in {place.folder}: {place.state}", flush=True)
+        if os.fork() == 0:
+            watch(place, options.health, options.limit_s)
+            os._exit(0)
+        os.set_inheritable(place.descriptor, True)
+    os.execvp(options.command[0], options.command)  # noqa: S606 - the container's own command
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
