@@ -73,8 +73,9 @@ def test_the_job_and_later_pods_bring_the_same_adapters(adapted):
         "maxRank": 32,
         "adapters": [{"servedName": "sql-aaaaaaaaaaaa", "repository": "acme/llama-sql", "revision": "a" * 40}],
     }
-    first = pod(rendered, f"{LLAMA}-prefill")["spec"]["initContainers"][-1]
-    assert "--adapters=@/opt/llmd-oke/adapters/adapters.json" in first["args"]
+    first = pod(rendered, f"{LLAMA}-prefill")["spec"]["initContainers"]
+    arguments = [word for container in first for word in container["args"]]
+    assert "--adapters=@/opt/llmd-oke/adapters/adapters.json" in arguments
 
 
 def test_the_names_come_after_the_files_and_the_servers(adapted):

@@ -9,6 +9,7 @@ from llmd_oke.catalogue.cluster import image_names
 from llmd_oke.operators.crds import Crds
 from llmd_oke.package import components
 from llmd_oke.testing import Rendered, declared
+from stack_files import model, stack
 from test_render_goldens import COMPONENT, COMPONENTS, CREATED
 
 IMAGE = {"name": image_names()[0], "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "a" * 32}
@@ -28,6 +29,18 @@ STACKS = {
     "Calico": {**CLUSTER, "networkPolicies": {"engine": "calico"}},
     "NodeFeatureDiscovery": {**CLUSTER, "rdma": "none"},  # an add-on brings it to an RDMA network
 }
+
+ADAPTED = stack(
+    model(
+        "1p-tp1-1d-tp1",
+        model="llama-3.1-8b-instruct",
+        engine={"adapters": {}},
+        adapters=[{"name": "sql", "repository": "acme/llama-sql", "revision": "a" * 40}],
+    ),
+    nodes=1,
+    storage={"modelCache": {"kind": "node-disk"}},
+)
+STACKS["AdapterNames"] = ADAPTED
 
 CLASSES = {component.__name__: component for component in components()}
 

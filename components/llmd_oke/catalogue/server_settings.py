@@ -125,7 +125,8 @@ def server_settings(
     hands_over = role in HANDING_OVER
     kv_cache = vllm.kv_cache_settings(model, engine, hands_over=hands_over)
     connectors, port = vllm.kv_connector, vllm_port(role)
-    kept_gib = (engine.kv_cache.host_memory_gib if role in KEEPING else None) or connectors.offload_gib(arguments) or 0
+    by_argument = (connectors.offload_gib(arguments) or 0) * parallelism.data_parallel_size_local
+    kept_gib = (engine.kv_cache.host_memory_gib if role in KEEPING else None) or by_argument
     return ServerSettings(
         role=role,
         parallelism=parallelism,

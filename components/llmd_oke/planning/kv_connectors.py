@@ -106,12 +106,12 @@ def _host_memory(context: PlannedModel, used: Release) -> Iterator[Problem]:
         yield from _room(context, used.vllm.kv_connector, gib, path)
 
 
-def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str) -> Iterator[Problem]:
-    """KV cache in host memory that the servers of a full node don't have."""
+def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str, times: int = 1) -> Iterator[Problem]:
+    """KV cache in host memory, so many times in each server, that the servers of a full node don't have."""
     shape = context.shape
     gpus = max(context.parallelism(role).gpus_per_node for role in context.model.topology.servers() if role in KEEPING)
     room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
-    most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor)
+    most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor / times)
     if connectors.max_offload_gib is not None and gib > connectors.max_offload_gib:
         why = f"servers with {connectors.max_offload_gib} GiB start, and with twice as many they end (vllm issue 52656)"
         yield Problem(path, f"{gib:g}", f"at most {min(most, connectors.max_offload_gib)}", why)
@@ -163,4 +163,5 @@ def _offload_size(context: PlannedModel, connectors: KvConnector, path: str) -> 
         why = f"{argument} is the host memory of one server's KV cache"
         yield Problem(path, argument, "a size in GiB above 0", why)
     else:
-        yield from _room(context, connectors, size, path)
+        ranks = max(context.parallelism(role).data_parallel_size_local for role in context.model.topology.servers())
+        yield from _room(context, connectors, size, path, ranks)  # each of them takes as much

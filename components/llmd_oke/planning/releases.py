@@ -292,9 +292,9 @@ def _extra_args(model: ModelConfig) -> list[str]:
 
 
 def _adapter_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
-    if model.router.profile == "lora-affinity" and argument_of(_extra_args(model), "--enable-lora") is None:
+    if model.router.profile == "lora-affinity" and model.engine.adapters is None:
         why = "its servers have no adapters, so that the profile would tell none from another"
-        accepted = "another profile, or --enable-lora and --lora-modules among engine.extraArgs"
+        accepted = "another profile, or engine.adapters"
         yield Problem(f"{path}.router.profile", "lora-affinity", accepted, why)
 
 

@@ -179,7 +179,9 @@ def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
 
 
 def _server_spec(plan: Plan, model: ModelPlan, role: RolePlan) -> ServerSpec:
-    return server_spec(unit_args(plan, model, "model-server"), role.role, role.parallelism)
+    own = unit_args(plan, model, "model-server")
+    args: UnitArgs = {**own, "model_cache": model_cache_mount(plan, model, "claim")}
+    return server_spec(args, role.role, role.parallelism)
 
 
 def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.ResourceOptions) -> ImagePull:

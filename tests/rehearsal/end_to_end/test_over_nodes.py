@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from user_project import TIME_SCALE, Ended, Project, model
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 HERE = Path(__file__).parent
 STACK, DEAD = "groups", "mi300x-3"
 TOGETHER, APART = "1p-tp1dp16ep-1d-tp1dp16ep", "agg-tp1dp16ep-2r"
 REHEARSE = ("rehearse", "--stack", STACK, "--json", "--time-scale", TIME_SCALE)
 NODE_CONTROL = "http://127.0.0.1:9304/nodes"
+LIMIT_S = 300
 KNOWN_S = 20
 """Within this, Envoy and the endpoint picker send nothing to the pods of a group any more of which one is gone."""
 
@@ -61,9 +62,15 @@ class Inside:
         assert done.status == 0, done.errors
         return done.output
 
-    def status(self) -> dict[str, Any]:
-        done = self.project.command(*self.argv("llmd-oke", "status", "--stack", STACK, "--json")[3:])
-        return json.loads(done.output)
+    def until_ready(self, count: int) -> None:
+        """Look at the status of the separate servers, each time for some seconds, until so many are ready."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while True:
+            done = self.project.command(*self.argv("llmd-oke", "status", "--stack", STACK, "--json")[3:])
+            (servers,) = (item for item in json.loads(done.output)["servers"] if item["name"].endswith("-aggregated"))
+            if servers["ready"] == count:
+                return
+            assert time.monotonic() < deadline_s, servers
 
     def change_node(self, name: str, method: str, change: str = "") -> None:
         self.run("curl", "-sSf", "-X", method, f"{NODE_CONTROL}/{name}{change}")
@@ -102,23 +109,16 @@ class Loss:
 def loss(project: Project, rehearsed: Ended, tmp_path_factory: pytest.TempPathFactory) -> Loss:
     assert rehearsed.status == 0, rehearsed.errors
     inside = Inside(project)
+    started_s = time.monotonic()
     with inside.load(4, tmp_path_factory.mktemp("load") / "end") as rows:
-        started_s = time.monotonic()
-        time.sleep(5)
-        died_s = time.monotonic() - started_s
+        inside.until_ready(2)
         inside.change_node(DEAD, "POST", "/stop")
-        time.sleep(5)
+        died_s = time.monotonic() - started_s
+        inside.until_ready(1)
         inside.change_node(DEAD, "DELETE")  # as the cloud takes a node away whose instance is terminated
-        deadline_s = time.monotonic() + 300
-        while True:
-            groups = {group["name"]: group for group in inside.status()["groups"]}
-            group = groups["gpt-oss-120b-aggregated"]
-            if group["ready"] == 2:
-                break
-            assert time.monotonic() < deadline_s, group
-            time.sleep(1)
+        inside.until_ready(2)
         whole_s = time.monotonic() - started_s
-        time.sleep(5)
+        inside.until_ready(2)
     return Loss(rows, died_s, whole_s)
 
 

@@ -225,13 +225,16 @@ def test_a_gateway_that_takes_the_headers_of_sessions_away_is_refused():
 
 
 def test_adapters_are_no_reason_to_choose_a_server_that_has_none():
-    def found(*arguments: str) -> list[str]:
-        asked = model("1p-tp1-1d-tp1", router={"profile": "lora-affinity"}, engine={"extraArgs": list(arguments)})
+    def found(**engine: object) -> list[str]:
+        asked = model(
+            "1p-tp1-1d-tp1", model="llama-3.1-8b-instruct", router={"profile": "lora-affinity"}, engine=engine
+        )
+        cache = {"modelCache": {"kind": "node-disk"}}
         try:
-            planning.plan_object(stack(asked, gpuPools=[existing_pool(size=4)]))
+            planning.plan_object(stack(asked, gpuPools=[existing_pool(size=4)], storage=cache))
         except InvalidStack as error:
             return [problem.path for problem in error.problems]
         return []
 
     assert found() == ["models[0].router.profile"]
-    assert found("--enable-lora") == []
+    assert found(adapters={}) == []

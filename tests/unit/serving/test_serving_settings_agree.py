@@ -15,7 +15,7 @@ from llmd_base.errors import InvalidStack
 from llmd_oke import catalogue, planning
 from llmd_oke.planning.conditions import deployed_conditions, planned_conditions
 from llmd_oke.planning.planned_model import memory
-from llmd_oke.program.models import router_args, servers_args, unit_args, unit_name
+from llmd_oke.program.models import model_cache_mount, router_args, servers_args, unit_args, unit_name
 from llmd_oke.program.smoke import conditions, facts, smoke_request
 from llmd_oke.serving import labels
 from llmd_oke.serving.units import server_spec, workload
@@ -78,7 +78,9 @@ def stacks(draw: st.DrawFn) -> StackObject:
     copies, rdma = draw(st.integers(1, 2)), draw(st.sampled_from(("sriov-vf", "none")))
     nodes = 12 if rdma == "sriov-vf" else 1
     of_model = model(draw(topologies()), model=name, engine=draw(ENGINE), copies=copies)
-    changes = {"override": draw(OVERRIDE), "storage": {"modelCache": draw(CACHES)}}
+    cache, source = draw(CACHES), draw(st.sampled_from(("hugging-face", "object-storage")))
+    prewarm = {} if cache == {"kind": "none"} else {"prewarm": {"source": source}}
+    changes = {"override": draw(OVERRIDE), "storage": {"modelCache": cache, **prewarm}}
     return stack(of_model, release=release, rdma=rdma, gpuPools=[existing_pool(size=nodes)], **changes)
 
 
@@ -87,7 +89,7 @@ Servers = tuple[planning.RolePlan, Manifest, command.CommandSettings]
 
 
 def servers(made: planning.Plan, planned: planning.ModelPlan) -> Iterator[Servers]:
-    args = unit_args(made, planned, "model-server")
+    args = {**unit_args(made, planned, "model-server"), "model_cache": model_cache_mount(made, planned, "claim")}
     for role in planned.units[0].roles:
         spec = server_spec(args, role.role, role.parallelism)
         assert spec.settings == role.settings
