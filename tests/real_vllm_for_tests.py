@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from llmd_oke.operations.guards import SERVERS
 from llmd_oke.program.declare import Rendered
 from llmd_pods.compiled_code.start import server_command
+from llmd_rehearsal.pods.environment import expand
 from llmd_rehearsal.programs import tools_folder
 from llmd_rehearsal.real_vllm import environment
 from llmd_rehearsal.real_vllm.environment import RealVllm
@@ -50,9 +52,17 @@ def answered(program: str, asked: object, version: str = VERSION) -> Any:
 
 
 def rendered_servers(rendered: Rendered) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Yield arguments and variables of each container that runs `vllm serve`."""
+    """Yield arguments and variables of each container that runs `vllm serve`, of the first pod where servers span
+    nodes.
+    """
     for declared in rendered.resources:
-        if declared.type.endswith(":Deployment"):
-            for container in declared.inputs["spec"]["template"]["spec"]["containers"]:
-                if server_command(container.get("command", ())) == ["vllm", "serve"]:
-                    yield container["args"], {entry["name"]: entry.get("value", "") for entry in container["env"]}
+        if (place := SERVERS.get(declared.type)) is None:
+            continue
+        template: Any = declared.inputs["spec"]
+        for key in place:
+            template = template[key]
+        for container in template["spec"]["containers"]:
+            if server_command(container.get("command", ())) == ["vllm", "serve"]:
+                variables = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+                of_leader = {**variables, "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader"}
+                yield [expand(word, of_leader) for word in container["args"]], variables

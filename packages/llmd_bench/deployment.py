@@ -3,7 +3,7 @@
 import re
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from llmd_base.addresses import HttpEndpoint, PodAddress
@@ -49,6 +49,15 @@ class Parallelism:
     def gpus_per_node(self) -> int:
         """GPUs that a server has on each of its nodes, and so of each of its pods."""
         return self.gpus // self.nodes
+
+    def over_nodes(self, gpus: int) -> "Parallelism | None":
+        """Return the spread over nodes with that many GPUs each: one, or as many as it fills; None where a rank would
+        span nodes, or nodes would have GPUs left.
+        """
+        if self.gpus <= gpus:
+            return replace(self, nodes=1)
+        whole = self.gpus % gpus == 0 and gpus % self.tensor_parallel_size == 0
+        return replace(self, nodes=self.gpus // gpus) if whole else None
 
     @property
     def data_parallel_size_local(self) -> int:

@@ -238,14 +238,19 @@ class ServerLatency:
 
     @cached_property
     def _exchange_token_s(self) -> float:
-        """Seconds for each token of a rank to be with all others in each layer, and back, in BF16."""
+        """Seconds for each token of a rank to be with all others in each layer, and back, in BF16. What is of other
+        nodes comes to a node once, by the ports of all its GPUs, and goes on over its links.
+        """
         sizes, hardware, spread = self.model.sizes, self.model.hardware, self.parallelism
         others = spread.data_parallel_size - 1
         if not others or not sizes.experts:
             return 0.0
-        links = 1 if hardware.switched else spread.gpus - 1
-        rate = hardware.link_bytes_per_s * links * self.model.factors.all_reduce_efficiency
-        return 2 * sizes.layers * others * sizes.hidden_size * 2 / rate
+        efficiency = self.model.factors.all_reduce_efficiency
+        links = 1 if hardware.switched else spread.gpus_per_node - 1
+        inside_s = others / (hardware.link_bytes_per_s * links * efficiency) if links else 0.0
+        outside = spread.data_parallel_size - spread.data_parallel_size_local
+        between_s = outside / (hardware.port_bytes_per_s * spread.gpus_per_node * efficiency)
+        return 2 * sizes.layers * sizes.hidden_size * 2 * (inside_s + between_s)
 
     @cached_property
     def _step_terms(self) -> tuple[float, float, float, float, float]:

@@ -32,11 +32,11 @@ def problems(args: list[str], env: dict[str, str]) -> list[str]:
             validate_parsed_serve_args(namespace)
     except SystemExit:
         found.append(said.getvalue().strip().splitlines()[-1])
-        for argument in args:
-            if argument.startswith(CONNECTORS):
-                found += connector_problems(json.loads(argument.removeprefix(CONNECTORS)))
     except (TypeError, ValueError) as error:
         found.append(str(error))
+    for argument in args:
+        if argument.startswith(CONNECTORS):
+            found += connector_problems(json.loads(argument.removeprefix(CONNECTORS)))
     return found
 
 

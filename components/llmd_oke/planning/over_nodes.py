@@ -9,7 +9,7 @@ from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.releases import OverNodes
 from llmd_oke.config import Role
 from llmd_oke.config.base import DNS_LABEL_FORM
-from llmd_oke.planning.planned_model import PlannedModel, nodes_of
+from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import used_release
 
 
@@ -17,11 +17,8 @@ def spread_over_nodes(context: PlannedModel, role: Role, size: int) -> Paralleli
     """Return the spread of a role's servers with that tensor parallel size over GPUs and nodes; None where a rank or a
     part of a node would be left, or the release has no servers that span nodes.
     """
-    spread = replace(context.parallelism(role), tensor_parallel_size=size)
-    nodes = nodes_of(spread, context.shape)
-    if nodes is None or (nodes > 1 and _facts(context) is None):
-        return None
-    return replace(spread, nodes=nodes)
+    spread = replace(context.parallelism(role), tensor_parallel_size=size).over_nodes(context.shape.gpus)
+    return None if spread is None or (spread.nodes > 1 and _facts(context) is None) else spread
 
 
 def over_nodes_problem(context: PlannedModel, role: Role) -> Problem | None:

@@ -16,7 +16,6 @@ from llmd_oke.catalogue import shape as shape_of_name
 from llmd_oke.catalogue.releases import Requests
 from llmd_oke.config import ModelConfig, Role, StackConfig, SystemPoolConfig
 from llmd_oke.planning.model_plan import PlacedNode, PlacedServer, PlannedPool, Rollout
-from llmd_oke.planning.planned_model import nodes_of
 from llmd_oke.planning.releases import router_replicas, used_release
 
 DRAIN_S = 15
@@ -61,8 +60,8 @@ def servers(config: StackConfig, models: Iterable[ModelConfig]) -> Iterator[Plac
     shape = next((known for pool in config.gpu_pools if (known := shape_of_name(pool.shape))), None)
     for model in models:
         for role, part in model.topology.servers().items():
-            spread = part.parallelism(expert_parallel=False)
-            spread = replace(spread, nodes=(nodes_of(spread, shape) if shape else None) or 1)
+            written = part.parallelism(expert_parallel=False)
+            spread = (written.over_nodes(shape.gpus) if shape else None) or written
             functions = virtual_functions(config, role, spread)
             for unit in unit_names(model):
                 for index in range(model.most_replicas(role)):

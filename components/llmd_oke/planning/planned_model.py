@@ -33,7 +33,7 @@ class PlannedModel:
         """The spread of a role's servers over their GPUs, and over whole nodes where these are more than a node has."""
         servers = self.model.topology.servers()[role]
         spread = servers.parallelism(expert_parallel=self.facts.expert_parallel)
-        return replace(spread, nodes=nodes_of(spread, self.shape) or 1)
+        return spread.over_nodes(self.shape.gpus) or spread
 
     def size(self, role: Role) -> int:
         """The tensor parallel size of a role."""
@@ -57,16 +57,6 @@ class PlannedModel:
             why_of_role = f"{role} servers with {spread}: {why}"
             return Problem(f"{self.path}.topology", topology.source_text, f"for {role}: {accepted}", why_of_role)
         return Problem(f"{self.path}.topology.{role}.{key}", value, accepted, why)
-
-
-def nodes_of(spread: Parallelism, shape: catalogue.Shape) -> int | None:
-    """Return how many nodes servers with such a spread take: one, or all GPUs of several; None where a rank would span
-    nodes, or nodes would have GPUs left.
-    """
-    if spread.gpus <= shape.gpus:
-        return 1
-    whole = spread.gpus % shape.gpus == 0 and shape.gpus % spread.tensor_parallel_size == 0
-    return spread.gpus // shape.gpus if whole else None
 
 
 def memory(

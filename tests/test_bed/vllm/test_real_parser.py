@@ -77,6 +77,14 @@ def test_every_connector_is_one_that_vllm_has(deployed: str) -> None:
 
 
 @pytest.mark.parametrize("deployed", RELEASES)
+def test_pods_of_servers_over_nodes_are_started_as_vllm_takes_it(deployed: str) -> None:
+    servers_of = model("1p-tp1dp16ep-1d-tp1dp16ep", model="deepseek-r1")
+    lines = list(servers(render(stack(servers_of, nodes=4, release=deployed))))
+    assert len(lines) == 2
+    assert problems(lines, RELEASES[deployed]) == [[], []]
+
+
+@pytest.mark.parametrize("deployed", RELEASES)
 def test_room_for_adapters_is_made_as_vllm_takes_it(deployed: str) -> None:
     room = {"adapters": {"slots": 2, "maxRank": 64, "hostSlots": 8}}
     servers_of = model("1p-tp1-1d-tp2", model="llama-3.1-8b-instruct", engine=room)

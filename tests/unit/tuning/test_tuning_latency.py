@@ -272,3 +272,13 @@ def test_ranks_exchange_activations_of_all_layers_with_all_others():
     sent = 1000 * sizes.layers * 2 * 7 * sizes.hidden_size * 2
     rate = latency.hardware.link_bytes_per_s * links * latency.factors.all_reduce_efficiency
     assert exchange_s == pytest.approx(sent / rate)
+
+
+def test_what_ranks_of_other_nodes_exchange_comes_by_the_ports_of_a_node_once():
+    latency = bound_of("deepseek-v3")
+    spread = Parallelism(1, 16)
+    sizes, hardware, efficiency = latency.sizes, latency.hardware, latency.factors.all_reduce_efficiency
+    more_s = latency.prefill_s(1000, 0, replace(spread, nodes=2)) - latency.prefill_s(1000, 0, Parallelism(1, 8))
+    sent = 1000 * sizes.layers * 2 * 8 * sizes.hidden_size * 2
+    inside_s = sent / (hardware.link_bytes_per_s * (1 if hardware.switched else 7) * efficiency)
+    assert more_s - inside_s == pytest.approx(sent / (hardware.port_bytes_per_s * 8 * efficiency))
