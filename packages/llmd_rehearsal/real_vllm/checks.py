@@ -327,7 +327,7 @@ def drained_server(stack: Stack) -> str:
     """A server that is to end finishes the stream that it is at."""
     role = "decode" if stack.facts.disaggregated else "aggregated"
     pods = stack.pods(role)
-    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 1000, "ignore_eos": True}
+    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 2000, "ignore_eos": True}
     events, busy = 0, list[VllmPod]()
 
     def at_work() -> bool:
