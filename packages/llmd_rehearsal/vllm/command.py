@@ -98,7 +98,7 @@ class KeyValueTransfer:
 
 
 @dataclass(frozen=True)
-class NodeGroup:
+class ServerNode:
     """Place of a container among those of a server that spans nodes: its number, and where the first of them is."""
 
     node_rank: int
@@ -154,7 +154,7 @@ class CommandSettings:
     keep_alive_s: float
     transfer: KeyValueTransfer | None
     host_bytes: int
-    group: NodeGroup | None
+    group: ServerNode | None
     hybrid: bool | None
     """State of vLLM's hybrid KV cache manager: on, off, or None where vLLM decides."""
     adapters: AdapterSettings | None = None
@@ -241,7 +241,9 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
     )
 
 
-def _parallelism(namespace: argparse.Namespace, environment: Mapping[str, str]) -> tuple[Parallelism, NodeGroup | None]:
+def _parallelism(
+    namespace: argparse.Namespace, environment: Mapping[str, str]
+) -> tuple[Parallelism, ServerNode | None]:
     """The spread of the whole server over GPUs and nodes, and the place of this container among its others."""
     tensor, data = namespace.tensor_parallel_size, namespace.data_parallel_size
     nodes = namespace.nnodes or 1
@@ -271,7 +273,7 @@ def _parallelism(namespace: argparse.Namespace, environment: Mapping[str, str]) 
         )
     address = namespace.data_parallel_address or namespace.master_addr or "127.0.0.1"
     wait_s = float(_number(environment, "VLLM_ENGINE_READY_TIMEOUT_S", 600))
-    return spread, NodeGroup(rank, address, namespace.data_parallel_rpc_port or _RPC_PORT, wait_s)
+    return spread, ServerNode(rank, address, namespace.data_parallel_rpc_port or _RPC_PORT, wait_s)
 
 
 def _adapters(namespace: argparse.Namespace, environment: Mapping[str, str]) -> AdapterSettings | None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from llmd_rehearsal.control_plane import CLUSTER_DOMAIN
 from llmd_rehearsal.pods.networks import bound_socket, in_namespace
-from llmd_rehearsal.vllm.command import NodeGroup, StartRefusal
+from llmd_rehearsal.vllm.command import ServerNode, StartRefusal
 
 _RETRY_S = 0.25
 _COMPLETE = b"complete\n"
@@ -29,7 +29,7 @@ class RankGroup:
         self._closed = False
 
     @classmethod
-    async def join(cls, place: NodeGroup, nodes: int, network_namespace: str | None, wait_s: float) -> "RankGroup":
+    async def join(cls, place: ServerNode, nodes: int, network_namespace: str | None, wait_s: float) -> "RankGroup":
         """Return the group once all of its containers are there.
 
         Args:
@@ -76,7 +76,7 @@ class RankGroup:
         if self._server is not None:
             self._server.close()
 
-    async def _lead(self, place: NodeGroup, nodes: int, network_namespace: str | None) -> None:
+    async def _lead(self, place: ServerNode, nodes: int, network_namespace: str | None) -> None:
         """Wait for the others, each of which says its number, and tell them when all are there."""
         readers: dict[bytes, asyncio.StreamReader] = {}
         complete = asyncio.Event()
@@ -96,7 +96,7 @@ class RankGroup:
         for writer in self._writers:
             writer.write(_COMPLETE)
 
-    async def _follow(self, place: NodeGroup, network_namespace: str | None) -> None:
+    async def _follow(self, place: ServerNode, network_namespace: str | None) -> None:
         """Find the leader, whose name comes with its pod, and wait until it has found all."""
         loop = asyncio.get_running_loop()
         while True:

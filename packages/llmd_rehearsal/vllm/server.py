@@ -31,7 +31,7 @@ from llmd_rehearsal.pods.networks import bound_socket, network_of
 from llmd_rehearsal.vllm.adapters import ServedAdapters
 from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import CommandSettings, NodeGroup, StartRefusal, settings
+from llmd_rehearsal.vllm.command import CommandSettings, ServerNode, StartRefusal, settings
 from llmd_rehearsal.vllm.compiled_code import CompiledCode
 from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.groups import RankGroup
@@ -234,7 +234,7 @@ class SimulatedServer:
             self._write(f"llmd-oke rehearsal: {error}")
             self._exit(1)
 
-    async def _join(self, place: NodeGroup, nodes: int) -> None:
+    async def _join(self, place: ServerNode, nodes: int) -> None:
         """Meet the other containers of the server, as ranks do before they load anything; without one of them none
         goes on.
 

@@ -94,7 +94,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Loss:
-    """What became of requests while a node died: moments in seconds since the first of them."""
+    """Outcomes of requests while a node died: moments in seconds since the first of them."""
 
     rows: list[dict[str, Any]]
     died_s: float

@@ -111,7 +111,7 @@ def started(vllm: Mapping[str, Any]) -> command.CommandSettings:
 
 
 def read_command(words: Sequence[str], environment: Mapping[str, str]) -> command.CommandSettings:
-    """What the first pod of a server is started with, where the controller of LeaderWorkerSets adds variables."""
+    """Read the command of a server's first pod, whose variables the controller of LeaderWorkerSets adds."""
     of_leader = {**environment, "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader"}
     return command.settings([expand(word, of_leader) for word in words], environment)
 

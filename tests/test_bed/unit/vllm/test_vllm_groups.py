@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from llmd_rehearsal.vllm.command import NodeGroup, StartRefusal
+from llmd_rehearsal.vllm.command import ServerNode, StartRefusal
 from llmd_rehearsal.vllm.groups import RankGroup
 
 NODES = 3
@@ -18,7 +18,7 @@ def port() -> int:
 
 
 async def join(port: int, rank: int, wait_s: float = 20) -> RankGroup:
-    return await RankGroup.join(NodeGroup(rank, "127.0.0.1", port, wait_s), NODES, None, wait_s)
+    return await RankGroup.join(ServerNode(rank, "127.0.0.1", port, wait_s), NODES, None, wait_s)
 
 
 async def test_the_containers_of_a_server_meet_in_any_order(port: int):
