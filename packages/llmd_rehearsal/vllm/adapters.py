@@ -18,6 +18,10 @@ from llmd_rehearsal.vllm.startup import ContainerFiles
 AdapterChange = Callable[[Mapping[str, Any]], str]
 
 
+_COUNTED_PARTS = 3
+"""Parts of a path: `snapshots`, the commit, and the file."""
+
+
 class ServedAdapters:
     """The adapters of one server. `paths` has their folders by name; `base` is what the server calls its model, which
     an adapter that is found in the folder has to name, and `served` what requests call it.
@@ -57,14 +61,16 @@ class ServedAdapters:
 
     def applied(self, name: str) -> str | None:
         """Return a digest of an adapter's weights, by which its answers differ; None for one that isn't applied. As the
-        stand-in for Hugging Face has the same files at every commit, where they lie counts too.
+        stand-in for Hugging Face has the same files at every commit, the folders that they lie in count too, but not
+        where this machine has those: answers are the same in each rehearsal.
         """
         path = self.paths.get(name)
         if path is None or self._settings.ignored:
             return None
         file = f"{path}/adapter_model.safetensors"
         place = self._files.place(file)
-        return hashlib.sha256(self._files.read(file) + str(place and place.resolve()).encode()).hexdigest()
+        folders = "/".join(place.resolve().parts[-_COUNTED_PARTS:]) if place else ""
+        return hashlib.sha256(self._files.read(file) + folders.encode()).hexdigest()
 
     def load(self, body: Mapping[str, Any]) -> str:
         """Load an adapter as a request to `/v1/load_lora_adapter` asks.
