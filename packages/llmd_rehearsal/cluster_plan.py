@@ -18,7 +18,7 @@ from llmd_oke.config import CreateCluster
 from llmd_oke.planning import PlacedNode, Plan
 from llmd_oke.planning.conditions import bound_models
 from llmd_oke.planning.container_images import operators_of
-from llmd_oke.values import cache_folder, read_yaml, values_folder
+from llmd_oke.values import Entry, cache_folder, read_yaml, required_entry, values_folder
 from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 
 from llmd_rehearsal import control_plane
@@ -29,7 +29,6 @@ from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import journal_file
 from llmd_rehearsal.front_door import gateway_parts, preinstalled_objects, simulated_gateway
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, DISCOVERING, FOLLOWING, GROUPING, IN_PODS, WATCHING
-from llmd_rehearsal.leader_worker_sets import preinstalled_controller
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import LocalProgram
@@ -328,6 +327,21 @@ def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[Pr
         ProcessSpec("prometheus", argv, env=environment, readiness=ready, restarts=_PROMETHEUS_RESTARTS),
         ProcessSpec("prometheus-operator", (*operator, *interval), after=("kube-apiserver", "prometheus")),
     ]
+
+
+class LeaderWorkerSetParts(Entry):
+    """Objects that a rehearsal puts into its cluster for stacks whose servers span nodes
+    (`values/rehearsal/leader-worker-set.yaml`).
+    """
+
+    objects: tuple[dict[str, Any], ...]
+
+
+def preinstalled_controller(plan: Plan) -> tuple[dict[str, Any], ...]:
+    """Objects that a cluster has before a stack with servers that span nodes: the controller of LeaderWorkerSets, and
+    its webhooks.
+    """
+    return required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts).objects if plan.over_nodes else ()
 
 
 def okes_definition() -> dict[str, Any]:

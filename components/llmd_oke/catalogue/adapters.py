@@ -18,7 +18,9 @@ class AdaptedFamily(Entry):
 
 
 class AdapterFacts(Entry):
-    """`values/vllm/adapters.yaml`: architectures by `model_type`, and the bytes of a number in a slot."""
+    """Facts of LoRA adapters (`values/vllm/adapters.yaml`): architectures that take them, by `model_type`, and the
+    bytes of a number in the room that servers make for them.
+    """
 
     name: str
     families: dict[str, AdaptedFamily]

@@ -7,7 +7,7 @@ from typing import Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from llmd_oke.catalogue.endpoint_pickers import Metrics
-from llmd_oke.catalogue.releases import CrdFiles
+from llmd_oke.catalogue.releases import AwaitedDefinitions, CrdFiles
 from llmd_oke.values import Entry, follows_project, required_entry
 
 MetricKind = Literal["counter", "gauge", "histogram"]
@@ -20,13 +20,10 @@ routers with several endpoint pickers, of which one leads, a price of its GPUs, 
 _Rule = TypeVar("_Rule", "Recording", "Alert")
 
 
-class MonitoringFacts(Entry):
+class MonitoringFacts(AwaitedDefinitions):
     """The facts of `values/monitoring/prometheus.yaml`. `url` is the Prometheus where the stack file names none."""
 
     definitions: CrdFiles
-    names: tuple[str, ...]
-    established_timeout_s: int
-    remedy: str
     url: str
     model_servers_interval: str
     routers_interval: str

@@ -92,6 +92,16 @@ class CrdFiles(Entry):
     files: dict[str, str]
 
 
+class AwaitedDefinitions(Entry):
+    """Custom resource definitions that somebody else installs and that a stack counts on: their `names`
+    (`plural.group`), how long they are waited for in seconds, and what to do where they don't come.
+    """
+
+    names: tuple[str, ...]
+    established_timeout_s: int
+    remedy: str
+
+
 class RouterProxy(Entry):
     """The Envoy beside the endpoint picker; the kit's own unless a release names another one."""
 

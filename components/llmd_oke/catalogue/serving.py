@@ -6,7 +6,7 @@ from functools import cache
 
 from pydantic import Field, JsonValue
 
-from llmd_oke.catalogue.releases import CrdFiles
+from llmd_oke.catalogue.releases import AwaitedDefinitions, CrdFiles
 from llmd_oke.config.engine import flag_of, flags_by_word
 from llmd_oke.values import Entry, entry, names, required_entry
 
@@ -70,17 +70,13 @@ class ScalingRate(Entry):
     window_s: int
 
 
-class ScalingFacts(Entry):
+class ScalingFacts(AwaitedDefinitions):
     """Everything that a ScaledObject says beside what the stack file does.
 
-    `names` are the definitions that have to be there, `plural.group`, and `remedy` says what to do where they aren't.
     `queries` are PromQL by the threshold's name, with `<selector>` for the pods.
     """
 
     definitions: CrdFiles
-    names: tuple[str, ...]
-    established_timeout_s: int
-    remedy: str
     prometheus: str
     polling_interval_s: int
     scale_up: ScalingRate
@@ -95,16 +91,10 @@ def scaling() -> ScalingFacts:
     return required_entry("scaling", "keda", ScalingFacts)
 
 
-class LeaderWorkerSetFacts(Entry):
-    """The controller of LeaderWorkerSets: its definitions, and what is said where the cluster has none.
-
-    `names` are the definitions that have to be there, `plural.group`.
-    """
+class LeaderWorkerSetFacts(AwaitedDefinitions):
+    """The controller of LeaderWorkerSets: its definitions, and what is said where the cluster has none."""
 
     definitions: CrdFiles
-    names: tuple[str, ...]
-    established_timeout_s: int
-    remedy: str
 
 
 @cache

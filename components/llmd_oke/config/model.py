@@ -41,10 +41,13 @@ class Servers(ConfigPart):
         """GPUs of one server."""
         return self.tensor_parallel_size * self.data_parallel_size
 
-    def parallelism(self, *, expert_parallel: bool) -> Parallelism:
-        """Return how a server is spread over its GPUs; `expert_parallel` is what the model has if nothing is said."""
+    def parallelism(self, *, expert_parallel: bool, node_gpus: int | None = None) -> Parallelism:
+        """Return how a server is spread over its GPUs, and over whole nodes with `node_gpus` each where those are more
+        than a node has; `expert_parallel` is what the model has if nothing is said.
+        """
         experts = expert_parallel if self.expert_parallel is None else self.expert_parallel
-        return Parallelism(self.tensor_parallel_size, self.data_parallel_size, experts)
+        spread = Parallelism(self.tensor_parallel_size, self.data_parallel_size, experts)
+        return spread if node_gpus is None else spread.over_nodes(node_gpus) or spread
 
 
 class Topology(ConfigPart):

@@ -31,7 +31,9 @@ def over_nodes_problem(context: PlannedModel, role: Role) -> Problem | None:
     why = f"a node has {shape.gpus} GPUs, and {ranks} ranks of {size} take {spread.gpus}"
     if _facts(context) is None:
         accepted = f"at most {in_node}" if in_node else "1"
-        why += f", on several nodes, which the kit doesn't know how {_release(context)} serves"
+        release = used_release(context.stack)
+        name = context.stack.release if release is None else release.name
+        why += f", on several nodes, which the kit doesn't know how {name} serves"
     elif not in_node or shape.gpus % size:
         accepted, why = str(max(1, in_node)), f"{why}: a rank can't span nodes"
     else:
@@ -64,8 +66,3 @@ def over_nodes_problems(context: PlannedModel) -> Iterator[Problem]:
 def _facts(context: PlannedModel) -> OverNodes | None:
     release = used_release(context.stack)
     return None if release is None else release.vllm.over_nodes
-
-
-def _release(context: PlannedModel) -> str:
-    release = used_release(context.stack)
-    return context.stack.release if release is None else release.name

@@ -60,8 +60,7 @@ def servers(config: StackConfig, models: Iterable[ModelConfig]) -> Iterator[Plac
     shape = next((known for pool in config.gpu_pools if (known := shape_of_name(pool.shape))), None)
     for model in models:
         for role, part in model.topology.servers().items():
-            written = part.parallelism(expert_parallel=False)
-            spread = (written.over_nodes(shape.gpus) if shape else None) or written
+            spread = part.parallelism(expert_parallel=False, node_gpus=shape and shape.gpus)
             functions = virtual_functions(config, role, spread)
             for unit in unit_names(model):
                 for index in range(model.most_replicas(role)):

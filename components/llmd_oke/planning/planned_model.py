@@ -32,8 +32,7 @@ class PlannedModel:
     def parallelism(self, role: Role) -> Parallelism:
         """The spread of a role's servers over their GPUs, and over whole nodes where these are more than a node has."""
         servers = self.model.topology.servers()[role]
-        spread = servers.parallelism(expert_parallel=self.facts.expert_parallel)
-        return spread.over_nodes(self.shape.gpus) or spread
+        return servers.parallelism(expert_parallel=self.facts.expert_parallel, node_gpus=self.shape.gpus)
 
     def size(self, role: Role) -> int:
         """The tensor parallel size of a role."""

@@ -9,6 +9,7 @@ import pulumi_kubernetes as k8s
 from llmd_base.errors import InvalidStack, KitError, Problem
 
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
+from llmd_oke.catalogue.releases import AwaitedDefinitions
 from llmd_oke.config import ExistingCluster
 from llmd_oke.config.pools import Taint
 from llmd_oke.objects import RegistryMirrorArgs, pulls_from
@@ -70,21 +71,21 @@ class ClusterIdentity:
         )
 
     def name_once_served(
-        self, name: str, definitions: Sequence[str], timeout_s: int, remedy: str, after: pulumi.Resource
+        self, name: str, definitions: AwaitedDefinitions, after: pulumi.Resource
     ) -> pulumi.Output[str]:
         """The name of a namespace as soon as the cluster serves these definitions, for objects of them that go there.
 
         Args:
             name: of the namespace.
-            definitions: `plural.group`.
-            timeout_s: limit in seconds.
-            remedy: what makes them, where they don't come.
+            definitions: what is waited for, how long, and what makes it.
             after: looks only when this is there.
 
         Raises:
             KitError: (in the output) they aren't there in time; says the remedy.
         """
-        served = when_established(definitions, timeout_s, self.kubeconfig, self.context, after=after, remedy=remedy)
+        timeout_s, remedy = definitions.established_timeout_s, definitions.remedy
+        access = self.kubeconfig, self.context
+        served = when_established(definitions.names, timeout_s, *access, after=after, remedy=remedy)
         return served.apply(lambda _: name)
 
     def options(self, provider: k8s.Provider) -> pulumi.ResourceOptions:

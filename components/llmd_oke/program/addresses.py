@@ -18,8 +18,6 @@ from llmd_oke.program.common import common_args
 from llmd_oke.program.models import ADDRESSES, taking_over, unit_name
 from llmd_oke.serving.gateway import (
     DEFINITIONS,
-    ESTABLISHED_S,
-    REMEDY,
     Gateway,
     GatewayArgs,
     GatewayListenerArgs,
@@ -151,7 +149,7 @@ def declare_routes(
     Raises:
         KitError: (in the outputs) the Gateway API isn't in the cluster; says how it is installed.
     """
-    name = access.name_once_served(plan.namespace, DEFINITIONS, ESTABLISHED_S, REMEDY, namespace)
+    name = access.name_once_served(plan.namespace, DEFINITIONS, namespace)
     made = _declare_gateway(plan, gateway, name, access, opts)
     return {
         model.name: _declare_route(plan, gateway, model, name, after(opts, *made, *units[model.name]))

@@ -224,7 +224,6 @@ def declare_monitoring(
     watched = plan.monitoring
     if watched is None:
         return
-    facts = monitoring()
     routers = [unit_name(plan, model, unit) for model in plan.models if model.routed for unit in model.units]
     ModelMonitoring(
         "monitoring",
@@ -232,9 +231,7 @@ def declare_monitoring(
             ModelMonitoringArgs,
             common_args(plan),
             watched,
-            namespace=access.name_once_served(
-                plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace
-            ),
+            namespace=access.name_once_served(plan.namespace, monitoring(), namespace),
             routers=routers,
             leader=any(model.routed and model.router_replicas > 1 for model in plan.models),
             canaries=watched.canaries_every_s is not None,

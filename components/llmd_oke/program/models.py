@@ -302,8 +302,7 @@ def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resour
     """
     if all(model.scaling is None for model in plan.models):
         return None
-    facts = scaling()
-    return access.name_once_served(plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace)
+    return access.name_once_served(plan.namespace, scaling(), namespace)
 
 
 def groups_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
@@ -314,8 +313,7 @@ def groups_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Reso
     """
     if not plan.over_nodes:
         return None
-    facts = leader_worker_sets()
-    return access.name_once_served(plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace)
+    return access.name_once_served(plan.namespace, leader_worker_sets(), namespace)
 
 
 def declare_scaling(

@@ -1,4 +1,4 @@
-"""Programs of the bench in pods: their modules as a file of a ConfigMap, and what their pods have in common.
+"""Programs of our own in pods: their modules in a ConfigMap, and what pods of the bench have in common.
 
 The image brings Python and what vLLM itself depends on (`values/bench/jobs.yaml`).
 """
@@ -16,6 +16,8 @@ from typing import Any
 
 from llmd_oke.catalogue.benchmarks import JobFacts
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.objects import Manifest
+from llmd_oke.serving.manifests import object_metadata
 
 PACKAGES = ("llmd_base", "llmd_bench", "llmd_pods")
 """Packages of our own, whose modules go into a program's file."""
@@ -115,6 +117,29 @@ def rather_on(shape: str) -> dict[str, Any]:
 def digest(parts: object) -> str:
     """A short name of any plain data."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
+
+
+@cache
+def files(package: str) -> dict[str, str]:
+    """The files of a program that is a package of `llmd_pods` and needs no other module, by name."""
+    folder = resources.files("llmd_pods") / package
+    return {file.name: file.read_text() for file in sorted(folder.iterdir(), key=str) if file.name.endswith(".py")}
+
+
+def files_name(package: str) -> str:
+    """The name of such a program's ConfigMap. It says the content, so that another program restarts what runs it."""
+    return f"{package.replace('_', '-')}-{digest(files(package))}"
+
+
+def files_config_map(package: str, namespace: Any) -> Manifest:
+    """The ConfigMap that pods run such a program from."""
+    metadata = object_metadata(files_name(package), namespace)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files(package)}
+
+
+def files_volume(package: str, name: str) -> dict[str, Any]:
+    """The volume of that name with such a program."""
+    return {"name": name, "configMap": {"name": files_name(package)}}
 
 
 def _file(name: str) -> Traversable:

@@ -1,21 +1,20 @@
 """Code that servers compile as they start, kept in a folder of their node: the program, its container and volumes."""
 
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.serving import model_cache as facts
-from llmd_oke.objects import Manifest
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import ModelCacheMountArgs
-from llmd_oke.serving.manifests import object_metadata
 
 FOLDER = "/compiled"
 """Where the folder of servers of one kind is in their pods, and the folder of all kinds in the one that makes it."""
 
 VOLUME = "compiled-code"
+PROGRAM = "compiled_code"
+"""Package of `llmd_pods` that makes the folders and starts servers with them."""
+
 PROGRAM_VOLUME = "compiled-code-program"
 PROGRAM_FOLDER = "/opt/llmd-oke/compiled_code"
 
@@ -40,7 +39,7 @@ def mounts(key: str) -> list[dict[str, Any]]:
 def volumes(place: ModelCacheMountArgs) -> list[dict[str, Any]]:
     """Return the volumes of a server's pod: the stack's folder on the node, and the program."""
     folder = {"path": place.get("compiled_path"), "type": "DirectoryOrCreate"}
-    return [{"name": VOLUME, "hostPath": folder}, {"name": PROGRAM_VOLUME, "configMap": {"name": program_name()}}]
+    return [{"name": VOLUME, "hostPath": folder}, bench_program.files_volume(PROGRAM, PROGRAM_VOLUME)]
 
 
 def container(key: str, user: int) -> dict[str, Any]:
@@ -72,25 +71,3 @@ def container(key: str, user: int) -> dict[str, Any]:
 
 def _program_mount() -> dict[str, Any]:
     return {"name": PROGRAM_VOLUME, "mountPath": PROGRAM_FOLDER, "readOnly": True}
-
-
-@cache
-def program() -> dict[str, str]:
-    """The files of the program by name."""
-    folder = resources.files("llmd_pods") / "compiled_code"
-    return {file.name: file.read_text() for file in sorted(folder.iterdir(), key=str) if file.name.endswith(".py")}
-
-
-def program_name() -> str:
-    """The name of the program's ConfigMap. It says the content, so that another program restarts what runs it."""
-    return f"compiled-code-{bench_program.digest(program())}"
-
-
-def program_config_map(namespace: Any) -> Manifest:
-    """The ConfigMap that pods run the program from."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": object_metadata(program_name(), namespace),
-        "data": program(),
-    }

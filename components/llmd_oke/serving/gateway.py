@@ -10,25 +10,22 @@ from typing import Any, NotRequired, TypedDict, cast
 import pulumi
 from llmd_base.errors import KitError
 
+from llmd_oke.catalogue.releases import AwaitedDefinitions
 from llmd_oke.catalogue.serving import GatewayProvider, ObjectTemplate, gateway_provider, gateway_provider_names
 from llmd_oke.objects import Manifest, inputs, mapped, register_outputs, when_declared
 from llmd_oke.serving import client_requests, labels
-from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
+from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts, waiting_for
 from llmd_oke.serving.router import POOL_GROUP, service_name
 from llmd_oke.serving.stack_front_door import FrontDoorLoadBalancerArgs, load_balancer_annotations
 
 GROUP = "gateway.networking.k8s.io"
 
-DEFINITIONS = (f"gateways.{GROUP}", f"httproutes.{GROUP}")
-"""What whoever installs an implementation brings."""
-
-ESTABLISHED_S = 60
-"""Limit of the wait for them; they are to be there beforehand."""
-
-REMEDY = "Install the Gateway API and the gateway's provider (docs/how-to/put-models-behind-a-gateway.md)."
-
-_PROGRAMMED = {"pulumi.com/waitFor": "condition=Programmed"}
-"""Pulumi's wait for an object by a condition of its status."""
+DEFINITIONS = AwaitedDefinitions(
+    names=(f"gateways.{GROUP}", f"httproutes.{GROUP}"),
+    established_timeout_s=60,
+    remedy="Install the Gateway API and the gateway's provider (docs/how-to/put-models-behind-a-gateway.md).",
+)
+"""What whoever installs an implementation brings; it is to be there beforehand."""
 
 
 class GatewayListenerArgs(TypedDict):
@@ -179,7 +176,7 @@ def gateway_manifests(args: GatewayArgs) -> list[Manifest]:
     gateway: Manifest = {
         "apiVersion": f"{GROUP}/v1",
         "kind": "Gateway",
-        "metadata": {**metadata, "annotations": {**own, **_PROGRAMMED}},
+        "metadata": {**metadata, "annotations": {**own, **waiting_for("Programmed")}},
         "spec": spec,
     }
     return [*([_object(template, metadata, marks)] if template else []), gateway]

@@ -10,15 +10,13 @@ from typing import Any
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.objects import Manifest
 from llmd_oke.planning import Rollout
+from llmd_oke.serving.manifests import waiting_for
 
 API_VERSION = "leaderworkerset.x-k8s.io/v1"
 KIND = "LeaderWorkerSet"
 
 _GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 """Label of the pods of one group, which the controller gives them."""
-
-_READY = {"pulumi.com/waitFor": "condition=Available"}
-"""Pulumi knows no LeaderWorkerSets, and would not wait for their pods."""
 
 
 def leader_worker_set(
@@ -42,7 +40,7 @@ def leader_worker_set(
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {**metadata, "annotations": _READY},
+        "metadata": {**metadata, "annotations": waiting_for("Available")},
         "spec": {
             "replicas": replicas,
             "rolloutStrategy": {

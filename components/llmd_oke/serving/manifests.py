@@ -77,6 +77,13 @@ def object_metadata(
     return {"name": name, "namespace": namespace, "labels": {**(more or {}), **PART_OF}}
 
 
+def waiting_for(condition: str) -> dict[str, str]:
+    """The annotation by which Pulumi waits for an object of a kind that it doesn't know, until a condition of the
+    object's status holds.
+    """
+    return {"pulumi.com/waitFor": f"condition={condition}"}
+
+
 def service_account(metadata: Mapping[str, Any]) -> Manifest:
     """An account whose token is in no pod that doesn't ask for it."""
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}

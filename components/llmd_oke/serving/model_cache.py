@@ -1,8 +1,6 @@
 """The cache of weights inside the cluster: its volume, and the Jobs that fill it before servers start."""
 
 import json
-from functools import cache
-from importlib import resources
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
@@ -35,6 +33,9 @@ DEFAULT_TIMEOUT_S = 7200
 VOLUME_S = 300
 TRIES = 6
 PREWARM = "llmd-oke/prewarm"
+
+PROGRAM = "prewarm"
+"""Package of `llmd_pods` that fills a cache."""
 
 PROGRAM_VOLUME = "prewarm-program"
 PROGRAM_FOLDER = "/opt/llmd-oke"
@@ -131,10 +132,10 @@ class ModelCache(pulumi.ComponentResource):
         needed: list[pulumi.Resource] = []
         models: dict[str, CatalogueModel] = {}
         if args.get("prewarm") is not None:
-            needed.append(declare(f"{name}-program", program_config_map(args["namespace"]), child))
+            needed.append(declare(f"{name}-program", bench_program.files_config_map(PROGRAM, args["namespace"]), child))
             models = {model.name: model for model in map(resolve_model, args["models"])}
         if args.get("compiled_path"):
-            program = compiled_code.program_config_map(args["namespace"])
+            program = bench_program.files_config_map(compiled_code.PROGRAM, args["namespace"])
             needed.append(declare(f"{name}-compiled-code", program, child))
         source_url = args.get("source_url")
         if source_url is not None:
@@ -357,28 +358,6 @@ def _capacity(args: ModelCacheArgs) -> str:
     return f"{args.get('capacity_gib') or facts().file_storage.smallest_claim_gib}Gi"
 
 
-@cache
-def program() -> dict[str, str]:
-    """The files of the pre-warm program by name."""
-    folder = resources.files("llmd_pods") / "prewarm"
-    return {file.name: file.read_text() for file in sorted(folder.iterdir(), key=str) if file.name.endswith(".py")}
-
-
-def program_name() -> str:
-    """The name of the program's ConfigMap. It says the content, so that another program restarts what runs it."""
-    return f"prewarm-{bench_program.digest(program())}"
-
-
-def program_config_map(namespace: Any) -> Manifest:
-    """The ConfigMap that pods run the program from."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": object_metadata(program_name(), namespace),
-        "data": program(),
-    }
-
-
 def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str | None = None) -> list[dict[str, Any]]:
     """The containers in their order; the last one fills the cache. They end at once where the model is complete.
 
@@ -458,4 +437,4 @@ def adapters_volumes(cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
 
 def program_volume() -> dict[str, Any]:
     """The volume that the program is in."""
-    return {"name": PROGRAM_VOLUME, "configMap": {"name": program_name()}}
+    return bench_program.files_volume(PROGRAM, PROGRAM_VOLUME)

@@ -121,8 +121,7 @@ def deployment(
     chosen = Topology.model_validate(topology)
     limits: dict[Role, ServerLimits] = {}
     for role, servers in chosen.servers().items():
-        written = servers.parallelism(expert_parallel=model.expert_parallel)
-        spread = written.over_nodes(node.gpus) or written
+        spread = servers.parallelism(expert_parallel=model.expert_parallel, node_gpus=node.gpus)
         tokens = key_value_tokens(model, node, spread, gpu_memory_utilization) // spread.data_parallel_size
         limits[role] = ServerLimits(spread, tokens, max_num_seqs, block_size=block_size)
     return SimulatedDeployment(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
-from llmd_oke.serving import model_cache, units
+from llmd_oke.serving import bench_program, model_cache, units
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.model_cache import ModelCacheArgs
 from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
@@ -59,7 +59,7 @@ def plan(folder: Path) -> dict[str, Any]:
     cache, program, scratch = folder / "cache", folder / "program", folder / "scratch"
     for path in (cache, program, scratch):
         path.mkdir()
-    for name, text in model_cache.program().items():
+    for name, text in bench_program.files("prewarm").items():
         (program / name).write_text(text)
     assert pod["initContainers"] == [*job["initContainers"], *job["containers"]]
     volumes = {volume["name"]: cache if "hostPath" in volume else scratch for volume in pod["volumes"]}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hub_for_tests import COMMIT, FILES, REPOSITORY, VOCABULARY, Hub, md5_of_parts
-from llmd_oke.serving import model_cache
+from llmd_oke.serving import bench_program
 from llmd_pods.prewarm import __main__ as program
 from llmd_pods.prewarm import fill, places, sources, transfer, web
 
@@ -310,7 +310,7 @@ def test_the_files_of_the_config_map_run_by_themselves(hub: Hub, tmp_path: Path)
     """Run as in a pod: the files in a folder `prewarm`, and nothing of the kit importable."""
     folder = tmp_path / "prewarm"
     folder.mkdir()
-    for name, text in model_cache.program().items():
+    for name, text in bench_program.files("prewarm").items():
         (folder / name).write_text(text)
     plain = [sys.executable, "-S", "-B", "-m", "prewarm", f"--cache={tmp_path / 'cache'}", f"--repository={REPOSITORY}"]
     done = subprocess.run(

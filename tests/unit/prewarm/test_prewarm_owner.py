@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hub_for_tests import REPOSITORY, Hub
-from llmd_oke.serving import model_cache
+from llmd_oke.serving import bench_program
 from llmd_pods.prewarm import owner
 
 USER = 65532
@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
         there.chmod(0o755)
         (there / "prewarm").mkdir()
         (there / "cache").mkdir(0o755)
-        for name, text in model_cache.program().items():
+        for name, text in bench_program.files("prewarm").items():
             (there / "prewarm" / name).write_text(text)
         yield there
 

@@ -44,7 +44,7 @@ class QuantizedGroup(ModelFileKeys):
 
 
 class QuantizationConfig(ModelFileKeys):
-    """`quantization_config` of a config.json: the method that weights are quantized by, ModelOpt's name of their number
+    """Quantization as a config.json says it: the method that weights are quantized by, ModelOpt's name of their number
     format in `quant_algo`, the sizes of blocks or groups that share a scale, and in `unquantized` the names or patterns
     of modules that keep two bytes a weight.
     """

@@ -79,38 +79,27 @@ def _planned(plan: Plan) -> dict[str, int | None]:
 
 
 def _group(item: Deployment, planned: Mapping[str, int | None]) -> DeploymentPods | None:
-    spec, status = item.spec, item.status
-    own = texts(spec.template.metadata, "labels")
-    role = _role(own)
-    if role is None:
-        return None
-    return DeploymentPods(
-        name=name_of(item),
-        model=own.get(labels.MODEL),
-        unit=own.get(labels.UNIT),
-        role=role,
-        ready=(status.readyReplicas if status else None) or 0,
-        desired=1 if spec.replicas is None else spec.replicas,
-        planned=planned.get(name_of(item)),
-    )
+    spec, ready = item.spec, item.status.readyReplicas if item.status else None
+    desired = 1 if spec.replicas is None else spec.replicas
+    return _serving(name_of(item), texts(spec.template.metadata, "labels"), ready or 0, desired, planned)
 
 
 def _spanning(item: GenericNamespacedResource, planned: Mapping[str, int | None]) -> DeploymentPods | None:
     """Return the servers of a LeaderWorkerSet, each of which is ready once its pods on all nodes are."""
     spec, status = cast("dict[str, Any]", item.spec or {}), cast("dict[str, Any]", item.status or {})
     own: dict[str, str] = spec["leaderWorkerTemplate"]["workerTemplate"]["metadata"].get("labels", {})
+    return _serving(name_of(item), own, status.get("readyReplicas", 0), spec.get("replicas", 1), planned)
+
+
+def _serving(
+    name: str, own: Mapping[str, str], ready: int, desired: int, planned: Mapping[str, int | None]
+) -> DeploymentPods | None:
+    """Return what pods with these labels are; None where they don't serve."""
     role = _role(own)
     if role is None:
         return None
-    return DeploymentPods(
-        name=name_of(item),
-        model=own.get(labels.MODEL),
-        unit=own.get(labels.UNIT),
-        role=role,
-        ready=status.get("readyReplicas", 0),
-        desired=spec.get("replicas", 1),
-        planned=planned.get(name_of(item)),
-    )
+    model, unit = own.get(labels.MODEL), own.get(labels.UNIT)
+    return DeploymentPods(name, model, unit, role, ready, desired, planned.get(name))
 
 
 def _role(own: Mapping[str, str]) -> EndpointRole | str | None:
