@@ -20,6 +20,8 @@ from lightkube.resources.core_v1 import Pod
 
 SECONDS, LIMIT_S, HEAD_START_S = 24, 120, 2
 MODEL, OUTPUT_TOKENS = "openai/gpt-oss-120b", 64
+LARGE_WORDS = 700
+"""Of prompts, of 30 bytes or more each: those of 60 users fill a band of one MiB."""
 LIFTED = {
     "x-llmd-oke-priority": "100",
     "x-llmd-oke-client": "chat",
@@ -31,8 +33,10 @@ LIFTED = {
 class Users:
     """Users of one client."""
 
-    def __init__(self, address: str, key: str, number: int, headers: dict[str, str] | None = None) -> None:
-        self.address, self.key, self.headers = urlsplit(address), key, headers or {}
+    def __init__(
+        self, address: str, key: str, number: int, headers: dict[str, str] | None = None, words: int = 20
+    ) -> None:
+        self.address, self.key, self.headers, self.words = urlsplit(address), key, headers or {}, words
         self.statuses: Counter[int] = Counter()
         self.reasons: Counter[str] = Counter()
         self.ended, self.changed = threading.Event(), threading.Lock()
@@ -43,7 +47,7 @@ class Users:
         while not self.ended.is_set():
             count += 1
             body = json.dumps(
-                {"model": MODEL, "prompt": f"{self.key} {user} {count} " * 20, "max_tokens": OUTPUT_TOKENS}
+                {"model": MODEL, "prompt": f"{self.key} {user} {count} " * self.words, "max_tokens": OUTPUT_TOKENS}
             )
             own = {"content-type": "application/json", "authorization": f"Bearer {self.key}", **self.headers}
             connection = http.client.HTTPConnection(self.address.netloc, timeout=LIMIT_S)
@@ -123,8 +127,10 @@ def main(address: str, keys: dict[str, str]) -> None:
         return Users(address, keys[client], number, headers)
 
     by_priority = case(servers, {"chat": users("chat", 120), "crawler": users("crawler", 20, lifted)})
+    large = Users(address, keys["bulk"], 60, words=LARGE_WORDS)
+    full_band = case(servers, {"chat": users("chat", 120), "bulk": large})
     in_turn = case(servers, {"loud": users("loud", 150), "quiet": users("quiet", 50)})
-    print(json.dumps({"by_priority": by_priority, "in_turn": in_turn, "unit": servers.unit}))
+    print(json.dumps({"by_priority": by_priority, "full_band": full_band, "in_turn": in_turn, "unit": servers.unit}))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,16 @@ pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 STACK = "turns"
 ADDRESS = "http://front-door.llm-d.svc.cluster.local"
 LOAD = Path(__file__).with_name("client_turns.py")
-FLOW = {"queueDepthThreshold": 1, "metricsStalenessMs": 5000, "requestTtlS": 12}
+FLOW = {
+    "queueDepthThreshold": 1,
+    "metricsStalenessMs": 5000,
+    "requestTtlS": 12,
+    "priorityBands": [{"priority": -20, "maxMib": 1}],
+}
 DOOR = {
     "authentication": {"kind": "api-keys"},
     "uncheckedPods": "accepted",
-    "priorities": {"chat": 100, "crawler": -10},
+    "priorities": {"chat": 100, "crawler": -10, "bulk": -20},
     "limits": {"clients": {name: {"concurrentRequests": 1000} for name in ("loud", "quiet")}},
 }
 USERS_OF_LOUD_FOR_EACH_OF_QUIET = 150 / 50
@@ -50,6 +55,13 @@ def test_a_client_of_low_priority_is_refused_while_those_above_it_are_served(see
     assert served <= refused / 4  # some come in where the others' queue is empty for a moment
 
 
+def test_what_comes_while_a_band_is_full_is_refused_at_once(seen: dict[str, Any]) -> None:
+    """Sixty users' prompts take more than the band's MiB; clients of another band are served."""
+    case = seen["full_band"]
+    assert set(statuses(case, "chat")) == {"200"}
+    assert statuses(case, "bulk").get("429", 0) > statuses(case, "bulk").get("200", 0)
+
+
 def test_a_quiet_client_is_not_drowned_by_a_loud_one(seen: dict[str, Any]) -> None:
     case = seen["in_turn"]
     loud, quiet = (statuses(case, client) for client in ("loud", "quiet"))
@@ -58,7 +70,7 @@ def test_a_quiet_client_is_not_drowned_by_a_loud_one(seen: dict[str, Any]) -> No
     assert loud.get("503", 0) > 0
 
 
-@pytest.mark.parametrize("name", ["by_priority", "in_turn"])
+@pytest.mark.parametrize("name", ["by_priority", "full_band", "in_turn"])
 def test_the_servers_count_what_clients_were_answered_and_nothing_that_was_refused(
     seen: dict[str, Any], name: str
 ) -> None:
