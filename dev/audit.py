@@ -1,13 +1,13 @@
-"""Known vulnerabilities of all that is locked: Python packages by the lock files, Go modules by `tools/*/go.mod`, and
-the programs of container images by the lock of images. What else is inside an image only a scanner sees: with
-`--images` Trivy looks into each that has a digest.
+"""Audit of all locked versions for known vulnerabilities: Python packages in the lock files, Go modules in
+`tools/*/go.mod`, and the programs in the lock of container images. Other content of images is audited only with
+`--images`, by Trivy, for images with a digest.
 
-Asks the OSV database (https://google.github.io/osv.dev/api), which has PyPI's, GitHub's and Go's advisories. An
-advisory that another version ends fails the audit unless `tools/advisories.yaml` accepts it until a day; one that no
-version ends is told. Of Go modules it knows whether they are built in, not whether the part is called.
+The audit queries the OSV database (https://google.github.io/osv.dev/api), which contains the advisories of PyPI, GitHub
+and Go. An advisory that another version fixes fails the audit unless `tools/advisories.yaml` accepts it until a date;
+an advisory without a fix is only printed. A vulnerable Go module counts even if its vulnerable part is never called.
 
-Exit codes: 0 nothing to do, 1 vulnerable versions are locked, 3 the database or the scanner gave no answer: nothing was
-audited, or what is said.
+Exit codes: 0 no action needed, 1 vulnerable versions are locked, 3 the database or the scanner gave no answer; the
+output says what wasn't audited.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from pydantic import BaseModel, ValidationError
 DATABASE = "https://api.osv.dev"
 TIMEOUT_S = 30.0
 BATCH = 1000
-"""Packages in one question, the most that the database takes (OSV documentation, POST /v1/querybatch)."""
+"""Packages per query, the database's maximum (OSV documentation, POST /v1/querybatch)."""
 MAX_PAGES = 20
 VULNERABLE, WRONG, UNANSWERED = 1, 2, 3
 LOCKS = ("requirements.lock", "requirements-oci.lock", "requirements-dev.lock")
@@ -38,7 +38,7 @@ IMAGES = "values/container-images/lock.yaml"
 PROGRAMS = "values/container-images/advisories.yaml"
 SCANNER = "trivy"
 SCAN_S = 1800
-"""What a look into one image may take: vLLM's has 22 GB."""
+"""Time limit in seconds for the scan of one image; vLLM's image has 22 GB."""
 
 _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _REQUIRED = re.compile(r"^\s*(?:require\s+)?([\w.~/-]+\.[\w.~/-]+) v([\w.+-]+)(?: // indirect)?$", re.MULTILINE)
@@ -49,7 +49,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Package:
-    """A locked version, and the files that lock it."""
+    """Locked version, with the files that lock it."""
 
     ecosystem: str
     name: str
@@ -58,7 +58,7 @@ class Package:
 
 
 class _Page(BaseModel):
-    """Vulnerabilities of one package, or a page of them."""
+    """Page of a package's vulnerabilities in a response of the database."""
 
     class Known(BaseModel):
         id: str
@@ -72,19 +72,19 @@ class _Pages(BaseModel):
 
 
 class Advisory(BaseModel):
-    """One vulnerability (https://ossf.github.io/osv-schema)."""
+    """Vulnerability in the OSV schema (https://ossf.github.io/osv-schema)."""
 
     class Affected(BaseModel):
-        """A package and the versions that have it."""
+        """Affected package and its affected versions."""
 
         class Named(BaseModel):
-            """A package without a version."""
+            """Name of a package without version."""
 
             ecosystem: str
             name: str
 
         class Range(BaseModel):
-            """Versions between events."""
+            """Range of affected versions, as a list of events."""
 
             events: list[dict[str, str]] = []
 
@@ -97,7 +97,7 @@ class Advisory(BaseModel):
     affected: list[Affected] = []
 
     def ended_by(self, package: Package) -> list[str]:
-        """Return the versions that end the vulnerability."""
+        """Return the versions of the package that fix the vulnerability."""
         same = (package.ecosystem, _normal(package.name))
         return [
             event["fixed"]
@@ -110,7 +110,7 @@ class Advisory(BaseModel):
 
 
 class Accepted(BaseModel):
-    """An advisory that nobody has to act on until a day."""
+    """Advisory that is accepted until a date, with the reason."""
 
     id: str
     because: str
@@ -123,20 +123,22 @@ class _AcceptedFile(BaseModel):
 
 @dataclass(frozen=True)
 class VulnerableVersion:
-    """A locked version that has a vulnerability."""
+    """Locked version with a vulnerability."""
 
     package: Package
     advisory: Advisory
 
     def line(self) -> str:
-        """Return the package, the files that lock it, the advisory, and the versions that end it, as a line."""
+        """Return one line with the package, the files that lock it, the advisory, and the versions that fix it."""
         ended = ", ".join(dict.fromkeys(self.advisory.ended_by(self.package))) or "no version yet"
         of = f"{self.package.name} {self.package.version} ({', '.join(self.package.files)})"
         return f"{of}: {self.advisory.id} {_printable(self.advisory.summary)}; ended by {ended}"
 
 
 class _Program(BaseModel):
-    """Name of an image's program in the database; `version` has the version of a tag in its group."""
+    """Name of an image's program in the database; `version` is a regular expression whose group is the version in the
+    image's tag.
+    """
 
     ecosystem: str
     package: str
@@ -158,13 +160,13 @@ class _LockedImages(BaseModel):
 
 
 class _Inside(BaseModel):
-    """Report of Trivy on an image, as JSON."""
+    """Trivy's JSON report on an image."""
 
     class AuditTarget(BaseModel):
-        """Findings of one package manager in an image."""
+        """Vulnerabilities in the packages of one package manager."""
 
         class Vulnerability(BaseModel):
-            """Vulnerable package, in Trivy's words."""
+            """Vulnerability of an installed package, with Trivy's field names."""
 
             VulnerabilityID: str
             PkgName: str
@@ -178,11 +180,11 @@ class _Inside(BaseModel):
 
 
 class UnansweredError(Exception):
-    """The database gave no answer that can be read."""
+    """Error for a missing or unreadable answer of the database or the scanner."""
 
 
 def locked(root: Path) -> list[Package]:
-    """Return everything that is locked in a checkout, each version once."""
+    """Return all locked versions of a checkout, without duplicates."""
     packages = [
         *(Package("PyPI", name, version, (file,)) for file in LOCKS for name, version in _python(root / file)),
         *(
@@ -198,10 +200,10 @@ def locked(root: Path) -> list[Package]:
 
 
 def programs_of_images(root: Path) -> Iterator[Package]:
-    """Return the programs of the images that can still be pulled, as far as the database knows any.
+    """Yield the programs of the locked images that can still be pulled and whose package in the database is known.
 
     Raises:
-        ValueError: an image is in neither list, or its tag is another than its pattern's.
+        ValueError: an image is missing in `PROGRAMS`, or its tag doesn't match its pattern.
     """
     known = _Programs.model_validate(yaml.safe_load((root / PROGRAMS).read_text()))
     for reference, image in _images(root).items():
@@ -222,7 +224,7 @@ def _images(root: Path) -> dict[str, _LockedImage]:
 
 
 def images_inside(root: Path) -> list[str]:
-    """Return the images that a scanner can be asked of: those with a digest, without charts."""
+    """Return the images with a digest, without Helm charts, which a scanner can examine."""
     return [
         f"{reference}@{image.digest}"
         for reference, image in _images(root).items()
@@ -231,11 +233,11 @@ def images_inside(root: Path) -> list[str]:
 
 
 def scan(image: str) -> list[str]:
-    """Scan an image for vulnerabilities of high or critical severity that another version ends, and return a line for
-    each.
+    """Scan an image with Trivy, and return one line for each vulnerability of high or critical severity that another
+    version fixes.
 
     Raises:
-        UnansweredError: there is no scanner, or it fails.
+        UnansweredError: Trivy is missing or fails.
     """
     program = shutil.which(SCANNER)
     if program is None:
@@ -261,7 +263,9 @@ def _python(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _go(text: str) -> Iterator[tuple[str, str]]:
-    """Yield modules as they are built: replaced ones by what replaces them, ones of this checkout not at all."""
+    """Yield the names and versions of modules that are built in, with replacements applied; replacements by directories
+    are left out.
+    """
     replaced = {name: (by, version) for name, by, version in _REPLACED.findall(text)}
     for name, version in _REQUIRED.findall(text):
         by, instead = replaced.get(name, (name, version))
@@ -282,14 +286,15 @@ def _printable(text: str) -> str:
 
 
 def _normal(name: str) -> str:
-    """A name of a Python package in its one spelling; those of Go modules have a slash and stay as they are."""
+    """Return the normalized name of a Python package; names of Go modules, which contain a slash, are unchanged."""
     return name if "/" in name else re.sub(r"[-_.]+", "-", name).lower()
 
 
 class Database:
-    """The OSV database.
+    """Client of the OSV database.
 
-    Every method raises UnansweredError where it can't be reached, refuses, or answers something else.
+    Every method raises UnansweredError if the database can't be reached, refuses the request, or gives an invalid
+    answer.
     """
 
     def __init__(self, url: str, client: httpx2.Client) -> None:
@@ -297,7 +302,9 @@ class Database:
         self._client = client
 
     def findings(self, packages: Sequence[Package]) -> list[VulnerableVersion]:
-        """Look up these versions, and return each vulnerability once under whichever of its names comes first."""
+        """Query the vulnerabilities of the packages, and return each once per package, under the first of its
+        identifiers and aliases.
+        """
         of_package = [(package, id_) for package, ids in self._ids(packages) for id_ in ids]
         advisories = {id_: self._advisory(id_) for id_ in dict.fromkeys(id_ for _, id_ in of_package)}
         findings: list[VulnerableVersion] = []
@@ -356,10 +363,10 @@ def _read(type_: type[Answer], text: str) -> Answer:
 
 
 def accepted(file: Path, today: date) -> set[str]:
-    """Return the advisories that are accepted today.
+    """Return the identifiers of the advisories that are accepted on the given date.
 
     Raises:
-        ValueError: the file is not of its form.
+        ValueError: the file has another form.
     """
     return {
         entry.id
@@ -369,7 +376,7 @@ def accepted(file: Path, today: date) -> set[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Audit a checkout, and return the exit code."""
+    """Audit a checkout, print the result, and return the exit code."""
     parser = argparse.ArgumentParser(description="Looks up known vulnerabilities of what is locked.")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--database", default=DATABASE, help=f"address of the OSV database ({DATABASE})")

@@ -1,12 +1,13 @@
-"""Benchmark of how KEDA and the HPA controller follow a load, against a fixed size and an oracle that knows the load.
+"""Benchmark of autoscaling by KEDA and the HPA controller, against a fixed size and an oracle that knows the load.
 
-The stack is rehearsed: Prometheus, KEDA and the HPA controller are the real ones, servers and the cluster autoscaler
-are simulated. Each profile is sent to as many servers as its highest rate needs, then to those that the load scales.
-Times of scaling and of the profile pass `--scaling-speed` times faster; requests do not, so that a queue that builds
-up while servers start is shorter than it would be, and longer beside it.
+The stack is rehearsed: Prometheus, KEDA and the HPA controller are real, servers and the cluster autoscaler are
+simulated. Each load profile is sent once to as many servers as its peak rate needs, and once to servers that are scaled
+by load. Scaling and profile run `--scaling-speed` times faster than in reality, requests don't; so a queue that builds
+up while servers start is shorter than in reality, but takes longer to drain relative to the profile.
 
-The oracle has, at each moment, the fewest servers that carry the rate within the targets by the tuner's latency
-figures; they are there in time, and hold their GPUs from the beginning of their start. It is a forecast, no run.
+The oracle has at each time the fewest servers that serve the rate within the latency targets, by the tuner's latency
+figures. They are ready in time and occupy their GPUs from the beginning of their start. The oracle's result is a
+forecast, not a measurement.
 """
 
 import argparse
@@ -41,13 +42,13 @@ STACK, MODEL, SHAPE = "autoscaling", "gpt-oss-120b", "BM.GPU.MI300X.8"
 INPUT_TOKENS, OUTPUT_TOKENS, MAX_NUM_SEQS = 8192, 128, 32
 TTFT_MS, TPOT_MS = 3000.0, 14.0
 GPUS, FAMILY = 12, "p-tp1-d-tp1"
-"""Of the fixed size: two nodes, the second of which is half empty."""
+"""GPUs and family of the fixed size; the GPUs fill one and a half nodes."""
 
 STARTUP_S = 300.0
-"""Of scaling time, for a server whose weights are on its node's disk; assumed."""
+"""Start-up time of a server whose weights are on its node's disk, in seconds of scaling time; assumed."""
 
 LEAD_S = 900.0
-"""The profile's first rate is sent for so long before anything counts, in seconds of scaling time."""
+"""Duration for which the profile's first rate is sent before the measurement, in seconds of scaling time."""
 
 LIMIT_S = 1500.0
 
@@ -56,25 +57,27 @@ SHARES: Mapping[str, Sequence[tuple[float, float]]] = {
     "burst": ((0, 0.25), (900, 0.25), (930, 0.9), (2100, 0.9), (2130, 0.25), (5400, 0.25)),
     "night": ((0, 0.8), (900, 0.8), (1800, 0.1), (4200, 0.1), (5100, 0.8), (5400, 0.8)),
 }
-"""Each profile: seconds, and shares of the highest rate that the thresholds of the fixed size allow."""
+"""Profiles by name: time in seconds, and share of the peak rate that the thresholds of the fixed size allow (0.2 is 20
+%).
+"""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Servers of both roles."""
+    """Number of prefill and of decode servers."""
 
     prefill: int
     decode: int
 
     @property
     def gpus(self) -> int:
-        """GPUs of all servers, one each."""
+        """Number of GPUs, one per server."""
         return self.prefill + self.decode
 
 
 @dataclass(frozen=True)
 class SizingStep:
-    """Servers and GPUs from a moment of the profile on, in seconds of scaling time, until the next step."""
+    """Servers and GPUs from `at_s` (seconds of scaling time) until the next step."""
 
     at_s: float
     servers: Size
@@ -84,7 +87,9 @@ class SizingStep:
 
 @dataclass(frozen=True)
 class SizingOutcome:
-    """Outcome of one way of sizing. `attained` is the share of requests that were answered within the targets."""
+    """Result of one sizing method on one profile; `attained` is the share of requests that were answered within the
+    latency targets.
+    """
 
     profile: str
     way: str
@@ -99,7 +104,7 @@ class SizingOutcome:
 
 @dataclass(frozen=True)
 class SizingRun:
-    """An outcome, and its steps for the plot."""
+    """Result of one sizing method, with its steps for the plot."""
 
     outcome: SizingOutcome
     steps: Sequence[SizingStep]
@@ -107,37 +112,39 @@ class SizingRun:
 
 
 def profile_of(name: str, peak_per_s: float, minutes: float | None = None) -> RateProfile:
-    """Return a profile by its name, in seconds of scaling time; it may be made to last so many minutes."""
+    """Return the profile with this name in seconds of scaling time, compressed or stretched to `minutes` if given."""
     profile = RateProfile(name, tuple((at_s, share * peak_per_s) for at_s, share in SHARES[name]))
     return profile.faster(profile.duration_s / 60 / minutes) if minutes else profile
 
 
 def with_lead(profile: RateProfile, lead_s: float) -> RateProfile:
-    """Return the profile after its own first rate for a while."""
+    """Return the profile preceded by its first rate for `lead_s` seconds."""
     first = profile.points[0][1]
     return RateProfile(profile.name, ((0.0, first), *((at_s + lead_s, rate) for at_s, rate in profile.points)))
 
 
 def hours(steps: Sequence[SizingStep], end_s: float, amount: Callable[[SizingStep], float]) -> float:
-    """Return an amount of each step times how long it lasts, in hours."""
+    """Return the integral of an amount over the steps, in hours: GPU-hours for a number of GPUs."""
     ends = [*(step.at_s for step in steps[1:]), end_s]
     return sum(amount(step) * max(0.0, end - step.at_s) for step, end in zip(steps, ends, strict=True)) / 3600
 
 
 def turns(counts: Iterable[int]) -> int:
-    """Count how often a number that went up goes down, or the other way round."""
+    """Return the number of direction changes in a series of counts, from rising to falling or the reverse."""
     changes = [after - before for before, after in pairwise(counts) if after != before]
     return sum((before > 0) != (after > 0) for before, after in pairwise(changes))
 
 
 def turns_per_hour(steps: Sequence[SizingStep], end_s: float) -> float:
-    """Count the turns of both roles in an hour of scaling time: those of a load that rises and falls, and flapping."""
+    """Return the direction changes of both roles' server counts per hour of scaling time, whether due to the load or to
+    flapping.
+    """
     roles = ([step.servers.prefill for step in steps], [step.servers.decode for step in steps])
     return sum(map(turns, roles)) / ((end_s - steps[0].at_s) / 3600)
 
 
 def attained(answers: Sequence[AnswerTimes], ttft_ms: float = TTFT_MS, tpot_ms: float = TPOT_MS) -> float:
-    """Return the share of all requests that were answered within both targets; one that failed was not."""
+    """Return the share of requests that were answered within both latency targets; a failed request wasn't."""
     return sum(_within(answer, ttft_ms, tpot_ms) for answer in answers) / len(answers)
 
 
@@ -149,9 +156,9 @@ def _within(answer: AnswerTimes, ttft_ms: float, tpot_ms: float) -> bool:
 
 
 def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[SizingStep]:
-    """Turn looks into steps of scaling time.
+    """Convert observations into steps in scaling time.
 
-    A server that ends does so in wall time, so its GPUs count by that much less.
+    Servers terminate in wall time, so the GPUs of terminating servers are divided by `speed`.
     """
     return [
         SizingStep(
@@ -166,7 +173,7 @@ def steps_of(looks: Sequence[Look], lead_s: float, speed: float) -> list[SizingS
 
 
 class Capacities:
-    """Load that so many servers carry within the targets, by the tuner's latency figures."""
+    """Maximum load within the latency targets for each number of servers, by the tuner's latency figures."""
 
     def __init__(self, question: SearchInputs, most: Size) -> None:
         family = next(item for item in families(question) if item.name == FAMILY)
@@ -178,14 +185,16 @@ class Capacities:
         self._most = most
 
     def fewest(self, requests_per_s: float) -> Size:
-        """Return the fewest servers that carry a rate; the most that there may be where none do."""
+        """Return the fewest servers that serve a rate; the maximum number of servers if none do."""
         return next((size for size, most_per_s in self._fewest_first if most_per_s >= requests_per_s), self._most)
 
 
 def oracle_steps(
     profile: RateProfile, fewest: Callable[[float], Size], startup_s: float, gpus_per_node: int, interval_s: float = 10
 ) -> list[SizingStep]:
-    """Return the steps of an oracle: at each moment the servers that are needed then, or will be while one starts."""
+    """Return the steps of the oracle: at each time the maximum of the servers needed then and within one start-up time
+    later.
+    """
     moments = np.arange(0.0, profile.duration_s, interval_s)
     needed = [
         fewest(profile.rate_per_s(float(at_s))) for at_s in np.arange(0.0, profile.duration_s + startup_s, interval_s)
@@ -202,7 +211,7 @@ def oracle_steps(
 
 @dataclass(frozen=True)
 class Scene:
-    """Subject of the benchmark: the tuner's question and answer, and its thresholds."""
+    """Setup of the benchmark: search inputs, fixed size, minimum size, peak rate, and scaling thresholds."""
 
     question: SearchInputs
     fixed: Size
@@ -213,7 +222,9 @@ class Scene:
 
 
 def usual_scene() -> Scene:
-    """Choose the fixed size, the tuner's best of so many GPUs, and the highest rate, which its thresholds say."""
+    """Return the setup with the tuner's best deployment of `GPUS` GPUs as fixed size, and the peak rate that follows
+    from its scaling thresholds.
+    """
     model, shape = known_model(MODEL), known_shape(SHAPE)
     figures = known_figures(model, shape.gpu)
     targets = parse_targets(f"ttft={TTFT_MS:g},itl={TPOT_MS:g}")
@@ -234,9 +245,9 @@ def _is_asked_for(deployment: Candidate) -> bool:
 
 
 def stack_of(scene: Scene, *, scaled: bool) -> dict[str, Any]:
-    """Return a stack that creates its cluster, whose GPU nodes the cluster autoscaler adds and takes.
+    """Return a stack that creates its cluster, with GPU nodes that the cluster autoscaler adds and removes.
 
-    Of the fixed size, the limits are the topology's.
+    If not `scaled`, the minimum of replicas equals the maximum.
     """
     counts = {"prefill": (scene.least.prefill, scene.fixed.prefill), "decode": (scene.least.decode, scene.fixed.decode)}
     scaling = {
@@ -282,7 +293,7 @@ def stack_of(scene: Scene, *, scaled: bool) -> dict[str, Any]:
 
 
 class AutoscalingBenchmark:
-    """A project with one rehearsed stack, and profiles that are sent to it."""
+    """Rehearsed stack in a project of its own, to which load profiles are sent."""
 
     def __init__(
         self, source: Path, folder: Path, scene: Scene, speed: float, time_scale: float, progress: Progress
@@ -293,7 +304,7 @@ class AutoscalingBenchmark:
         self.command = partial(self._project.command, limit_s=LIMIT_S)
 
     def deploy(self, *, scaled: bool) -> None:
-        """Rehearse the stack, or update it."""
+        """Deploy the stack in a rehearsal, or update it."""
         self.progress.step(f"deploying servers that are {'scaled by load' if scaled else 'as many as the peak needs'}")
         self._project.write_stack(stack_of(self.scene, scaled=scaled))
         times = ("--time-scale", f"{self.time_scale:g}", "--scaling-speed", f"{self.speed:g}")
@@ -301,7 +312,7 @@ class AutoscalingBenchmark:
         self.command("rehearse", "--stack", STACK, "--no-benchmark", *times, *start)
 
     def run(self, profile: RateProfile, way: str) -> SizingRun:
-        """Send a profile, and measure the servers that answered it."""
+        """Send a profile, and return the measurement of the requests and servers."""
         whole = with_lead(profile, LEAD_S).faster(self.speed * self.time_scale)
         self.progress.step(f"{profile.name}, {way}: {whole.duration_s * self.time_scale:.0f} s of load")
         order = Order(
@@ -328,7 +339,7 @@ class AutoscalingBenchmark:
 def measured_run(
     profile: RateProfile, way: str, answers: Sequence[AnswerTimes], steps: Sequence[SizingStep]
 ) -> SizingRun:
-    """Return the outcome of a rehearsal; its latencies are those of simulated servers."""
+    """Return the result of a rehearsal; its latencies are those of simulated servers."""
     end_s, failures = profile.duration_s, [answer.failure for answer in answers if answer.failure]
     outcome = SizingOutcome(
         profile.name,
@@ -345,7 +356,7 @@ def measured_run(
 
 
 def oracle_run(profile: RateProfile, scene: Scene) -> SizingRun:
-    """Forecast what an oracle would need."""
+    """Return the forecast for the oracle."""
     fewest = Capacities(scene.question, scene.fixed).fewest
     steps = oracle_steps(profile, fewest, STARTUP_S, known_shape(SHAPE).gpus)
     end_s = profile.duration_s
@@ -368,7 +379,7 @@ HEADINGS = ("profile", "servers", "GPU-hours", "of nodes", "within SLO", "failed
 
 
 def table(outcomes: Sequence[SizingOutcome]) -> str:
-    """Return a row for each way of each profile, as Markdown."""
+    """Return a Markdown table with one row for each sizing method and profile."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -381,7 +392,7 @@ def _cells(outcome: SizingOutcome) -> tuple[str, ...]:
 
 
 def plot(profile: RateProfile, runs: Sequence[SizingRun]) -> str:
-    """Draw the load, and servers of both roles, over minutes of scaling time, as SVG."""
+    """Return an SVG chart of the load and of the servers of both roles over minutes of scaling time."""
     moments = np.linspace(0, profile.duration_s, 200)
     load = [ChartPoint(float(at_s) / 60, profile.rate_per_s(float(at_s))) for at_s in moments]
     panels = {"Requests/s": [ChartSeries("load", load, Basis.MEASURED)]}

@@ -1,7 +1,7 @@
-"""A load profile on a rehearsed model, and what its servers are meanwhile. `autoscaling.py` runs it.
+"""Load of a profile on a rehearsed model, with observations of its servers; `autoscaling.py` runs this program.
 
-Run inside a rehearsal's local cluster: autoscaling_load.py FILE, which has what `Order` says as JSON; the result is
-written beside it.
+Run inside a rehearsal's local cluster: autoscaling_load.py FILE, where FILE contains an `Order` as JSON; the result is
+written to FILE with the suffix `.result.json`.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ ROLES = ("prefill", "decode")
 
 @dataclass(frozen=True)
 class Order:
-    """Load to send. Moments of the profile are in seconds of model time, in which its rates are too."""
+    """Load to send. Times and rates of the profile are in model time."""
 
     address: str
     model: str
@@ -49,7 +49,9 @@ class Order:
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """Times of one request: when it was due in wall seconds, latencies in milliseconds of model time; its failure."""
+    """Result of one request: due time in wall seconds, latencies in milliseconds of model time, and the failure, None
+    if it succeeded.
+    """
 
     due_s: float
     ttft_ms: float | None
@@ -59,8 +61,15 @@ class AnswerTimes:
 
 @dataclass(frozen=True)
 class Look:
-    """The servers at a moment of the load, in wall seconds: GPUs of pods on nodes, of those that are ending, and of the
-    nodes; the number of servers of each role that is asked for, and of those that are Ready.
+    """Observation of the servers at a time of the load.
+
+    Attributes:
+        at_s: wall seconds since the start.
+        gpus: GPUs of the pods on nodes.
+        ending_gpus: GPUs of terminating pods.
+        node_gpus: GPUs of the nodes.
+        replicas: desired number of servers, by role.
+        ready: number of Ready servers, by role.
     """
 
     at_s: float
@@ -72,7 +81,7 @@ class Look:
 
 
 def look(client: Client, order: Order, at_s: float) -> Look:
-    """Read pods, nodes and deployments from the API server."""
+    """Return an observation of the pods, nodes and Deployments from the API server."""
     pods = [pod for pod in client.list(Pod) if pod.spec and pod.spec.nodeName and _role(pod) in ROLES]
     pods = [pod for pod in pods if pod.status and pod.status.phase not in {"Succeeded", "Failed"}]
     ending = [pod for pod in pods if metadata(pod).deletionTimestamp is not None]
@@ -101,7 +110,7 @@ def _amount(thing: object, field: str, resource: str) -> int:
 
 
 async def watch(order: Order, looks: list[Look]) -> None:
-    """Look once a second until it is cancelled."""
+    """Append an observation to `looks` once a second until cancelled."""
     client = Client(config=KubeConfig.from_env(), namespace=order.namespace, trust_env=False)
     started_s = time.monotonic()
     while True:
@@ -110,7 +119,7 @@ async def watch(order: Order, looks: list[Look]) -> None:
 
 
 async def send(order: Order) -> tuple[list[AnswerTimes], list[Look]]:
-    """Send all requests of the profile, once the model answers, and wait for their answers.
+    """Wait until the model answers, send all requests of the profile, and return their results and the observations.
 
     Raises:
         KitError: the model doesn't answer in time.
@@ -145,7 +154,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def main(file: Path) -> None:
-    """Carry out the order of a file, and write the result beside it."""
+    """Send the load that the file describes, and write the result to the file with the suffix `.result.json`."""
     order = Order(**json.loads(file.read_text()))
     try:
         answers, looks = asyncio.run(send(order))

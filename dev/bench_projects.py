@@ -1,4 +1,4 @@
-"""Projects of one stack that benchmarks rehearse: copies of a project's program, with a stack file of their own."""
+"""Pulumi projects for benchmarks: copies of a project's program with one stack file each."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from llmd_oke.config.yaml_files import text_of
 
 @dataclass(frozen=True)
 class BenchProject:
-    """A folder with a project of one stack."""
+    """Directory with a project of one stack."""
 
     folder: Path
     stack: str
@@ -28,10 +28,10 @@ class BenchProject:
         file.write_text(text_of({"config": {CONFIG_KEY: dict(config)}}))
 
     def command(self, *arguments: str, limit_s: float) -> str:
-        """Run a command of the kit in the project, which may take so many seconds, and return its output.
+        """Run an `llmd-oke` command in the project for at most `limit_s` seconds, and return its standard output.
 
         Raises:
-            KitError: it failed.
+            KitError: the command failed.
         """
         done = subprocess.run(
             [sys.executable, "-m", "llmd_oke", *arguments],
@@ -47,7 +47,7 @@ class BenchProject:
 
 
 def project_copy(source: Path, folder: Path, stack: str, program: str | None = None) -> BenchProject:
-    """Make a project with the program of another one, or with the text of `program`, and no stack file yet."""
+    """Create a project without stack file, with the program of the project in `source` or with the text `program`."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source / "Pulumi.yaml", folder / "Pulumi.yaml")
     text = (source / "__main__.py").read_text() if program is None else program
@@ -58,7 +58,7 @@ def project_copy(source: Path, folder: Path, stack: str, program: str | None = N
 def with_change(
     source: Path, stack: str, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> BenchProject:
-    """Make a project with a changed copy of a stack."""
+    """Create a project with a copy of a stack whose configuration `change` modifies."""
     project = project_copy(source, folder, stack)
     project.write_stack(change(read(source, stack)))
     return project

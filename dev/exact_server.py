@@ -1,7 +1,7 @@
-"""A server of streaming completions whose latencies are exact: it computes nothing and keeps a precise timer.
+"""Server of streaming completions with exact latencies: it computes nothing and uses precise timers.
 
-`dev/exact_server.py` prints its port on a line and serves until its standard input ends; then it
-prints one line of JSON with what it saw (see `ServerLog`).
+`dev/exact_server.py` prints its port in one line and serves until its standard input is closed; then it prints one line
+of JSON with its `ServerLog`.
 """
 
 import asyncio
@@ -25,7 +25,9 @@ _MODELS = b'{"object":"list","data":[{"id":"model","object":"model","created":1,
 
 @dataclass
 class ServerLog:
-    """Log of the server: seconds at which requests arrived, and how late it was itself with each first token."""
+    """Log of the server: arrival times of requests in seconds (`perf_counter`), and the delays of its tokens after
+    their due times in seconds.
+    """
 
     arrivals_s: list[float] = field(default_factory=list[float])
     first_token_late_s: list[float] = field(default_factory=list[float])
@@ -42,7 +44,7 @@ def _event(event: object) -> bytes:
 
 
 def _frames(*, chat: bool) -> tuple[bytes, bytes]:
-    """One token, and what follows the last one."""
+    """Return the bytes of one token's event, and the bytes that follow the last token."""
     common = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "model"}
     choice = {"delta": {"content": " tok"}} if chat else {"text": " tok"}
     token = _event({**common, "choices": [{"index": 0, **choice, "finish_reason": None}], "usage": None})
@@ -55,7 +57,7 @@ _FRAMES = {chat: _frames(chat=chat) for chat in (False, True)}
 
 
 class _Clock:
-    """Calls streams when their next token is due; one timer of the loop for all of them."""
+    """Scheduler that sends each stream's next token when it is due, with one event loop timer for all streams."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -87,7 +89,7 @@ class _Clock:
 
 
 class _Client(asyncio.Protocol):
-    """A connection; one request at a time."""
+    """Connection with one request at a time."""
 
     def __init__(self, clock: _Clock, log: ServerLog) -> None:
         self._clock = clock
@@ -117,7 +119,7 @@ class _Client(asyncio.Protocol):
         self._transport = None
 
     def send_token(self, now_s: float) -> None:
-        """Send the token that is due, and the end with the last one."""
+        """Send the due token, and the end of the stream after the last one."""
         if not self._left or not self._transport:
             return
         token, end = self._frames
@@ -166,7 +168,7 @@ async def _serve() -> None:
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Serve until standard input is closed."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve())
 

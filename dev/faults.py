@@ -1,16 +1,16 @@
-"""Faults of a rehearsed stack, and what becomes of it.
+"""Faults of a rehearsed stack, and its recovery.
 
-engine         The engine, or all of its command, is killed at a random moment of an update, a refresh or a destroy.
-control-plane  etcd or the API server is killed at a random moment of the same operations.
-serving        Programs that serve, and the control plane, are killed under a steady load (`serving_faults.py`).
-node           A node loses its power under load, and comes back or stays away.
+engine         The engine, or its whole command, is killed at a random time of an update, a refresh or a destroy.
+control-plane  etcd or the API server is killed at a random time of the same operations.
+serving        Serving programs, and the control plane, are killed under a steady load (`serving_faults.py`).
+node           A node loses power under load, and reboots or stays off.
 oci            OCI's calls are slow, fail, or time out half way while a cluster is created.
-disk           The disk of the engine's state fills during an update, that of results during a benchmark.
+disk           The disk of the engine's state is full during an update, the disk of results during a benchmark.
 
-Where an operation fails, the same operation runs again, as the next `llmd-oke up` or `destroy` would. Measured: whether
-it ends, what is in the cluster or in the simulated OCI without being in the engine's state (orphaned), what is in the
-state without being there (missing), requests lost, and the seconds from the fault until the operation ended well or
-what was killed is ready again.
+A failed operation is repeated, as the next `llmd-oke up` or `destroy` would do. Measured are: whether the repetition
+succeeds, objects in the cluster or in the simulated OCI that the engine's state lacks (orphaned), objects in the state
+that don't exist (missing), lost requests, and the seconds from the fault until the operation has succeeded or the
+killed program is ready again.
 """
 
 import argparse
@@ -62,7 +62,7 @@ OCI_FAULTS = (
     "Vcn:answer-lost",
     "NodePool/mi300x*:answer-lost",
 )
-"""As `llmd-oke rehearse --fault` has them: slow calls, calls that fail, and calls that time out half way."""
+"""Rules in the syntax of `llmd-oke rehearse --fault`: slow calls, failing calls, and calls that time out half way."""
 
 CREATED: Mapping[str, Any] = {
     "layer": "cluster",
@@ -87,16 +87,16 @@ CREATED: Mapping[str, Any] = {
     "gpuStack": "oke-plugin",
     "rdma": "none",
 }
-"""A stack that creates a cluster with one GPU node, and nothing in it that serves."""
+"""Stack that creates a cluster with one GPU node and deploys no models."""
 
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 CONTROL_PLANE_LIMIT_S = 120.0
-"""Within this, a process of the control plane that was killed is ready again."""
+"""Maximum seconds until a killed process of the control plane is ready again."""
 
 TRACEBACK = "Traceback (most recent call last)"
 
 DISK_FILLS = 1
-"""The engine tries for minutes to write its state to a full disk."""
+"""Number of updates with a full disk; in each, the engine tries for minutes to write its state."""
 
 DISK_MIB = 32
 BENCHMARK = ("--load", "constant:5", "--requests", "75", "--input-tokens", "512", "--output-tokens", "16")
@@ -104,12 +104,12 @@ BENCHMARK_S = 15.0
 BENCHMARK_LIMIT_S = 120.0
 
 Change = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""What becomes of a stack's document before it is rehearsed."""
+"""Function that modifies a stack's document before the rehearsal."""
 
 
 @dataclass(frozen=True)
 class FaultOutcome:
-    """One fault and what followed. Seconds are wall time, measured."""
+    """One fault and its consequences. Seconds are wall time, measured."""
 
     family: Family
     fault: str
@@ -117,29 +117,29 @@ class FaultOutcome:
     recovery_s: float
     undisturbed_s: float | None = None
     ended: str = ""
-    """What the operation ended with that met the fault; empty where it ended well."""
+    """Error of the operation during which the fault happened; empty if it succeeded."""
     failure: str = ""
-    """What the operation ended with that ran after it; empty where that ended well."""
+    """Error of the operation that followed the disturbed one; empty if it succeeded."""
     orphans: tuple[str, ...] = ()
-    """In the cluster or OCI, and not in the state."""
+    """Objects in the cluster or OCI that are not in the state."""
     missing: tuple[str, ...] = ()
-    """In the state, and neither in the cluster nor in OCI."""
+    """Objects in the state that are neither in the cluster nor in OCI."""
     requests: int | None = None
-    """Sent while the fault lasted and before and after it; None where there was no load."""
+    """Number of requests before, during and after the fault; None without load."""
     lost: int | None = None
     losses: tuple[str, ...] = ()
-    """Why requests were lost."""
+    """Reasons why requests were lost."""
     longest_gap_s: float | None = None
-    """The longest time under load in which no answer came to its end."""
+    """Longest time under load between two completed answers."""
 
     @property
     def recovered(self) -> bool:
-        """True where nothing is left to do by hand, and the failure was told in words."""
+        """True if no manual repair is needed and no error was a traceback."""
         return not (self.failure or self.orphans or self.missing or TRACEBACK in self.ended)
 
     @property
     def outcome(self) -> str:
-        """Outcome in words, for the table."""
+        """Result in words, for the table."""
         if not self.recovered:
             return "NOT RECOVERED"
         if self.requests is not None:
@@ -149,19 +149,19 @@ class FaultOutcome:
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """Faults to cause, how often, and the seed of the moments and victims."""
+    """Faults to cause, their numbers, and the random seed of times and victims."""
 
     families: tuple[Family, ...] = FAMILIES
     kills: int = 30
     restarts: int = 6
     seed: int = 1
     usual_s: float | None = None
-    """What every operation is taken to last where nothing fails; measured if left out."""
+    """Assumed duration of every operation without faults, in seconds; None to measure it."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Stack to which faults happen, and the source of their moments."""
+    """Stack under test, with the random source of the faults' times."""
 
     stack: RehearsedStack
     chance: random.Random
@@ -170,27 +170,29 @@ class Bench:
 
     @cached_property
     def usual_s(self) -> Mapping[Operation, float]:
-        """Wall seconds that operations take where nothing fails: as expected, or measured one after the other."""
+        """Duration of each operation without faults in wall seconds: assumed, or measured one after the other."""
         if self.expected_s is not None:
             return dict.fromkeys(CYCLE, self.expected_s)
         return {operation: _undisturbed(self.stack, operation, self.progress) for operation in CYCLE}
 
     def engine_kills(self, number: int) -> Iterator[FaultOutcome]:
-        """Kill engines, or all processes of their commands."""
+        """Kill `number` engines, or all processes of their commands, and yield the results."""
         for index in range(number):
             victim: Literal["engine", "everything"] = self.chance.choice(("engine", "everything"))
             fault = "engine killed" if victim == "engine" else "command killed with its engine"
             yield self._struck("engine", fault, CYCLE[index % len(CYCLE)], partial(kill, victim=victim))
 
     def control_plane_kills(self, number: int) -> Iterator[FaultOutcome]:
-        """Kill etcd and the API server in turn: six of them are each during every operation."""
+        """Kill etcd and the API server alternately, `number` times in all, and yield the results; six times cover each
+        in every operation.
+        """
         for index in range(number):
             victim = CONTROL_PLANE[index % len(CONTROL_PLANE)]
             strike = partial(_kill_process, self.stack, victim)
             yield self._struck("control-plane", f"{victim} killed", CYCLE[index % len(CYCLE)], strike)
 
     def _struck(self, family: Family, fault: str, operation: Operation, strike: Callable[[int], None]) -> FaultOutcome:
-        """Run an operation that the fault meets at a random moment, and the same again where it failed."""
+        """Run an operation with the fault at a random time, repeat it if it failed, and return the result."""
         after_s = self.chance.uniform(0.05, 0.95) * self.usual_s[operation]
         ended = self.stack.operate(operation, Blow(after_s, strike))
         again = self.stack.operate(operation) if ended.failure or not ended.struck else None
@@ -208,7 +210,7 @@ class Bench:
         )
 
     def losses(self, family: Literal["serving", "node"]) -> Iterator[FaultOutcome]:
-        """Kill what serves, one part after the other, under load."""
+        """Kill serving programs (or nodes) one after the other under load, and yield the results."""
         _undisturbed(self.stack, "up", self.progress)
         plan = self.stack.prepared.plan
         model = plan.models[0]
@@ -233,7 +235,9 @@ class Bench:
                 raise KitError("The load under which programs were killed failed; standard error says why.")
 
     def oci_faults(self) -> Iterator[FaultOutcome]:
-        """Create a cluster with each of OCI's faults, go on without it, and destroy the cluster."""
+        """Create a cluster with each of OCI's faults, repeat the update without the fault, destroy the cluster, and
+        yield the results.
+        """
         usual_s = _undisturbed(self.stack, "up", self.progress)
         _undisturbed(self.stack, "destroy", self.progress)
         for rule in OCI_FAULTS:
@@ -256,7 +260,9 @@ class Bench:
             _undisturbed(self.stack, "destroy", self.progress)
 
     def full_disks(self, disk: Path) -> Iterator[FaultOutcome]:
-        """Fill the disk of the engine's state during updates, and that of results during a benchmark."""
+        """Fill the disk of the engine's state during updates, and the disk of results during a benchmark, and yield the
+        results.
+        """
         (disk / "backend").mkdir()
         (self.stack.prepared.state / "backend").symlink_to(disk / "backend")
         usual_s = _undisturbed(self.stack, "up", self.progress)
@@ -281,7 +287,9 @@ class Bench:
         yield self._full_results(disk)
 
     def _full_results(self, disk: Path) -> FaultOutcome:
-        """Check that a benchmark's rows are whole before its disk is full, then, and after the next benchmark."""
+        """Return the outcome of a full disk during a benchmark: the earlier benchmark's rows must remain unchanged, and
+        the next benchmark must succeed.
+        """
         began, rows = self._benchmark(disk, None), disk / "rows.jsonl"
         if began.failure:
             raise KitError(f"A benchmark failed without any fault: {began.failure}")
@@ -325,10 +333,10 @@ class Bench:
 
 @contextmanager
 def _small_disk() -> Generator[Path]:
-    """Mount a file system in memory of a few MiB.
+    """Mount a tmpfs of `DISK_MIB` MiB, as a context manager.
 
     Raises:
-        KitError: this user may not mount one.
+        KitError: this user may not mount it.
     """
     with tempfile.TemporaryDirectory(prefix="llmd-oke-disk-") as folder:
         words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", folder]
@@ -354,7 +362,7 @@ def _empty(disk: Path) -> None:
 
 
 def _kill_process(stack: RehearsedStack, name: str, _operation: int) -> None:
-    """End a process of the stack's cluster without a word, and wait until it was started again and is ready."""
+    """Kill a process of the stack's cluster with SIGKILL, and wait until it is restarted and ready."""
     record = stack.prepared.cluster.status()
     if record is None:
         raise KitError(f"The local cluster in {stack.prepared.state} has ended.")
@@ -371,10 +379,10 @@ def _kill_process(stack: RehearsedStack, name: str, _operation: int) -> None:
 
 
 def measure(source: Path, stack: str, choice: FaultSettings, progress: Progress) -> Iterator[FaultOutcome]:
-    """Have a stack meet the chosen faults, in local clusters of its own that go afterwards.
+    """Rehearse the stack with the chosen faults in temporary local clusters, and yield the results.
 
     Raises:
-        KitError: the stack can't be rehearsed, or an undisturbed operation fails.
+        KitError: the stack can't be rehearsed, or an operation fails without a fault.
     """
     chance = random.Random(choice.seed)  # noqa: S311  # moments, no secrets
     if set(choice.families) - {"oci", "disk"}:
@@ -390,7 +398,7 @@ def measure(source: Path, stack: str, choice: FaultSettings, progress: Progress)
 
 @contextmanager
 def _rehearsed(source: Path, stack: str, change: Change, progress: Progress) -> Generator[RehearsedStack]:
-    """Rehearse the stack, with its document changed, in a local cluster of its own that goes afterwards."""
+    """Start a temporary local cluster for the stack with its changed document, as a context manager."""
     with tempfile.TemporaryDirectory(prefix="llmd-oke-faults-") as folder:
         project = with_change(source, stack, Path(folder) / "project", change)
         try:
@@ -411,7 +419,7 @@ def _outcomes(bench: Bench, choice: FaultSettings) -> Iterator[FaultOutcome]:
 
 
 def _without_smoke(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn the smoke benchmark off: it takes most of an update's time, and holds nothing."""
+    """Return the document without the smoke benchmark, which would take most of an update's time."""
     smoke: Mapping[str, Any] = document.get("smoke") or {}
     return {**document, "smoke": {**smoke, "where": "none"}}
 
@@ -447,7 +455,7 @@ def _row(outcome: FaultOutcome) -> str:
 
 
 def table(outcomes: list[FaultOutcome]) -> str:
-    """Return a table of all outcomes as Markdown, with what is left and the sum."""
+    """Return a Markdown table of all results, with the orphaned and missing objects, the failures and the total."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(_cells, outcomes)]
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     left = [f"left: {name}" for outcome in outcomes for name in (*outcome.orphans, *outcome.missing)]
@@ -464,13 +472,13 @@ def table(outcomes: list[FaultOutcome]) -> str:
 
 
 def as_json(outcomes: list[FaultOutcome]) -> str:
-    """Return all outcomes as JSON."""
+    """Return all results as JSON."""
     rows = [{**asdict(outcome), **document("outcome recovered", outcome)} for outcome in outcomes]
     return json.dumps({"basis": "measured", "faults": rows}, indent=2)
 
 
 def main() -> None:
-    """Measure what the command line asks for; end with 1 where anything had to be done by hand."""
+    """Measure the faults that the command line selects; exit with 1 if a fault needed manual repair."""
     usual = FaultSettings()
     parser = argparse.ArgumentParser(
         prog="scripts/bench-faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

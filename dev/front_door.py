@@ -1,8 +1,9 @@
-"""Latency of a stack's front door: what it adds to the time to first token, by loads through it and past it in turn.
+"""Benchmark of the latency that a stack's front door adds to the time to first token, by alternating loads with and
+without it.
 
-The stack is rehearsed: Envoy is the real one, servers are simulated, and have no routers, whose times would vary by
-more than what is looked for. Each pair of loads has the same prompts and arrivals; what is reported is the mean of the
-pairs' differences with its 95% interval.
+The stack is rehearsed: Envoy is real, servers are simulated, without routers, whose times would vary more than the
+measured difference. The two loads of a pair have equal prompts and arrivals; the result is the mean of the pairs'
+differences with its 95 % confidence interval.
 """
 
 import argparse
@@ -24,11 +25,11 @@ THROUGH = "https://front-door.llm-d.svc.cluster.local"
 STRAIGHT = "http://gpt-oss-120b.llm-d.svc.cluster.local"
 LIMIT_S = 900
 MAX_MS = 2.0
-"""What the front door may add at 50 requests/s; ours."""
+"""Maximum latency that the front door may add at 50 requests/s, in milliseconds; chosen by us."""
 
 
 class FrontDoorBenchmark:
-    """A rehearsed stack of one model, and loads on it."""
+    """Rehearsed stack of one model with a front door, under load."""
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +51,7 @@ class FrontDoorBenchmark:
         project.write_stack(stack)
 
     def ttft_ms(self, address: str, rate: float, requests: int, seed: int) -> float:
-        """Mean time to first token of one load in milliseconds."""
+        """Send one load and return its mean time to first token in milliseconds."""
         access = self.folder / ".rehearsal" / STACK / "front-door"
         key: str = json.loads((access / "secrets.json").read_text())["frontDoorKeys"]["rehearsal"]
         output = self.folder / f"{seed}-{address.partition(':')[0]}.jsonl"
@@ -66,15 +67,13 @@ class FrontDoorBenchmark:
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95% interval."""
+    """Return the mean of the differences, and half the width of its 95 % confidence interval."""
     half = t_quantile(0.975, len(differences) - 1) * statistics.stdev(differences) / len(differences) ** 0.5
     return statistics.fmean(differences), half
 
 
 def main() -> None:
-    """Print each pair and their mean, say on standard error what goes on and how long it takes, and end with 1 where
-    more is added than may be.
-    """
+    """Print each pair's latencies and the mean difference; exit with 1 if it may exceed `MAX_MS`."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="Ten pairs take about ten minutes, on a machine that does nothing else."
     )

@@ -1,9 +1,9 @@
-"""Effects of attacks on a stack's front door: its memory, and what a well-behaved client beside them loses.
+"""Effects of attacks on a stack's front door: its memory, and the failures and latencies of a well-behaved client.
 
-The Envoy is the real one with a stack's own bootstrap, keys and certificate, in network and mount namespaces of its own
-without a way out; what answers behind it is simulated. Each attack has a fresh Envoy, and ends by itself. Memory is the
-highest resident set of Envoy's process, as a share of the limit of its container; requests and times are those of a
-client with a key of its own that sends one request after the other, every fifth on a new connection.
+Envoy is real, with a stack's bootstrap configuration, keys and certificate, in its own network and mount namespaces
+without outside connections; the servers behind it are simulated. Each attack has a fresh Envoy and a fixed duration.
+Memory is the peak resident set size of Envoy's process, as a share of its container's limit. The well-behaved client
+has its own key and sends one request after the other, with a new connection after every fifth.
 """
 
 import argparse
@@ -46,21 +46,31 @@ ATTACKERS, OTHER = ("attacker", "another"), front_door.CLIENT
 LIMIT_S = 60
 REQUESTS_OF_CONNECTION = 5
 PAUSE_S = 0.05
-"""Between the well-behaved client's requests."""
+"""Seconds between two requests of the well-behaved client."""
 
 PIECE = b"x" * 65536
-"""Of an answer."""
+"""Piece of a simulated answer."""
 
 MAX_SHARE = bounds().attack_share
-"""Of the memory limit, that no attack may get past."""
+"""Share of the memory limit that no attack may exceed (0.9 is 90 %)."""
 
 
 @dataclass(frozen=True)
 class AttackOutcome:
-    """Effect of an attack.
+    """Result of an attack.
 
-    `memory_mib` is at its highest, beside its share of the limit; `requests`, `failed` and times in milliseconds are
-    the well-behaved client's, before (`quiet`) and during the attack; `counts` are the attacker's.
+    Attributes:
+        attack: name of the attack.
+        memory_mib: peak resident set size of Envoy in MiB.
+        memory_share: `memory_mib` as a share of the memory limit.
+        requests: requests of the well-behaved client during the attack.
+        failed: failed requests of the well-behaved client.
+        median_ms: median latency during the attack in milliseconds.
+        p99_ms: 99th percentile of the latency during the attack.
+        quiet_median_ms: median latency before the attack.
+        quiet_p99_ms: 99th percentile of the latency before the attack.
+        smuggled: number of smuggled requests that reached the server.
+        counts: counts of the attacker.
     """
 
     attack: str
@@ -77,19 +87,21 @@ class AttackOutcome:
 
     @property
     def held(self) -> bool:
-        """True where memory stayed below its share, nothing failed, and nothing got through."""
+        """True if memory stayed below `MAX_SHARE`, no request failed, and no request was smuggled."""
         return self.memory_share < MAX_SHARE and not self.failed and not self.smuggled
 
 
 class RecordingUnit:
-    """Server that answers every request at once, large where it is asked to, and counts requests for other paths."""
+    """Server that answers every request, with a large answer or none if the prompt says so, and counts requests for
+    other paths.
+    """
 
     def __init__(self) -> None:
         self.smuggled = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Let the unit listen."""
+        """Listen for requests, as a context manager."""
         server = await asyncio.start_server(self._serve, HERE, UNIT_PORT, limit=64 * 1024 * 1024)
         try:
             yield
@@ -128,7 +140,7 @@ async def _body(reader: asyncio.StreamReader, head: str) -> bytes:
 
 
 class Client:
-    """Well-behaved client of the front door."""
+    """Well-behaved client of the front door, with its latencies and failures."""
 
     def __init__(self, target: AttackTarget) -> None:
         self.target = target
@@ -136,7 +148,7 @@ class Client:
         self.failures: list[str] = []
 
     async def ask_on(self) -> None:
-        """Ask until it is cancelled."""
+        """Send requests until cancelled."""
         trusted = ssl.create_default_context(cadata=self.target.chain)
         while True:
             async with httpx2.AsyncClient(verify=trusted, timeout=LIMIT_S / 2) as session:
@@ -159,7 +171,7 @@ class Client:
 
 
 class Door:
-    """Front door with its folders, as Kubernetes would mount them, whose clients have keys or tokens."""
+    """Front door with directories as Kubernetes would mount them, whose clients authenticate with keys or tokens."""
 
     def __init__(self, folder: Path, program: Path, *, tokens: bool = False) -> None:
         self.folder, self.program = folder, program
@@ -193,13 +205,13 @@ class Door:
         return moved.replace("/etc/", f"{self.folder}/")
 
     def target(self, *clients: str) -> AttackTarget:
-        """Return the front door as one client knows it, or two."""
+        """Return the front door with the keys of one or two clients."""
         keys = [self.keys[client] for client in clients]
         return AttackTarget(HERE, STACK_PORT, HOST, self.certificate["chain"], keys[0], keys[-1], MODEL)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[int]:
-        """Run the Envoy, and yield its process once it is ready."""
+        """Run Envoy, and yield its process ID once it is ready, as a context manager."""
         argv = [str(self.program), "-c", f"{self.folder}/envoy/envoy.yaml", "--log-level", "warn"]
         log = (self.folder / "envoy.log").open("ab")
         envoy = await asyncio.create_subprocess_exec(
@@ -215,7 +227,9 @@ class Door:
 
 
 def _token(client: str, pem: str) -> str:
-    """Sign a client's token for an hour with the key that the front door's certificate has too (ES256, RFC 7518)."""
+    """Return a client's token, valid for an hour, signed with the private key of the front door's certificate (ES256,
+    RFC 7518).
+    """
     key = cast("ec.EllipticCurvePrivateKey", load_pem_private_key(pem.encode(), None))
     claims = {"iss": ISSUER, "aud": HOST, "sub": client, "exp": int(time.time()) + 3600}
     parts = [json.dumps(part).encode() for part in ({"alg": "ES256", "kid": front_door.CLIENT}, claims)]
@@ -240,12 +254,12 @@ async def _until_ready() -> None:
 
 
 def _highest_mib(pid: int) -> float:
-    """Return the highest resident set of a process that runs, in MiB; infinity where it has ended."""
+    """Return the peak resident set size of a process in MiB; infinity if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
     except (OSError, StopIteration):
-        return math.inf  # it ended
+        return math.inf
 
 
 def _percentile(times_ms: Sequence[float], share: float) -> float:
@@ -254,7 +268,7 @@ def _percentile(times_ms: Sequence[float], share: float) -> float:
 
 
 async def attacked(door: Door, attack: Attack, seconds: float) -> AttackOutcome:
-    """Run one attack on a fresh Envoy."""
+    """Run one attack on a fresh Envoy, and return the result."""
     unit, client = RecordingUnit(), Client(door.target(OTHER))
     async with unit.running(), door.running() as pid:
         asking = asyncio.create_task(client.ask_on())
@@ -327,7 +341,7 @@ def _table(outcomes: Sequence[AttackOutcome]) -> str:
 
 
 def main() -> None:
-    """Print a table, or JSON; end with 1 where an attack was not held."""
+    """Print a table, or JSON; exit with 1 if the front door didn't withstand an attack."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="ATTACK", help="these alone")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each attack (15)")
@@ -352,7 +366,7 @@ def main() -> None:
 
 
 def _enter(arguments: Sequence[str]) -> NoReturn:
-    """Run the same program in namespaces of its own."""
+    """Run this program again in new namespaces, and exit with its exit code."""
     envoy = locate("envoy")
     if envoy is None:
         sys.exit("error there is no Envoy: `llmd-oke rehearse programs` gets it")

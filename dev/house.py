@@ -1,15 +1,15 @@
-"""Counts of the code, from its syntax trees: what a reader has to carry, before and after a change.
+"""Counts of the code from its syntax trees, for comparison before and after a change.
 
-- Helper with one use: a function or method of at most 8 lines that is named exactly once. Private names are looked for
-  in their own module, public ones in the whole tree, tests included; an import is no use.
-- Transcribed pair: `"x": y.x` in a dict display, unpacked or not, where the value reads attribute `x` as it is, through
-  one call (`list(y.x)`, `y.x()`) or in a branch of a conditional; also `getattr(y, "x")`, each name of a listed
-  `getattr(y, name)`, and keywords `x=y.x` of `dict` and of argument types (`…Args`). Beside the pairs: items
-  (`"x": y["x"]`) and keywords of all other calls (`x=y.x`, `x=y["x"]`).
-- Docstring finding: a beginning that is neither an imperative verb nor a noun phrase that stands alone (`FINDINGS`).
-  Each docstring has one at most; all but questions and verbs are telegrams.
+- Helper with one use: a function or method of at most 8 lines that is named exactly once. Private names are counted in
+  their own module, public ones in the whole tree including tests; imports don't count.
+- Transcribed pair: `"x": y.x` in a dict display, unpacked or not, where the value reads attribute `x` unchanged,
+  through one call (`list(y.x)`, `y.x()`) or in a branch of a conditional; also `getattr(y, "x")`, each name of a listed
+  `getattr(y, name)`, and keywords `x=y.x` of `dict` and of argument types (`…Args`). Counted separately: items (`"x":
+  y["x"]`) and keywords of all other calls (`x=y.x`, `x=y["x"]`).
+- Docstring finding: a beginning that is neither an imperative verb nor a noun phrase that stands alone (`FINDINGS`). A
+  docstring has at most one; all kinds except questions and verbs are called telegrams.
 - Walk: the modules entered by following the calls that can be resolved without types. A climb is a call to another
-  module from which imports lead back to the caller's.
+  module whose imports lead back to the caller's module.
 """
 
 import argparse
@@ -42,7 +42,7 @@ NOUNS_TOO = """
 Answers Attacks Benchmarks Bounds Calls Changes Checks Copies Counts Launches Loads Logs Measures Names Passes Plans
 Quotes Records Reports Requests Runs Scores Sets Signs Starts Stores Tests Updates Watches
 """
-"""Verbs where an object follows, nouns otherwise."""
+"""Words that are verbs before an object, otherwise nouns."""
 OBJECT = "an? the all its? their one each every no this those these what until whether"
 FINDINGS = {
     "question": "(What|Whatever|Which|Who|Whom|Whose|How|Whether|Where|When|Why)\\b",
@@ -57,16 +57,18 @@ FINDINGS = {
     "absence": "(Nothing|None|Nobody|May|Only)\\b",
     "dangling": r"(\S+ ){0,5}((of|for|by|with|to|from|than) (it|them|those|that)|(would|does|did|do) again)\.?$",
 }
-"""Regular expressions of a docstring's beginning by what is wrong with it; the first that matches counts."""
+"""Regular expressions of unclear beginnings of docstrings, by kind; the first match counts."""
 TELEGRAMS = ("pronoun", "preposition", "statement", "absence", "dangling")
 LATE_IMPORT = re.compile(r"# noqa:[^#\n]*PLC0415")
 WALKS = (("llmd_oke.planning", "plan"), ("llmd_oke.program.models", "declare_units"), ("llmd_oke.program", "deploy"))
-"""From a stack file to its plan, from a model's plan to its Deployments, and from the plan to all that is declared."""
+"""Start functions of walks: from a stack file to its plan, from a model's plan to its Deployments, and from the plan to
+all declared resources.
+"""
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module's text and syntax tree; `file` is its path in the checkout, `name` what imports call it."""
+    """Text and syntax tree of a module; `file` is the path in the checkout, `name` the name in imports."""
 
     package: str
     file: str
@@ -82,7 +84,7 @@ class Module:
 
 @dataclass(frozen=True)
 class PackageCounts:
-    """Size of a package, in lines; helpers with one use, for each thousand of its lines."""
+    """Counts of a package; `one_use_per_kloc` is per thousand lines."""
 
     package: str
     modules: int
@@ -106,7 +108,7 @@ class PackageCounts:
 
 @dataclass(frozen=True)
 class Walk:
-    """Modules entered by calls from a function, and the calls that climb, as `caller -> callee`."""
+    """Modules that calls from a start function enter, and the climbing calls in the form `caller -> callee`."""
 
     start: str
     modules: list[str]
@@ -115,7 +117,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class CountedPlace:
-    """A place that counts, such as a docstring that opens with neither an imperative verb nor a noun phrase."""
+    """Location of a finding, such as a docstring that opens with neither an imperative verb nor a noun phrase."""
 
     file: str
     line: int
@@ -128,7 +130,9 @@ class CountedPlace:
 
 @dataclass(frozen=True)
 class House:
-    """All counts of a tree; `repeated_classes`: places of public class names, outside tests, that are used twice."""
+    """Counts of a checkout; `repeated_classes` has the locations of public class names outside tests that occur more
+    than once.
+    """
 
     packages: list[PackageCounts]
     total: PackageCounts
@@ -139,7 +143,7 @@ class House:
 
 
 def read_tree(root: Path) -> list[Module]:
-    """All modules of a checkout: the kit, each package, `dev` (or `benchmarks`, its former name) and tests."""
+    """Return all modules of a checkout: the kit, the packages, `dev` (formerly `benchmarks`) and tests."""
     folders = [("components", item) for item in sorted((root / "components").glob("*/"))]
     folders += [("packages", item) for item in sorted((root / "packages").glob("*/"))]
     folders += [("", root / name) for name in ("dev", "benchmarks", TESTS)]
@@ -155,17 +159,17 @@ def read_tree(root: Path) -> list[Module]:
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
-    """All functions and methods, nested ones included."""
+    """Return all functions and methods, including nested ones."""
     return (node for node in ast.walk(tree) if isinstance(node, Function))
 
 
 def length(function: Function) -> int:
-    """Lines from `def` to the end, docstring included, decorators not."""
+    """Return the number of lines of a function, with docstring and without decorators."""
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
 def uses(tree: ast.AST) -> Counter[str]:
-    """Count how often each name is read, as a variable or as an attribute."""
+    """Count the reads of each name, as a variable or as an attribute."""
     return Counter(
         node.id if isinstance(node, ast.Name) else node.attr
         for node in ast.walk(tree)
@@ -174,7 +178,7 @@ def uses(tree: ast.AST) -> Counter[str]:
 
 
 def one_use_helpers(modules: Sequence[Module]) -> list[tuple[Module, Function]]:
-    """Functions of at most `HELPER_LINES` lines outside tests that are named exactly once."""
+    """Return the functions of at most `HELPER_LINES` lines outside tests that are named exactly once."""
     by_module = {module.file: uses(module.tree) for module in modules}
     everywhere = sum(by_module.values(), Counter[str]())
     return [
@@ -188,9 +192,7 @@ def one_use_helpers(modules: Sequence[Module]) -> list[tuple[Module, Function]]:
 
 
 def reads_attribute(value: ast.expr, name: str) -> bool:
-    """Return whether a value is the attribute of that name, as it is, through one call, or in a branch of a
-    conditional.
-    """
+    """Return whether a value is the attribute `name`, unchanged, through one call, or in a branch of a conditional."""
     match value:
         case ast.Attribute(attr=attribute):
             return attribute == name
@@ -212,7 +214,7 @@ def reads_item(value: ast.expr, name: str) -> bool:
 
 
 def transcribed(tree: ast.AST) -> tuple[int, int, int]:
-    """Transcribed pairs of a module, its items beside them, and keywords of calls."""
+    """Return the numbers of transcribed pairs, of items, and of keywords of calls in a module."""
     pairs = items = keywords = 0
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
@@ -236,7 +238,7 @@ def transcribed(tree: ast.AST) -> tuple[int, int, int]:
 
 
 def listed_getattr(comprehension: ast.DictComp) -> int:
-    """Number of names in `{name: getattr(y, name) for name in ("x", "z")}`; 0 for other comprehensions."""
+    """Return the number of names in `{name: getattr(y, name) for name in ("x", "z")}`; 0 for other comprehensions."""
     source = comprehension.generators[0].iter
     calls = [node for node in ast.walk(comprehension.value) if isinstance(node, ast.Call)]
     reads = any(isinstance(call.func, ast.Name) and call.func.id == "getattr" for call in calls)
@@ -244,25 +246,25 @@ def listed_getattr(comprehension: ast.DictComp) -> int:
 
 
 def makes_arguments(function: ast.expr) -> bool:
-    """Return whether a call makes a dict: of `dict`, or of a type of a component's arguments."""
+    """Return whether a call makes a dictionary: it calls `dict` or a type of a component's arguments."""
     return isinstance(function, ast.Name) and (function.id == "dict" or function.id.endswith("Args"))
 
 
 def docstrings(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring."""
+    """Yield line number and text of each docstring."""
     for node in ast.walk(module.tree):
         if isinstance(node, Documented) and (text := ast.get_docstring(node)):
             yield node.body[0].lineno, text
 
 
 def kind_of_finding(docstring: str) -> str | None:
-    """The first of `FINDINGS` that a docstring's first paragraph has; None where it has none."""
+    """Return the first of `FINDINGS` that matches a docstring's first paragraph; None if none does."""
     opening = " ".join(docstring.split("\n\n", maxsplit=1)[0].split())
     return next((kind for kind, pattern in FINDINGS.items() if re.match(pattern, opening)), None)
 
 
 def docstring_findings(modules: Iterable[Module]) -> list[CountedPlace]:
-    """All findings, in the order of files and lines."""
+    """Return all findings in docstrings, in the order of files and lines."""
     return [
         CountedPlace(module.file, line, kind, text.split("\n")[0])
         for module in modules
@@ -272,7 +274,7 @@ def docstring_findings(modules: Iterable[Module]) -> list[CountedPlace]:
 
 
 def helper_findings(modules: Sequence[Module]) -> list[CountedPlace]:
-    """All helpers with one use, with their lines."""
+    """Return all helpers with one use, with their locations."""
     return [
         CountedPlace(module.file, function.lineno, f"{length(function)} lines", function.name)
         for module, function in one_use_helpers(modules)
@@ -280,12 +282,12 @@ def helper_findings(modules: Sequence[Module]) -> list[CountedPlace]:
 
 
 def pair_findings(modules: Iterable[Module]) -> list[CountedPlace]:
-    """Files outside tests with transcribed pairs, and how many."""
+    """Return the files outside tests with transcribed pairs, with their number."""
     return [CountedPlace(file, 1, f"{pairs} pairs", "") for file, pairs in pairs_by_file(modules).items()]
 
 
 def class_findings(modules: Iterable[Module]) -> list[CountedPlace]:
-    """All places of public class names outside tests that occur more than once."""
+    """Return all locations of public class names outside tests that occur more than once."""
     return [
         CountedPlace(file, line, "class", f"{name} ({len(places)} times)")
         for name, places in repeated_classes(modules).items()
@@ -294,13 +296,15 @@ def class_findings(modules: Iterable[Module]) -> list[CountedPlace]:
 
 
 def pairs_by_file(modules: Iterable[Module]) -> dict[str, int]:
-    """Transcribed pairs of each file outside tests that has any, the most first."""
+    """Return the number of transcribed pairs of each file outside tests that has any, in descending order."""
     pairs = {module.file: transcribed(module.tree)[0] for module in modules if module.package != TESTS}
     return dict(sorted(((file, number) for file, number in pairs.items() if number), key=lambda item: -item[1]))
 
 
 def repeated_classes(modules: Iterable[Module]) -> dict[str, list[tuple[str, int]]]:
-    """Files and lines of each public class name outside tests that occurs more than once."""
+    """Return file and line of each definition of public class names outside tests that occur more than
+    once, by name.
+    """
     places: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for module in modules:
         for node in ast.walk(module.tree):
@@ -311,7 +315,7 @@ def repeated_classes(modules: Iterable[Module]) -> dict[str, list[tuple[str, int
 
 
 def package_counts(package: str, modules: list[Module], helpers: list[tuple[Module, Function]]) -> PackageCounts:
-    """Counts of some modules together; `helpers` are those with one use, of any module."""
+    """Return the counts of some modules together; `helpers` are the helpers with one use of all modules."""
     files = {module.file for module in modules}
     mine = [function.name.startswith("_") for module, function in helpers if module.file in files]
     lengths = sorted(length(function) for module in modules for function in functions(module.tree)) or [0]
@@ -343,8 +347,9 @@ def package_counts(package: str, modules: list[Module], helpers: list[tuple[Modu
 
 
 class CallGraph:
-    """Calls between functions of a tree, as far as imports and names tell them. Of a class that is called, its
-    construction is followed (`__init__`, `__post_init__`), and from there what is called of `self`."""
+    """Graph of calls between functions of a checkout, resolved by imports and names. A called class stands for its
+    construction (`__init__`, `__post_init__`) and the methods that construction calls on `self`.
+    """
 
     def __init__(self, modules: Iterable[Module]) -> None:
         self.trees = {module.name: module.tree for module in modules if module.package not in {TESTS, "dev"}}
@@ -367,7 +372,9 @@ class CallGraph:
         return Walk(f"{module}:{name}", sorted({place.module for place in seen}), sorted(climbs))
 
     def called(self, place: "Definition") -> Iterator["Definition"]:
-        """Functions and classes that a function calls; of a class, the methods that its construction runs."""
+        """Yield the functions and classes that a function calls; for a class, the methods that its
+        construction runs.
+        """
         if isinstance(place.node, ast.ClassDef):
             yield from place.methods("__init__", "__post_init__")
             return
@@ -381,7 +388,7 @@ class CallGraph:
                     pass
 
     def resolve(self, module: str, expression: ast.expr) -> "Definition | str | None":
-        """The definition that an expression names, or the module."""
+        """Return the definition that an expression names, or the module's name; None if it can't be resolved."""
         match expression:
             case ast.Name(id=name):
                 return self.find(module, name) or self.module(*self.imported[module].get(name, (module, name)))
@@ -392,11 +399,11 @@ class CallGraph:
                 return None
 
     def module(self, package: str, name: str) -> str | None:
-        """The module of that name in a package, where there is one."""
+        """Return the full name of a package's module; None if the checkout has no such module."""
         return f"{package}.{name}" if f"{package}.{name}" in self.trees else None
 
     def find(self, module: str, name: str) -> "Definition | None":
-        """The function or class that a name of a module stands for, where it is defined."""
+        """Return the function or class that a name in a module refers to; None if the checkout doesn't define it."""
         if module not in self.trees:
             return None
         for node in self.trees[module].body:
@@ -407,7 +414,7 @@ class CallGraph:
 
     @cache  # noqa: B019 - one graph for each process
     def reachable(self, module: str) -> set[str]:
-        """All modules of the tree that a module's imports lead to, late ones included."""
+        """Return all modules of the checkout that a module imports directly or indirectly, including late imports."""
         found, waiting = set[str](), [module]
         while waiting:
             for package, name in self.imported[waiting.pop()].values():
@@ -420,21 +427,23 @@ class CallGraph:
 
 @dataclass(frozen=True)
 class Definition:
-    """A function or class of a module; `owner` is the class that a method belongs to, or the class itself."""
+    """Function or class in a module; `owner` is the class of a method, or the class itself."""
 
     module: str
     node: Function | ast.ClassDef
     owner: ast.ClassDef | None
 
     def methods(self, *names: str) -> Iterator["Definition"]:
-        """Methods of those names of the owner, without those it inherits."""
+        """Yield the owner's methods with these names, without inherited ones."""
         for node in self.owner.body if self.owner else []:
             if isinstance(node, Function) and node.name in names:
                 yield Definition(self.module, node, self.owner)
 
 
 def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """Names that a module imports, late imports included: module and name there by the name here."""
+    """Return the names that a module imports, including late imports: source module and name, by the name in the
+    module.
+    """
     return {
         item.asname or item.name: (node.module, item.name)
         for node in ast.walk(tree)
@@ -444,7 +453,7 @@ def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 
 def count(root: Path) -> House:
-    """All counts of a checkout. `total` is that of all packages but tests."""
+    """Return all counts of a checkout; `total` covers all packages except tests."""
     modules = read_tree(root)
     helpers = one_use_helpers(modules)
     graph = CallGraph(modules)
@@ -471,11 +480,11 @@ LISTS = {
     "pairs": pair_findings,
     "classes": class_findings,
 }
-"""Listings of `--list` by name."""
+"""Functions of the listings of `--list`, by name."""
 
 
 def table(rows: list[list[str]]) -> str:
-    """Rows as text, the first column to the left and the others to the right."""
+    """Return rows as aligned text, with the first column to the left and the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
@@ -487,7 +496,7 @@ def table(rows: list[list[str]]) -> str:
 
 
 def report(house: House) -> str:
-    """The counts for a terminal: packages, then what is repeated, then the walks."""
+    """Return the counts as text: packages, then repetitions, then walks."""
     counted = [*house.packages, house.total]
     sizes = [["", "modules", "lines", "functions", "median", "p90", "max"]]
     helpers = [["one use, at most 8 lines", "private", "public", "per 1,000 lines"]]
@@ -521,7 +530,9 @@ def report(house: House) -> str:
 
 
 def main() -> int:
-    """Print the counts, or with `--list` the places of one. Exit code 1 with `--check` where there is a finding."""
+    """Print the counts, or with `--list` the locations of one count; return 1 if `--check` is given and
+    there are any.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--tree", type=Path, default=PROJECT, help="another checkout of the project")
     parser.add_argument("--json", action="store_true", help="all counts with their places, as JSON")

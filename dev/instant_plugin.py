@@ -1,4 +1,4 @@
-"""A plug-in that answers at once: `python dev/instant_plugin.py --port PORT`."""
+"""Pulumi resource plug-in that accepts every request immediately: `python dev/instant_plugin.py --port PORT`."""
 # The generated interface gives the methods their names, arguments and meaning.
 # ruff: noqa: N802, ARG002, D102
 
@@ -18,7 +18,7 @@ from llmd_rehearsal.plugin_protocol import (
 
 
 class InstantPlugin(Servicer):
-    """Servicer of a plug-in that takes everything as it is."""
+    """Servicer that accepts every resource unchanged."""
 
     def Handshake(self, request: Message, context: Message) -> None:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "method Handshake not implemented")
@@ -46,12 +46,12 @@ class InstantPlugin(Servicer):
 
 
 def start(port: int) -> PluginServer:
-    """Serve on a port of 127.0.0.1."""
+    """Serve on a port of 127.0.0.1, and return the server."""
     return serve(InstantPlugin(), port, lambda: None)
 
 
 def main() -> None:
-    """Serve until it is told to end."""
+    """Serve until a signal."""
     parser = argparse.ArgumentParser(prog="instant_plugin", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="the port on 127.0.0.1")
     arguments = parser.parse_args()

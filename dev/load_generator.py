@@ -1,4 +1,4 @@
-"""`scripts/bench-load`: our load generator beside others, at rising rates against a server with exact latencies."""
+"""`scripts/bench-load`: comparison of load generators at rising rates against a server with exact latencies."""
 
 import json
 import os
@@ -29,7 +29,9 @@ _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """A program that has ended; memory is the most that all its processes had resident together."""
+    """Output and resource usage of a finished program; `memory_mib` is the peak of the summed resident memory of all
+    its processes.
+    """
 
     output: str
     wall_s: float
@@ -38,10 +40,10 @@ class ProcessUsage:
 
 
 def run_watched(command: Sequence[str], limit_s: float) -> ProcessUsage:
-    """Run a program to its end.
+    """Run a program to its end, and return its output and resource usage.
 
     Raises:
-        KitError: it failed, or did not end in time; with the last lines that it said.
+        KitError: the program failed or didn't end within `limit_s` seconds; the message has its last lines of output.
     """
     started_s = time.monotonic()
     cpu_s: dict[int, float] = {}
@@ -66,7 +68,7 @@ def _text(file: TextIO) -> str:
 
 
 def _look(root: int, cpu_s: dict[int, float]) -> float:
-    """Note the processor time of each process, and return their memory together in MiB."""
+    """Record each process's CPU time in `cpu_s`, and return the sum of their resident memory in MiB."""
     memory_mib = 0.0
     for pid in _family(root):
         try:
@@ -92,7 +94,7 @@ def _family(pid: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class ConstantLoad:
-    """A constant rate against the exact server; `folder` is the tool's to write into."""
+    """Load at a constant rate on the exact server; the load generator may write into `folder`."""
 
     url: str
     requests_per_s: float
@@ -107,7 +109,7 @@ class ConstantLoad:
 
 @dataclass(frozen=True)
 class Ttft:
-    """Time to first token as a tool reports it."""
+    """Time to first token as a load generator reports it."""
 
     mean_ms: float
     p99_ms: float
@@ -115,7 +117,9 @@ class Ttft:
 
 @dataclass(frozen=True)
 class Tool:
-    """Load generator: its command, and how its result is read from its folder and its standard output."""
+    """Load generator: the function that returns its command, and the function that reads its result from its directory
+    and standard output.
+    """
 
     name: str
     command: Callable[[ConstantLoad], Sequence[str]]
@@ -171,7 +175,7 @@ def _read_guidellm(folder: Path, _: str) -> Ttft:
 
 
 def _tokenizer(folder: Path) -> Path:
-    """Write a tokenizer of whole words, so that none has to be downloaded, and return its folder."""
+    """Write a tokenizer of whole words, so that none must be downloaded, and return its directory."""
     place = folder / "tokenizer"
     place.mkdir(exist_ok=True)
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "[EOS]", *WORDS])}
@@ -195,7 +199,7 @@ OURS = Tool("llmd-oke", _our_command, _read_ours)
 
 
 def installed() -> list[Tool]:
-    """Return ours, and the other tools that are there."""
+    """Return this kit's load generator, and the others that are installed."""
     aiperf = os.environ.get("AIPERF") or shutil.which("aiperf")
     guidellm = os.environ.get("GUIDELLM") or shutil.which("guidellm")
     others = [
@@ -210,19 +214,28 @@ HERE = Path(__file__).parent
 RATES = (50.0, 100.0, 200.0, 300.0, 400.0, 500.0)
 
 HELD_TO = 400.0
-"""Requests/s up to which ours has to be clean."""
+"""Maximum rate in requests/s at which this kit's load generator must meet its limits."""
 
 MAX_MEAN_ERROR_MS, MAX_DEVIATION_MS, MAX_MEMORY_MIB, MIN_RATE_SHARE = 1.0, 5.0, 150.0, 0.99
 
 START_LIMIT_S = 90.0
-"""For a tool to start and to write its report, beside the load itself."""
+"""Seconds for a load generator's start and report, in addition to the load's duration."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of a tool. Errors are what it says beyond the server's latency; deviation is what the server saw.
+    """Measurement of a load generator.
 
-    `server_late_ms` is the mean of how late the server itself was with first tokens; it is part of the errors.
+    Attributes:
+        tool: name of the load generator.
+        requests_per_s: rate.
+        mean_error_ms: mean TTFT that the tool reports minus the server's exact TTFT.
+        p99_error_ms: the same difference for the 99th percentile of TTFT.
+        p99_deviation_ms: 99th percentile of the deviation from even intervals at the server.
+        achieved_requests_per_s: rate that arrived at the server.
+        memory_mib: peak resident memory.
+        cpu_s_per_1000_requests: CPU seconds per 1000 requests.
+        server_late_ms: mean delay of the server's own first tokens, which is part of the errors.
     """
 
     tool: str
@@ -237,7 +250,7 @@ class Measurement:
 
     @property
     def misses(self) -> list[str]:
-        """Names of the limits that the tool does not keep."""
+        """Names of the limits that the load generator doesn't meet."""
         checks = {
             "mean TTFT error": abs(self.mean_error_ms) > MAX_MEAN_ERROR_MS,
             "schedule": self.p99_deviation_ms > MAX_DEVIATION_MS,
@@ -259,10 +272,10 @@ def _server() -> Generator[tuple[str, "subprocess.Popen[str]"]]:
 
 
 def measure(tool: Tool, requests_per_s: float, duration_s: float) -> Measurement:
-    """Run a tool once.
+    """Run a load generator once, and return the measurement.
 
     Raises:
-        KitError: it failed.
+        KitError: the load generator failed.
     """
     with tempfile.TemporaryDirectory() as folder, _server() as (url, server):
         load = ConstantLoad(url, requests_per_s, duration_s, Path(folder))
@@ -285,14 +298,18 @@ def measure(tool: Tool, requests_per_s: float, duration_s: float) -> Measurement
 
 
 def _deviation_ms(arrivals_s: Sequence[float], requests_per_s: float) -> float:
-    """Return the 99th percentile of how far arrivals are from even intervals; the start that fits best is taken."""
+    """Return the 99th percentile of the arrivals' absolute deviation from even intervals, aligned to the median
+    deviation.
+    """
     offsets_s = [arrival_s - number / requests_per_s for number, arrival_s in enumerate(arrivals_s)]
     start_s = percentile(sorted(offsets_s), 50)
     return 1000 * percentile(sorted(abs(offset_s - start_s) for offset_s in offsets_s), 99)
 
 
 def best_of(tool: Tool, requests_per_s: float, duration_s: float, runs: int) -> Measurement:
-    """Return the run that was disturbed least: the one with the smallest mean error."""
+    """Run a load generator `runs` times, and return the measurement with the smallest mean error, which was disturbed
+    least.
+    """
     measurements = [measure(tool, requests_per_s, duration_s) for _ in range(runs)]
     return min(measurements, key=lambda measurement: abs(measurement.mean_error_ms))
 
@@ -312,7 +329,9 @@ _COLUMNS = (
 
 
 def _table(measurements: Sequence[Measurement], runs: int) -> Table:
-    """Return the table; its last column holds each run against the limits of ours."""
+    """Return the table of the measurements; the last column lists the limits of this kit's load generator that each
+    misses.
+    """
     title = (
         f"128 tokens in, 50 out, TTFT 100 ms, ITL 10 ms; best of {runs}. In ms: error of TTFT (mean, p99), slip of\n"
         "the schedule, how late the server was (part of the error); CPU seconds of the generator for 1000 requests"
@@ -343,10 +362,10 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Tool to run; may be given several times.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Measure all tools that are installed; exit code 1 where ours is not clean up to 400 requests/s.
+    """Measure all installed load generators; exit with 1 if this kit's misses a limit at 400 requests/s or less.
 
-    Other tools are found on PATH, or named by the variables AIPERF and GUIDELLM. Let nothing else run meanwhile: server
-    and generator share the machine's processors.
+    Other load generators are found on PATH or through the variables AIPERF and GUIDELLM. Run nothing else meanwhile:
+    server and load generator share the machine's CPUs.
     """
     measurements: list[Measurement] = []
     errors = Console(stderr=True, highlight=False)

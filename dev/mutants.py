@@ -1,8 +1,9 @@
-"""Mutation test: small random mistakes in the kit's code, one at a time, each of which some test has to notice.
+"""Mutation test: small random mistakes in the kit's code, one at a time, each of which some test must notice.
 
-A mistake turns a comparison, swaps `and` with `or`, drops a `not`, takes the other branch of a conditional expression,
-or changes a number or a short text. It is made in a copy of the project. Tests of the same folder and module run first,
-then all quick ones; what none fails for survives. Exit codes: 0 all killed, 1 some survived.
+A mistake inverts a comparison, swaps `and` with `or`, drops a `not`, takes the other branch of a conditional
+expression, or changes a number or a short string. It is made in a copy of the project. The tests of the mistake's
+directory and module run first, then all quick tests; a mistake that no test notices survives. Exit codes: 0 all killed,
+1 some survived.
 """
 
 import argparse
@@ -25,9 +26,9 @@ FOLDERS = ("planning", "config", "serving", "program", "cluster")
 RENDERED = "tests/render"
 QUICK = ("tests/unit", RENDERED, "tests/package")
 LIMIT_S = 1200.0
-"""For one run of tests; a mistake that has one wait for longer is noticed."""
+"""Time limit of a test run in seconds; a mistake that exceeds it counts as noticed."""
 TEXT_LIMIT = 40
-"""Longer texts, and those with spaces, are for readers."""
+"""Maximum length of strings that are changed; longer ones, and those with spaces, are for readers."""
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "!=",
@@ -46,7 +47,7 @@ ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "-", ast.Sub: "+", ast.Mul
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake: `new` in the place of `old`, which begins at a byte of a file."""
+    """One mistake: `new` replaces `old`, which begins at byte `start` of a file."""
 
     file: str
     line: int
@@ -58,13 +59,13 @@ class Mutant:
         return f"{self.file}:{self.line}  {self.old}  ->  {self.new}"
 
     def applied(self, source: bytes) -> bytes:
-        """The file with the mistake."""
+        """Return the file's bytes with the mistake."""
         return source[: self.start] + self.new.encode() + source[self.start + len(self.old.encode()) :]
 
 
 @dataclass(frozen=True)
 class MutantVerdict:
-    """The test that failed for a mistake, empty where none did, and wall seconds until then."""
+    """Result of a mistake: the test that failed (empty if none did), and the wall seconds until then."""
 
     mutant: Mutant
     killed_by: str
@@ -72,7 +73,7 @@ class MutantVerdict:
 
 
 def mutants(project: Path, file: Path) -> list[Mutant]:
-    """All mistakes that can be made in a file, in its order."""
+    """Return all possible mistakes in a file, in the order of their positions."""
     source = (project / file).read_text()
     tree = ast.parse(source)
     skipped = set(_documentation(tree))
@@ -91,7 +92,7 @@ def mutants(project: Path, file: Path) -> list[Mutant]:
 
 
 def mistake(node: ast.expr) -> str | None:
-    """Return what to write in the place of an expression; None where there is no such mistake."""
+    """Return the replacement of an expression; None if no mistake is defined for it."""
     new: str | None = None
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in COMPARISONS:
@@ -111,7 +112,7 @@ def mistake(node: ast.expr) -> str | None:
 
 
 def _other(value: object) -> str | None:
-    """Return another truth value, number or short text; None for other values."""
+    """Return the source of another truth value, number or short string; None for other values."""
     match value:
         case bool():
             return str(not value)
@@ -124,7 +125,7 @@ def _other(value: object) -> str | None:
 
 
 def _documentation(tree: ast.Module) -> Iterator[int]:
-    """Yield the nodes that no test can see: texts that document, types, and the pieces of f-strings."""
+    """Yield the ids of nodes that no test can observe: docstrings, type annotations, and literal parts of f-strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield id(node.value)
@@ -141,14 +142,16 @@ def _documentation(tree: ast.Module) -> Iterator[int]:
 
 
 def sample(project: Path, folders: Sequence[str], number: int, seed: int) -> list[Mutant]:
-    """Choose so many random mistakes of these folders; the same for the same code and seed."""
+    """Return `number` random mistakes in these directories; equal code and seed give equal mistakes."""
     files = sorted(path for folder in folders for path in (project / KIT / folder).glob("*.py"))
     pool = [mutant for path in files for mutant in mutants(project, path.relative_to(project))]
     return random.Random(seed).sample(pool, min(number, len(pool)))  # noqa: S311 - no secrets
 
 
 def judge(copy: Path, mutant: Mutant) -> MutantVerdict:
-    """Make the mistake in a copy of the project, run tests until one fails, and take it back."""
+    """Make the mistake in a copy of the project, run tests until one fails, revert the mistake, and return
+    the result.
+    """
     started_s = time.monotonic()
     file = copy / mutant.file
     source = file.read_bytes()
@@ -162,7 +165,7 @@ def judge(copy: Path, mutant: Mutant) -> MutantVerdict:
 
 
 def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:
-    """Return the tests of the mistake's folder, of its module as it is rendered, and of what components render."""
+    """Return the tests of the mistake's directory, the render tests of its module, and the golden render tests."""
     file = Path(mutant.file)
     rendered = sorted((copy / RENDERED).glob(f"test_*{file.stem}*.py"))
     names = [str(path.relative_to(copy)) for path in rendered]
@@ -170,7 +173,7 @@ def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:
 
 
 def failure(copy: Path, tests: Sequence[str]) -> str:
-    """Run tests, and return the first that fails; empty where none does."""
+    """Run tests until the first failure, and return its name; empty if all pass."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     search = os.pathsep.join(str(copy / folder) for folder in (KIT.parent, "packages"))
     options = ("-x", "-q", "-p", "no:cacheprovider", "--no-header")
@@ -193,7 +196,7 @@ def failure(copy: Path, tests: Sequence[str]) -> str:
 
 
 def copy_project(project: Path, target: Path) -> None:
-    """Copy the files that git knows, as they are."""
+    """Copy the files that git tracks."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=project, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +204,7 @@ def copy_project(project: Path, target: Path) -> None:
 
 
 def main() -> int:
-    """Print each verdict and how many were killed."""
+    """Print each result and the number of killed mistakes; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--number", type=int, default=40, help="how many mistakes (40)")
     parser.add_argument("--seed", type=int, default=1, help="of the random choice (1)")
@@ -209,7 +212,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="write the verdicts as JSON")
     options = parser.parse_args()
     verdicts: list[MutantVerdict] = []
-    # Beside the project, for tests read what lies there, and are skipped where it doesn't.
+    # In the project's parent directory, since some tests read its siblings and are skipped without them.
     with tempfile.TemporaryDirectory(prefix="llmd-oke-mutants-", dir=PROJECT.parent) as folder:
         copy = Path(folder)
         copy_project(PROJECT, copy)

@@ -1,4 +1,5 @@
-"""Our own generator as a program: constant rate against the exact server, the times to first token as JSON.
+"""The kit's own load generator as a program: constant rate against the exact server, with the times to first token as
+JSON.
 
 `dev/own_load.py URL REQUESTS_PER_S SECONDS`
 """
@@ -14,7 +15,7 @@ from llmd_bench.load.workload import ConstantRate, Fixed, RequestWorkload
 
 
 def main(url: str, requests_per_s: float, duration_s: float) -> None:
-    """Run one stage and print what it measured."""
+    """Run one stage and print its figures as JSON."""
     stage = LoadStage(ConstantRate(requests_per_s), duration_s=duration_s)
     workload = RequestWorkload(Fixed(128), Fixed(50))
     (result,) = asyncio.run(run_stages(CompletionsTarget(url, "model"), [stage], workload, limit_s=duration_s + 30))

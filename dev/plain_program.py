@@ -1,4 +1,4 @@
-"""Graph of what a program declares: recorded from one program, declared again by a plain one."""
+"""Dependency graph of a Pulumi program's resources: recorded from one program, declared again by a plain one."""
 
 import json
 import os
@@ -11,15 +11,18 @@ import pulumi
 from pulumi.runtime import settings
 
 GRAPH_VARIABLE = "LLMD_OKE_PREVIEW_GRAPH"
-"""Names the file that a recording program writes and the plain program reads."""
+"""Environment variable with the path of the graph's file, which a recording program writes and the plain program reads.
+"""
 
 PACKAGE = "plain"
-"""The package of the plain program's resources."""
+"""Package name in the types of the plain program's resources."""
 
 
 @dataclass(frozen=True)
 class ResourceNode:
-    """One resource. `parent` and `dependencies` are positions of earlier resources; a parent of -1 is the stack."""
+    """Resource in the graph. `parent` and `dependencies` are indices of earlier resources; a parent of -1
+    is the stack.
+    """
 
     custom: bool
     parent: int
@@ -27,14 +30,14 @@ class ResourceNode:
 
 
 def graph_file() -> Path:
-    """Return the file that the environment names."""
+    """Return the path in the environment variable `GRAPH_VARIABLE`."""
     return Path(os.environ[GRAPH_VARIABLE])
 
 
 def record(file: Path) -> None:
-    """Have every resource that this process declares from now on written to a file, in the order of the answers.
+    """Write every resource that this process declares from now on to a file, in the order of the engine's answers.
 
-    The SDK works out dependencies when it registers a resource, so that its requests alone know all of them.
+    The SDK resolves dependencies when it registers a resource, so only the registration requests contain all of them.
     """
     monitor: Any = settings.get_monitor()
     register, lock = monitor.RegisterResource, threading.Lock()
@@ -58,13 +61,13 @@ def record(file: Path) -> None:
 
 
 def load(file: Path) -> list[ResourceNode]:
-    """Return the recorded resources, each after those that it needs."""
+    """Return the recorded resources; each follows its parent and dependencies."""
     rows: list[dict[str, Any]] = json.loads(file.read_text())
     return [ResourceNode(row["custom"], row["parent"], tuple(row["dependencies"])) for row in rows]
 
 
 def declare(nodes: list[ResourceNode]) -> None:
-    """Declare the same number of resources with the same parents and dependencies, and do no work besides."""
+    """Declare the recorded number of resources with the same parents and dependencies."""
     resources: list[pulumi.Resource] = []
     for index, node in enumerate(nodes):
         opts = pulumi.ResourceOptions(

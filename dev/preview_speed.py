@@ -1,6 +1,8 @@
-"""Benchmark of a stack's preview, beside a program of as many resources that only the engine works on.
+"""Benchmark of a stack's preview, compared with a plain program that declares as many resources, which measures the
+engine alone.
 
-Run by `scripts/bench-preview`; ends with 1 where a limit is passed. The previews run in a local cluster of their own.
+`scripts/bench-preview` runs it; the exit code is 1 if a limit is exceeded. The previews run in a temporary local
+cluster.
 """
 
 import argparse
@@ -37,11 +39,12 @@ INSTANT_PORT = 9390
 PREVIEW_TIMEOUT_S = 600.0
 
 RATIO_LIMIT = 1.35
-"""A preview may take so many times what the engine alone takes for as many resources."""
+"""Maximum ratio of the preview's duration to the duration with the engine alone and as many resources."""
 
 GROWTH_LIMIT = 1.25
-"""So much may a resource of the largest program cost more than one of the smallest; ours. Work that grows with the
-square of the resources would give about 8."""
+"""Maximum ratio of the cost per resource in the largest program to that in the smallest; chosen by us. Quadratic growth
+would give a ratio of about 8.
+"""
 
 SIZES = (250, 500, 1000, 2000)
 
@@ -53,8 +56,9 @@ SDK_MODULES = (
     "pulumi_oci.core.vcn",
     "pulumi_oci.identity.policy",
 )
-"""What every program in Python loads that declares such resources with Pulumi's own classes. Of OCI a module of each
-package is named, because the packages themselves load nothing before they are used."""
+"""Modules that every Python program loads that declares such resources with Pulumi's own classes. For OCI one module of
+each package is listed, because the packages themselves load their modules lazily.
+"""
 
 _FOLDER = Path(__file__).parent
 _IMPORT = f"""\
@@ -68,18 +72,20 @@ _RECORDING_PROGRAM = _IMPORT + "plain_program.record(plain_program.graph_file())
 _PLAIN_PROGRAM = _IMPORT + "plain_program.declare(plain_program.load(plain_program.graph_file()))\n"
 
 GPUS_PER_UNIT = 2
-"""One prefill and one decode server with one GPU each: the smallest unit has as many resources as the largest."""
+"""GPUs of a unit with one prefill and one decode server; the smallest unit has as many resources as the largest."""
 
 GPUS_PER_NODE = 8
 PODS_PER_ROUTER = 2
-"""A leader and one that stands by (`router.replicas` of the release)."""
+"""Pods of a router: a leader and a standby (`router.replicas` of the release)."""
 
 ROUTERS_PER_NODE = 3
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Previews of one program. Times in seconds, from the engine's start to its end, the program's included."""
+    """Durations of the previews of one program in seconds, from the engine's start to its end, including
+    the program.
+    """
 
     program: str
     resources: int
@@ -87,23 +93,25 @@ class Timing:
 
     @property
     def min_s(self) -> float:
-        """Seconds of the fastest run: other work on the machine only adds to it."""
+        """Duration of the fastest run in seconds, since other work on the machine only adds time."""
         return min(self.runs_s)
 
     @property
     def median_s(self) -> float:
-        """Seconds of the middle run."""
+        """Median duration in seconds."""
         return statistics.median(self.runs_s)
 
     @property
     def s_per_100_resources(self) -> float:
-        """Seconds of the fastest run for each hundred resources, what every run costs included."""
+        """Duration of the fastest run per hundred resources, including fixed costs."""
         return self.min_s / self.resources * 100
 
 
 @dataclass(frozen=True)
 class Result:
-    """Times of the stack, of the plain program without and with packages, and of programs of growing size."""
+    """Durations of the stack, of the plain program without and with Pulumi's packages loaded, and of programs of
+    growing size.
+    """
 
     stack: Timing
     plain: Timing
@@ -112,31 +120,33 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Ratio of the stack's time to the engine's alone, by the fastest runs."""
+        """Ratio of the stack's duration to the engine's alone, by the fastest runs."""
         return self.stack.min_s / self.plain.min_s
 
     @property
     def ratio_to_loaded(self) -> float:
-        """Ratio of the stack's time to the plain program's that loads Pulumi's packages too, by the fastest runs."""
+        """Ratio of the stack's duration to that of the plain program with Pulumi's packages loaded, by the fastest
+        runs.
+        """
         return self.stack.min_s / self.loaded.min_s
 
     @property
     def ratio_of_medians(self) -> float:
-        """Ratio of the stack's time to the engine's alone, by the middle runs."""
+        """Ratio of the stack's duration to the engine's alone, by the medians."""
         return self.stack.median_s / self.plain.median_s
 
     @property
     def growth(self) -> float | None:
-        """Cost of a resource of the largest program over that of one of the smallest; None for a single program."""
+        """Ratio of the cost per resource in the largest program to that in the smallest; None for a single program."""
         return self.sizes[-1].s_per_100_resources / self.sizes[0].s_per_100_resources if len(self.sizes) > 1 else None
 
     @property
     def within_limits(self) -> bool:
-        """True where both limits are met."""
+        """True if both limits are met."""
         return self.ratio <= RATIO_LIMIT and (self.growth is None or self.growth <= GROWTH_LIMIT)
 
     def as_json(self) -> dict[str, object]:
-        """Return the result as plain data; every figure is measured."""
+        """Return the result as JSON-serializable data; every figure is measured."""
         return {
             "basis": "measured",
             "stack": _timing(self.stack),
@@ -158,12 +168,12 @@ def _timing(timing: Timing) -> dict[str, object]:
 
 
 def same_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """Make a copy of the project as it is."""
+    """Create an unchanged copy of the project."""
     return with_change(source, stack, folder, lambda config: config)
 
 
 def recording_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """Make a copy of the project whose program writes down what it declares."""
+    """Create a copy of the project whose program records its resources."""
     program = _RECORDING_PROGRAM + (source / "__main__.py").read_text()
     project = project_copy(source, folder, stack, program)
     project.write_stack(read(source, stack))
@@ -171,26 +181,28 @@ def recording_project(source: Path, stack: str, folder: Path) -> BenchProject:
 
 
 def plain_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """Make a copy of the project with the plain program in place of the stack's."""
+    """Create a copy of the project with the plain program in place of the stack's program."""
     project = project_copy(source, folder, stack, _PLAIN_PROGRAM)
     project.write_stack(read(source, stack))
     return project
 
 
 def larger_project(source: Path, stack: str, folder: Path, units: int) -> BenchProject:
-    """Make a copy of the project whose stack has that many small units in place of its models, and nodes for all of
+    """Create a copy of the project whose stack has `units` small units in place of its models, and nodes for all of
     them.
     """
     return with_change(source, stack, folder, lambda config: with_units(config, units))
 
 
 def system_nodes(units: int) -> int:
-    """Return the number of nodes that the routers of so many units need, and one for the rest."""
+    """Return the number of system nodes for the routers of `units` units, plus one for other pods."""
     return 1 + -(-units * PODS_PER_ROUTER // ROUTERS_PER_NODE)
 
 
 def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
-    """Return a stack of a created cluster that serves that many units, spread over as few models as copies allow."""
+    """Return a stack that serves `units` small units, distributed over as few models as the maximum of
+    copies allows.
+    """
     larger, template = copy.deepcopy(stack), stack["models"][0]
     sizes = [min(MAX_COPIES, units - done) for done in range(0, units, MAX_COPIES)]
     larger["models"] = [
@@ -204,7 +216,7 @@ def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
 
 
 def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress: Progress) -> Result:
-    """Time previews in a local cluster of their own, which is gone afterwards. Nothing of the project is touched.
+    """Time previews in a temporary local cluster; the project isn't changed.
 
     Raises:
         InvalidStack: the stack can't be deployed.
@@ -235,7 +247,9 @@ class _Bench:
     progress: Progress
 
     def beside_plain(self, runs: int) -> tuple[Timing, Timing, Timing]:
-        """Time the stack and the plain program without and with packages, taking turns: all meet the same machine."""
+        """Time the stack, the plain program, and the plain program with packages loaded in alternation, so that all run
+        under the same machine load.
+        """
         recorded = {plain_program.GRAPH_VARIABLE: str(self.folder / "plain_program.json")}
         first = recording_project(self.project, self.stack, self.folder / "recording")
         ours = same_project(self.project, self.stack, self.folder / "same")
@@ -259,14 +273,14 @@ class _Bench:
         )
 
     def growing(self, runs: int, sizes: Sequence[int], resources: int) -> tuple[Timing, ...]:
-        """Time programs of about as many resources as `sizes` says, by the number of their units."""
+        """Time programs with about as many resources as each of `sizes`, made by varying the number of units."""
         if not sizes:
             return ()
         base, per_unit = self._cost_of_units(resources)
         return tuple(self._size(max(1, round((size - base) / per_unit)), runs) for size in sizes)
 
     def _cost_of_units(self, resources: int) -> tuple[float, float]:
-        """Return the resources of the stack without units, and those that each unit adds."""
+        """Return the number of resources of the stack without units, and the number that each unit adds."""
         units = sum(len(model.units) for model in self.prepared.plan.models)
         twice = larger_project(self.project, self.stack, self.folder / "twice", 2 * units)
         _, total = self.preview(twice, PLUGIN_PORTS)
@@ -290,9 +304,10 @@ class _Bench:
         variables: Mapping[str, str] | None = None,
         modules: Sequence[str] = (),
     ) -> tuple[float, int]:
-        """Preview once, and return its seconds and resources. Each project has a state of its own, with nothing in it.
+        """Preview once from an empty state, and return the duration in seconds and the number of resources.
 
-        `modules` are those that the engine loads at its start for the plain program; the kit's own has what it needs.
+        `modules` are the modules that the engine preloads for the plain program; for the kit's program the rehearsal
+        chooses them.
         """
         planning.plan_stack_file(of.folder, of.stack)
         state = of.folder / "state"
@@ -331,7 +346,7 @@ def _outcome(result: Path, log: Path) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Run the benchmark of the command line, print the result, and exit."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
     try:

@@ -1,4 +1,6 @@
-"""A rehearsed stack whose operations can be disturbed, and what its engine's state knows of what is there."""
+"""Rehearsed stack whose operations can be disturbed by faults, and comparison of its engine's state with existing
+objects.
+"""
 
 import argparse
 import os
@@ -25,21 +27,25 @@ from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 
 Operation = Literal["up", "refresh", "destroy"]
 CYCLE: tuple[Operation, ...] = ("up", "refresh", "destroy")
-"""Each leaves what the next one begins with."""
+"""Operations in the order in which each leaves the starting point of the next."""
 
 KEPT = ("CustomResourceDefinition.apiextensions.k8s.io",)
-"""Kinds that stay when a stack is destroyed, for others may have objects of them; the next update takes them over."""
+"""Kinds of objects that remain when a stack is destroyed, because other stacks may depend on them; the next update
+adopts them.
+"""
 
 OPERATION_LIMIT_S = 900.0
 NOT_YET_LIMIT_S = 60.0
 TOO_MANY_REQUESTS = 429
 MANAGER = "pulumi-kubernetes"
-"""How the names of field managers begin that the Kubernetes plug-in applies objects with."""
+"""Prefix of the field managers with which Pulumi's Kubernetes plug-in applies objects."""
 
 
 @dataclass(frozen=True)
 class Blow:
-    """A fault at a moment of an operation; `strike` gets the number of the operation's process."""
+    """Fault at a time of an operation, in seconds after its start; `strike` is called with the ID of the operation's
+    process.
+    """
 
     after_s: float
     strike: Callable[[int], None]
@@ -47,23 +53,23 @@ class Blow:
 
 @dataclass(frozen=True)
 class End:
-    """End of an operation: what it failed with, empty where it ended well, and wall seconds, measured."""
+    """Result of an operation: its error (empty if it succeeded), and its measured duration in wall seconds."""
 
     failure: str
     seconds: float
     struck: bool = False
-    """Whether the fault met it; it had ended before otherwise."""
+    """True if the fault happened during the operation; False if the operation had already ended."""
 
 
 @dataclass(frozen=True)
 class RehearsedStack:
-    """A rehearsed stack whose operations can be killed."""
+    """Rehearsed stack whose operations can be disturbed by faults."""
 
     project: BenchProject
     prepared: Prepared
 
     def operate(self, operation: Operation, blow: Blow | None = None) -> End:
-        """Run an operation in a process of its own, and have a fault meet it."""
+        """Run an operation in a separate process, with the fault if given, and return the result."""
         here = [sys.executable, str(Path(__file__)), "--operate", operation, "--project", str(self.project.folder)]
         started_s = time.monotonic()
         with subprocess.Popen(
@@ -81,7 +87,7 @@ class RehearsedStack:
         return End(failure, time.monotonic() - started_s, struck)
 
     def differences(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what is there and not in the state, and what is in the state and not there."""
+        """Return the existing objects that aren't in the state, and the objects in the state that don't exist."""
         known, there = self._known(), self._there()
         orphans = (name for name in there - known if not name.startswith(KEPT))
         return tuple(sorted(orphans)), tuple(sorted(known - there))
@@ -101,14 +107,14 @@ class RehearsedStack:
 
 
 def errors_of(process: subprocess.Popen[str], limit_s: float) -> str | None:
-    """Return what a process wrote to standard error until its end; None where that didn't come in time."""
+    """Return a process's standard error once it has ended; None if it doesn't end within `limit_s` seconds."""
     with suppress(subprocess.TimeoutExpired):
         return process.communicate(timeout=limit_s)[1]
     return None
 
 
 def kill(pid: int, victim: Literal["engine", "everything"]) -> None:
-    """End a command's engine, or all of its processes, as where a machine is lost, without a word to any."""
+    """Kill a command's engine, or all of its processes as in the loss of a machine, with SIGKILL."""
     for child in sorted(_family(pid), reverse=True):
         if victim == "everything" or _program(child) == "pulumi":
             with suppress(ProcessLookupError):
@@ -116,7 +122,7 @@ def kill(pid: int, victim: Literal["engine", "everything"]) -> None:
 
 
 def _family(pid: int) -> set[int]:
-    """Return a process and all that it started, and these in turn."""
+    """Return the IDs of a process and all of its descendants."""
     family = {pid}
     for thread in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):
@@ -131,7 +137,9 @@ def _program(pid: int) -> str:
 
 
 def _name_in_state(resource: Mapping[str, Any]) -> str:
-    """Name an object of Kubernetes by kind, namespace and name, a resource of OCI by its id; empty for all others."""
+    """Return the name of a resource in the state: kind, namespace and name of a Kubernetes object, the OCID of an OCI
+    resource; empty for other resources.
+    """
     kind = str(resource["type"])
     if kind.startswith("oci:") and resource.get("custom") and not resource.get("external"):
         return _oci(resource["id"])
@@ -152,7 +160,9 @@ def _oci(identifier: str) -> str:
 
 
 def list_objects() -> Iterator[str]:
-    """Yield the objects that Pulumi's plug-in applied, by the API server of the environment's kubeconfig."""
+    """Yield the names of the objects that Pulumi's plug-in applied, from the API server of the environment's
+    kubeconfig.
+    """
     config = KubeConfig.from_env().get()
     if config is None or config.user is None:
         raise KitError("The environment's kubeconfig names no cluster.", "Set KUBECONFIG.")
@@ -174,7 +184,9 @@ def _applied(client: httpx2.Client, path: str, kind: str, version: str) -> Itera
 
 
 def _get(client: httpx2.Client, path: str) -> dict[str, Any]:
-    """Return an answer of the API server; it isn't ready for a kind whose definition has just come or gone (429)."""
+    """Return the JSON answer of the API server, with retries while it answers 429 after a CustomResourceDefinition was
+    created or deleted.
+    """
     answer = client.get(path)
     deadline_s = time.monotonic() + NOT_YET_LIMIT_S
     while answer.status_code == TOO_MANY_REQUESTS and time.monotonic() < deadline_s:

@@ -1,12 +1,12 @@
-"""Cost of rehearsals as stacks grow: seconds and memory, in all and for each resource, by models and nodes.
+"""Benchmark of rehearsals of growing stacks: duration and memory, in total and per resource, by number of models and
+nodes.
 
-Each stack creates its cluster, with small units of two servers, and is updated from nothing, until all of its servers
-are ready, by the real engine, API server, endpoint pickers and Envoy. Then it is updated once more without a change.
-Memory is the sum of what the local cluster's processes have for themselves and their share of what they have in common
-(`Pss` of `/proc/PID/smaps_rollup`), at its highest.
+Each stack creates its cluster, with small units of two servers. The real engine, API server, endpoint pickers and Envoy
+deploy it from nothing until all servers are ready, then run a second update without changes. Memory is the peak sum of
+the proportional set sizes of the local cluster's processes (`Pss` in `/proc/PID/smaps_rollup`).
 
-Pulumi saves the whole state before and after each resource it changes, so that its work grows with the square of the
-stack (pulumi/pulumi issues 13502 and 22075). With `--skip-checkpoints` it saves at the end only.
+Pulumi saves the whole state before and after each change of a resource, so its work grows with the square of the
+stack's size (pulumi/pulumi issues 13502 and 22075). With `--skip-checkpoints` it saves the state only at the end.
 """
 
 import argparse
@@ -37,23 +37,23 @@ from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from preview_speed import GROWTH_LIMIT, system_nodes
 
 SIZES = ((8, 32), (16, 64), (32, 128), (64, 256))
-"""Models and GPU nodes."""
+"""Numbers of models and of GPU nodes of the stacks."""
 
 MAX_PODS = 31
-"""For each node: those of 256 nodes have room in the /16 that a network of OCI has at most."""
+"""Maximum number of pods per node: the pods of 256 nodes fit into a /16, the largest network of OCI."""
 
 LOOK_S = 3.0
 MAX_PROGRAMS = 8
 TWICE_EVERY = 5
-"""Every fifth model has two copies of its unit, so that 64 models make 2,000 resources."""
+"""Interval of models with two copies of their unit (every fifth), with which 64 models make 2,000 resources."""
 
 MIB = 1024.0
-"""KiB."""
+"""KiB per MiB."""
 
 
 @dataclass(frozen=True)
 class StackCost:
-    """Cost of one stack, all measured; seconds are wall time."""
+    """Measured cost of one stack; seconds are wall time."""
 
     models: int
     nodes: int
@@ -64,28 +64,28 @@ class StackCost:
     again_s: float
     memory_mib: float
     programs_mib: Mapping[str, float]
-    """The largest, at the moment when all together had most."""
+    """Memory of the largest programs in MiB, at the time of the peak of the sum."""
 
     @property
     def update_s_per_100(self) -> float:
-        """Seconds of the update for a hundred resources."""
+        """Seconds of the update per hundred resources."""
         return self.update_s / self.resources * 100
 
     @property
     def memory_mib_per_100(self) -> float:
-        """Memory for a hundred resources."""
+        """Memory per hundred resources in MiB."""
         return self.memory_mib / self.resources * 100
 
 
 @dataclass(frozen=True)
 class StackGrowth:
-    """Stacks of growing size."""
+    """Costs of stacks of growing size."""
 
     costs: Sequence[StackCost]
 
     @property
     def ratios(self) -> tuple[float, float]:
-        """Cost of a resource of the largest stack over that of one of the smallest: of the update's time, and of
+        """Ratio of the cost per resource of the largest stack to that of the smallest: of the update's duration, and of
         memory.
         """
         first, last = self.costs[0], self.costs[-1]
@@ -93,20 +93,21 @@ class StackGrowth:
 
     @property
     def by_size(self) -> float:
-        """Growth of the update's time over that of models and nodes, of which 1 is linear.
+        """Growth of the update's duration divided by the growth of models or nodes (the smaller one); 1 is linear.
 
-        Resources grow by less than these, as some 130 of them (network, rights, operators) are there once.
+        The number of resources grows less than models and nodes, since about 130 resources (network, rights, operators)
+        exist once per stack.
         """
         first, last = self.costs[0], self.costs[-1]
         return last.update_s / first.update_s / min(last.models / first.models, last.nodes / first.nodes)
 
     @property
     def within_limits(self) -> bool:
-        """True where time and memory grow as the stack does at most."""
+        """True if duration and memory per resource grow by at most `GROWTH_LIMIT`."""
         return max(self.ratios) <= GROWTH_LIMIT
 
     def as_json(self) -> dict[str, object]:
-        """Return the growth as plain data."""
+        """Return the growth as JSON-serializable data."""
         time_ratio, memory_ratio = (round(ratio, 3) for ratio in self.ratios)
         return {
             "basis": "measured",
@@ -119,8 +120,8 @@ class StackGrowth:
 
 
 def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, Any]:
-    """Return a stack of that many models with a small unit each, a GPU pool of that many nodes, and room for the
-    routers.
+    """Return a stack with `models` models of one small unit each (every fifth has two), `nodes` GPU nodes, and system
+    nodes for the routers.
     """
     stack = copy.deepcopy(dict(template))
     model = {**stack["models"][0], "topology": "1p-tp1-1d-tp1"}
@@ -130,13 +131,13 @@ def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, 
     stack["gpuPools"][0].update(size=nodes, maxPods=MAX_PODS)
     stack["systemPool"].update(size=system_nodes(models + -(-models // TWICE_EVERY)), maxPods=MAX_PODS)
     stack["smoke"] = {**stack.get("smoke", {}), "where": "none"}
-    # Its pods, of all nodes at once, would keep two processors busy for long.
+    # The acceptance pods of all nodes at once would keep two CPUs busy for a long time.
     stack["acceptance"] = {"when": "by-command"}
     return stack
 
 
 def measure(project: Path, stack: str, sizes: Sequence[tuple[int, int]], progress: Progress) -> StackGrowth:
-    """Rehearse stacks of these sizes, one after the other, each in a local cluster of its own that goes afterwards.
+    """Rehearse stacks of these sizes one after the other, each in a temporary local cluster, and return the costs.
 
     Raises:
         KitError: a program is missing, a local cluster doesn't start, or an update fails.
@@ -176,7 +177,9 @@ def _update_s(prepared: Prepared, progress: Progress) -> float:
 
 @contextmanager
 def _memory(prepared: Prepared) -> Generator[dict[str, float]]:
-    """Watch the memory of a local cluster's programs in MiB, by name, and keep the moment with most of it."""
+    """Watch the memory of a local cluster's programs, and yield a dictionary of MiB by program name that is updated at
+    each new peak of the sum.
+    """
     highest: dict[str, float] = {}
     ended = threading.Event()
 
@@ -197,7 +200,7 @@ def _memory(prepared: Prepared) -> Generator[dict[str, float]]:
 
 
 def programs_mib(cluster: LocalCluster) -> dict[str, float]:
-    """Return the memory that the programs of a local cluster have now, in MiB, by name; nothing where it is not up."""
+    """Return the current memory of a local cluster's programs in MiB, by name; empty if the cluster isn't running."""
     record = cluster.status()
     if record is None:
         return {}
@@ -211,7 +214,7 @@ def programs_mib(cluster: LocalCluster) -> dict[str, float]:
 
 
 def _name(process: Path) -> str:
-    """Return the name of a process: `epp`, or of Python its module."""
+    """Return the name of a process: `epp`, or the module of a Python process."""
     words = (process / "cmdline").read_text().split("\0")
     module = words[words.index("-m") + 1] if "-m" in words else ""
     return module if Path(words[0]).name.startswith("python") and module else (process / "comm").read_text().strip()
@@ -259,7 +262,9 @@ def _end(_signal: int, _frame: object) -> None:
 
 
 def main() -> None:
-    """Measure what the command line asks for; end with 1 where a resource costs more in a larger stack."""
+    """Run the benchmark of the command line; exit with 1 if a resource costs more in a larger stack than the limit
+    allows.
+    """
     parser = argparse.ArgumentParser(
         prog="scripts/bench-scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

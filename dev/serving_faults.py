@@ -1,7 +1,7 @@
-"""Losses of a steady load on a rehearsed model when a program that serves it is killed, and how long until it is back.
+"""Loss of requests of a steady load on a rehearsed model when a serving program is killed, and the time until it is
+ready again.
 
-Run inside a rehearsal's local cluster (`faults.py` does): one victim after the other, each half way through a load of
-its own.
+Run inside a rehearsal's local cluster (by `faults.py`): one victim after the other, each during a load of its own.
 """
 
 import asyncio
@@ -55,12 +55,14 @@ NODE_LIMIT_S = 300.0
 LOOK_S = 0.2
 
 SIMULATED = "simulator://"
-"""How the container ids of simulated servers begin."""
+"""Prefix of the container IDs of simulated servers."""
 
 
 @dataclass(frozen=True)
 class VictimPlace:
-    """Place of a victim: pods with this label and value, a container of them, and words of its command."""
+    """Selection of a victim: pods with this label and value, the name of a container, and a part of its
+    command line.
+    """
 
     label: str
     value: str
@@ -79,18 +81,24 @@ PLACES: dict[Victim, VictimPlace] = {
 }
 
 NODES: dict[Victim, float | None] = {"node that reboots": 20.0, "node that stays away": None}
-"""Seconds until a node that has lost its power is back; None for one that is until its pods run elsewhere."""
+"""Seconds until a node without power is started again, by victim; None if it is started only when its pods run
+elsewhere.
+"""
 
 NODE_REQUESTS = 600
 NODE_KILL_AT_S = 10.0
 
 CONTROL_PLANE = ("etcd", "kube-apiserver")
-"""Programs by the names of their processes; back once the API server gives an object that it asks etcd for."""
+"""Process names of control plane programs. They count as ready once the API server returns an object, which it reads
+from etcd.
+"""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Cost of one kill. Seconds are wall time, measured; in `longest_gap_s` no answer came to its end."""
+    """Consequences of one kill; seconds are wall time, measured. `longest_gap_s` is the longest time between two
+    completed answers.
+    """
 
     victim: Victim
     requests: int
@@ -101,10 +109,10 @@ class Loss:
 
 
 async def lose(victim: Victim, address: str, model: str, namespace: str) -> Loss:
-    """Load the model, kill one of its programs half way, and wait until it is ready again.
+    """Send load to the model, kill the victim during it, and wait until it is ready again.
 
     Raises:
-        KitError: there is no such program, or it doesn't come back in time.
+        KitError: the victim doesn't exist, or isn't ready again in time.
     """
     client = Client(namespace=namespace)
     load = GeneratedLoad(
@@ -126,7 +134,7 @@ async def lose(victim: Victim, address: str, model: str, namespace: str) -> Loss
 
 
 def _hit(victim: Victim, client: Client) -> Callable[[], float]:
-    """Return the function that ends the victim and gives the seconds until it is back."""
+    """Return the function that kills the victim and returns the seconds until it is ready again."""
     if victim in NODES:
         return partial(_lose_node, client, NODES[victim])
     return partial(_kill_program, client, victim) if victim in CONTROL_PLANE else partial(_kill, client, PLACES[victim])
@@ -138,9 +146,10 @@ def _longest_gap_s(records: list[RequestRecord]) -> float:
 
 
 def _lose_node(client: Client, back_after_s: float | None) -> float:
-    """Take the power of a decode server's node, and return how many seconds later as many servers are ready again.
+    """Turn off the power of a decode server's node, and return the seconds until as many servers as before are ready
+    again.
 
-    The node is started again: after so long, or once its pods run elsewhere.
+    The node is started again after `back_after_s` seconds, or if that is None, once its pods run elsewhere.
     """
     before = _servers(client)
     node = next(pod.spec.nodeName for pod in before if pod.spec and _role(pod) == "decode")
@@ -169,7 +178,7 @@ def _change_node(name: str | None, change: Literal["stop", "start"]) -> None:
 
 
 def _servers(client: Client) -> list[Pod]:
-    """Return the model's servers, those that are ending left out."""
+    """Return the pods of the model's servers, without terminating ones."""
     pods = [pod for role in ("prefill", "decode") for pod in client.list(Pod, labels={labels.ROLE: role})]
     return [pod for pod in pods if metadata(pod).deletionTimestamp is None]
 
@@ -183,7 +192,9 @@ def _restarts(pod: Pod) -> int:
 
 
 def _kill_program(client: Client, name: str) -> float:
-    """End a program of the control plane, and return how many seconds later the API server has etcd's answers."""
+    """Kill a program of the control plane, and return the seconds until it is restarted and the API server returns
+    objects of etcd.
+    """
     before = _processes(name)
     if not before:
         raise KitError(f"No program of this cluster is named {name}.")
@@ -215,7 +226,9 @@ def _answers(client: Client) -> bool:
 
 
 def _kill(client: Client, place: VictimPlace) -> float:
-    """End one program of a place without a warning, and return how many seconds later all of them are ready."""
+    """Kill one program of the selected pods with SIGKILL, and return the seconds until the container is ready in all of
+    them.
+    """
     before = _containers(client, place)
     if not before:
         raise KitError(f"There is no pod with the label {place.label}={place.value}.")
@@ -249,7 +262,7 @@ def _are_back(statuses: list[ContainerStatus], restarts: int) -> bool:
 
 
 def _containers(client: Client, place: VictimPlace) -> list[ContainerStatus]:
-    """Return the place's container in each of its pods."""
+    """Return the status of the selected container in each of its pods."""
     pods = [pod.status for pod in client.list(Pod, labels={place.label: place.value}) if pod.status]
     statuses = [
         status for pod in pods for status in (*(pod.containerStatuses or ()), *(pod.initContainerStatuses or ()))
@@ -258,7 +271,7 @@ def _containers(client: Client, place: VictimPlace) -> list[ContainerStatus]:
 
 
 def main(address: str, model: str, namespace: str, *victims: str) -> None:
-    """Print one JSON object for each victim."""
+    """Print the consequences of each victim's kill as one JSON object per line."""
     try:
         for victim in VICTIMS:
             if victim in victims:

@@ -1,4 +1,4 @@
-"""Speed of the tuner, each figure beside its limit (`scripts/bench-tune`)."""
+"""Benchmark of the tuner's speed, with the limit of each figure (`scripts/bench-tune`)."""
 
 import importlib
 import json
@@ -13,21 +13,25 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 RUNS = 5
-"""The best of so many counts: others use the machine too."""
+"""Number of runs, of which the fastest counts, since other work on the machine only adds time."""
 
 PEER = "aiconfigurator"
 PEER_ARGUMENTS = (
     *("cli", "default", "--model-path", "Qwen/Qwen3-32B", "--total-gpus", "16", "--system", "h200_sxm"),
     *("--isl", "4096", "--osl", "256", "--ttft", "2000", "--tpot", "25"),
 )
-"""A comparable search: 16 GPUs, aggregated and disaggregated, the same lengths and targets. It knows no AMD GPU."""
+"""Arguments of a comparable search by aiconfigurator: 16 GPUs, aggregated and disaggregated, the same lengths and
+targets, but NVIDIA GPUs, since it supports none of AMD.
+"""
 
 PEER_LIMIT_S = 300
 
 
 @dataclass(frozen=True)
 class TunerFigure:
-    """One figure; `limit` is None where there is none to hold. `least` says that more is better."""
+    """Figure of the benchmark; `limit` is None for a figure without limit. `least` means that the limit is
+    a minimum.
+    """
 
     name: str
     value: float
@@ -37,19 +41,19 @@ class TunerFigure:
 
     @property
     def met(self) -> bool:
-        """True where the limit is held, or there is none."""
+        """True if the figure meets its limit or has none."""
         if self.limit is None:
             return True
         return self.value >= self.limit if self.least else self.value <= self.limit
 
     def __str__(self) -> str:
-        """Write one line of the table."""
+        """Return one line of the table."""
         limit = "" if self.limit is None else f"   limit {self.limit:,.6g}   {'held' if self.met else 'MISSED'}"
         return f"{self.name:52} {self.value:12,.2f} {self.unit:10}{limit}"
 
 
 def main() -> int:
-    """Measure and print; the exit code is 1 where a limit is missed."""
+    """Measure and print; return 1 if a limit is missed, else 0."""
     figures = measured()
     if "--json" in sys.argv[1:]:
         print(json.dumps([{**asdict(figure), "met": figure.met} for figure in figures], indent=2))
@@ -59,7 +63,7 @@ def main() -> int:
 
 
 def measured() -> list[TunerFigure]:
-    """Measure all figures on one core: processor time, so that the machine's other work doesn't count."""
+    """Measure all figures in CPU time, which other work on the machine doesn't affect."""
     matplotlib_s = _cpu_s(_import_matplotlib)
     from llmd_oke.catalogue.latency_figures import known_figures  # noqa: PLC0415
     from llmd_tuner import charts, ranking, search_inputs  # noqa: PLC0415 - after the clock has started
@@ -96,7 +100,9 @@ def measured() -> list[TunerFigure]:
 
 
 def _peer(own_s: float) -> list[TunerFigure]:
-    """Time the peer in wall seconds, its start included, where it is installed (PATH, or AICONFIGURATOR)."""
+    """Return the wall time of aiconfigurator's search, including its start; empty if it isn't installed (PATH, or the
+    variable AICONFIGURATOR).
+    """
     program = os.environ.get(PEER.upper()) or shutil.which(PEER)
     if program is None:
         return []

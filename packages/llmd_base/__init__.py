@@ -1,1 +1,3 @@
-"""Modules that all packages share: errors, progress, the table of metrics, and the cluster as a pod sees it."""
+"""Modules that all packages share: errors, progress, the table of metrics, and the Kubernetes client of programs in
+pods.
+"""

@@ -1,4 +1,4 @@
-"""Addresses of Services and pods of a cluster, with what a request to them needs."""
+"""Addresses of Services and pods of a cluster, with the HTTP headers and TLS settings that requests to them need."""
 
 import ssl
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class HttpEndpoint:
-    """A base URL, and what a request to it needs."""
+    """Base URL of an HTTP server, with the headers of each request and the verification of its TLS certificate."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -16,14 +16,14 @@ class HttpEndpoint:
 
 @dataclass(frozen=True)
 class PodAddress:
-    """A pod that has an address.
+    """Name, IP address and state of a pod that has an IP address.
 
     Attributes:
-        name: of the pod.
-        address: where it listens.
-        restarts: of its containers since it is there.
-        started: whether the startup probes of all its containers have passed.
-        labels: of the pod.
+        name: name of the pod.
+        address: IP address of the pod.
+        restarts: sum of the restart counts of the pod's containers, init containers included.
+        started: whether the startup probes of all containers have passed.
+        labels: labels of the pod.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The cluster as a pod in it sees it: its API server by the pod's own account, Services and pods by their addresses."""
+"""Client of the Kubernetes API for a program in a pod: pods and ConfigMaps through the pod's service account."""
 
 import ssl
 import time
@@ -14,25 +14,26 @@ from llmd_base.addresses import HttpEndpoint, PodAddress
 from llmd_base.errors import KitError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Folder in which every pod finds its account's token and the API server's certificate authority."""
+"""Directory in which Kubernetes mounts the service account's token and the API server's CA certificate."""
 
 FIELD_MANAGER = "llmd-oke"
 REQUEST_TIMEOUT_S = 30.0
 PAUSES_S = (1.0, 4.0, 15.0)
-"""Pauses before each further try, because the API server didn't answer or is busy: what was measured must not be lost
-with one that restarts.
+"""Seconds to wait before the second, third and fourth attempt of a request to which the API server gave no answer or a
+status of `_BUSY`: a restart of the API server must not lose a measurement.
 """
 
 _BUSY = frozenset({429, 500, 502, 503, 504})
 
 
 class InCluster:
-    """A directory of the pod's cluster, and a writer of ConfigMaps as far as the account may.
+    """Client of the Kubernetes API that lists pods and reads and writes ConfigMaps with a pod's service account.
 
     Args:
-        url: the API server, for example `https://10.96.0.1:443`.
-        account: folder of token and certificate authority.
-        transport: for tests, as is `pause`.
+        url: base URL of the API server, for example `https://10.96.0.1:443`.
+        account: directory with the service account's token and the CA certificate.
+        transport: HTTP transport, for tests.
+        pause: function that sleeps for a number of seconds, for tests.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class InCluster:
         )
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
-        """Return the way to port 80 of a Service, by its name."""
+        """Return the base URL of port 80 of a Service, by the Service's DNS name."""
         return HttpEndpoint(f"http://{name}.{namespace}.svc.cluster.local")
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
-        """Return the pods with these labels that have an address, sorted by name.
+        """Return the pods with these labels that have an IP address and aren't being deleted, sorted by name.
 
         Raises:
-            KitError: the API server doesn't answer or refuses.
+            KitError: the API server doesn't answer or refuses the request.
         """
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         pods = self._ask("GET", f"/api/v1/namespaces/{namespace}/pods", params={"labelSelector": selector})
@@ -77,24 +78,24 @@ class InCluster:
         return sorted(addresses, key=lambda address: address.name)
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:  # noqa: ARG002 - others need the namespace
-        """Return the way to a port of a pod."""
+        """Return the base URL of a port of a pod."""
         return HttpEndpoint(f"http://{pod.address}:{port}")
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        """Return the texts of a ConfigMap, None where there is none.
+        """Return the `data` of a ConfigMap; None if the ConfigMap doesn't exist.
 
         Raises:
-            KitError: the API server doesn't answer or refuses.
+            KitError: the API server doesn't answer or refuses the request.
         """
         answer = self._send("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
         return None if answer.status_code == HTTPStatus.NOT_FOUND else _checked(answer).get("data") or {}
 
     def created_s(self, namespace: str, name: str) -> float | None:
-        """Return the moment at which a ConfigMap was created, in whole seconds of the epoch by the API server's clock;
-        None where there is no such ConfigMap.
+        """Return a ConfigMap's `creationTimestamp` in seconds since the Unix epoch (whole seconds, by the API server's
+        clock); None if the ConfigMap doesn't exist.
 
         Raises:
-            KitError: the API server doesn't answer or refuses.
+            KitError: the API server doesn't answer or refuses the request.
         """
         answer = self._send("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
         if answer.status_code == HTTPStatus.NOT_FOUND:
@@ -102,10 +103,11 @@ class InCluster:
         return datetime.fromisoformat(_checked(answer)["metadata"]["creationTimestamp"]).timestamp()
 
     def apply(self, config_map: Mapping[str, Any]) -> None:
-        """Create or change a ConfigMap by server-side apply, for which a role can name the one that it may.
+        """Create or change a ConfigMap by server-side apply: a Role can permit a `patch` by the object's name, but not
+        a `create`.
 
         Raises:
-            KitError: the API server doesn't answer or refuses.
+            KitError: the API server doesn't answer or refuses the request.
         """
         metadata = config_map["metadata"]
         self._ask(
@@ -123,7 +125,7 @@ class InCluster:
         problem = ""
         for pause_s in (0.0, *PAUSES_S):
             self._pause(pause_s)
-            # read anew for each try: it is replaced while the pod runs
+            # read the token before each attempt: the kubelet replaces its file while the pod runs
             token = (self._account / "token").read_text().strip()
             try:
                 answer = self._client.request(
@@ -139,10 +141,10 @@ class InCluster:
 
 
 def from_environment(environment: Mapping[str, str]) -> InCluster:
-    """Return the cluster that this process's pod is in.
+    """Return the API client for the cluster in whose pod this process runs.
 
     Raises:
-        KitError: it isn't in a pod.
+        KitError: the process doesn't run in a pod.
     """
     try:
         host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]

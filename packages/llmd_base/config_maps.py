@@ -1,4 +1,4 @@
-"""Results of pods on their way out of a cluster, in pieces that fit ConfigMaps."""
+"""Results of pods, compressed and split over ConfigMaps, by which they leave the cluster."""
 
 import base64
 import gzip
@@ -10,41 +10,45 @@ from typing import Any
 from llmd_base.errors import KitError
 
 LABEL = "llmd-oke/smoke"
-"""A label of Job, pod and result; its value is the name of the model's objects."""
+"""Label of a smoke benchmark's Job, pod and result ConfigMap; the value is the name that the model's objects share."""
 
 JOB_ANNOTATION = "llmd-oke/job"
-"""Annotation of a result: the Job that wrote it."""
+"""Annotation of a result ConfigMap; the value is the name of the Job that wrote the result."""
 
 CHUNK_BYTES = 900_000
-"""Bytes of a piece, since a ConfigMap may have 1 MiB."""
+"""Maximum size of a piece in bytes; a ConfigMap is limited to 1 MiB."""
 
 MAX_CHUNKS = 32
-"""Most pieces of one pod: 29 MB compressed, about ten million token times. Whoever has more leaves something out."""
+"""Maximum number of pieces of one pod's result: 29 MB compressed, about ten million token times. Programs with larger
+results must leave out parts.
+"""
 
 MAX_BYTES = 512 * 2**20
-"""Most bytes of a pod's result, uncompressed."""
+"""Maximum size of a pod's uncompressed result in bytes."""
 
 PART_LABEL = "llmd-oke/part-of-job"
-"""Label whose value is the Job whose result a ConfigMap has a piece of."""
+"""Label of a ConfigMap that holds a piece of a result; the value is the name of the Job that made the result."""
 
 PART_KEY = "part"
 COUNT_ANNOTATION = "llmd-oke/parts"
-"""Annotation with the number of pieces of the pod's result."""
+"""Annotation with the number of pieces of the pod's whole result."""
 
 NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 
 
 def pieces(content: bytes) -> list[bytes]:
-    """Return the compressed content in pieces; at least one."""
+    """Compress the content with gzip and return the compressed bytes in pieces of at most `CHUNK_BYTES`; at least one
+    piece.
+    """
     packed = gzip.compress(content, mtime=0)
     return [packed[start : start + CHUNK_BYTES] for start in range(0, max(len(packed), 1), CHUNK_BYTES)]
 
 
 def join_pieces(parts: Iterable[bytes]) -> bytes:
-    """Return the content of all pieces in their order.
+    """Return the uncompressed content of pieces that `pieces` made, given in their order.
 
     Raises:
-        KitError: they are not what `pieces` makes.
+        KitError: the pieces are incomplete, are not gzip, or hold more than `MAX_BYTES`.
     """
     content = gunzip(b"".join(parts), MAX_BYTES)
     if content is None:
@@ -53,8 +57,8 @@ def join_pieces(parts: Iterable[bytes]) -> bytes:
 
 
 def gunzip(packed: bytes, most: int) -> bytes | None:
-    """Return the content that `gzip` packed; None where `packed` is something else, not whole, or larger than `most`
-    bytes.
+    """Return the uncompressed content; None if `packed` is not a complete gzip stream or its content is larger than
+    `most` bytes.
     """
     reader = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
@@ -65,10 +69,10 @@ def gunzip(packed: bytes, most: int) -> bytes | None:
 
 
 def count_of(annotations: Mapping[str, str]) -> int:
-    """Return the number of pieces that a pod's result has, as the annotations of one of its ConfigMaps say.
+    """Return the number of pieces of a pod's result, from the annotations of one of the result's ConfigMaps.
 
     Raises:
-        KitError: it says no number, or more than a pod may have.
+        KitError: the annotation is missing, no number, or not between 1 and `MAX_CHUNKS`.
     """
     count = annotations.get(COUNT_ANNOTATION, "")
     if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= MAX_CHUNKS:
@@ -79,7 +83,7 @@ def count_of(annotations: Mapping[str, str]) -> int:
 def config_maps(
     parts: Sequence[bytes], names: Sequence[str], namespace: str, job: str, uid: str
 ) -> list[dict[str, Any]]:
-    """Return a ConfigMap for each piece; they belong to the Job and go with it."""
+    """Return a ConfigMap for each piece. The Job owns the ConfigMaps: Kubernetes deletes them with the Job."""
     labels, annotations = {PART_LABEL: job}, {COUNT_ANNOTATION: str(len(parts))}
     return [
         {
@@ -100,7 +104,7 @@ def owned_metadata(
     labels: Mapping[str, str] = NO_ENTRIES,
     annotations: Mapping[str, str] = NO_ENTRIES,
 ) -> dict[str, Any]:
-    """Return the metadata of an object that belongs to a Job and goes with it."""
+    """Return the metadata of an object that a Job owns and that Kubernetes deletes with the Job."""
     return {
         "name": name,
         "namespace": namespace,

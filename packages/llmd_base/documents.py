@@ -1,4 +1,4 @@
-"""Documents from outside: bounded before they are read, and what pydantic finds wrong with them in plain words."""
+"""Checks of YAML from outside: limits on size and nesting before parsing, and pydantic's errors in plain words."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
@@ -8,7 +8,9 @@ import yaml
 from pydantic_core import ErrorDetails, ValidationError
 
 PATTERNS_IN_WORDS: dict[str, str] = {}
-"""Words for patterns, by the pattern; whoever declares one adds its words."""
+"""Description of the accepted text, by regular expression; the module that declares a pattern adds the pattern's
+description here.
+"""
 
 Context = Mapping[str, Any]
 
@@ -35,7 +37,7 @@ ACCEPTED: dict[str, Callable[[Context], str]] = {
 }
 
 PARSED = {"int_parsing": "a whole number", "float_parsing": "a number", "int_from_float": "a whole number"}
-"""Words for texts that are read as something else, by pydantic's kinds of errors."""
+"""Description of the accepted value, by pydantic's error type, for texts that don't parse as the type of the field."""
 
 KIND_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (bool, "true or false"),
@@ -49,7 +51,7 @@ KIND_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def kind_of(value: Any) -> str:
-    """Name the kind of a value as somebody who writes YAML would."""
+    """Return the type of a value in words for people who write YAML, such as `a list`."""
     for kind, name in KIND_NAMES:
         if isinstance(value, kind):
             return name
@@ -57,12 +59,12 @@ def kind_of(value: Any) -> str:
 
 
 def context_of(details: ErrorDetails) -> Context:
-    """Return the figures and names that belong to an error of pydantic's."""
+    """Return the `ctx` of a pydantic error: limits and names that the error's message is about."""
     return details.get("ctx", {})
 
 
 def in_words(details: ErrorDetails) -> str:
-    """Describe one error of a document that is no stack file, without pydantic's own names."""
+    """Describe one pydantic error, other than of a stack file, without pydantic's own type names."""
     match details["type"]:
         case "missing":
             return "is missing"
@@ -79,34 +81,43 @@ def in_words(details: ErrorDetails) -> str:
 
 
 def explain(error: ValidationError, whole: str = "row") -> str:
-    """Describe the errors that pydantic found, in one line; `whole` is what the document itself is called."""
+    """Describe all errors of a validation in one line.
+
+    Args:
+        error: the validation error.
+        whole: name of the document, for errors that concern the document as a whole.
+    """
     return "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or whole}: {in_words(problem)}" for problem in error.errors()
     )
 
 
 MAX_BYTES = 4 * 2**20
-"""Longest YAML text from outside: the largest benchmark report has 60 KiB."""
+"""Maximum length of a YAML text in characters; the largest benchmark report has 60 KiB."""
 
 MAX_NESTING = 2000
-"""Most objects and lists in each other: YAML's C reader has no limit of its own and ends the whole program."""
+"""Maximum nesting depth of mappings and sequences. libyaml has no limit: a deeper document overflows the stack and
+crashes the process.
+"""
 
 MAX_VALUES = 200_000
-"""Most values that a text stands for, with all that its aliases repeat: 400 bytes of aliases can stand for billions."""
+"""Maximum number of values of a YAML text after its aliases are expanded: 400 bytes of aliases can expand to billions.
+"""
 
 _Events: Any = getattr(yaml, "CLoader", yaml.Loader)
 
 
 class UnboundedError(yaml.YAMLError):
-    """A YAML text that would take its reader's stack, memory or time."""
+    """Error for a YAML text that would exhaust the parser's stack, memory or time."""
 
 
 def require_bounded(text: str, most_values: float = MAX_VALUES) -> None:
-    """Look through a YAML text before anything is made of it, in time that grows with its length alone.
+    """Check length, nesting and number of expanded values of a YAML text by its parser events, before objects are
+    built; takes time linear in the text's length.
 
     Raises:
-        UnboundedError: it is too long, nested too deeply, or stands for too much.
-        yaml.YAMLError: it is no YAML.
+        UnboundedError: the text is too long, nested too deeply, or expands to more than `most_values` values.
+        yaml.YAMLError: the text is no YAML.
     """
     if len(text) > MAX_BYTES:
         raise UnboundedError(f"it is longer than {MAX_BYTES // 2**20} MiB")

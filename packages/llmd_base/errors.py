@@ -1,7 +1,7 @@
 """Errors that reach a user.
 
-KitError                 anything that the kit explains in its own words; shown without a traceback
-└── InvalidStack              a stack file that can't be deployed: carries every problem that was found
+KitError                 error with a message for the user; shown without a traceback
+└── InvalidStack         error for a stack file that can't be deployed; contains all problems found
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import cast
 
 
 class _Short(Repr):
-    """Values as a stack file spells them."""
+    """Shortened text of values, spelled as in YAML."""
 
     def repr_NoneType(self, _value: None, _level: int) -> str:  # noqa: N802 - reprlib's names
         return "null"
@@ -27,16 +27,16 @@ class _Short(Repr):
 
 
 _LONGEST_IMAGE = 320
-"""A reference of a container image with tag and digest, in characters."""
+"""Maximum length of a container image reference with tag and digest, in characters."""
 
 _SHORT = _Short()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
 
 
 class KitError(Exception):
-    """Something the user can act on.
+    """Error that the user can act on.
 
-    `message` says what was wrong and where; `remedy`, when there is one, says what would put it right.
+    `message` says what was wrong and where; `remedy` says how to correct the problem, None if no remedy is known.
     """
 
     def __init__(self, message: str, remedy: str | None = None) -> None:
@@ -47,11 +47,15 @@ class KitError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing in a stack file that can't be deployed, or in another file of its project.
+    """One reason why a stack file, or another file of its project, can't be deployed.
 
-    `path` is where (`models[0].topology`), `value` what stands there (None where nothing does), `accepted` what would
-    be accepted, `why` the reason with its figures, `line` the line of the file where that is known. `file` is the other
-    file, as seen from the project (`values/models/mine.yaml`).
+    Attributes:
+        path: path of the key in the file, for example `models[0].topology`.
+        value: value of that key; None if the key is missing.
+        accepted: values that would be accepted.
+        why: reason why the value is refused, with figures.
+        line: line number in the file; None if unknown.
+        file: path of the file relative to the project, such as `values/models/mine.yaml`; None for the stack file.
     """
 
     path: str
@@ -68,12 +72,12 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """The path, after the file where that is not the stack file."""
+        """Path of the key, preceded by the file's path unless the file is the stack file."""
         return ": ".join(part for part in (self.file, self.path) if part)
 
     @property
     def short_value(self) -> str:
-        """The value as text of at most 80 characters; a digest is told whole."""
+        """Value as text of at most 80 characters; image references with a digest are never shortened."""
         if isinstance(self.value, str) and "@sha256:" in self.value and len(self.value) <= _LONGEST_IMAGE:
             return repr(self.value)
         text = _SHORT.repr(
@@ -83,16 +87,16 @@ class Problem:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, then what led to it, the nearest first."""
+    """Yield an error, then its causes (`__cause__`, else `__context__`) from the nearest to the first."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 class InvalidStack(KitError):
-    """A stack file that can't be deployed, or another file that says what to do and can't be followed.
+    """Error for a stack file, or another input file, that is invalid.
 
-    `problems` has all that was found, never only the first; `verdict` says what that means.
+    `problems` has all problems found, not only the first; `verdict` states the consequence for the user.
     """
 
     def __init__(self, problems: Sequence[Problem], verdict: str = "the stack can't be deployed") -> None:

@@ -1,4 +1,4 @@
-"""Optional dependencies of this package (extras), and what is said where one is not installed."""
+"""Errors for optional dependencies (extras of the package `llmd-oke`) that are not installed."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ from llmd_base.errors import KitError
 
 @contextmanager
 def extra(names: str, what: str) -> Generator[None]:
-    """Name the extras that bring a package, where importing it fails inside this block.
+    """Turn a failed import inside the `with` block into an error that names the extras to install.
 
     Args:
-        names: the extras, with commas between them, such as `oci`.
-        what: what needs the package, as a sentence begins: `A history in a bucket`.
+        names: the extras, separated by commas, such as `oci`.
+        what: feature that needs the package, as the beginning of the error's sentence: `A history in a bucket`.
 
     Raises:
-        KitError: the package is not installed.
+        KitError: the imported package is not installed.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""The one table of metrics: names, units, better direction, formulas, titles, and where reports have them.
+"""Table of all metrics: names, units, better direction, formulas, titles, and field names in reports.
 
-Reports, rows, comparison, gates and tables read it, so that a new metric is a line here (and a field of `Row` where it
-is none that follows from others).
+Reports, rows, comparisons, gates and tables read this table: a new metric is one line here, and a field of `Row` unless
+it is computed from other fields.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,38 +20,41 @@ _QUANTILES_IN_TABLES = frozenset({"mean", "p95", "p99"})
 
 
 class RequestTimes(Protocol):
-    """Times of one request that was sent, in seconds; None where the request didn't come that far."""
+    """Durations of one request in seconds; None if the request ended before the event that the duration runs to."""
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to the first token."""
+        """Time from sending to the first token."""
         ...
 
     @property
     def gaps_s(self) -> Iterable[float]:
-        """Times between tokens."""
+        """Times between consecutive tokens."""
         ...
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time between tokens."""
+        """Mean time between consecutive tokens."""
         ...
 
     @property
     def latency_s(self) -> float | None:
-        """Time to the last token."""
+        """Time from sending to the last token."""
         ...
 
 
 @dataclass(frozen=True)
 class Latency:
-    """A latency, of which rows have the distribution in milliseconds under `name`.
+    """Definition of a latency whose distribution, in milliseconds, is the field `name` of `Row`.
 
-    - `meaning` explains the `title`;
-    - `report` is its name in llm-d's reports, versions 0.1 and 0.2 alike, and in results of inference-perf; `units` are
-      those of a report of this kit;
-    - `samples_s` is the formula: what one request adds to the distribution, in seconds;
-    - `in_tables` says whether tables of comparisons show it.
+    Attributes:
+        name: field of `Row`.
+        title: short title in tables.
+        meaning: explanation of the title.
+        report: name in llm-d benchmark reports, versions 0.1 and 0.2, and in results of inference-perf.
+        units: units in the reports that this kit writes.
+        samples_s: function that returns the samples in seconds that one request adds to the distribution.
+        in_tables: whether tables of comparisons show the latency.
     """
 
     name: str
@@ -64,7 +67,7 @@ class Latency:
 
     @property
     def key(self) -> str:
-        """Name without units, which is the field of `Performance`."""
+        """Name without its unit suffix: the field of `Performance`."""
         return self.name.removesuffix("_ms")
 
     def of(self, row: Row) -> Quantiles:
@@ -90,13 +93,18 @@ LATENCIES = (
     ),
     Latency("e2e_ms", "E2E", "whole request", "request_latency", "s", lambda record: (record.latency_s,)),
 )
-"""Latencies in the order in which people are shown them."""
+"""Latencies in the order of tables and charts."""
 
 
 @dataclass(frozen=True)
 class ReportRate:
-    """Place of a rate in reports: under `v01` and `v02` among `throughput`, in `units` of version 0.2; `performance` is
-    the field of `Performance` that it is written from.
+    """Names of a rate in reports.
+
+    Attributes:
+        v01: key under `throughput` in reports of version 0.1.
+        v02: key under `throughput` in reports of version 0.2.
+        units: units in reports of version 0.2.
+        performance: field of `Performance` with the value.
     """
 
     v01: str
@@ -107,9 +115,16 @@ class ReportRate:
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of a row: its name (`ttft_ms.p95`), what to call it, its units, and which way is better.
+    """Definition of one metric of a row.
 
-    `of` is its formula, `report` says where reports have it, `in_tables` whether tables of comparisons show it.
+    Attributes:
+        name: name in gates and in JSON, such as `ttft_ms.p95`.
+        title: title in tables.
+        units: units of the value.
+        better: whether more or less is better.
+        of: function that computes the value from a row; None if the row lacks the figures.
+        report: names of the rate in reports; None if reports don't contain it as a rate.
+        in_tables: whether tables of comparisons show the metric.
     """
 
     name: str
@@ -167,10 +182,10 @@ _SHARES = (
 )
 
 TOTAL_TOKENS = ReportRate("total_tokens_per_sec", "total_token_rate", "tokens/s", "total_tokens_per_s")
-"""Input and output together: reports have it, rows don't."""
+"""Rate of input and output tokens together; reports contain it, rows don't."""
 
 RATES_IN_REPORTS: Mapping[str, ReportRate] = {metric.name: metric.report for metric in _RATES if metric.report}
-"""Rates that reports have, by the names of a row's fields."""
+"""Rates that reports contain, by the name of the field of `Row`."""
 
 
 def _quantiles(latencies: Iterable[Latency]) -> list[Metric]:
@@ -198,19 +213,19 @@ METRICS: Mapping[str, Metric] = {
         *_quantiles(sorted(LATENCIES, key=lambda latency: _FIELDS.index(latency.name))),
     )
 }
-"""All metrics by name; latencies in the order of a row's fields."""
+"""All metrics by name; latencies in the order of the fields of `Row`."""
 
 SHOWN: tuple[str, ...] = tuple(
     metric.name for metric in (*_RATES, *_quantiles(LATENCIES), *_SHARES) if metric.in_tables
 )
-"""Metrics in a table of a comparison, as far as the rows have them."""
+"""Names of the metrics that a table of a comparison shows, if the rows have them."""
 
 
 def metric(name: str) -> Metric:
-    """Return the metric of a name.
+    """Return the metric with this name.
 
     Raises:
-        KitError: there is none; says which come close.
+        KitError: no metric has this name; the message suggests similar names.
     """
     if name in METRICS:
         return METRICS[name]

@@ -1,7 +1,7 @@
-"""Progress of long work, reported without knowing who listens.
+"""Progress of long operations, reported through an interface that hides the output's form.
 
-Whoever works calls `step` when something new begins and `detail` with news of it, at least every few seconds; the
-command line shows both on a terminal, a plain text log gets one line for each.
+An operation calls `step` when a new step begins and `detail` with the current step's state, at least every few seconds.
+On a terminal the command line shows both; a log gets one line for each call.
 """
 
 import sys
@@ -11,29 +11,29 @@ from typing import Protocol, TextIO
 
 
 class Progress(Protocol):
-    """Listener to work that takes a while."""
+    """Receiver of the progress of a long operation."""
 
     def step(self, text: str) -> None:
-        """Note that something new begins: `building kube-apiserver v1.34.2`."""
+        """Report that a new step begins, for example `building kube-apiserver v1.34.2`."""
         ...
 
     def detail(self, text: str) -> None:
-        """Note news of the current step: `240 s, 812 of about 1900 packages`."""
+        """Report the state of the current step, for example `240 s, 812 of about 1900 packages`."""
         ...
 
 
 class SilentProgress:
-    """Listener that says nothing."""
+    """Receiver of progress that prints nothing."""
 
     def step(self, text: str) -> None:
         """Ignore the step."""
 
     def detail(self, text: str) -> None:
-        """Ignore the news."""
+        """Ignore the state of the step."""
 
 
 class PlainProgress:
-    """One line per event with the seconds since the start, for logs and pipes."""
+    """Receiver of progress that prints one line per call, with the seconds since the start; for logs and pipes."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, started_s: float | None = None
@@ -47,7 +47,7 @@ class PlainProgress:
         self._print(text)
 
     def detail(self, text: str) -> None:
-        """Print the news, indented under its step."""
+        """Print the state of the step, indented."""
         self._print(f"  {text}")
 
     def _print(self, text: str) -> None:
@@ -55,7 +55,7 @@ class PlainProgress:
 
 
 class Ticker:
-    """Limiter that passes news on at most every `interval_s` seconds, for work that has some all the time."""
+    """Rate limiter that passes a frequent state on to a `Progress` at most every `interval_s` seconds."""
 
     def __init__(
         self, progress: Progress, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic
@@ -67,7 +67,7 @@ class Ticker:
         self._phase = ""
 
     def tell(self, text: str, phase: str = "") -> None:
-        """Pass the news on, if it is time or the first news of a phase."""
+        """Report the state if `interval_s` seconds have passed since the last report, or if `phase` has changed."""
         now_s = self._clock()
         if phase != self._phase or now_s - self._told_s >= self._interval_s:
             self._phase, self._told_s = phase, now_s

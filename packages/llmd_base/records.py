@@ -1,4 +1,6 @@
-"""Records made of other records: fields of the same name are copied, and one without a source is an error at once."""
+"""Construction of dataclasses and dictionaries from other records by equal field names, with an error for each missing
+field.
+"""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import MISSING, Field
@@ -11,25 +13,24 @@ _ABSENT = object()
 
 
 class UnknownFieldError(TypeError):
-    """A value was given for a field that the record doesn't have."""
+    """Error for a value whose name is no field of the record."""
 
 
 class MissingSourceError(TypeError):
-    """Error for a field that nothing which was given has a value for."""
+    """Error for a field that has no default and for which no source has a value."""
 
 
 def record(kind: type[Record], /, *sources: object, **values: object) -> Record:
-    """Make a dataclass: each field from `values`, else from the first source with a field of its name.
-
-    A field without a source has its default, if it has one.
+    """Make a dataclass instance: each field from `values`, else from the first source that has a field of that name,
+    else the field's default.
 
     Args:
         kind: the dataclass.
         sources: dataclass instances, pydantic models and mappings.
-        values: what is computed, by field.
+        values: computed values by field name.
 
     Raises:
-        UnknownFieldError: `kind` has no field of that name.
+        UnknownFieldError: `kind` has no field with the name of a value.
         MissingSourceError: a field has neither a source nor a default.
     """
     known = cast("Mapping[str, Field[object]]", kind.__dict__["__dataclass_fields__"])
@@ -40,20 +41,19 @@ def record(kind: type[Record], /, *sources: object, **values: object) -> Record:
 def collected(
     name: str, keys: Iterable[str], sources: Iterable[object], values: Mapping[str, Any], optional: Container[str] = ()
 ) -> dict[str, Any]:
-    """Give the value of each key: from `values`, else from the first source with a field of its name.
-
-    Keys that are `optional` are left out where they have no source.
+    """Return the value of each key: from `values`, else from the first source that has a field of that name. `optional`
+    keys without a source are left out.
 
     Args:
-        name: what is made, for errors.
-        keys: its fields.
+        name: name of the record to make, for errors.
+        keys: field names of the record to make.
         sources: dataclass instances, pydantic models and mappings.
-        values: what goes before the sources, by key.
+        values: values by key, which take precedence over the sources.
         optional: keys that need no source.
 
     Raises:
-        UnknownFieldError: there is a value for a key that isn't among them.
-        MissingSourceError: a key has no source.
+        UnknownFieldError: `values` has a key that isn't in `keys`.
+        MissingSourceError: a key that isn't optional has no source.
     """
     own, readers = tuple(keys), [_reader(source) for source in sources]
     if unknown := sorted(values.keys() - own):
@@ -65,15 +65,15 @@ def collected(
 
 
 def document(keys: str, /, *sources: object, **values: object) -> dict[str, Any]:
-    """Make a dictionary, such as an object of JSON output, of keys that are separated by blanks.
+    """Make a dictionary, such as an object of JSON output, from a string of keys separated by blanks.
 
-    Each key has its value from `values`, else from the first source with a field of its name. Values whose keys aren't
-    listed come last.
+    Each key's value comes from `values`, else from the first source that has a field of that name. Keys of `values`
+    that `keys` doesn't contain come last.
 
     Args:
-        keys: the dictionary's keys, in their order.
+        keys: the dictionary's keys, in order.
         sources: dataclass instances, pydantic models and mappings.
-        values: what is computed, by key.
+        values: computed values by key.
 
     Raises:
         MissingSourceError: a key has no source.
@@ -82,7 +82,7 @@ def document(keys: str, /, *sources: object, **values: object) -> dict[str, Any]
 
 
 def _reader(source: object) -> Callable[[str, object], object]:
-    """Give the function of a key and a default that reads a field of the source."""
+    """Return a function that takes a key and a default and reads the field of the source."""
     return cast("Mapping[str, object]", source).get if isinstance(source, Mapping) else partial(getattr, source)
 
 

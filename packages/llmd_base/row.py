@@ -1,7 +1,7 @@
-"""One row of the one table: what a deployment, or one role of it, did under one load; measured or predicted.
+"""Row of the table of results: load and figures of a deployment, or of one of its roles; measured or predicted.
 
-Times are milliseconds and seconds of model time, lengths are tokens, rates are per second, as the names say. A field is
-None where the source does not tell it; nothing is filled in by guesswork.
+Times are in milliseconds or seconds of model time, lengths in tokens, rates per second, as the field names say. A field
+is None if its source doesn't state the value; values are never guessed.
 """
 
 from enum import StrEnum
@@ -10,17 +10,21 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Scope = Literal["end-to-end", "prefill", "decode"]
-"""Scope of a load: a whole deployment behind its router, or one server that only prefills or only decodes."""
+"""Part of a deployment under load: the whole deployment behind its router, or one server that only prefills or only
+decodes.
+"""
 
 Arrival = Literal["closed", "constant", "poisson", "trace"]
-"""Way in which requests arrive: a fixed number in flight, at even intervals, at random, or as in a recorded trace."""
+"""Arrival process of requests: a fixed number in flight, even intervals, Poisson arrivals, or the times of a recorded
+trace.
+"""
 
 CONDITIONS = ("image", "release", "attention_backend", "quick_reduce", "block_size", "router_profile")
-"""The fields of a row that say what was deployed beside its topology."""
+"""Fields of a row that describe the deployment apart from its topology."""
 
 
 class ConditionFacts(TypedDict):
-    """The same of a plan."""
+    """Values of a plan for the fields in `CONDITIONS`."""
 
     image: str
     release: str
@@ -31,18 +35,22 @@ class ConditionFacts(TypedDict):
 
 
 class Basis(StrEnum):
-    """Trust that a figure deserves, best first; it stands beside each one that is shown."""
+    """Origin of a figure, from the most to the least trusted; shown beside each figure."""
 
     MEASURED = "measured"
     """Measured on real servers."""
     CALIBRATED = "calibrated"
-    """Calibrated: of a model, or of simulated servers, fitted to measurements."""
+    """Computed by a model or by simulated servers that were fitted to measurements."""
     BOUND = "bound"
-    """Bound by what the hardware can't exceed; never a forecast."""
+    """Upper bound by the hardware's limits; never a forecast."""
 
 
 def _printable(text: str) -> str:
-    """Check that a name may stand on a terminal, in a table and in a file: one line, nothing that is not seen."""
+    """Return the text, which must be printable: names appear on terminals, in tables and in one line of a file.
+
+    Raises:
+        ValueError: the text has a control or another non-printable character, such as a line break.
+    """
     if not text.isprintable():
         raise ValueError("has a control character, or one that is not seen")
     return text
@@ -55,25 +63,23 @@ def _encodable(text: str) -> str:
 
 
 Name = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_printable)]
-"""A name from a file."""
+"""Name from an untrusted file: printable, in one line."""
 
 Note = Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_encodable)]
-"""Words from a file, of one line or more."""
+"""Free text from an untrusted file, of one or more lines."""
 
 Amount = Annotated[float, Field(ge=0, le=1e15)]
-"""Figure of a row. What is larger is none, and would overflow what is computed of it."""
+"""Non-negative figure of a row. The maximum rejects nonsense that would overflow in later computations."""
 
 Count = Annotated[int, Field(ge=0, le=10**12)]
-"""Number of things."""
+"""Non-negative integer count."""
 
 Positive = Annotated[int, Field(ge=1, le=10**6)]
-"""Number of things of which there is at least one: rates are divided by it."""
+"""Integer count of at least 1, by which rates are divided."""
 
 
 def usd_per_million_tokens(usd_per_hour: float | None, tokens_per_s: float | None) -> float | None:
-    """Return the price of a million tokens at a price by the hour; None where one of them is unknown, or nothing was
-    put out.
-    """
+    """Return the price of a million tokens in USD; None if the hourly price or the rate is unknown or the rate is 0."""
     return usd_per_hour / (tokens_per_s * 3600) * 1e6 if tokens_per_s and usd_per_hour is not None else None
 
 
@@ -93,59 +99,59 @@ class Quantiles(_Part):
     p95: Amount | None = None
     p99: Amount | None = None
     p99p9: Amount | None = None
-    """The 99.9th percentile, as the llm-d benchmark report names it."""
+    """99.9th percentile, named as in llm-d's benchmark reports."""
     max: Amount | None = None
 
 
 class Origin(_Part):
-    """Source of a row: the tool, and the file, line and run where these are known."""
+    """Source of a row: the tool, and the file, line and run if known."""
 
     tool: Name
-    """The load generator or the model, for example `vllm bench serve`."""
+    """Load generator or model that produced the figures, for example `vllm bench serve`."""
     file: Name | None = None
     line: Count | None = None
     run: Name | None = None
     config_hash: Name | None = None
     started: Name | None = None
-    """ISO 8601, UTC."""
+    """Start time in ISO 8601, UTC."""
 
 
 class Row(_Part):
-    """Load and results of `gpus_counted` GPUs of `gpu` that served `model`."""
+    """Load and results of `gpus_counted` GPUs of product `gpu` that served `model`."""
 
     subject: Scope
     basis: Basis
     model: Name
-    """Key of the catalogue, or the repository where the catalogue has none."""
+    """Name of the model in the catalogue; the Hugging Face repository if the catalogue lacks the model."""
     gpu: Name
-    """Product, for example `MI300X`."""
+    """Product name, for example `MI300X`."""
     origin: Origin
     image: Name | None = None
     release: Name | None = None
-    """llm-d release that was deployed, by its name in the catalogue."""
+    """Name of the deployed llm-d release in the catalogue."""
     attention_backend: Name | None = None
     quick_reduce: Name | None = None
-    """Number format of all-reduce between a server's GPUs; `NONE` where nothing is quantized."""
+    """Quantization of all-reduce between a server's GPUs (vLLM's quick-reduce); `NONE` means not quantized."""
     block_size: int | None = None
-    """Tokens of a block of KV cache."""
+    """Tokens per block of KV cache."""
     router_profile: Name | None = None
-    """Router's way of choosing servers, as the stack file has it; `none` where there was no router."""
+    """Value of `router.profile` in the stack file; `none` if there was no router."""
     topology: Name | None = None
-    """Short form of one unit of a whole deployment, such as `8p-tp1-4d-tp2`."""
+    """Short form of the topology of one unit, such as `8p-tp1-4d-tp2`."""
     copies: Positive = 1
     tensor_parallel_size: Positive | None = None
-    """Tensor parallel size of the server, where `subject` is one role."""
+    """Tensor parallel size of the server, if `subject` is one role."""
     gpus_counted: Positive
-    """GPUs that servers use; rates per GPU go by these."""
+    """Number of GPUs that servers use, the divisor of rates per GPU."""
     gpus_reserved: Count | None = None
-    """GPUs that pods hold; more than `gpus_counted` where some stay idle."""
+    """Number of GPUs that pods request; larger than `gpus_counted` if some of the GPUs are idle."""
     input_tokens: Amount
     """Mean prompt length (ISL)."""
     output_tokens: Amount
     """Mean output length (OSL)."""
     arrival: Arrival = "closed"
     concurrency: Amount | None = None
-    """Requests in flight: set in a closed loop, the mean that was seen otherwise."""
+    """Requests in flight: the set number in a closed loop, else the measured mean."""
     offered_requests_per_s: Amount | None = None
     achieved_requests_per_s: Amount | None = None
     input_tokens_per_s: Amount | None = None
@@ -159,22 +165,22 @@ class Row(_Part):
     duration_s: Amount | None = None
     seed: int | None = None
     max_num_seqs: Count | None = None
-    """Sequences that one server runs at a time."""
+    """Maximum number of sequences that one server runs at once (vLLM's `--max-num-seqs`)."""
     prefix_cache_hit_share: Amount | None = None
     goodput_share: Amount | None = None
-    """Share of requests that met the targets that the run was given."""
+    """Share of requests that met the run's latency targets."""
     price_usd_per_hour: Amount | None = None
     notes: tuple[Note, ...] = ()
 
     @property
     def conditions(self) -> dict[str, str | int | None]:
-        """The circumstances beside topology and load that figures depend on, by field; None where one is not told."""
+        """Values of the fields in `CONDITIONS` by name; None for an unknown value."""
         return {name: getattr(self, name) for name in CONDITIONS}
 
     @property
     def nothing_measured(self) -> str | None:
-        """Reason why this is no measurement: nothing was sent in it, or nothing came of what was; None for all others,
-        of which all requests may have failed.
+        """Reason why the row is no measurement: no request was sent, the run had no duration, or all rates are 0
+        without a failure. None for a valid measurement, which includes runs in which all requests failed.
         """
         if self.requests == 0:
             return "no request was sent (requests: 0)"
@@ -191,17 +197,17 @@ class Row(_Part):
 
     @property
     def tpsu(self) -> float | None:
-        """Output tokens per second and user, over everything in flight, as the published sweeps count it."""
+        """Output tokens per second and request in flight, as in the published sweeps."""
         if self.output_tokens_per_s is None or not self.concurrency:
             return None
         return self.output_tokens_per_s / self.concurrency
 
     @property
     def tpsu_decode(self) -> float | None:
-        """Output tokens per second that a user sees once the first token is there: 1 / TPOT."""
+        """Output tokens per second of one request after its first token: 1 / mean TPOT."""
         return None if not self.tpot_ms.mean else 1000 / self.tpot_ms.mean
 
     @property
     def usd_per_million_output_tokens(self) -> float | None:
-        """Price of a million output tokens at this load."""
+        """Price of a million output tokens at this load, in USD."""
         return usd_per_million_tokens(self.price_usd_per_hour, self.output_tokens_per_s)

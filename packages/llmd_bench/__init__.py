@@ -1,3 +1,3 @@
-"""Results that were measured or predicted, as rows of one table: files, readers of other tools, comparison, history,
-reports.
+"""Benchmarks and their results as rows of one table: load generation, files, readers of other tools' files, comparison,
+history, reports.
 """

@@ -1,7 +1,7 @@
-"""Adapters held to their base model: one that a server has loaded and doesn't apply answers as the base does.
+"""Detection of LoRA adapters that a server has loaded but doesn't apply: they answer exactly as the base model does.
 
-vLLM logs such an adapter as loaded and answers with status 200; names of matrices that fit no layer of the model are
-passed over (vllm/lora/worker_manager.py).
+vLLM logs such an adapter as loaded and answers with status 200, because it skips matrices whose names match no layer of
+the model (vllm/lora/worker_manager.py).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ PROMPTS = (
     "Patient presents with",
     "Q: What should I do first?\nA:",
 )
-"""Openings of texts of several kinds: an adapter need not change all of them."""
+"""Beginnings of texts of several kinds, since an adapter need not change the answers to all of them."""
 
 OUTPUT_TOKENS = 32
 _CONNECTIONS = 8
@@ -34,10 +34,11 @@ _CONNECTIONS = 8
 async def compare_adapters(
     target: CompletionsTarget, names: Sequence[str], limit_s: float
 ) -> tuple[AdapterAnswers, ...]:
-    """Ask the base model and each adapter the same, greedily; `limit_s` of wall time is for all of it.
+    """Send the same prompts to the base model and to each adapter with temperature 0, and return for each adapter how
+    many answers differ from the base model's, or an error.
 
-    What the base answers one way and then another, as sums are rounded by what else a step computes, tells nothing of
-    an adapter and is left out.
+    The base model gets each prompt twice. A prompt with two different answers is left out, since the rounding of sums
+    depends on the other requests of a batch. `limit_s` limits the whole comparison, in seconds of wall time.
     """
     try:
         async with asyncio.timeout(limit_s):
@@ -63,10 +64,10 @@ async def _compare(target: CompletionsTarget, names: Sequence[str]) -> tuple[Ada
 
 
 async def _texts(target: CompletionsTarget) -> list[str]:
-    """Return the answers to all prompts.
+    """Return the answers of `target.model` to all of `PROMPTS`.
 
     Raises:
-        KitError: one is not answered; says what came instead.
+        KitError: a request fails or its answer is not a completion.
     """
     asked = {"model": target.model, "temperature": 0, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True}
     async with open_client(

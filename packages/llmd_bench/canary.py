@@ -1,7 +1,8 @@
-"""Canaries: a few known prompts that each server of a model is asked all the time, held to the first answers.
+"""Canaries: known prompts that are sent to each server of a model periodically, whose answers must equal the first
+ones.
 
-A server that computes wrong answers with status 200, a path of KV cache that has become slow, and a server that doesn't
-do what its role says show in no counter of vLLM.
+vLLM's counters show neither wrong answers with status 200, nor a slow transfer of KV cache, nor a server that doesn't
+fulfil its role.
 """
 
 import sys
@@ -19,22 +20,27 @@ from llmd_bench.canary_request import CanaryRequest
 from llmd_bench.deployment import Role
 
 Outcome = Literal["same", "different", "failed", "nothing handed over"]
-"""How an answer is beside the first one to its prompt: the same, another one, none; or a prefill server that keeps no
-KV cache for a decode server."""
+"""Outcome of a canary request: an answer equal to the first one to the prompt, a different answer, no answer, or a
+prefill server that returned no parameters for the transfer of KV cache.
+"""
 
 _PREFILL: Mapping[str, object] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
     **dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")),
 }
-"""What llm-d's routing sidecar sends a prefill server (llm-d-router v0.10.0, pkg/sidecar/proxy/connector_nixlv2.go)."""
+"""`kv_transfer_params` that llm-d's routing sidecar sends to a prefill server (llm-d-router v0.10.0,
+pkg/sidecar/proxy/connector_nixlv2.go).
+"""
 
 _TEMPLATE_LABEL = "pod-template-hash"
-"""Label of the Deployment controller: pods with the same value were made alike."""
+"""Label that the Deployment controller sets: pods with the same value have the same pod template."""
 
 
 class CanaryMetrics:
-    """Metrics of canaries: answers by outcome, seconds of the last one, and the time of the last round."""
+    """Prometheus metrics of the canaries: number of answers by outcome, duration of the last answer, time of the last
+    round.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         server = ("unit", "role", "server")
@@ -56,7 +62,7 @@ class CanaryMetrics:
         self._servers: frozenset[tuple[str, Role, str]] = frozenset()
 
     def keep(self, servers: Iterable[tuple[str, Role, str]]) -> None:
-        """Keep the series of these servers, by unit, role and name, and drop those of servers that are gone."""
+        """Keep the series of these servers (unit, role, name), and remove the series of all other servers."""
         now = frozenset(servers)
         for gone in self._servers - now:
             self.seconds.remove(*gone)
@@ -66,13 +72,13 @@ class CanaryMetrics:
 
 
 class Canaries:
-    """Canaries of one model.
+    """Sender of the canary requests of one model.
 
     Args:
-        request: whom to ask what.
-        pods: finds the pods with some labels; raises KitError where it can't.
-        client: asks servers.
-        metrics: where outcomes are counted.
+        request: servers, prompts and limits.
+        pods: function that returns the pods with the given labels; raises KitError if they can't be listed.
+        client: HTTP client for the servers.
+        metrics: metrics that the outcomes are written to.
     """
 
     def __init__(
@@ -89,8 +95,8 @@ class Canaries:
         self._first: dict[tuple[str, ...], str] = {}
 
     def round(self, number: int) -> None:
-        """Ask each server that has started once. Prefill servers hand their prompt to decode servers of their version
-        in turn, so that each of both does its part.
+        """Send the prompt of round `number` to each server that has started. Prefill and decode servers of the same
+        version are paired, in other pairs each round, so that each pair transfers KV cache.
 
         Raises:
             KitError: pods can't be listed.
@@ -112,7 +118,9 @@ class Canaries:
     def _pairs(
         self, prefill: Sequence[PodAddress], decode: Sequence[PodAddress], number: int
     ) -> Iterator[tuple[PodAddress, PodAddress]]:
-        """Pair servers of each version, all of both roles, in other pairs in the next round."""
+        """Yield pairs of prefill and decode servers of the same version, in which each server occurs; the pairs change
+        with `number`.
+        """
         for version in sorted({self._version(pod) for pod in decode}):
             ours, partners = ([pod for pod in pods if self._version(pod) == version] for pods in (prefill, decode))
             if ours:
@@ -142,7 +150,7 @@ class Canaries:
         self._count(unit, {"prefill": prefill, "decode": decode}, self._judge(of_pair, answer))
 
     def _ask(self, unit: str, role: Role, pod: PodAddress, body: Mapping[str, object]) -> dict[str, Any] | None:
-        """Return the answer of a server; None where it gives none."""
+        """Return the JSON answer of a server; None if the request fails or the answer is no JSON."""
         own = {"model": self._request.model, "temperature": 0, "max_tokens": self._request.max_tokens, **body}
         url, begun_s = f"http://{pod.address}:{self._request.ports[role]}/v1/completions", time.monotonic()
         try:
@@ -164,5 +172,7 @@ class Canaries:
 
 
 def _template(pod: PodAddress) -> str:
-    """Return what servers made alike have in common: those of another template may well answer otherwise."""
+    """Return the hash of the pod's template, empty if the pod has none: servers of different templates may answer
+    differently.
+    """
     return pod.labels.get(_TEMPLATE_LABEL, "")

@@ -1,4 +1,4 @@
-"""Request to the program of a model's canaries: whom it asks, what, and how often, as plain data that fits a file."""
+"""Configuration of the canary program of a model, as JSON in a file: servers, prompts and interval."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from pydantic import TypeAdapter
 from llmd_bench.deployment import Role
 
 METRICS_PORT = 9100
-"""Where the program gives its metrics."""
+"""TCP port on which the canary program exposes its Prometheus metrics."""
 
 
 @dataclass(frozen=True)
 class CanaryUnit:
-    """A unit of the model: the labels of its servers by their role."""
+    """Name of a unit of the model, with the label selectors of its servers by role."""
 
     name: str
     selectors: Mapping[Role, Mapping[str, str]]
@@ -22,18 +22,18 @@ class CanaryUnit:
 
 @dataclass(frozen=True)
 class CanaryRequest:
-    """Request to the program of a model's canaries: whom it asks, what, and how often.
+    """Configuration of the canary program of a model.
 
     Attributes:
-        namespace: of the servers.
-        model: its name in requests.
-        units: units whose servers are asked.
-        version_label: label of servers by which alone those of one value hand KV cache over to each other.
-        ports: where vLLM listens, by role.
-        prompts: asked in turn, one in each round.
-        max_tokens: length of an answer.
-        every_s: seconds from the beginning of a round to that of the next.
-        timeout_s: limit of one request in seconds.
+        namespace: namespace of the servers.
+        model: name of the model in requests.
+        units: units whose servers get requests.
+        version_label: label of the servers; only servers with equal values hand KV cache over to each other.
+        ports: ports that vLLM listens on, by role.
+        prompts: prompts, one per round, in turn.
+        max_tokens: maximum length of an answer in tokens.
+        every_s: seconds from the beginning of a round to the beginning of the next.
+        timeout_s: time limit of one request in seconds.
     """
 
     namespace: str
@@ -47,12 +47,12 @@ class CanaryRequest:
     timeout_s: int
 
     def to_json(self) -> str:
-        """Write the request as the program reads it."""
+        """Return the configuration as JSON text for `from_json`."""
         return _adapter().dump_json(self).decode()
 
 
 def from_json(text: str | bytes) -> CanaryRequest:
-    """Read the request that `to_json` wrote."""
+    """Return the configuration from the JSON text that `to_json` wrote."""
     return _adapter().validate_json(text)
 
 

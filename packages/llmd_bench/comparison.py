@@ -1,11 +1,13 @@
-"""Comparison of two sets of results: the changes load by load, how sure they are, and whether a pipeline may go on.
+"""Comparison of two sets of results: changes for each load, their confidence intervals, and regression gates for
+pipelines.
 
-Intervals are Welch's (B. L. Welch, Biometrika 34, 1947). Regression gates are conditions on a comparison:
+Intervals are Welch's (B. L. Welch, Biometrika 34, 1947). Regression gates are conditions on a comparison of side A with
+side B:
 
-ttft_ms.p95>+10%            fails where B's p95 is more than 10 % above A's
-output_tokens_per_s<-5%     fails where B gives less than 95 % of A's tokens
-ttft_ms.p95>+50             fails where B's p95 is more than 50 ms above A's
-failures_share>0.01         fails where more than 1 % of B's requests failed, whatever A's did
+    ttft_ms.p95>+10%            fails if B's p95 is more than 10 % above A's
+    output_tokens_per_s<-5%     fails if B's rate is less than 95 % of A's
+    ttft_ms.p95>+50             fails if B's p95 is more than 50 ms above A's
+    failures_share>0.01         fails if more than 1 % of B's requests failed, whatever A's share is
 """
 
 import math
@@ -30,27 +32,28 @@ LEVEL = 0.95
 _STEPS = 400
 
 KEEPS_UP_SHARE = 0.97
-"""Below this share of its offered rate a run counts as not having followed it."""
+"""Minimum ratio of achieved to offered requests per second (0.97 is 97 %) at which a run kept up with the offered rate.
+"""
 
 Verdict = Literal["better", "worse", "unclear", "equal"]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of two sets of results: its name, and its rows."""
+    """One of the two compared sets of results."""
 
     name: str
     rows: tuple[Row, ...]
 
     @property
     def bases(self) -> tuple[Basis, ...]:
-        """Kinds of the side's figures (measured, calibrated, bound), each once and sorted."""
+        """Bases of the side's figures (measured, calibrated, bound), sorted, without duplicates."""
         return tuple(sorted({row.basis for row in self.rows}))
 
 
 @dataclass(frozen=True)
 class MetricChange:
-    """One metric under one load: the values of each side's runs."""
+    """Values of one metric under one load: one value per run of side A and of side B."""
 
     metric: Metric
     a: tuple[float, ...]
@@ -58,38 +61,40 @@ class MetricChange:
 
     @property
     def mean_a(self) -> float:
-        """Mean of A's runs."""
+        """Mean over the runs of A."""
         return fmean(self.a)
 
     @property
     def mean_b(self) -> float:
-        """Mean of B's runs."""
+        """Mean over the runs of B."""
         return fmean(self.b)
 
     @property
     def difference(self) -> float:
-        """B minus A."""
+        """Mean of B minus mean of A."""
         return self.mean_b - self.mean_a
 
     @property
     def relative(self) -> float | None:
-        """The difference as a share of A; None where A is zero."""
+        """Difference divided by the mean of A (0.1 is 10 %); None if the mean of A is 0."""
         return self.difference / self.mean_a if self.mean_a else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Interval that holds the true difference with 95 % confidence; None with a single run on a side."""
+        """95 % confidence interval of the difference B minus A; None if a side has a single run."""
         return difference_interval(self.a, self.b)
 
     @property
     def relative_interval(self) -> tuple[float, float] | None:
-        """The interval as a share of A's mean, which is taken as certain."""
+        """Confidence interval divided by A's mean, whose own error is neglected; None without an interval or if A's
+        mean is 0.
+        """
         interval = self.interval
         return (interval[0] / self.mean_a, interval[1] / self.mean_a) if interval and self.mean_a else None
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on B; `unclear` where repeated runs differ as much among themselves."""
+        """Verdict on B relative to A: `unclear` if the confidence interval of the difference contains 0."""
         if self.difference == 0:
             return "equal"
         interval = self.interval
@@ -100,7 +105,7 @@ class MetricChange:
 
 @dataclass(frozen=True)
 class LoadComparison:
-    """Results of the two sides under one load."""
+    """Rows of both sides under one load."""
 
     load: RequestedLoad
     a: tuple[Row, ...]
@@ -108,29 +113,29 @@ class LoadComparison:
 
     @property
     def repeated(self) -> bool:
-        """True if the two sides ran more than once each, so that something can be said about chance."""
+        """True if both sides have more than one run, which a confidence interval needs."""
         return len(self.a) > 1 and len(self.b) > 1
 
     def change(self, metric: Metric) -> MetricChange | None:
-        """Return the change of a metric; None where a side does not have it."""
+        """Return the change of a metric; None if a side lacks the metric."""
         a, b = (tuple(value for row in rows if (value := metric.of(row)) is not None) for rows in (self.a, self.b))
         return MetricChange(metric, a, b) if a and b else None
 
     @property
     def shown(self) -> Iterator[MetricChange]:
-        """The changes that a table shows."""
+        """Changes of the metrics that tables show."""
         changes = (self.change(METRICS[name]) for name in SHOWN)
         return (change for change in changes if change)
 
     @property
     def by_metric(self) -> dict[str, MetricChange]:
-        """The changes that a table shows, by the names of their metrics."""
+        """Changes of the metrics that tables show, by metric name."""
         return {change.metric.name: change for change in self.shown}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides: the loads that both have, and those that one has alone."""
+    """Comparison of two sides: the loads that both sides have, and the loads that only one has."""
 
     a: Side
     b: Side
@@ -140,17 +145,18 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks that a reader must know before the figures."""
+        """Remarks on the validity of the figures."""
         return tuple(_notes(self))
 
 
 def compare(a: Side, b: Side) -> Comparison:
     """Compare two sides under each load that both have.
 
-    Where each side has one deployment these are compared, whatever they are; else equal deployments are.
+    If each side has a single deployment, these two are compared even if they differ; otherwise only equal deployments
+    are compared.
 
     Raises:
-        KitError: they share no load.
+        KitError: the sides have no load in common.
     """
     by_deployment = any(len({deployment(row) for row in side.rows}) > 1 for side in (a, b))
     groups_a, groups_b = (grouped(side.rows, by_deployment=by_deployment) for side in (a, b))
@@ -200,8 +206,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _behind(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a remark where a side can't follow its load: it has no steady state, so that latencies depend on the run's
-    length.
+    """Yield a remark if a side answers fewer requests than are offered: without a steady state, latencies depend on the
+    run's length.
     """
     shares = [
         row.achieved_requests_per_s / (row.offered_requests_per_s * _answered_share(row))
@@ -216,21 +222,19 @@ def _behind(side: Side, load: RequestedLoad, rows: Sequence[Row]) -> Iterator[st
 
 
 def _answered_share(row: Row) -> float:
-    """Return the share of a row's requests that succeeded: those that failed are no reason to call a deployment
-    slow.
-    """
+    """Return the share of a row's requests that succeeded, so that failed requests don't count as slowness."""
     return 1 - row.failures / row.requests if row.requests else 1.0
 
 
 class SideSummary(SummarySection):
-    """Name and kinds of figures, of a `Side`."""
+    """JSON form of a `Side`."""
 
     name: str
     bases: tuple[Basis, ...]
 
 
 class ChangeSummary(SummarySection):
-    """Means of the two sides, of a `MetricChange`; change and interval are shares of A."""
+    """JSON form of a `MetricChange`; `change` and `interval` are shares of A's mean."""
 
     units: str = Field(validation_alias=AliasPath("metric", "units"))
     a: float = Field(validation_alias="mean_a")
@@ -241,7 +245,7 @@ class ChangeSummary(SummarySection):
 
 
 class LoadChanges(SummarySection):
-    """Runs and changes by metric, of a `LoadComparison`."""
+    """JSON form of a `LoadComparison`."""
 
     load: Annotated[str, BeforeValidator(str)]
     runs_a: Annotated[int, BeforeValidator(len)] = Field(validation_alias="a")
@@ -250,7 +254,7 @@ class LoadChanges(SummarySection):
 
 
 class ComparisonSummary(SummarySection):
-    """A comparison as plain JSON has it, of `Comparison`."""
+    """JSON form of a `Comparison`."""
 
     a: SideSummary
     b: SideSummary
@@ -259,7 +263,7 @@ class ComparisonSummary(SummarySection):
 
 
 def summarize(comparison: Comparison) -> dict[str, object]:
-    """Return the comparison as plain JSON; changes and intervals are shares of A."""
+    """Return the comparison as JSON-serializable data; changes and intervals are shares of A's mean."""
     return ComparisonSummary.model_validate(comparison).model_dump(mode="json")
 
 
@@ -270,7 +274,15 @@ Kind = Literal["relative", "difference", "value"]
 
 @dataclass(frozen=True)
 class Gate:
-    """Condition that fails where the change of a metric, or its value in B, is on the wrong side of `limit`."""
+    """Condition on a metric of a comparison.
+
+    Attributes:
+        text: the gate as the user wrote it.
+        metric: the metric.
+        above: whether the gate fails above `limit`, otherwise below.
+        limit: limit of the relative change (0.1 is 10 %), of the difference, or of B's value in the metric's units.
+        kind: whether `limit` applies to the relative change, to the difference, or to B's value.
+    """
 
     text: str
     metric: Metric
@@ -281,7 +293,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Breach:
-    """A gate that failed under one load, and why."""
+    """Failure of a gate under one load, with the reason."""
 
     gate: Gate
     load: str
@@ -292,10 +304,10 @@ class Breach:
 
 
 def parse_gates(texts: Iterable[str]) -> tuple[Gate, ...]:
-    """Read the gates of texts such as `ttft_ms.p95>+10%`.
+    """Parse gates such as `ttft_ms.p95>+10%`.
 
     Raises:
-        KitError: some are none; all of them are named.
+        KitError: at least one text is no gate; the message names all of these.
     """
     gates: list[Gate] = []
     wrong: list[str] = []
@@ -323,8 +335,8 @@ def _parse(text: str) -> Gate:
 
 
 def breaches(gates: Sequence[Gate], comparison: Comparison) -> list[Breach]:
-    """Return the gates that fail, load by load. What can't be judged fails: a gate that lets everything through is
-    none.
+    """Return the failures of the gates under each load. A gate also fails if its metric can't be computed or if B has
+    no result under a load of A.
     """
     failed: list[Breach] = []
     for load, gate in product(comparison.loads, gates):
@@ -356,7 +368,7 @@ def _judged_value(gate: Gate, load: LoadComparison) -> tuple[float | None, str]:
 
 @dataclass(frozen=True)
 class ForecastError:
-    """One figure, as it was predicted and as it was seen."""
+    """Predicted and measured value of one metric."""
 
     metric: Metric
     predicted: float
@@ -364,12 +376,12 @@ class ForecastError:
 
     @property
     def error(self) -> float:
-        """Predicted over seen, less one."""
+        """Relative error of the prediction: predicted / measured - 1."""
         return self.predicted / self.seen - 1
 
 
 def forecast_errors(names: Iterable[str], predicted: Row, seen: Row) -> Iterator[ForecastError]:
-    """Yield the errors of the named metrics (`ttft_ms.mean`) that the two rows have."""
+    """Yield the forecast error of each named metric (such as `ttft_ms.mean`) that both rows have."""
     for figure in (METRICS[name] for name in names):
         forecast, measured = figure.of(predicted), figure.of(seen)
         if forecast is not None and measured:
@@ -377,20 +389,17 @@ def forecast_errors(names: Iterable[str], predicted: Row, seen: Row) -> Iterator
 
 
 def mean_absolute_error(figures: Sequence[ForecastError]) -> float:
-    """Return the mean of the errors without their signs (MAPE as a share), of one figure or more."""
+    """Return the mean absolute relative error (0.1 is 10 %; the MAPE divided by 100) of one or more figures."""
     return fmean(abs(figure.error) for figure in figures)
 
 
 def worst(figures: Sequence[ForecastError]) -> ForecastError:
-    """Return the figure that is furthest off, of one or more."""
+    """Return the figure with the largest absolute error, of one or more figures."""
     return max(figures, key=lambda figure: abs(figure.error))
 
 
 def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval in which the mean of `b` minus that of `a` lies with the confidence `LEVEL`.
-
-    None where one of them has a single value, of which nothing can be said.
-    """
+    """Return the confidence interval of mean(b) - mean(a) at level `LEVEL`; None if `a` or `b` has a single value."""
     if len(a) < 2 or len(b) < 2:
         return None
     share_a, share_b = variance(a) / len(a), variance(b) / len(b)
@@ -404,11 +413,12 @@ def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, 
 
 @lru_cache(maxsize=1024)
 def t_quantile(share: float, freedom: float) -> float:
-    """Return the value that Student's t with `freedom` degrees of freedom stays below with probability `share` (over
+    """Return the quantile of Student's t distribution with `freedom` degrees of freedom at probability `share` (over
     0.5).
 
-    Newton's method from the normal quantile: the distribution is concave there, so that it comes from below. It is
-    right to 1e-11 at 0.975 and to 1e-6 at 0.995, and fails at 0.9995 with one degree of freedom (decision 0075).
+    Newton's method from the normal quantile converges from below, since the distribution function is concave there. The
+    result is accurate to 1e-11 at 0.975 and to 1e-6 at 0.995; the method fails at 0.9995 with one degree of freedom
+    (decision 0075).
     """
     value = NormalDist().inv_cdf(share)
     for _ in range(100):
@@ -425,7 +435,7 @@ def _density(value: float, freedom: float) -> float:
 
 
 def _area(value: float, freedom: float) -> float:
-    """Return the area below the density between 0 and `value`, by Simpson's rule."""
+    """Return the area under the density between 0 and `value`, by Simpson's rule."""
     step = value / _STEPS
     inner = math.fsum((4 if index % 2 else 2) * _density(index * step, freedom) for index in range(1, _STEPS))
     return step / 3 * (_density(0, freedom) + inner + _density(value, freedom))

@@ -1,4 +1,4 @@
-"""A deployment that is benchmarked: servers by role and their short forms, the router, addresses and counters."""
+"""A deployment under benchmark: servers by role, short forms of topologies, router, addresses and counters."""
 
 import re
 import ssl
@@ -20,19 +20,19 @@ SHORT_FORMS = (
     " may have data and expert parallelism, such as tp1dp8ep"
 )
 SHORT_FORM_PATTERN = f"^({_DISAGGREGATED.pattern}|{_AGGREGATED.pattern})$"
-"""Short forms of topologies, written and read here alone."""
+"""Regular expression of the short forms of topologies; no other module writes or parses short forms."""
 
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Spread of a model over the GPUs of a server, in vLLM's words.
+    """Parallelism of a model over the GPUs of a server, in vLLM's terms.
 
     Attributes:
-        tensor_parallel_size: GPUs that share each layer of attention.
-        data_parallel_size: ranks of a server, each with that many GPUs, attention weights, KV cache and requests of its
-            own; experts are shared by all ranks.
-        expert_parallel: whether GPUs have whole experts, in place of a part of each.
-        nodes: nodes that a server spans, each with as many of its ranks; a rank never does.
+        tensor_parallel_size: number of GPUs of a data parallel rank, over which each layer is split.
+        data_parallel_size: number of data parallel ranks of a server. Each rank has its own GPUs, attention weights, KV
+            cache and requests; the ranks share the experts.
+        expert_parallel: whether each GPU holds whole experts instead of a part of each expert.
+        nodes: number of nodes that a server spans, with equally many ranks on each; a rank never spans nodes.
     """
 
     tensor_parallel_size: int
@@ -42,17 +42,17 @@ class Parallelism:
 
     @property
     def gpus(self) -> int:
-        """GPUs of a server."""
+        """Number of GPUs of a server."""
         return self.tensor_parallel_size * self.data_parallel_size
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs that a server has on each of its nodes, and so of each of its pods."""
+        """Number of GPUs of a server on each of its nodes, which is the number of GPUs of each pod."""
         return self.gpus // self.nodes
 
     def over_nodes(self, gpus: int) -> "Parallelism | None":
-        """Return the spread over nodes with that many GPUs each: one, or as many as it fills; None where a rank would
-        span nodes, or nodes would have GPUs left.
+        """Return this parallelism with `nodes` set for nodes with `gpus` GPUs each: one node if the server fits, else
+        as many as the server fills; None if a rank would span nodes or a node would keep unused GPUs.
         """
         if self.gpus <= gpus:
             return replace(self, nodes=1)
@@ -61,12 +61,14 @@ class Parallelism:
 
     @property
     def data_parallel_size_local(self) -> int:
-        """Ranks that a server has on each of its nodes."""
+        """Number of data parallel ranks of a server on each of its nodes."""
         return self.data_parallel_size // self.nodes
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of vLLM for such a server, but for those by which the pods of several nodes find each other."""
+        """Command-line arguments of vLLM for this parallelism, without the arguments that connect the pods of several
+        nodes.
+        """
         ranks = [f"--data-parallel-size={self.data_parallel_size}"] if self.data_parallel_size > 1 else []
         experts = ["--enable-expert-parallel"] if self.expert_parallel else []
         return [f"--tensor-parallel-size={self.tensor_parallel_size}", *ranks, *experts]
@@ -79,7 +81,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class ReportedServers:
-    """Equal model servers of one role. `image` and the native settings go into the report as they are."""
+    """Identical model servers of one role; `image`, `args` and `env` are written to the report unchanged."""
 
     role: Role
     replicas: int
@@ -90,13 +92,13 @@ class ReportedServers:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all replicas."""
+        """Number of GPUs of all replicas."""
         return self.replicas * self.parallelism.gpus
 
 
 @dataclass(frozen=True)
 class RouterPart:
-    """A program between the client and the model servers, for example endpoint picker, Envoy or routing sidecar."""
+    """Program between the client and the model servers, for example endpoint picker, Envoy or routing sidecar."""
 
     label: str
     tool: str
@@ -106,9 +108,10 @@ class RouterPart:
 
 @dataclass(frozen=True)
 class ReportedTopology:
-    """All units of one model.
+    """Servers and routers of all units of one model.
 
-    `gpus_reserved` counts the GPUs that it keeps from others, where those are more than it uses.
+    `gpus_reserved` is the number of GPUs that the units occupy, if larger than the number that the servers use; else
+    None.
     """
 
     name: str
@@ -119,11 +122,11 @@ class ReportedTopology:
 
     @property
     def gpus(self) -> int:
-        """GPUs that its servers use."""
+        """Number of GPUs that the servers use."""
         return sum(servers.gpus for servers in self.servers)
 
     def of(self, role: Role) -> ReportedServers | None:
-        """Return the servers of one role."""
+        """Return the servers of one role; None if the topology has none."""
         return next((servers for servers in self.servers if servers.role == role), None)
 
     @property
@@ -135,20 +138,20 @@ class ReportedTopology:
 def disaggregated_short_form(
     prefill: int, prefill_parallelism: Parallelism, decode: int, decode_parallelism: Parallelism
 ) -> str:
-    """Return the short form of so many prefill and decode servers."""
+    """Return the short form of a topology of `prefill` prefill servers and `decode` decode servers."""
     return f"{prefill}p-{prefill_parallelism}-{decode}d-{decode_parallelism}"
 
 
 def aggregated_short_form(parallelism: Parallelism, replicas: int) -> str:
-    """Return the short form of so many aggregated servers."""
+    """Return the short form of a topology of `replicas` aggregated servers."""
     return f"agg-{parallelism}-{replicas}r"
 
 
 def parse_short_form(text: str) -> dict[str, dict[str, int | bool]]:
-    """Return the long form of a short one.
+    """Return the stack file's long form of a short form: replicas and parallelism by role.
 
     Raises:
-        ValueError: the text is neither form.
+        ValueError: the text is no short form.
     """
     if match := _DISAGGREGATED.fullmatch(text):
         x, *prefill, y, tensor, data, expert = match.groups()
@@ -173,9 +176,9 @@ STARTED = "process_start_time_seconds"
 
 @dataclass(frozen=True)
 class MetricsEndpoint:
-    """Address at which one program shows its counters.
+    """URL of a program's Prometheus metrics.
 
-    `headers` may carry a bearer token, which the endpoint picker asks for by default.
+    `headers` may contain a bearer token, which the endpoint picker requires by default.
     """
 
     role: EndpointRole
@@ -187,10 +190,13 @@ class MetricsEndpoint:
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter under the names it has had in different versions; the first that a program shows counts.
+    """Definition of a Prometheus counter, or of a gauge that is a share.
 
-    Series are added up; of a `share`, which each data parallel rank of a server has for itself, the largest counts.
-    With `labels` only those count whose labels have one of the given values.
+    Attributes:
+        names: names of the metric in different versions; the first that a program exposes is used.
+        labels: accepted values by label name; series with other values are ignored.
+        share: whether each data parallel rank exposes a share, such as its KV cache usage: the largest series counts;
+            otherwise the sum of all series.
     """
 
     names: tuple[str, ...]
@@ -200,7 +206,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class MetricSample:
-    """One sample of a scrape."""
+    """One sample of a scrape of Prometheus metrics."""
 
     labels: Mapping[str, str]
     value: float
@@ -208,14 +214,14 @@ class MetricSample:
 
 @dataclass(frozen=True)
 class Reading:
-    """Series that one program showed; `error` says why there are none."""
+    """Metrics of one program at one moment, by name; `error` is the reason why they couldn't be read, else None."""
 
     endpoint: MetricsEndpoint
     series: Mapping[str, tuple[MetricSample, ...]] = field(default_factory=dict[str, tuple[MetricSample, ...]])
     error: str | None = None
 
     def total(self, counter: Counter) -> float | None:
-        """Return the counter's value, or None if the program doesn't show it."""
+        """Return the counter's value; None if the program doesn't expose the counter."""
         name = next((name for name in counter.names if name in self.series), None)
         if name is None:
             return None
@@ -229,7 +235,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class ServerPod:
-    """The pod of a model server with the restarts of its containers; one that is `scaled` may go at any time."""
+    """Pod of a model server with its number of container restarts. `scaled` means that autoscaling may remove the pod
+    at any time.
+    """
 
     role: EndpointRole
     name: str
@@ -238,12 +246,14 @@ class ServerPod:
 
 
 ServerPods = tuple[ServerPod, ...] | None
-"""The model servers' pods of one moment; None where nobody told."""
+"""Pods of all model servers at one moment; None if they weren't listed."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All readings of one moment, in the order of the endpoints, and the model servers' pods where they were listed."""
+    """Readings of all endpoints at one moment, in the endpoints' order, with the model servers' pods if they were
+    listed.
+    """
 
     readings: tuple[Reading, ...]
     servers: ServerPods = None
@@ -251,7 +261,9 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Stability:
-    """The model servers that restarted or went during a measurement, in words; None where pods could not be listed."""
+    """Model servers that restarted or disappeared during a measurement, one description each; None if pods could not be
+    listed.
+    """
 
     restarted: tuple[str, ...] | None
 
@@ -266,7 +278,7 @@ class Stability:
 
 
 def stability(before: ServerPods, after: ServerPods) -> Stability:
-    """Return the model servers that did not run on between two moments."""
+    """Return the model servers that restarted or disappeared between two moments."""
     if before is None or after is None:
         return Stability(None)
     left = {pod.name: pod.restarts for pod in after}
@@ -282,11 +294,17 @@ def stability(before: ServerPods, after: ServerPods) -> Stability:
 
 @dataclass(frozen=True)
 class CounterIncrease:
-    """Increase of a counter of a role between two snapshots, over all its programs.
+    """Increase of a counter between two snapshots, summed over all programs of a role.
 
-    `value` is None when no program of the role shows the counter, or one of them could not be read, since then the
-    sum means nothing. Of a program that restarted in between, only what it counted since then is in `value`: a lower
-    bound.
+    Attributes:
+        value: the increase; None if no program exposes the counter or a program couldn't be read. For a program that
+            restarted between the snapshots only the count since the restart is included, which makes the value a lower
+            bound.
+        before: sum at the first snapshot.
+        after: sum at the second snapshot.
+        restarted: pods whose program restarted between the snapshots.
+        unread: pods whose metrics couldn't be read in one of the snapshots.
+        read: number of programs that were read in both snapshots.
     """
 
     value: float | None
@@ -328,16 +346,16 @@ def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Count
 
 
 class Directory(Protocol):
-    """Directory of Services and pods. Every method raises `KitError` where the cluster doesn't answer."""
+    """Lookup of the addresses of Services and pods. All methods raise `KitError` if the cluster doesn't answer."""
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
-        """Return the way to port 80 of a Service."""
+        """Return the base URL of port 80 of a Service."""
         ...
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
-        """Return the pods with these labels that have an address, sorted by name."""
+        """Return the pods with these labels that have an IP address, sorted by name."""
         ...
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:
-        """Return the way to a port of a pod."""
+        """Return the base URL of a port of a pod."""
         ...

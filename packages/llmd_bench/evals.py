@@ -1,8 +1,8 @@
-"""Accuracy of a deployment: the kit's own questions, their grading, floors, and comparison with a baseline.
+"""Accuracy of a deployment: questions built into the kit, grading, floors, and comparison with a baseline.
 
-The questions are those of RULER's retrieval of several values (Hsieh et al., arXiv 2404.06654, multi-query NIAH), made
-from the figures in `values/evals/builtin.yaml` and judged as lm-eval judges exact matches: each answer follows from its
-prompt, so that any instruction-tuned model gives it.
+The questions are retrievals of several values as in RULER (Hsieh et al., arXiv 2404.06654, multi-query NIAH), generated
+from the figures in `values/evals/builtin.yaml` and graded by exact match as in lm-eval. Each answer follows from its
+prompt, so that any instruction-tuned model can answer.
 """
 
 import hashlib
@@ -23,21 +23,21 @@ from llmd_bench.load.workload import WORDS
 
 
 class BuiltinSet(BaseModel):
-    """Figures that the kit's own set of questions is made from."""
+    """Parameters that the built-in questions are generated from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     seed: int
     registers: dict[int, int]
-    """Number of questions, by the number of lines of their registers."""
+    """Number of questions, by the number of lines of the register in the prompt."""
     names: int
-    """Number of lines that each question asks for."""
+    """Number of register lines that each question asks for."""
     max_output_tokens: int
 
 
 @dataclass(frozen=True)
 class Item:
-    """One question. `answer` has the numbers that a right answer ends in, with blanks between them."""
+    """One question. `answer` contains the numbers that a right answer must end with, separated by blanks."""
 
     id: str
     prompt: str
@@ -45,8 +45,8 @@ class Item:
 
 
 def builtin_items(figures: BuiltinSet) -> tuple[Item, ...]:
-    """Make the questions of the set; the same figures give the same ones. Each has a register of its own, so that no
-    prefix cache answers it.
+    """Generate the built-in questions, deterministically from `figures`. Each question has its own register, so that no
+    prefix cache can serve its prompt.
     """
     random, items = Random(figures.seed), list[Item]()  # noqa: S311 - questions, not secrets
     for lines, index in ((lines, index) for lines, count in figures.registers.items() for index in range(count)):
@@ -61,7 +61,7 @@ def builtin_items(figures: BuiltinSet) -> tuple[Item, ...]:
 
 
 def fingerprint(items: tuple[Item, ...]) -> str:
-    """Return the name of a set of questions: results can be compared where it is equal."""
+    """Return a hash of a set of questions; only results with equal hashes can be compared."""
     return hashlib.sha256(json.dumps([asdict(item) for item in items]).encode()).hexdigest()[:16]
 
 
@@ -69,23 +69,25 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
 def right(item: Item, answer: str) -> bool:
-    """Check that the last numbers of an answer are the right ones, in order."""
+    """Return whether an answer ends with the expected numbers in the expected order."""
     expected = item.answer.split()
     return re.findall(r"\d+", _THOUSANDS.sub("", answer))[-len(expected) :] == expected
 
 
 SIGNIFICANCE = 0.05
-"""Chance at which a deployment that is as good as its baseline is called worse."""
+"""Probability (0.05 is 5 %) with which a deployment as good as its baseline is judged worse."""
 
 _NORMAL_QUANTILE_95 = 1.959964
 
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Two deployments on the same questions: how many only one of them got right, and how likely that is by chance.
+    """Comparison of two deployments on the same questions.
 
-    `p_value` is that of the exact one-sided McNemar test: the chance of at least so many questions lost among those on
-    which the two differ, were both equally good (McNemar, Psychometrika 12, 1947; exact form by the binomial).
+    Attributes:
+        questions: number of questions.
+        lost: number of questions that only the baseline answered right.
+        won: number of questions that only this deployment answered right.
     """
 
     questions: int
@@ -94,26 +96,30 @@ class PairedComparison:
 
     @property
     def difference(self) -> float:
-        """Change of the score, as a share; negative where this deployment is worse."""
+        """Difference of the scores as a share of the questions; negative if this deployment is worse."""
         return (self.won - self.lost) / self.questions
 
     @property
     def p_value(self) -> float:
-        """See the class."""
+        """p-value of the exact one-sided McNemar test: the probability that, of the questions on which two equally good
+        deployments differ, at least `lost` are lost (McNemar, Psychometrika 12, 1947; exact form by the binomial
+        distribution).
+        """
         differing = self.lost + self.won
         return sum(comb(differing, count) for count in range(self.lost, differing + 1)) / 2**differing
 
     @property
     def worse(self) -> bool:
-        """True if this deployment lost more questions than chance explains."""
+        """True if this deployment is significantly worse than the baseline."""
         return self.p_value < SIGNIFICANCE
 
 
 def pair(these: Sequence[bool], those: Sequence[bool]) -> PairedComparison:
-    """Compare `these` answers with the baseline's to the same questions in the same order.
+    """Compare this deployment's answers with the baseline's to the same questions in the same order; True is a right
+    answer.
 
     Raises:
-        ValueError: there are not as many of them.
+        ValueError: the numbers of answers differ.
     """
     both = list(zip(these, those, strict=True))
     return PairedComparison(
@@ -124,7 +130,7 @@ def pair(these: Sequence[bool], those: Sequence[bool]) -> PairedComparison:
 
 
 def interval(right: int, questions: int) -> tuple[float, float]:
-    """Return the interval that holds the true score with 95 % confidence (Wilson, JASA 22, 1927)."""
+    """Return the 95 % confidence interval of the true score (Wilson, JASA 22, 1927)."""
     if not questions:
         return 0.0, 1.0
     squared, score = _NORMAL_QUANTILE_95**2, right / questions
@@ -139,9 +145,15 @@ EVAL_FILE = "eval-{name}.json"
 
 @dataclass(frozen=True)
 class BuiltinResult:
-    """Answers to the kit's own questions. `answers` has a letter for each, in the set's order: 1 right, 0 wrong.
+    """Graded answers to the built-in questions.
 
-    `unanswered` of the wrong ones had no answer at all; `examples` are a few wrong ones in words.
+    Attributes:
+        question_set: fingerprint of the questions.
+        started: start time.
+        wall_s: duration in seconds of wall time.
+        answers: one character per question, in the questions' order: 1 right, 0 wrong.
+        unanswered: number of questions without an answer, which count as wrong.
+        examples: descriptions of a few wrong answers.
     """
 
     question_set: str
@@ -153,18 +165,18 @@ class BuiltinResult:
 
     @property
     def score(self) -> float:
-        """Share of right answers."""
+        """Share of right answers (0.9 is 90 %)."""
         return self.answers.count("1") / len(self.answers)
 
 
 class EvalResult(BaseModel):
-    """Result of an evaluation. `answers` has a letter for each question, in the set's order: 1 right, 0 wrong."""
+    """Result of an evaluation. `answers` has one character per question, in the questions' order: 1 right, 0 wrong."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     evaluation: str
     question_set: str
-    """Fingerprint of the questions; results can be compared where it is equal."""
+    """Fingerprint of the questions; only results with equal fingerprints can be compared."""
     model: str
     image: str
     topology: str
@@ -176,26 +188,26 @@ class EvalResult(BaseModel):
     answers: str
     unanswered: int = 0
     examples: tuple[str, ...] = ()
-    """A few wrong answers, to see what went wrong."""
+    """Descriptions of a few wrong answers."""
 
     @property
     def right(self) -> list[bool]:
-        """Rightness of each answer, question by question."""
+        """Correctness of each answer, in the questions' order."""
         return [letter == "1" for letter in self.answers]
 
     @property
     def score(self) -> float:
-        """Share of right answers."""
+        """Share of right answers (0.9 is 90 %)."""
         return self.answers.count("1") / len(self.answers) if self.answers else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Interval that holds the true score with 95 % confidence."""
+        """95 % confidence interval of the true score."""
         return interval(self.answers.count("1"), len(self.answers))
 
 
 class EvaluationJudgement(BaseModel):
-    """Verdict on an evaluation, with the floor and the baseline that it was held against."""
+    """Verdict on an evaluation, with its floor and the comparison with its baseline."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -207,15 +219,16 @@ class EvaluationJudgement(BaseModel):
 
     @property
     def passed(self) -> bool:
-        """True if nothing failed."""
+        """True if there is no failure."""
         return not self.failures
 
 
 def judge(result: EvalResult, floor: float | None, baseline: EvalResult | None) -> EvaluationJudgement:
-    """Hold a result against its floor and, where there is one, against the baseline. What is unknown fails.
+    """Judge a result against its floor and, if given, against a baseline. A missing floor or a result without answers
+    fails.
 
     Raises:
-        KitError: the baseline answered other questions, or is another model or image.
+        KitError: the baseline has other questions, another evaluation, model or image.
     """
     paired = _paired(result, baseline) if baseline else None
     return EvaluationJudgement(
@@ -255,7 +268,7 @@ def _paired(result: EvalResult, baseline: EvalResult) -> PairedComparison:
 
 
 def write_result(result: EvalResult, folder: Path) -> Path:
-    """Write the result into a folder of reports, and return the file's path."""
+    """Write the result as JSON into a directory of reports, and return the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / EVAL_FILE.format(name=result.evaluation)
     path.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -263,10 +276,10 @@ def write_result(result: EvalResult, folder: Path) -> Path:
 
 
 def read_result(path: Path) -> EvalResult:
-    """Read a result back.
+    """Return the result that `write_result` wrote to a file.
 
     Raises:
-        KitError: there is none, or it is no result of an evaluation.
+        KitError: the file can't be read or is no result of an evaluation.
     """
     try:
         return EvalResult.model_validate_json(path.read_text(encoding="utf-8"))

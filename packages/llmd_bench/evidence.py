@@ -1,19 +1,19 @@
-"""Proof that prompts were prefilled remotely.
+"""Proof by metrics that prompts were prefilled remotely.
 
-Three parties are asked, each by its own counters, over the same requests:
+Counters of three kinds of programs are compared over the same requests:
 
-1. the endpoint picker: for how many requests did it choose a prefill server?
-2. the prefill servers: how many prompt tokens did they compute?
-3. the decode servers: how many prompt tokens did they take over from another server instead of computing them?
+1. endpoint picker: number of requests for which it chose a prefill server;
+2. prefill servers: number of prompt tokens that they computed;
+3. decode servers: number of prompt tokens that they received from other servers instead of computing them.
 
-The first alone proves nothing: up to v0.8.0 the routing sidecar hands a request to its own decode server when the
-prefill server answers with an error other than 4xx, and the client never notices. The share of a run is therefore the
-least of what the parties say.
+The endpoint picker's counter alone proves nothing: up to v0.8.0 the routing sidecar hands a request to its own decode
+server when the prefill server answers with an error other than 4xx, and the client never notices. The share of remote
+prefills of a run is therefore the smallest of the three shares.
 
-No routing sidecar counts failed prefills (llm-d-router v0.10.0, pkg/sidecar/proxy). They are the requests for which the
-endpoint picker chose a prefill server, less the prompts that prefill servers finished: that holds whether the sidecar
-falls back to decode, hands the error to the client, or tries again and fails. A prefill that fails once and then
-succeeds is none.
+No routing sidecar counts failed prefills (llm-d-router v0.10.0, pkg/sidecar/proxy). Their number is the number of
+requests for which the endpoint picker chose a prefill server, minus the number of prompts that prefill servers
+finished. That is correct whether the sidecar falls back to decode, returns the error to the client, or retries and
+fails. A prefill that succeeds on a retry doesn't count as failed.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from llmd_bench.deployment import Counter, CounterIncrease, Snapshot, change
 
 @dataclass(frozen=True)
 class DecisionCounter:
-    """Counter of the decisions of an endpoint picker, as its release has it; `remote` has the label's values for remote
+    """Prometheus counter of an endpoint picker's decisions; `remote` has the values of `label` that mean remote
     prefill.
     """
 
@@ -36,7 +36,7 @@ class DecisionCounter:
 
 @dataclass(frozen=True)
 class ServerCounters:
-    """Counters of a model server; `finished` are the requests that were neither aborted nor ended with an error."""
+    """Prometheus counters of a model server; `finished` counts requests that were neither aborted nor failed."""
 
     prompt_tokens: Counter
     requests: Counter
@@ -50,8 +50,8 @@ class ServerCounters:
 
 
 EMULATION = 1.2
-"""Factor up to which reads that are faster than emulated ones are taken to be emulated; ours, above the 0.246 to 0.279
-GB/s that were measured.
+"""Factor on the rate of emulated reads: transfers up to this factor faster still count as emulated. Chosen by us to
+exceed the measured spread of 0.246 to 0.279 GB/s.
 """
 
 VLLM_COUNTERS = ServerCounters(
@@ -65,14 +65,17 @@ VLLM_COUNTERS = ServerCounters(
     transfer_seconds=Counter(("vllm:nixl_xfer_time_seconds_sum",)),
     failed_transfers=Counter(("vllm:nixl_num_failed_transfers_total", "vllm:nixl_num_failed_transfers")),
 )
-"""vLLM's own (vllm/v1/metrics/loggers.py and the metrics of its NIXL connector), as they stand in Prometheus text."""
+"""Counters of vLLM and of its NIXL connector by their names in Prometheus text (vllm/v1/metrics/loggers.py)."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Requests that the client sent and got answered, with `prompt_tokens` as the servers counted them.
+    """Requests that the client sent.
 
-    `attempted` has the requests that failed too, which the servers may have worked on.
+    Attributes:
+        requests: number of requests that were answered.
+        prompt_tokens: prompt tokens of the answered requests, as counted by the servers.
+        attempted: number of all requests, including failed ones, which the servers may have processed.
     """
 
     requests: int
@@ -82,26 +85,37 @@ class Sent:
 
 @dataclass(frozen=True)
 class EvidenceSettings:
-    """Settings with which the counters of one deployment are read."""
+    """Names of the counters and properties of a deployment that the proof needs."""
 
     decisions: DecisionCounter
     decode_tensor_parallel_size: int = 1
     block_size: int = 16
-    """vLLM's `--block-size` in tokens: of each prompt, decode may compute up to one block itself."""
+    """vLLM's `--block-size` in tokens: decode servers may compute up to one block of each prompt themselves."""
     servers: ServerCounters = VLLM_COUNTERS
     emulated_gb_per_s: float | None = None
-    """GB (10^9 bytes) per second at which KV cache is read where UCX emulates reads by messages over TCP; None where
-    the RDMA network carries them, whose rate acceptance measures."""
+    """Rate in GB/s (10^9 bytes per second) of KV cache reads that UCX emulates with messages over TCP; None if the
+    reads use the RDMA network, whose rate acceptance measures.
+    """
 
 
 @dataclass(frozen=True)
 class RemotePrefill:
-    """Share of the uncached prompts that prefill servers computed, as each party says; None where it is unknown.
+    """Share of the uncached prompts that prefill servers computed.
 
-    `share` is the least of the three. `proven` is false when no server's counters could be read. `consistent` is
-    false when the parties contradict one another. `fallback_requests` is the number of requests which were to be
-    prefilled remotely and were computed by decode servers. `failed_prefills` is the number of requests which were to be
-    prefilled remotely and whose prompt no prefill server finished, whatever became of them; None where it is unknown.
+    Attributes:
+        requests: number of answered requests.
+        prompt_tokens: prompt tokens of the answered requests.
+        share: smallest of the three known shares; None if none is known.
+        by_epp: share by the endpoint picker's counters; None if unknown.
+        by_prefill: share by the prefill servers' counters; None if unknown.
+        by_decode: share by the decode servers' counters; None if unknown.
+        proven: False if no server's counters could be read.
+        consistent: False if the counters contradict each other.
+        fallback_requests: number of requests with a chosen prefill server whose prompts decode servers computed.
+        counters: increases of the counters by description.
+        notes: contradictions and limits of the proof in words.
+        failed_prefills: number of requests with a chosen prefill server whose prompts no prefill server finished,
+            whatever the outcome of the requests; None if unknown.
     """
 
     requests: int
@@ -123,8 +137,8 @@ OtherApiName = Literal["chat", "responses"]
 
 @dataclass(frozen=True)
 class OtherApi:
-    """An API that is asked once. `remote_prefill` says whether the endpoint picker may send its prompts to prefill
-    servers; None where the model isn't disaggregated.
+    """API that gets one request. `remote_prefill` says whether the endpoint picker may send its prompts to prefill
+    servers; None if the model isn't disaggregated.
     """
 
     name: OtherApiName
@@ -133,10 +147,15 @@ class OtherApi:
 
 @dataclass(frozen=True)
 class ApiAnswer:
-    """Result of one request to `path`: `error` is None for an answer as the API promises it.
+    """Result of one request to an API.
 
-    `remote_prefill` is the proof by counters, which other traffic at the same time blurs; None where there is nothing
-    to prove, or no answer.
+    Attributes:
+        api: the API.
+        path: URL path of the request.
+        error: reason why the answer violates the API; None for a valid answer.
+        prompt_tokens: length of the prompt in tokens.
+        remote_prefill: proof by counters, which simultaneous traffic distorts; None without an answer or if the model
+            isn't disaggregated.
     """
 
     api: OtherApi
@@ -147,12 +166,12 @@ class ApiAnswer:
 
     @property
     def answered(self) -> bool:
-        """True if the answer is one as the API promises it."""
+        """True if the answer conforms to the API."""
         return self.error is None
 
     @property
     def sentence(self) -> str:
-        """The answer in words."""
+        """Result in one sentence."""
         if self.error:
             return f"{self.path}: {self.error}"
         if self.remote_prefill is None:
@@ -164,7 +183,9 @@ class ApiAnswer:
 
 
 def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings: EvidenceSettings) -> RemotePrefill:
-    """Judge where the prompts of `sent` were computed, from what the counters grew by between the two snapshots."""
+    """Compute which share of the prompts of `sent` prefill servers computed, from the increases of the counters between
+    two snapshots.
+    """
     counters = _changes(before, after, settings)
     uncached = max(sent.prompt_tokens - (counters["decode cached tokens"].value or 0.0), 0.0)
     decisions, remote = counters["router decisions"], counters["router remote decisions"]
@@ -218,7 +239,9 @@ def _changes(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> d
 
 
 def _path(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> tuple[list[str], list[str]]:
-    """Return the contradictions of the path that KV cache is taken to have, and the remarks on it."""
+    """Return the contradictions and the remarks on the rate of KV transfers; both empty if the RDMA network carries the
+    transfers.
+    """
     emulated, servers = settings.emulated_gb_per_s, settings.servers
     if emulated is None:
         return [], []
@@ -248,7 +271,9 @@ def _share(part: float | None, whole: float) -> float | None:
 
 
 def _failed_prefills(counters: Mapping[str, CounterIncrease]) -> int | None:
-    """Return the number of failed prefills; None where a program wasn't read, or counts since its restart only."""
+    """Return the number of failed prefills; None if a program's counters couldn't be read or were reset by a restart
+    between the snapshots.
+    """
     chosen, finished = counters["router remote decisions"], counters["prefill finished requests"]
     whole = chosen.read and not any(counter.unread or counter.restarted for counter in (chosen, finished))
     if not whole or finished.value is None:
@@ -290,7 +315,7 @@ def _contradictions(
 
 
 def _gaps(counters: Mapping[str, CounterIncrease], settings: EvidenceSettings) -> list[str]:
-    """Return the limits of the proof: programs that could not be read, weren't given, or restarted."""
+    """Return the limits of the proof: programs that could not be read, counters that are missing, restarts."""
     notes: list[str] = []
     unread = sorted({pod for counter in counters.values() for pod in counter.unread})
     restarted = sorted({pod for counter in counters.values() for pod in counter.restarted})
@@ -310,8 +335,13 @@ def _gaps(counters: Mapping[str, CounterIncrease], settings: EvidenceSettings) -
 
 @dataclass(frozen=True)
 class AdapterAnswers:
-    """Answers of an adapter: `compared` are those of prompts that the base answers alike twice, `different` those of
-    them that the adapter answers otherwise. `error` is why there are none.
+    """Comparison of an adapter's answers with the base model's.
+
+    Attributes:
+        name: name of the adapter in requests.
+        compared: number of prompts to which the base model gave the same answer twice.
+        different: number of those prompts to which the adapter answered differently.
+        error: reason why there is no comparison; None if there is one.
     """
 
     name: str

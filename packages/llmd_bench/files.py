@@ -1,4 +1,4 @@
-"""Files of results: rows as JSON Lines and as CSV, which are read back equal, and latencies of single requests."""
+"""Files of results: rows as JSON Lines or CSV, which are read back without loss, and latencies of single requests."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 @dataclass(frozen=True)
 class Rejection:
-    """Something that is no row, and why; `line` is None where the whole file is meant."""
+    """Part of a file that is no row, with the reason; `line` is None if the whole file is rejected."""
 
     file: str
     line: int | None
@@ -32,7 +32,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class ReadResults:
-    """All rows of a file or folder, and all that was rejected."""
+    """Rows of a file or directory, and its rejected parts."""
 
     rows: tuple[Row, ...] = ()
     rejected: tuple[Rejection, ...] = ()
@@ -43,8 +43,8 @@ class ReadResults:
 
 @dataclass(frozen=True)
 class CatalogueNames:
-    """Names that the catalogue has for models, by their repositories, and for GPU products, so that rows of all tools
-    agree.
+    """Names of models by repository, and names of GPU products, in the catalogue, so that rows of all tools use the
+    same names.
     """
 
     models: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -53,10 +53,10 @@ class CatalogueNames:
 
 @dataclass(frozen=True)
 class Hints:
-    """Facts that a format may leave out. A file's own word goes before a hint; what neither says is never guessed.
+    """Facts that a results file may lack. Values in the file take precedence; a fact in neither place stays unknown.
 
-    `gpus` are those that servers use, `gpus_reserved` those that pods hold. `basis` is what the figures of other tools
-    are: give `calibrated` where they had simulated servers before them.
+    `gpus` is the number of GPUs that servers use, `gpus_reserved` the number that pods request. `basis` is the basis of
+    other tools' figures: `calibrated` if the tools measured simulated servers.
     """
 
     model: str | None = None
@@ -84,10 +84,10 @@ class Hints:
 
 
 MAX_BYTES = 64 * 2**20
-"""Most bytes of a file of rows or a report: about fifty thousand rows, which take 3 s to read."""
+"""Maximum size in bytes of a file of rows or of a report: about fifty thousand rows, which take 3 s to read."""
 
 MAX_REQUEST_BYTES = 2**30
-"""Most bytes of a file of single requests: some ten million token times."""
+"""Maximum size in bytes of a file of single requests: about ten million token times."""
 
 _NESTED: Mapping[str, tuple[str, ...]] = {
     "origin": tuple(Origin.model_fields),
@@ -102,16 +102,14 @@ def _columns() -> Iterator[tuple[str, str | None]]:
 
 
 COLUMNS: tuple[str, ...] = tuple(name if part is None else f"{name}_{part}" for name, part in _columns())
-"""The columns of a CSV file: `ttft_ms_p50` is `ttft_ms.p50` of a row."""
+"""Columns of a CSV file: column `ttft_ms_p50` is `ttft_ms.p50` of a row."""
 
 
 def write_rows(rows: Iterable[Row], path: Path) -> None:
-    """Write rows as CSV where the name ends in `.csv`, as JSON Lines otherwise.
-
-    The file appears whole or not at all.
+    """Write rows as CSV if the file's name ends in `.csv`, otherwise as JSON Lines; the file is replaced atomically.
 
     Raises:
-        KitError: it can't be written.
+        KitError: the file can't be written.
     """
     text = StringIO()
     if path.suffix == ".csv":
@@ -127,10 +125,11 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that a reader finds whole or not at all. Links and devices (/dev/stdout) stay what they are.
+    """Replace a file's text atomically, so that a reader never sees a part. Symbolic links and devices (/dev/stdout)
+    are written in place.
 
     Raises:
-        KitError: it can't be written.
+        KitError: the file can't be written.
     """
     stays = path.is_symlink() or (path.exists() and not path.is_file())
     unfinished = path if stays else path.with_name(f".{path.name}.unfinished")
@@ -140,12 +139,12 @@ def write_whole(path: Path, text: str) -> None:
             unfinished.replace(path)
     except OSError as error:
         if not stays:
-            unfinished.unlink(missing_ok=True)  # on a full disk it would take the room of the next try
+            unfinished.unlink(missing_ok=True)  # frees the space for a retry on a full disk
         raise KitError(f"{path} can't be written: {error.strerror}") from error
 
 
 def point(link: Path, target: str) -> None:
-    """Make `link` a symbolic link to `target` in one step, so that a reader never finds it missing."""
+    """Create or replace the symbolic link `link` to `target` atomically, so that readers always find it."""
     unfinished = link.with_name(f".{link.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     unfinished.symlink_to(target)
@@ -153,10 +152,10 @@ def point(link: Path, target: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder for results, if it isn't there; best before they are measured.
+    """Create a directory for results unless it exists; called before the measurement, so that errors appear early.
 
     Raises:
-        KitError: it can't be made, or nothing can be written into it.
+        KitError: the directory can't be created or isn't writable.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -167,7 +166,7 @@ def make_folder(path: Path) -> None:
 
 
 def row_json(row: Row) -> str:
-    """Return a row as one line of JSON, without fields that are None or at their default."""
+    """Return a row as one line of JSON without the fields that have their default value."""
     return json.dumps(row.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
 
 
@@ -175,7 +174,7 @@ def read_rows(path: Path) -> list[Row]:
     """Read all rows of a file that `write_rows` wrote.
 
     Raises:
-        KitError: there is no such file, or some of it are no rows; all of these are named by line.
+        KitError: the file doesn't exist or has invalid lines; the message names all of these.
     """
     result = scan_rows(path)
     if result.rejected:
@@ -184,8 +183,8 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def parse_rows(content: bytes, name: str) -> ReadResults:
-    """Read the rows of JSON Lines that are already here, and the lines that are none; `name` is what these are called
-    by.
+    """Parse rows from the bytes of JSON Lines, and collect the invalid lines; `name` is the name of the source in their
+    messages.
     """
     if len(content) > MAX_BYTES:
         return ReadResults(rejected=(Rejection(name, None, f"is larger than {MAX_BYTES // 2**20} MiB"),))
@@ -193,7 +192,7 @@ def parse_rows(content: bytes, name: str) -> ReadResults:
 
 
 def scan_rows(path: Path) -> ReadResults:
-    """Read the rows of a file, and the lines that are none.
+    """Read the rows of a file, and collect the invalid lines.
 
     Raises:
         KitError: the file can't be read.
@@ -225,7 +224,7 @@ def read_bytes(path: Path, most: int) -> bytes:
     """Return the content of a file of at most `most` bytes.
 
     Raises:
-        KitError: it is not there, or larger.
+        KitError: the file doesn't exist, can't be read, or is larger.
     """
     try:
         with path.open("rb") as file:
@@ -238,10 +237,10 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file.
+    """Return the text of a file, without a byte order mark.
 
     Raises:
-        KitError: it is not there, too large, or no text.
+        KitError: the file doesn't exist, is larger than `MAX_BYTES`, or is no UTF-8.
     """
     try:
         return read_bytes(path, MAX_BYTES).decode("utf-8-sig")
@@ -256,7 +255,9 @@ def _json_entries(text: str) -> Iterator[tuple[int, object]]:
 
 
 def _cell(value: object) -> str:
-    """Return an empty cell for None; text that could be mistaken for that or for JSON, or breaks a line, is JSON."""
+    """Return the CSV cell of a value: empty for None; JSON for numbers and for text that is empty, begins with a quote
+    or bracket, or contains control characters.
+    """
     if value is None:
         return ""
     if isinstance(value, str) and value and value[0] not in '"[' and min(value) >= " ":
@@ -295,18 +296,20 @@ def _entry(header: list[str], cells: list[str]) -> dict[str, Any]:
 REQUESTS_FILE = "requests.jsonl"
 
 LONGEST_S = 1e9
-"""A time beyond it is none; a run of thirty years."""
+"""Maximum time in seconds that counts as valid: about thirty years."""
 
 
 @dataclass
 class Latencies:
-    """Latencies of requests that succeeded, in milliseconds of model time: first tokens, and gaps between events."""
+    """Latencies of successful requests in milliseconds of model time: times to the first token, and times between
+    events.
+    """
 
     ttft_ms: list[float] = field(default_factory=list[float])
     itl_ms: list[float] = field(default_factory=list[float])
 
     def add(self, lines: Iterable[str]) -> None:
-        """Take in the lines of a file; a line that is no request, as after a crash, is left out."""
+        """Add the requests of a file's lines; lines that are no request, such as a truncated last line, are skipped."""
         for line in lines:
             record = json_object(line) or {}
             ttft_s = record.get("first_token_s")
@@ -320,12 +323,12 @@ class Latencies:
 
 
 def _is_time(value: object) -> TypeGuard[float]:
-    """Check that a value is a time in seconds that a run can have."""
+    """Return whether a value is a number of seconds between 0 and `LONGEST_S`."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LONGEST_S
 
 
 def json_object(line: str) -> Mapping[str, Any] | None:
-    """Read the object of a line of JSON; None where it has none, as after a crash."""
+    """Return the object of a line of JSON; None if the line contains no JSON object, such as a truncated last line."""
     try:
         content: object = json.loads(line)
     except (ValueError, RecursionError):

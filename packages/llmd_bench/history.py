@@ -1,8 +1,8 @@
-"""Results over time: runs of each stack, newest first, by the configuration that they measured.
+"""History of results: the runs of each stack, newest first, with the hashes of the configurations that they measured.
 
-A history is a folder of reports as the benchmarks leave it, or an S3-compatible store with the same names:
-`<stack>/<time>/rows.jsonl`, with a folder between for each model where a stack has several, for smoke benchmarks, and
-`<stack>/bench/<time>/rows.jsonl` for loads of `llmd-oke bench`, of which each may be another.
+A history is a directory of reports as the benchmarks write it, or an S3-compatible bucket with the same names:
+`<stack>/<time>/rows.jsonl` for smoke benchmarks (with a subdirectory per model if a stack has several) and
+`<stack>/bench/<time>/rows.jsonl` for loads of `llmd-oke bench`, which may differ from each other.
 """
 
 import os
@@ -30,7 +30,7 @@ from llmd_bench.files import (
 from llmd_bench.stores import FileStore, FolderStore, safe_names
 
 ROWS_FILE = "rows.jsonl"
-"""File of rows that comparisons and the history read; a folder of results is recognised by it."""
+"""Name of the file of rows that comparisons and the history read; a directory that contains it holds results."""
 
 _RUN = re.compile(r"[^/]+/(?P<load>bench/)?(?P<time>\d{8}T\d{6}Z)/")
 _HASH = re.compile(r"[0-9a-f]{4,64}")
@@ -38,7 +38,7 @@ _HASH = re.compile(r"[0-9a-f]{4,64}")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """All results of one moment: those of the smoke benchmark for each model of the stack, or of a load's stages."""
+    """Files of one run of a stack: a smoke benchmark of all models of the stack, or the stages of a load."""
 
     store: FileStore
     stack: str
@@ -48,12 +48,12 @@ class StoredRun:
 
     @property
     def name(self) -> str:
-        """Name of the run in commands: `dev:20260302T120000Z`."""
+        """Reference to the run in commands, for example `dev:20260302T120000Z`."""
         return f"{self.stack}:{self.time}"
 
     @cached_property
     def found(self) -> ReadResults:
-        """Rows of the run's files, and the lines that are none.
+        """Rows of the run's files, and the invalid lines.
 
         Raises:
             KitError: the store does not answer.
@@ -68,11 +68,11 @@ class StoredRun:
 
     @property
     def config_hashes(self) -> tuple[str, ...]:
-        """Hashes of the configurations that were deployed, as far as rows have them."""
+        """Hashes of the deployed configurations, from the rows that have one."""
         return tuple(dict.fromkeys(row.origin.config_hash for row in self.rows if row.origin.config_hash))
 
     def latencies(self) -> Latencies:
-        """Read the latencies of the run's single requests; empty where they were not kept."""
+        """Read the latencies of the run's single requests; empty if the run has no file of them."""
         latencies = Latencies()
         for name in self.files:
             if name.endswith(f"/{REQUESTS_FILE}"):
@@ -81,7 +81,7 @@ class StoredRun:
 
 
 def stack_folder(stack: str) -> str:
-    """Return the folder of a stack's results: its name, also where that is organization/project/stack."""
+    """Return the directory name of a stack's results; slashes of `organization/project/stack` become underscores."""
     return stack.replace("/", "_")
 
 
@@ -92,8 +92,7 @@ def stacks(store: FileStore) -> list[str]:
 
 
 def runs(store: FileStore, stack: str, *, loads: bool = False) -> list[StoredRun]:
-    """Return the runs of a stack, newest first: its smoke benchmarks, and with `loads` what `llmd-oke bench` measured
-    too.
+    """Return the runs of a stack, newest first: smoke benchmarks, and with `loads` the runs of `llmd-oke bench` too.
 
     Raises:
         KitError: the store does not answer.
@@ -108,14 +107,14 @@ def runs(store: FileStore, stack: str, *, loads: bool = False) -> list[StoredRun
 
 
 def find(store: FileStore, reference: str) -> list[StoredRun]:
-    """Return the runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration
-    hash>`.
+    """Return the runs of a reference: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration hash>`.
 
-    A configuration hash (its first four digits or more) means all smoke benchmarks of that configuration: repeats of
-    each other. A time means a load too; the latest and the previous are smoke benchmarks, which all load alike.
+    A configuration hash (at least its first four digits) stands for all smoke benchmarks of that configuration, as
+    repetitions of each other. A time may also stand for a load of `llmd-oke bench`; `latest` and `previous` only for
+    smoke benchmarks, which all have the same load.
 
     Raises:
-        KitError: there is none; says which there are.
+        KitError: no run matches; the message lists existing ones.
     """
     stack, mark, which = _split(reference)
     known = runs(store, stack, loads=mark == ":")
@@ -143,8 +142,8 @@ def _split(reference: str) -> tuple[str, str, str]:
 
 
 def copy_runs(source: FileStore, target: FileStore, stack: str, tell: Callable[[str], None]) -> list[StoredRun]:
-    """Bring the runs of a stack that `target` lacks to it, and `tell` of each. A run's rows go last: without them it
-    counts as not there.
+    """Copy the runs of a stack that `target` lacks, call `tell` with the time of each, and return them. A run's file of
+    rows is written last: an incomplete copy isn't found as a run.
 
     Raises:
         KitError: the stack has no runs, or a store does not answer.
@@ -170,7 +169,7 @@ MAX_ROWS = 20_000
 
 @dataclass(frozen=True)
 class SideResults:
-    """A side with what was not readable, and a way to its single requests, which are large."""
+    """Side of a comparison, with its rejected lines and a function that reads its single requests, which are large."""
 
     side: Side
     rejected: tuple[Rejection, ...] = ()
@@ -178,15 +177,15 @@ class SideResults:
 
     @property
     def basis(self) -> Basis:
-        """Kind of the side's figures that is trusted least."""
+        """Least trusted basis of the side's figures."""
         return max(self.side.bases, key=list(Basis).index)
 
 
 def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
-    """Load a side by the name of a file, a folder, or a run of the history (`dev@latest`).
+    """Load a side from a file, a directory, or a run of the history (`dev@latest`).
 
     Raises:
-        KitError: there is no such thing, or it has no rows.
+        KitError: the name refers to nothing or to no rows.
     """
     path = Path(name)
     if not path.exists() and name.endswith(("@", ":")):
@@ -202,10 +201,10 @@ def load_side(name: str, store: FileStore, hints: Hints) -> SideResults:
 
 
 def open_store(address: str) -> FileStore:
-    """Open the history at a folder or at `s3://<bucket>/<prefix>`.
+    """Open the history at a directory or at `s3://<bucket>/<prefix>`.
 
     Raises:
-        KitError: it can't be used.
+        KitError: the store's address or settings are invalid.
     """
     if address.startswith("s3://"):
         from llmd_bench.s3 import s3_store  # noqa: PLC0415 - needs an extra

@@ -1,4 +1,4 @@
-"""Rows by load: which runs had the same, which served theirs, and which of them no other exceeds."""
+"""Grouping of rows by load, the test whether a run served its load, and the Pareto frontier."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,34 +13,34 @@ ARRIVALS: Mapping[Arrival, str] = {
     "poisson": "Poisson",
     "trace": "trace",
 }
-"""Names of the ways in which requests arrive."""
+"""Names of the arrival processes in texts."""
 
 MAX_LOADS = 500
-"""Most loads in one comparison, of which each has a table."""
+"""Maximum number of loads in one comparison; each has a table."""
 
 LEVEL_TOLERANCE = 0.02
-"""Rates and concurrencies that differ by less are the same load."""
+"""Relative difference up to which two rates or concurrencies count as equal (0.02 is 2 %)."""
 
 LENGTH_TOLERANCE = 0.15
-"""Mean lengths of one workload vary with tokenizers and random lengths: the llm-d guide asked for 5000 and 250 tokens,
-and its published report counts 5151 and 281.
+"""Relative difference up to which two mean lengths count as equal (0.15 is 15 %): tokenizers and random lengths make
+them vary. The llm-d guide requests 5000 and 250 tokens, and its published report counts 5151 and 281.
 """
 
 
 @dataclass(frozen=True)
 class RequestedLoad:
-    """Load that was asked of a deployment; `deployment` is empty where deployments are compared with each other."""
+    """Load that a deployment was to serve; `deployment` is empty if deployments are compared with each other."""
 
     row: Row
     deployment: str = ""
 
     @property
     def level(self) -> float | None:
-        """Number that sets the pace: users in a closed loop, else the offered rate."""
+        """Number of users in a closed loop, otherwise the offered rate in requests per second; None if unknown."""
         return self.row.concurrency if self.row.arrival == "closed" else self.row.offered_requests_per_s
 
     def same(self, other: "RequestedLoad") -> bool:
-        """Check that results under the two loads may be compared."""
+        """Return whether results under the two loads may be compared."""
         own, their = self.row, other.row
         alike = (own.subject, own.model, own.arrival, self.deployment)
         if alike != (their.subject, their.model, their.arrival, other.deployment):
@@ -62,13 +62,15 @@ class RequestedLoad:
 
 
 def pace(row: Row) -> str:
-    """Describe the pace in a word or two: `closed 8` users, `constant 45/s`."""
+    """Return a short description of a row's load level: `closed 8` (users) or `constant 45/s`."""
     offered = row.offered_requests_per_s
     return f"{row.arrival} {offered:g}/s" if offered else f"{row.arrival} {row.concurrency or 0:g}"
 
 
 def deployment(row: Row) -> str:
-    """Name the deployment of a row: `4 x 8p-tp1-4d-tp2`, or the role and its GPUs where there is no topology."""
+    """Return the name of a row's deployment: `4 x 8p-tp1-4d-tp2`, or tensor parallel size or GPU count if the row has
+    no topology.
+    """
     if row.topology:
         return row.topology if row.copies == 1 else f"{row.copies} x {row.topology}"
     size = row.tensor_parallel_size
@@ -76,10 +78,11 @@ def deployment(row: Row) -> str:
 
 
 def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[RequestedLoad, list[Row]]]:
-    """Group rows of the same load together, in the order in which loads first appear.
+    """Return the loads in the order of their first row, each with all rows under it. With `by_deployment` rows of
+    different deployments have different loads.
 
     Raises:
-        KitError: there are too many to be compared one by one, or read.
+        KitError: there are more than `MAX_LOADS` loads.
     """
     groups: list[tuple[RequestedLoad, list[Row]]] = []
     for row in rows:
@@ -103,14 +106,14 @@ def _close(own: float | None, other: float | None, tolerance: float) -> bool:
 T = TypeVar("T")
 
 MAX_FAILURES_SHARE = 0.01
-"""A run in which more requests failed than this did not serve its load, whatever its rates say."""
+"""Maximum share of failed requests (0.01 is 1 %) of a run that served its load."""
 
 
 def frontier(items: Iterable[T], x: Callable[[T], float | None], y: Callable[[T], float | None]) -> list[T]:
-    """Return the items that no other one dominates, in descending order of x; larger is better in both.
+    """Return the items on the Pareto frontier, in descending order of x; larger is better for x and y.
 
-    One dominates another where it is at least as good in both and better in one, so equal items stay together. Items
-    without x or y are left out. Sorting costs O(n log n), the rest O(n).
+    An item dominates another if both its values are at least as large and one is larger, so equal items stay together.
+    Items without x or y are left out. The cost is O(n log n).
     """
     placed = [(x(item), y(item), item) for item in items]
     known = [(own_x, own_y, item) for own_x, own_y, item in placed if own_x is not None and own_y is not None]
@@ -123,7 +126,9 @@ def frontier(items: Iterable[T], x: Callable[[T], float | None], y: Callable[[T]
 
 
 def served(row: Row) -> bool:
-    """Check that a run served its load: it has a rate, and at most one in a hundred of its requests failed."""
+    """Return whether a run served its load: it has an output rate, and at most `MAX_FAILURES_SHARE` of its requests
+    failed.
+    """
     if not row.output_tokens_per_s or row.requests == 0:
         return False
     return row.failures <= MAX_FAILURES_SHARE * (row.requests or row.failures)

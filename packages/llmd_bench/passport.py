@@ -1,4 +1,4 @@
-"""The passport of a deployment: what runs, and the evidence that it is right, fast and accurate, in one file."""
+"""Passport of a deployment: one file with what runs, and the evidence that it is correct, fast and accurate."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,14 +18,14 @@ class _Part(BaseModel):
 
 
 class ColdStart(_Part):
-    """Time from applying to the first token, by the cluster's own clock; moments are ISO 8601, UTC."""
+    """Time from the servers' creation to the first token, by the cluster's clock; times are ISO 8601, UTC."""
 
     applied: str
-    """Creation of the first of the servers that run now."""
+    """Creation time of the first of the running servers."""
     ready: str | None
-    """Moment at which the last of the servers became ready; None where one isn't, or lost its readiness since."""
+    """Time at which the last server became ready; None if a server isn't ready or was unready in between."""
     first_token: str | None
-    """Moment at which a benchmark had the first token from the servers through the router."""
+    """Time at which a benchmark received the first token from the servers through the router."""
     ready_s: float | None
     first_token_s: float | None
 
@@ -37,21 +37,21 @@ class ColdStart(_Part):
 
 
 class RunningImage(_Part):
-    """An image that containers of one name run. Digests are those that nodes pulled; empty where nobody tells."""
+    """Container image of all containers of one name."""
 
     asked: str
-    """Reference in the manifest: tag, and digest where the kit's lock has one."""
+    """Image reference in the manifest: tag, and digest if the kit's lock has one."""
     tag: str
     locked: str | None
-    """The digest that is asked for; None where only the tag is."""
+    """Digest in the manifest; None if the manifest has only a tag."""
     digests: tuple[str, ...]
-    """Digests that run, as nodes tell: of the index or of the image for their platform. More than one while an update
-    goes on, or where a tag was moved between two pulls.
+    """Running digests that the nodes report: of the image index or of the platform's image; empty if unknown. Several
+    during an update, or if a tag was moved between two pulls.
     """
 
 
 class Accuracy(_Part):
-    """The last evaluation of this configuration."""
+    """Last evaluation of this configuration."""
 
     evaluation: str
     score: float
@@ -74,16 +74,18 @@ class NodeAcceptance(_Part):
 
 
 class Passport(_Part):
-    """One model of a deployed stack. Figures are those of the smoke benchmark's load, with `basis` for all of them."""
+    """Description of one model of a deployed stack. Performance figures are the smoke benchmark's; `basis` applies to
+    all of them.
+    """
 
     stack: str
     model: str
     config_hash: str
     release: str
     override: dict[str, str] = {}
-    """Versions that run instead of the release's own, by the names of the stack file's `override`."""
+    """Versions that replace the release's own, by the names in the stack file's `override`."""
     project_values: dict[str, str] = {}
-    """Files of the project's own `values/` that the stack goes by, each with its SHA-256."""
+    """SHA-256 of each file of the project's own `values/` that the stack uses, by path."""
     topology: str
     copies: int
     gpus: int
@@ -91,9 +93,9 @@ class Passport(_Part):
     price_usd_per_hour: float
     price_includes: str
     images: dict[str, RunningImage]
-    """Images that were asked for and that run, by role and container."""
+    """Images by role and container."""
     restarts: dict[str, int]
-    """Restarts of containers of the pods that run now, by role and container; those without any are left out."""
+    """Restart counts of the running pods' containers, by role and container; without zeros."""
     basis: Basis
     simulated: tuple[str, ...]
     smoke_passed: bool
@@ -103,15 +105,15 @@ class Passport(_Part):
     remote_prefill: dict[str, Any] | None
     accuracy: Accuracy | None
     usd_per_million_output_tokens: float | None
-    """Price at the smoke benchmark's load, which is light; at a full load it is lower."""
+    """Price in USD at the smoke benchmark's load, which is light; lower at full load."""
     cold_start: ColdStart | None
     nodes: dict[str, NodeAcceptance | None] = {}
-    """The nodes that servers run on, with their last acceptance; None where they were not tested."""
+    """Last acceptance of each node that servers run on; None for nodes without acceptance."""
     created: str
 
 
 def accuracy(result: EvalResult | None) -> Accuracy | None:
-    """Return the passport's part on an evaluation; None where there was none."""
+    """Return the passport's part on an evaluation; None without an evaluation."""
     if result is None:
         return None
     return Accuracy(
@@ -125,12 +127,12 @@ def accuracy(result: EvalResult | None) -> Accuracy | None:
 
 
 def usd_per_million_output_tokens(price_usd_per_hour: float, performance: Mapping[str, Any]) -> float | None:
-    """Return the price of a million output tokens at a measured rate; None where nothing was put out."""
+    """Return the price of a million output tokens in USD at the measured rate; None if there was no output."""
     return usd_per_million_tokens(price_usd_per_hour, performance.get("output_tokens_per_s"))
 
 
 def write_passport(passport: Passport, folder: Path) -> Path:
-    """Write the passport as JSON and as Markdown beside the reports; return the Markdown's path."""
+    """Write the passport as JSON and as Markdown into the directory of reports; return the Markdown file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PASSPORT_JSON).write_text(passport.model_dump_json(indent=2) + "\n", encoding="utf-8")
     path = folder / PASSPORT_MARKDOWN
@@ -139,7 +141,7 @@ def write_passport(passport: Passport, folder: Path) -> Path:
 
 
 def markdown(passport: Passport) -> str:
-    """Return the passport for people."""
+    """Return the passport as Markdown text."""
     lines = [f"# {plain(passport.model)} on {plain(passport.stack)}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in _facts(passport)]
     lines += ["", "| check | value | bound | passed |", "|---|---|---|---|"]

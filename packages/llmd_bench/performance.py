@@ -20,11 +20,11 @@ Units = Literal[
     "Mbit/s", "Gbit/s", "Tbit/s", "MB/s", "GB/s", "TB/s", "GiB/s",
     "ms/token", "s/token", "tokens/s", "queries/s", "images/s", "videos/s", "audios/s", "Watts",
 ]  # fmt: skip
-"""Units of the report format, spelled as it spells them."""
+"""Units of the llm-d benchmark report format, in its spelling."""
 
 
 class Statistics(BaseModel):
-    """A summary of samples. Field names are the report format's: `p0p1` is the 0.1th percentile, `p99p9` the 99.9th."""
+    """Summary of samples. Field names are the report format's: `p0p1` is the 0.1th percentile, `p99p9` the 99.9th."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,7 +48,7 @@ class Statistics(BaseModel):
 
 
 def describe(samples: Iterable[float], units: Units) -> Statistics | None:
-    """Summarise `samples`; None when there are none. The standard deviation is the population's."""
+    """Return a summary of the samples, with the population's standard deviation; None without samples."""
     ordered = sorted(samples)
     if not ordered:
         return None
@@ -74,18 +74,18 @@ def describe(samples: Iterable[float], units: Units) -> Statistics | None:
 
 
 def single(value: float, units: Units) -> Statistics:
-    """Return a quantity that was measured once over the whole run, such as a throughput: a mean and nothing else."""
+    """Return the summary of a quantity that was measured once over the whole run, such as throughput: only a mean."""
     return Statistics(units=units, mean=value)
 
 
 @dataclass(frozen=True)
 class Performance:
-    """Measurements over the requests that succeeded, in seconds of model time; None where nothing could be measured.
+    """Measurements over the successful requests, in seconds of model time; None for a quantity without measurements.
 
-    - `tpsg`: output tokens/s of the run divided by the GPUs.
-    - `tpsu`: output tokens/s of the run divided by the users (requests in flight), so waiting and prefill count. This
-      is what a Pareto chart of llm-d shows.
-    - `tpsu_decode`: 1 / mean TPOT: how fast text runs once it has begun, as rows of results have it (`row.py`).
+    - `tpsg`: output tokens/s of the run divided by the number of GPUs.
+    - `tpsu`: output tokens/s of the run divided by the number of users (requests in flight), so that waiting and
+      prefill count. The Pareto charts of llm-d show this quantity.
+    - `tpsu_decode`: 1 / mean TPOT, the speed of a text once it has begun, as in `Row`.
     """
 
     planned: int
@@ -122,9 +122,10 @@ class Performance:
 def summarize(
     records: Sequence[RequestRecord], *, planned: int, gpus: int, concurrency: int | None = None
 ) -> Performance:
-    """Summarise `records` (in model time).
+    """Return the summary of `records`, whose times are in model time.
 
-    `concurrency` is that of a closed loop; without it the users are the requests in flight on average (Little's law).
+    `concurrency` is the number of users of a closed loop; if None, users are the mean number of requests in flight
+    (Little's law).
     """
     good = [record for record in records if record.succeeded]
     bad = [record for record in records if not record.succeeded]

@@ -1,11 +1,10 @@
-"""Single HTTP requests beside a load: counters of programs, questions of an evaluation, other APIs of the model.
+"""HTTP requests beside a load: scrapes of metrics, questions of an evaluation, requests to other APIs of the model.
 
-A scrape that fails is a fact to report, never an exception: the benchmark goes on and what rests on that counter is
-unknown.
+A failed scrape is reported, never raised: the benchmark continues, and figures that need the counter are unknown.
 
 Endpoint pickers decide by API whether a prompt may be prefilled remotely: llm-d-inference-scheduler v0.7.1 and v0.8.0
-know completions and chat alone, so that `/v1/responses`, the main API of gpt-oss, is computed by decode servers
-(prefix_based_pd_decider.go).
+parse only completions and chat completions, so decode servers compute the prompts of `/v1/responses`, the main API of
+gpt-oss (prefix_based_pd_decider.go).
 """
 
 import asyncio
@@ -44,10 +43,10 @@ def open_client(
     timeout: httpx.Timeout,
     connections: int | None = None,
 ) -> httpx.AsyncClient:
-    """Return a client for what lies under `url`, with at most so many `connections` (None: no limit).
+    """Return an HTTP client with base URL `url` and at most `connections` connections (None: no limit).
 
-    Proxies of the environment are not used, since they would be measured too. Loading certificates takes tens of
-    milliseconds, so that an address without TLS goes without them.
+    Proxies from the environment are ignored, since they would be measured too. Without TLS no CA certificates are
+    loaded, which would take tens of milliseconds.
     """
     return httpx.AsyncClient(
         base_url=url,
@@ -63,7 +62,7 @@ SCRAPE_TIMEOUT_S = 10.0
 
 
 def parse(text: str) -> dict[str, tuple[MetricSample, ...]]:
-    """Read Prometheus text; a sample keeps the name that stands in the text."""
+    """Parse Prometheus text into samples by metric name, with the names as exposed."""
     series: dict[str, list[MetricSample]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -72,7 +71,7 @@ def parse(text: str) -> dict[str, tuple[MetricSample, ...]]:
 
 
 async def scrape(endpoints: Iterable[MetricsEndpoint], *, timeout_s: float = SCRAPE_TIMEOUT_S) -> Snapshot:
-    """Read all endpoints at the same time, each within `timeout_s`."""
+    """Scrape all endpoints concurrently, each within `timeout_s` seconds."""
     return Snapshot(tuple(await asyncio.gather(*(_read(endpoint, timeout_s) for endpoint in endpoints))))
 
 
@@ -93,7 +92,7 @@ async def _read(endpoint: MetricsEndpoint, timeout_s: float) -> Reading:
 
 
 ATTEMPTS = 3
-"""Number of tries for a question that gets no answer; only after these does it count as wrong."""
+"""Maximum number of attempts per question; a question that stays unanswered counts as wrong."""
 
 NO_TIME = "there was no time left"
 
@@ -104,7 +103,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """Judgement of one answer; `text` is the end of the answer, `error` why there was none."""
+    """Grade of one answer; `text` is the end of the answer, `error` the reason why there is none."""
 
     id: str
     right: bool
@@ -120,7 +119,8 @@ async def ask_builtin_set(
     limit_s: float,
     on_answer: Callable[[int, int], None],
 ) -> BuiltinResult:
-    """Ask the kit's own questions through the router; `on_answer` is told how many are answered, and of how many.
+    """Send the built-in questions through the router and return their grades; `on_answer` is called with the number of
+    answered questions and the number of all questions.
 
     Raises:
         KitError: see `ask_all`.
@@ -154,12 +154,12 @@ async def ask_all(
     limit_s: float,
     on_answer: Callable[[int], None],
 ) -> list[GradedAnswer]:
-    """Ask all questions, some at a time, and judge the answers, in the order of the questions.
+    """Send all questions, at most `concurrency` at once, and return the grades in the order of the questions.
 
-    A question without an answer after `ATTEMPTS`, or within `limit_s` of the whole, is wrong: evaluations fail closed.
+    A question that has no answer after `ATTEMPTS`, or when `limit_s` seconds are over, counts as wrong.
 
     Raises:
-        KitError: `limit_s` was over before all of them were asked, or none was answered: that evaluates nothing.
+        KitError: some questions were never sent within `limit_s`, or none was answered, which evaluates nothing.
     """
     deadline_s = asyncio.get_running_loop().time() + limit_s
     gate, done = asyncio.Semaphore(concurrency), 0
@@ -218,7 +218,7 @@ async def _ask(
 OTHER_API_PATHS: dict[OtherApiName, str] = {"chat": completions.PATHS["chat"], "responses": "/v1/responses"}
 
 OUTPUT_TOKENS = 16
-"""Asked of each API: the least that the Responses API takes (OpenAI's reference, `max_output_tokens`)."""
+"""Requested output tokens per API: the minimum of the Responses API (OpenAI's reference, `max_output_tokens`)."""
 
 _MAX_ERROR_CHARACTERS = 200
 
@@ -233,7 +233,7 @@ class _Choice(BaseModel):
 
 
 class _Answer(BaseModel):
-    """Fields that answers of either API have, and those that say that one of them was given."""
+    """Fields of the answers of both APIs, including those that show that an answer was generated."""
 
     usage: _Usage
     choices: list[_Choice] = []
@@ -249,9 +249,8 @@ async def ask_other_api(
     metrics: Sequence[MetricsEndpoint],
     evidence: EvidenceSettings | None,
 ) -> ApiAnswer:
-    """Send `prompt` to one API and read the counters at `metrics` before and after.
-
-    `limit_s` is wall time for the answer. Whatever goes wrong with the request is in the answer's `error`.
+    """Send `prompt` to one API, and read the counters at `metrics` before and after. `limit_s` is wall time for the
+    answer. Every failure of the request becomes the result's `error`.
     """
     path = OTHER_API_PATHS[api.name]
     question = {"messages": [{"role": "user", "content": prompt}], "max_tokens": OUTPUT_TOKENS}
@@ -273,7 +272,11 @@ async def ask_other_api(
 
 
 async def _post(target: CompletionsTarget, path: str, body: dict[str, object], limit_s: float) -> bytes:
-    """Return the body of an answer 200. Raises `ValueError` for another one."""
+    """Return the body of an answer with status 200.
+
+    Raises:
+        ValueError: the status is another one.
+    """
     timeout = httpx.Timeout(limit_s)
     async with open_client(
         target.base_url, verify=target.verify, headers=target.headers, timeout=timeout, connections=1
@@ -285,7 +288,11 @@ async def _post(target: CompletionsTarget, path: str, body: dict[str, object], l
 
 
 def _prompt_tokens(name: OtherApiName, content: bytes) -> int:
-    """Return the server's count of prompt tokens. Raises `ValueError` where the body isn't what the API promises."""
+    """Return the server's count of prompt tokens.
+
+    Raises:
+        ValueError: the body doesn't conform to the API.
+    """
     try:
         answer = _Answer.model_validate_json(content)
     except ValidationError as error:

@@ -1,8 +1,8 @@
-"""A smoke benchmark as a report in the llm-d benchmark report format, version 0.2, or as one plain structure.
+"""Report of a smoke benchmark in the llm-d benchmark report format, version 0.2, and as a plain JSON summary.
 
-What the format has no field for stands in `results.observability.llmd_oke`, the one section that takes further
-fields: tokens per GPU and per user, the proof of remote prefill with its counters, the checks, and what the numbers
-are.
+Figures without a field in the format are in `results.observability.llmd_oke`, the only section that allows additional
+fields: throughput per GPU and per user, the proof of remote prefill with its counters, the checks, and the basis of the
+figures.
 """
 
 import hashlib
@@ -25,13 +25,15 @@ from llmd_bench.summaries import SummarySection
 
 Json = dict[str, object]
 Number = int | float
-"""A figure that stays the whole number that it is, in JSON too."""
+"""Number whose integers stay integers in JSON."""
 
 Moment = Annotated[datetime, PlainSerializer(lambda moment: moment.isoformat(), return_type=str)]
 
 
 class LoadSummary(SummarySection):
-    """Load that was sent, of the plan; `run` begins each prompt, so that no two runs send the same ones."""
+    """JSON form of a smoke benchmark's load, from `SmokePlan`. Each prompt depends on `run`, so that no two runs send
+    equal prompts.
+    """
 
     shape: str = "closed loop"
     requests: int
@@ -47,7 +49,7 @@ class LoadSummary(SummarySection):
 
 
 class Provenance(SummarySection):
-    """Nature of the numbers, of the plan: measured, calibrated or bound; on which clock; and what was not real."""
+    """JSON form of the figures' origin, from `SmokePlan`: basis, simulated parts, time scale."""
 
     numbers: Basis = Field(validation_alias="basis")
     simulated: tuple[str, ...]
@@ -62,11 +64,11 @@ def _milliseconds(statistics: Statistics | None) -> dict[str, float] | None:
 
 
 Milliseconds = Annotated[dict[str, float] | None, BeforeValidator(_milliseconds)]
-"""Statistics of a latency in seconds, in milliseconds."""
+"""Statistics of a latency in milliseconds, converted from seconds."""
 
 
 class PerformanceSummary(SummarySection):
-    """Latencies in ms and rates per second, of `Performance`."""
+    """JSON form of a `Performance`: latencies in ms, rates per second."""
 
     requests: int
     failures: int
@@ -88,7 +90,7 @@ class PerformanceSummary(SummarySection):
 
 
 class CounterSummary(SummarySection):
-    """Counter of a role's programs before and after a run, and what it grew by."""
+    """JSON form of a `CounterIncrease`: counter before and after a run, and the increase."""
 
     before: Number | None
     after: Number | None
@@ -96,7 +98,7 @@ class CounterSummary(SummarySection):
 
 
 class RemotePrefillSummary(SummarySection):
-    """Shares of remote prefill by each party's counters, and these counters, of `RemotePrefill`."""
+    """JSON form of a `RemotePrefill`."""
 
     share: float | None
     by_endpoint_picker: float | None = Field(validation_alias="by_epp")
@@ -113,7 +115,7 @@ class RemotePrefillSummary(SummarySection):
 
 
 class ApiSummary(SummarySection):
-    """Answer of an API that was asked once, of `ApiAnswer`."""
+    """JSON form of an `ApiAnswer`."""
 
     path: str
     answered: bool
@@ -124,7 +126,7 @@ class ApiSummary(SummarySection):
 
 
 class CheckSummary(SummarySection):
-    """Limit that was held against what was measured, of `Check`."""
+    """JSON form of a `Check`."""
 
     name: str
     bound: str
@@ -136,7 +138,7 @@ class CheckSummary(SummarySection):
 
 
 class SmokeSummary(SummarySection):
-    """A smoke benchmark without its requests, of `SmokeResult`, as `summary.json` has it."""
+    """JSON form of a `SmokeResult` without its requests, the content of `summary.json`."""
 
     passed: bool
     model: str = Field(validation_alias=AliasPath("plan", "model"))
@@ -163,8 +165,8 @@ def _summary(result: SmokeResult) -> SmokeSummary:
 
 
 def summarize_result(result: SmokeResult) -> Json:
-    """Return everything of a run but its requests, as plain JSON; times in its names' units and, where the plan has a
-    time scale, in model time.
+    """Return the result without its requests as plain JSON; times have the units in their names, and are in
+    model time.
     """
     return _summary(result).model_dump(mode="json")
 
@@ -177,7 +179,9 @@ _ENGINE = "vllm"
 def build_report(
     result: SmokeResult, *, experiment: str | None = None, cluster: str | None = None
 ) -> v02.BenchmarkReport:
-    """Return the report of `result`; `experiment` and `cluster` are the ids that join it to others (`eid`, `cid`)."""
+    """Return the report of `result`; `experiment` and `cluster` are the identifiers (`eid`, `cid`) by which reports are
+    linked to others.
+    """
     plan = result.plan
     engines = [_engine(plan.model, plan.topology.accelerator, servers) for servers in plan.topology.servers]
     router = [
@@ -313,5 +317,5 @@ def _hash(config: Mapping[str, object]) -> str:
 
 
 def to_yaml(report: BaseModel) -> str:
-    """Return the report as the YAML text of a report file, without empty fields."""
+    """Return the report as YAML text without empty fields."""
     return yaml.safe_dump(report.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)

@@ -1,8 +1,9 @@
-"""The llm-d benchmark report, version 0.2: the fields that this kit writes or reads, named as the format names them.
+"""Data model of the llm-d benchmark report, version 0.2: the fields that this kit writes or reads, with the format's
+names.
 
-The format allows no further fields except in `results.observability` and in generic components. What the kit neither
-writes nor reads is passed through unlooked at. Source: llm-d-benchmark, docs/benchmark_report.md and its JSON schema
-of version 0.2.
+The format allows no additional fields except in `results.observability` and in generic components. Sections that the
+kit neither writes nor reads pass through unchecked. Source: llm-d-benchmark, docs/benchmark_report.md and its JSON
+schema of version 0.2.
 """
 
 from collections.abc import Callable
@@ -34,13 +35,13 @@ Json = dict[str, Any]
 
 
 class Strict(BaseModel):
-    """A section without fields beyond the format's."""
+    """Base class of sections that allow no additional fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RunTime(Strict):
-    """Moments of the run; `duration` is ISO 8601 (`PT12.5S`)."""
+    """Start and end of the run; `duration` is ISO 8601 (`PT12.5S`)."""
 
     start: datetime | None = None
     end: datetime | None = None
@@ -48,9 +49,7 @@ class RunTime(Strict):
 
 
 class ReportedRun(Strict):
-    """Identity of a run: `uid` is this report's own, `eid` that of the experiment it belongs to, `cid` that of the
-    cluster.
-    """
+    """Identity of a run: `uid` identifies the report, `eid` the experiment, `cid` the cluster."""
 
     uid: str
     eid: str | None = None
@@ -63,7 +62,7 @@ class ReportedRun(Strict):
 
 
 class ComponentMetadata(Strict):
-    """Name of a component; `cfg_id` is a hash of its configuration."""
+    """Label of a component; `cfg_id` is a hash of its configuration."""
 
     schema_version: str = "0.0.1"
     label: str
@@ -72,7 +71,7 @@ class ComponentMetadata(Strict):
 
 
 class Native(Strict):
-    """A program's configuration in its own terms."""
+    """Configuration of a program in the program's own format."""
 
     args: Json | None = None
     envars: Json | None = None
@@ -86,7 +85,7 @@ class ModelName(Strict):
 
 
 class ReportedParallelism(Strict):
-    """Distribution of one engine over accelerators."""
+    """Parallelism of one engine."""
 
     tp: int = Field(default=1, ge=0)
     dp: int = Field(default=1, ge=0)
@@ -97,8 +96,8 @@ class ReportedParallelism(Strict):
 
 
 class Accelerator(Strict):
-    """Accelerators of one replica: llm-d-benchmark's own converters put `tp * dp_local` into `count`, whatever
-    `replicas` is.
+    """Accelerators of one replica: `count` is `tp * dp_local`, whatever `replicas` is, as in llm-d-benchmark's own
+    converters.
     """
 
     model: str
@@ -110,7 +109,7 @@ ReportedRole = Literal["replica", "prefill", "decode"]
 
 
 class InferenceEngine(Strict):
-    """Equal model servers; `replica` is the role of aggregated ones."""
+    """Identical model servers; aggregated servers have the role `replica`."""
 
     kind: Literal["inference_engine"] = "inference_engine"
     tool: str
@@ -122,7 +121,7 @@ class InferenceEngine(Strict):
 
 
 class Generic(BaseModel):
-    """Any other program. Further fields are allowed here."""
+    """Program other than an inference engine, with any additional fields."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -132,7 +131,7 @@ class Generic(BaseModel):
 
 
 class Component(Strict):
-    """One part of the stack under test."""
+    """Component of the stack under test."""
 
     metadata: ComponentMetadata
     standardized: Annotated[InferenceEngine | Generic, Discriminator("kind")]
@@ -140,7 +139,7 @@ class Component(Strict):
 
 
 class LoadMetadata(Strict):
-    """Name of a workload."""
+    """Identifier and description of a workload."""
 
     schema_version: str = "0.0.1"
     cfg_id: str | None = None
@@ -158,7 +157,7 @@ class SequenceLength(Strict):
 
 
 class StandardizedLoad(Strict):
-    """A workload in the format's own terms. `concurrency` is a whole number or infinite."""
+    """Workload in the format's standardized fields. `concurrency` is an integer or infinite."""
 
     tool: str
     tool_version: str
@@ -174,7 +173,7 @@ class StandardizedLoad(Strict):
 
 
 class LoadSection(Strict):
-    """The workload."""
+    """Section on the workload."""
 
     metadata: LoadMetadata
     standardized: StandardizedLoad
@@ -182,14 +181,16 @@ class LoadSection(Strict):
 
 
 class Scenario(Strict):
-    """Stack that was measured, and the load on it."""
+    """Stack under test and its workload."""
 
     stack: list[Component] | None = None
     load: LoadSection | None = None
 
 
 class AggregateRequests(Strict):
-    """Requests: `failures` gave no whole answer, `incomplete` are those of them whose answer stopped halfway."""
+    """Request counts: `failures` are requests without a complete answer, `incomplete` the failures whose answer broke
+    off.
+    """
 
     total: int = Field(ge=0)
     failures: int | None = Field(default=None, ge=0)
@@ -218,7 +219,7 @@ class AggregateThroughput(Strict):
 
 
 class Aggregate(Strict):
-    """The run in one set of numbers."""
+    """Figures of the whole run."""
 
     requests: AggregateRequests | None = None
     latency: AggregateLatency | None = None
@@ -226,14 +227,14 @@ class Aggregate(Strict):
 
 
 class RequestPerformance(Strict):
-    """Performance as users saw it."""
+    """Performance of requests as clients measured it."""
 
     aggregate: Aggregate | None = None
     time_series: Json | None = None
 
 
 class Observability(BaseModel):
-    """Facts that the stack told about itself. The format allows further fields here: `llmd_oke` is this kit's."""
+    """Data that the stack exposed. The format allows additional fields; `llmd_oke` is this kit's."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -241,7 +242,7 @@ class Observability(BaseModel):
 
 
 class Results(Strict):
-    """Findings of a run."""
+    """Results of a run."""
 
     request_performance: RequestPerformance | None = None
     session_performance: Json | None = None
@@ -251,7 +252,7 @@ class Results(Strict):
 
 
 class BenchmarkReport(Strict):
-    """A report of version 0.2."""
+    """Report of version 0.2."""
 
     version: Literal["0.2"] = VERSION
     run: ReportedRun

@@ -1,6 +1,6 @@
-"""Folders of reports: `<root>/<stack>/<time>/`, with `<root>/<stack>/latest` pointing at the newest.
+"""Directories of reports: `<root>/<stack>/<time>/`, with the symbolic link `<root>/<stack>/latest` to the newest.
 
-Beside a report of version 0.2 stands one of version 0.1, for tools that read only that.
+Each report of version 0.2 is accompanied by one of version 0.1, for tools that read only that version.
 """
 
 import json
@@ -23,7 +23,9 @@ from llmd_bench.smoke import SmokeResult
 
 
 class _Lenient(BaseModel):
-    """The older format, as far as it is written or read: published results come in it. Unknown fields are kept."""
+    """Base class of sections of version 0.1 that the kit writes or reads; unknown fields are kept, since published
+    reports contain some.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -49,7 +51,7 @@ class RequestsV01(_Lenient):
 
 
 class ThroughputV01(_Lenient):
-    """Rates of the whole stack."""
+    """Throughput of the whole stack."""
 
     total_tokens_per_sec: float
     input_tokens_per_sec: float | None = None
@@ -58,7 +60,7 @@ class ThroughputV01(_Lenient):
 
 
 class TimeV01(_Lenient):
-    """Times of a run; `duration` is in seconds."""
+    """Times of a run: `duration` in seconds, `start` and `stop` in seconds since the Unix epoch."""
 
     duration: float
     start: float | None = None
@@ -75,7 +77,7 @@ class MetricsV01(_Lenient):
 
 
 class BenchmarkReportV01(_Lenient):
-    """A report of version 0.1."""
+    """Report of version 0.1."""
 
     version: Literal["0.1"]
     scenario: dict[str, Any]
@@ -86,12 +88,12 @@ _ACCELERATOR = {"model": True, "count": True, "parallelism": {"dp", "tp", "pp", 
 """Fields of an accelerator that version 0.1 has too."""
 
 GENERATOR = "nop"
-"""Version 0.1 has a closed list of load generators, which this kit's is not on; its name stands in the metadata."""
+"""Name of the load generator in version 0.1, whose closed list lacks this kit; the metadata contain the kit's name."""
 
 
 def to_v01(report: v02.BenchmarkReport) -> BenchmarkReportV01 | None:
-    """Return the report in the older format; None where it lacks what that can't be without, for example because no
-    request was answered.
+    """Return the report in version 0.1; None if a required field is missing, for example because no request was
+    answered.
     """
     performance = report.results.request_performance
     aggregate = performance.aggregate if performance else None
@@ -101,7 +103,7 @@ def to_v01(report: v02.BenchmarkReport) -> BenchmarkReportV01 | None:
     if metrics is None:
         return None
     observability = report.results.observability or v02.Observability()
-    # what this kit says beyond the format, as in version 0.2
+    # figures of this kit that the format has no fields for, as in version 0.2
     metadata = report.run.model_dump(include={"uid"}) | observability.model_dump(include={"llmd_oke"})
     content = {
         "version": "0.1",
@@ -130,7 +132,7 @@ def _metrics(report: v02.BenchmarkReport, aggregate: v02.Aggregate) -> v02.Json 
 
 
 def _time(run: v02.ReportedRun) -> v02.Json:
-    """Return the run's times as version 0.1 counts them: in seconds, from 1970 on."""
+    """Return the run's duration in seconds, and its start and stop in seconds since the Unix epoch."""
     time = run.time or v02.RunTime()
     known = {
         "duration": float(time.duration.removeprefix("PT").removesuffix("S")) if time.duration else 0.0,
@@ -141,7 +143,7 @@ def _time(run: v02.ReportedRun) -> v02.Json:
 
 
 def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.LoadSection) -> v02.Json:
-    """Return the scenario of version 0.1, which has an entry for each server, not for each role."""
+    """Return the scenario of version 0.1, which has an entry for each server instead of for each role."""
     engines = [
         (part.standardized, part.native)
         for part in scenario.stack or ()
@@ -173,7 +175,7 @@ def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.Loa
 
 
 REPORT_FILE = "benchmark_report_v0.2,_smoke.yaml"
-"""Named as llm-d-benchmark names its reports."""
+"""File name of a report, in llm-d-benchmark's naming scheme."""
 
 REPORT_FILE_V01 = "benchmark_report,_smoke.yaml"
 
@@ -182,7 +184,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class StoredReport:
-    """The files of one result."""
+    """Paths of the files of one result."""
 
     folder: Path
     report: Path
@@ -200,13 +202,13 @@ def store(
     started: datetime | None = None,
     part: str | None = None,
 ) -> StoredReport:
-    """Write both reports, requests, row and summary of `result`, then point `latest` at them. `model` is what rows call
-    the model.
+    """Write both reports, requests, row and summary of `result`, then point the link `latest` at them. `model` is the
+    model's name in the row.
 
-    A report of version 0.1 can't be without latencies; it is left out where no request was answered.
+    The report of version 0.1, which requires latencies, is left out if no request was answered.
 
-    Results that belong together (the models of one stack) are stored with the same `started` and a `part` each, which
-    becomes a folder of its own.
+    Results of one run (the models of one stack) have the same `started` and different values of `part`, the name of a
+    subdirectory.
     """
     moment = (started or result.started).strftime("%Y%m%dT%H%M%SZ")
     run_folder = root / stack_folder(stack) / moment

@@ -1,4 +1,4 @@
-"""Rows of our own benchmarks: of a smoke benchmark, or of one stage of load."""
+"""Conversion of smoke benchmarks and of stages of load into rows."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypedDict, Unpack
@@ -24,8 +24,8 @@ _ARRIVALS: Mapping[type[LoadShape], Arrival] = {
 
 
 def smoke_row(result: SmokeResult, *, model: str) -> Row:
-    """Return the row of a smoke benchmark of `model`, by the catalogue's name where it has one. Lengths are those that
-    were asked for where no answer came.
+    """Return the row of a smoke benchmark; `model` is the name in the catalogue, if there is one. Lengths are the
+    requested ones if no request was answered.
     """
     plan, performance = result.plan, result.performance
     copies, topology = split_copies(plan.topology.name)
@@ -64,13 +64,15 @@ def smoke_row(result: SmokeResult, *, model: str) -> Row:
 
 
 def split_copies(name: str) -> tuple[int, str]:
-    """Split a topology's name into units and topology: 4 and `8p-tp1-4d-tp2` of `4 x 8p-tp1-4d-tp2`."""
+    """Split a topology's name into number of copies and topology of one unit: `4 x 8p-tp1-4d-tp2` into 4 and
+    `8p-tp1-4d-tp2`.
+    """
     copies, mark, topology = name.partition(" x ")
     return (int(copies), topology) if mark else (1, name)
 
 
 class StageFacts(TypedDict, total=False):
-    """Further facts of what was under load; fields are a row's."""
+    """Facts about the deployment under load, by field of `Row`."""
 
     topology: str | None
     copies: int
@@ -100,8 +102,8 @@ def stage_row(
     notes: Iterable[str] = (),
     **facts: Unpack[StageFacts],
 ) -> Row:
-    """Return the row of a stage without `shortfall`: latencies of the requests that were sent in its window, rates of
-    what arrived in it. `model` is the catalogue's name where it has one.
+    """Return the row of a stage without `shortfall`: latencies of the requests that were sent in its window, and rates
+    within the window. `model` is the name in the catalogue, if there is one.
     """
     good = [record for record in result.counted if record.succeeded]
     shape = result.stage.shape
@@ -152,7 +154,7 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def quantiles_ms(times_s: Iterable[float | None]) -> Quantiles:
-    """Return the distribution of times in seconds; those that are None are left out."""
+    """Return the distribution in milliseconds of times in seconds; None values are skipped."""
     return _in_ms(describe((time_s for time_s in times_s if time_s is not None), "s"))
 
 

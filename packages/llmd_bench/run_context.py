@@ -1,4 +1,4 @@
-"""Circumstances that a benchmark must know of where it runs, beside what it was asked to do."""
+"""Environment of a benchmark run: time scale, basis of the figures, and simulated parts."""
 
 import json
 from collections.abc import Mapping
@@ -8,16 +8,21 @@ from llmd_base.row import Basis
 from pydantic import TypeAdapter
 
 VARIABLE = "LLMD_OKE_CIRCUMSTANCES"
-"""Set by a rehearsal in its pods, and by nothing else: no manifest has it."""
+"""Environment variable with the `RunContext` of a pod. Only rehearsals set it in their pods; no manifest contains it.
+"""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """Circumstances of a run: real servers on the wall clock, unless it is said otherwise.
+    """Environment of a benchmark run; the defaults describe real servers on the wall clock.
 
-    `time_scale` is wall seconds for a second of model time, `simulated` lists what was not real, `ran` has the versions
-    of programs that ran instead of the release's own, and `bounds` are the models, by repository, whose simulated
-    servers take times that were fitted to nothing.
+    Attributes:
+        time_scale: wall seconds per second of model time.
+        basis: basis of the figures.
+        simulated: names of the simulated parts.
+        ran: versions of programs that ran instead of the release's own, by program.
+        bounds: repositories of the models whose simulated servers aren't fitted to measurements, so that their figures
+            are bounds.
     """
 
     time_scale: float = 1.0
@@ -27,11 +32,11 @@ class RunContext:
     bounds: tuple[str, ...] = ()
 
     def basis_of(self, model: str) -> Basis:
-        """Return the kind of a model's figures; the model is named by its repository."""
+        """Return the basis of the figures of a model, given by its repository."""
         return Basis.BOUND if model in self.bounds else self.basis
 
     def to_text(self) -> str:
-        """Return the value of the environment variable."""
+        """Return the context as JSON text, the value of the environment variable."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
@@ -39,11 +44,11 @@ _CONTEXT = TypeAdapter(RunContext)
 
 
 def from_environment(environment: Mapping[str, str]) -> RunContext:
-    """Return the context that a pod's environment tells; real servers where it tells none."""
+    """Return the context in a pod's environment; the default context if the variable isn't set."""
     text = environment.get(VARIABLE)
     return from_text(text) if text else RunContext()
 
 
 def from_text(text: str) -> RunContext:
-    """Return the context that `to_text` wrote."""
+    """Return the context from the JSON text that `to_text` wrote."""
     return _CONTEXT.validate_json(text)

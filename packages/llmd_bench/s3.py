@@ -1,8 +1,8 @@
-"""Results in a bucket of an S3-compatible service, such as OCI Object Storage, by `obstore` (the extra `s3`).
+"""Store of results in a bucket of an S3-compatible service, such as OCI Object Storage, by `obstore` (the extra `s3`).
 
-Address and keys come from the variables that all S3 tools read: AWS_ENDPOINT_URL_S3, AWS_REGION, AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. With OCI these are `https://<namespace>.compat.objectstorage.<region>.oraclecloud.com`,
-the region, and a customer secret key.
+Endpoint and keys come from the usual environment variables of S3 tools: AWS_ENDPOINT_URL_S3, AWS_REGION,
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. For OCI these are
+`https://<namespace>.compat.objectstorage.<region>.oraclecloud.com`, the region, and a customer secret key.
 """
 
 from collections.abc import Generator, Mapping
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = timedelta(seconds=30)
 TRANSFER_TIMEOUT = timedelta(minutes=10)
-"""Limit of one request, with the file that it sends or gets."""
+"""Time limit of one request, including the transfer of its file."""
 RETRY_TIMEOUT = timedelta(seconds=10)
-"""Limit for asking a busy service again, after which its answer is an error."""
+"""Time limit for retries of a request to a busy service."""
 
 MAX_FILES = 1_000_000
 
@@ -39,14 +39,14 @@ _REMEDY = "Check bucket, prefix, the variables AWS_* for endpoint, region and ke
 
 
 class BucketStore:
-    """The files of a bucket whose names begin with a prefix; `address` is what errors call it."""
+    """Store of the objects of a bucket below a prefix; `address` is the store's name in errors."""
 
     def __init__(self, bucket: S3Store, address: str) -> None:
         self._bucket = bucket
         self._address = address
 
     def names(self, below: str) -> list[str]:
-        """Return the names of all files below a folder, in order."""
+        """Return the sorted names of all files below a directory."""
         names: list[str] = []
         with self._errors(self._address):
             for entries in obstore.list(self._bucket, below or None, chunk_size=1000):
@@ -54,7 +54,7 @@ class BucketStore:
                 if len(names) > MAX_FILES:
                     raise KitError(f"{self._address} has more than {MAX_FILES} files.", "Choose a narrower prefix.")
         folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
-        return sorted(set(names) - folders)  # consoles mark folders by empty files of their names
+        return sorted(set(names) - folders)  # web consoles create an empty object for each folder
 
     def read(self, name: str) -> bytes:
         """Return the content of a file of at most `MAX_REQUEST_BYTES`."""
@@ -68,7 +68,7 @@ class BucketStore:
         return bytes(content)
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file."""
+        """Create or replace a file."""
         with self._errors(self._where(name)):
             obstore.put(self._bucket, name, content, use_multipart=False)
 
@@ -79,7 +79,9 @@ class BucketStore:
 
     @contextmanager
     def _errors(self, where: str) -> Generator[None]:
-        """Raise a KitError with the first line of what the library says; the others are its own records."""
+        """Convert errors of obstore into a KitError with the first line of their message; further lines are obstore's
+        internal state.
+        """
         try:
             yield
         except (BaseError, OSError) as error:
@@ -89,10 +91,11 @@ class BucketStore:
 
 
 def s3_store(address: str, environment: Mapping[str, str]) -> BucketStore:
-    """Return the store of `s3://<bucket>/<prefix>`, with endpoint and keys from the environment.
+    """Return the store at `s3://<bucket>/<prefix>`, with endpoint and keys from the environment.
 
     Raises:
-        KitError: something of it is missing, or keys would go over a connection without TLS.
+        KitError: the bucket or an environment variable is missing, or the endpoint has no TLS and isn't on the loopback
+            interface.
     """
     parts = urlsplit(address)
     required = ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

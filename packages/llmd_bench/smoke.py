@@ -1,4 +1,4 @@
-"""The smoke benchmark, which shows that the model is served, as fast as asked, and with prefill where it belongs."""
+"""Smoke benchmark: shows that a model is served, fast enough, with correct answers, and with remote prefill."""
 
 import asyncio
 import ssl
@@ -47,24 +47,29 @@ from llmd_bench.run_context import RunContext
 from llmd_bench.smoke_request import SmokeLimits, SmokeRequest, SmokeVerdict, judge
 
 WARMUP_OUTPUT_TOKENS = 16
-"""Enough for a warm-up request to have been decoded together with others."""
+"""Length in tokens of warm-up answers: enough for requests to be decoded in a common batch."""
 
 QUESTIONS_AT_A_TIME = 16
-"""Questions at a time, as many as `llmd-oke eval` asks: the whole set takes about a minute."""
+"""Number of concurrent questions, the default of `llmd-oke eval`: the whole set takes about a minute."""
 
 WAVES = 3
-"""Requests for each user below which filling and draining weigh on the result."""
+"""Minimum number of requests per user; with fewer, ramp-up and ramp-down dominate the throughput, which a remark says.
+"""
 
 CACHED_SHARE = 0.01
-"""Share of prompt tokens found in a prefix cache above which prefill wasn't what was measured."""
+"""Share of prompt tokens in a prefix cache (0.01 is 1 %) above which a remark says that the prefills were not all
+measured.
+"""
 
 LENGTH_TOLERANCE = 0.05
 
 LATE_SHARE = 0.05
-"""Share of a simulator's steps that may be late before its latencies say more of the machine than of the model."""
+"""Share of late simulator steps (0.05 is 5 %) above which a remark says that the machine was too slow for the
+simulation.
+"""
 
 TOO_SLOW = "this machine was too slow for the simulation"
-"""Beginning of the remark that a simulation was late."""
+"""Beginning of the remark on a machine that was too slow for the simulation."""
 
 _SIMULATED_STEPS = Counter(("llmd_oke_simulator_steps_total",))
 _SIMULATED_LATE_STEPS = Counter(("llmd_oke_simulator_late_steps_total",))
@@ -72,12 +77,12 @@ _SIMULATED_LATE_STEPS = Counter(("llmd_oke_simulator_late_steps_total",))
 _PROMPT_SERVERS: tuple[EndpointRole, ...] = ("prefill", "aggregated")
 
 PROGRAMS = {"endpoint-picker": "epp", "proxy": "envoy", "front-door": "envoy", "routing-proxy": "pd-sidecar"}
-"""The programs that are parts of a router, by the labels of the parts."""
+"""Names of the router's programs in `RunContext.ran`, by the label of the router part."""
 
 
 @dataclass(frozen=True)
 class SmokeProgress:
-    """Progress of a run: `done` of `total` requests of a phase."""
+    """Progress of a run: `done` of `total` requests in the current phase."""
 
     phase: str
     done: int = 0
@@ -92,22 +97,39 @@ OnProgress = Callable[[SmokeProgress], None]
 
 @dataclass(frozen=True)
 class SmokePlan:
-    """Everything that a smoke benchmark needs to know.
+    """Configuration of a smoke benchmark.
 
-    - `base_url` is what stands before `/v1/...`; `headers` and `verify` belong to it, so that it may be a proxy's.
-    - `timeout_s` (wall time) limits the whole run, `router_timeout_s` (model time) the wait for the first answer in it.
-    - `servers` lists the model servers' pods, whose restarts are counted; None where nobody can.
-    - `introductions` has a target for each pair of prefill and decode server, to make them acquainted first.
-    - `warmup_requests` are sent then and not measured; None means one for each user, without introductions as many as
-      there are pairs, if those are more.
-    - `time_scale` is wall seconds for a second of model time; thresholds and results are in model time.
-    - `evidence` is needed for the proof of remote prefill; None for models that aren't disaggregated or have no
-      endpoint picker.
-    - `other_apis` are asked once each, after the measurement.
-    - `adapters` are held to the model itself, by their names.
-    - `questions` with known answers are asked after the measurement; None where answers are not evaluated.
-    - `simulated` lists what was not real, and `facts` whatever else belongs into the report, for example the cost per
-      hour.
+    Attributes:
+        base_url: part of the URL before `/v1/...`, possibly of a proxy.
+        model: name of the model in requests.
+        topology: servers and routers, for the report.
+        input_tokens: length of the prompts.
+        output_tokens: length of the answers.
+        requests: number of measured requests.
+        concurrency: number of requests in flight.
+        thresholds: limits in model time.
+        metrics: URLs of the programs' Prometheus metrics.
+        evidence: settings for the proof of remote prefill; None for models that aren't disaggregated or have no
+            endpoint picker.
+        other_apis: APIs that get one request each after the measurement.
+        questions: parameters of the built-in questions, which are sent after the measurement; None without an
+            evaluation.
+        adapters: names of LoRA adapters whose answers are compared with the base model's.
+        headers: HTTP headers of requests to `base_url`.
+        verify: verification of the TLS certificate of `base_url`.
+        api: API of the measured requests.
+        time_scale: wall seconds per second of model time.
+        basis: basis of the figures.
+        simulated: names of the simulated parts.
+        timeout_s: limit of the whole run in wall time.
+        router_timeout_s: limit of the wait for the first answer in model time.
+        servers: function that returns the model servers' pods with their restarts; None if they can't be listed.
+        introductions: target for each pair of a prefill and a decode server, for their NIXL handshake before the
+            warm-up.
+        warmup_requests: number of unmeasured requests before the measurement; None means one per user, or one per pair
+            of servers if there are no introductions and more pairs than users.
+        seed: random seed of the prompts.
+        facts: further facts for the report, for example the cost per hour.
     """
 
     base_url: str
@@ -139,7 +161,7 @@ class SmokePlan:
 
     @property
     def warmup(self) -> int:
-        """Requests that are sent before the measurement."""
+        """Number of requests that are sent before the measurement."""
         if self.warmup_requests is not None:
             return self.warmup_requests
         prefill, decode = self.topology.of("prefill"), self.topology.of("decode")
@@ -148,15 +170,14 @@ class SmokePlan:
 
     @property
     def target(self) -> CompletionsTarget:
-        """Target of the requests."""
+        """Target of the measured requests."""
         return CompletionsTarget(self.base_url, self.model, self.headers, self.verify, self.api)
 
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """Result of a smoke benchmark. Everything but moments and `wall_s` is in model time.
-
-    `first_answer` is when the router gave its first answer.
+    """Result of a smoke benchmark. Times are in model time except dates and `wall_s`; `first_answer` is the date of the
+    router's first answer.
     """
 
     plan: SmokePlan
@@ -183,21 +204,22 @@ class SmokeResult:
 
     @property
     def excuses(self) -> tuple[str, ...]:
-        """Reasons why missed latencies and rates may say more of a simulating machine than of the deployment."""
+        """Remarks that the machine was too slow for the simulation, if a latency or rate missed its limit."""
         timed = any(check.units in {"ms", "tokens/s"} for check in self.verdict.failed)
         return tuple(note for note in self.notes if timed and note.startswith(TOO_SLOW))
 
 
 def run_smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> SmokeResult:
-    """Run the benchmark from a program that has no event loop. See `smoke`."""
+    """Run `smoke` in a new event loop."""
     return asyncio.run(smoke(plan, on_progress))
 
 
 async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> SmokeResult:
-    """Wait for an answer, warm up, measure, evaluate answers where that is asked, and judge.
+    """Run the benchmark: wait for an answer, warm up, measure, evaluate answers if configured, and judge.
 
-    Raises `KitError` if the model doesn't answer within `router_timeout_s`, or if `timeout_s` is over before all was
-    sent: that is no measurement. All else that goes wrong afterwards is in the result.
+    Raises:
+        KitError: the model doesn't answer within `router_timeout_s`, or `timeout_s` is over before all requests were
+            sent. Later failures are part of the result.
     """
     report: OnProgress = on_progress or (lambda _: None)
     loop = asyncio.get_running_loop()
@@ -250,7 +272,7 @@ async def smoke(plan: SmokePlan, on_progress: OnProgress | None = None) -> Smoke
 
 
 class _Moment(NamedTuple):
-    """A moment by the calendar and by the loop's clock."""
+    """A moment as a date and on the event loop's clock."""
 
     at: datetime
     loop_s: float
@@ -263,10 +285,10 @@ def _now() -> _Moment:
 async def _measure(
     plan: SmokePlan, load: GeneratedLoad, deadline_s: float, report: OnProgress
 ) -> tuple[_Moment, _Moment, tuple[RequestRecord, ...], tuple[Snapshot, Snapshot]]:
-    """Send the load between two snapshots; return its begin and end, the requests in model time and the snapshots.
+    """Send the load between two snapshots; return its begin and end, the records in model time and the snapshots.
 
     Raises:
-        KitError: the time was over before all requests were sent.
+        KitError: the time limit was over before all requests were sent.
     """
     before, begun = await take_snapshot(plan), _now()
     sent = await _send(plan, load, deadline_s, report)
@@ -284,10 +306,10 @@ async def _measure(
 
 
 async def evaluate(plan: SmokePlan, limit_s: float, report: OnProgress) -> BuiltinResult | None:
-    """Ask the plan's questions; return None where it has none.
+    """Send the plan's questions and return the grades; None if the plan has no questions.
 
     Raises:
-        KitError: `limit_s` of wall time was over before all were asked, or none was answered.
+        KitError: some questions were never sent within `limit_s` of wall time, or none was answered.
     """
     if plan.questions is None:
         return None
@@ -308,7 +330,9 @@ async def _hold_adapters(plan: SmokePlan, limit_s: float, report: OnProgress) ->
 
 
 async def take_snapshot(plan: SmokePlan) -> Snapshot:
-    """Read all counters of now, and list the model servers' pods; without these where the cluster does not tell."""
+    """Read all counters and list the model servers' pods; the snapshot is without pods if the cluster
+    doesn't answer.
+    """
     read = await scrape(plan.metrics)
     if plan.servers is None:
         return read
@@ -357,7 +381,9 @@ async def _ask_other_apis(
 
 
 def prove(plan: SmokePlan, performance: Performance, snapshots: tuple[Snapshot, Snapshot]) -> RemotePrefill | None:
-    """Prove remote prefill by the counters before and after; None where there is nothing to prove."""
+    """Return the proof of remote prefill by two snapshots' counters; None if the model isn't disaggregated or has no
+    endpoint picker.
+    """
     settings = _evidence(plan)
     if settings is None:
         return None
@@ -375,7 +401,7 @@ def _evidence(plan: SmokePlan) -> EvidenceSettings | None:
 
 
 def server_stability(plan: SmokePlan, snapshots: tuple[Snapshot, Snapshot]) -> Stability | None:
-    """Return the model servers that restarted between two snapshots; None where nobody lists their pods."""
+    """Return the model servers that restarted between two snapshots; None if the plan can't list their pods."""
     return None if plan.servers is None else stability(snapshots[0].servers, snapshots[1].servers)
 
 
@@ -387,7 +413,7 @@ def remarks(
     records: Sequence[RequestRecord],
     snapshots: tuple[Snapshot, Snapshot],
 ) -> tuple[str, ...]:
-    """Return the remarks that a reader must know before comparing the run with another one."""
+    """Return remarks on load, token counts, caches and simulation that affect comparisons with other runs."""
     return (
         *_about_load(concurrency, performance, warmup),
         *_about_lengths(input_tokens, performance, records),
@@ -429,7 +455,7 @@ def _about_caches(performance: Performance, before: Snapshot, after: Snapshot) -
 
 
 def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Yield a remark where simulated servers were late. They share one process, so that one role tells of all."""
+    """Yield a remark if simulated servers were late. They share one process, so one role's counters stand for all."""
     roles: tuple[EndpointRole, ...] = ("decode", "aggregated")
     for role in roles:
         steps = change(before, after, role, _SIMULATED_STEPS).value
@@ -442,10 +468,10 @@ def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
 
 
 def resolve(request: SmokeRequest, directory: Directory, how: RunContext) -> SmokePlan:
-    """Make the plan of a benchmark of what is deployed now.
+    """Return the plan of a benchmark with the addresses of the currently running pods.
 
     Raises:
-        KitError: the model is not there, or the cluster does not answer.
+        KitError: the model's pods are missing, or the cluster does not answer.
     """
     endpoint = directory.service(request.namespace, request.service)
     return replace(
@@ -460,7 +486,9 @@ def resolve(request: SmokeRequest, directory: Directory, how: RunContext) -> Smo
 
 
 def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
-    """Make the plan without addresses: enough to read a result by. Parts of the router have the versions that ran."""
+    """Return the plan without addresses, which suffices to interpret a result. Router parts have the
+    versions that ran.
+    """
     router = tuple(
         replace(part, version=how.ran.get(PROGRAMS.get(part.label, ""), part.version))
         for part in request.topology.router
@@ -487,7 +515,7 @@ def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
 
 
 def endpoints(request: SmokeRequest, directory: Directory) -> Iterator[MetricsEndpoint]:
-    """Yield the addresses at which the programs of a model that are there now show their counters.
+    """Yield the metrics URLs of the running programs of a model.
 
     Raises:
         KitError: the cluster does not answer.
@@ -499,7 +527,7 @@ def endpoints(request: SmokeRequest, directory: Directory) -> Iterator[MetricsEn
 
 
 def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod, ...]:
-    """Return the pods of a model's servers that are there now.
+    """Return the running pods of a model's servers.
 
     Raises:
         KitError: the cluster does not answer.
@@ -513,7 +541,9 @@ def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod,
 
 
 def _introductions(request: SmokeRequest, directory: Directory) -> Iterator[CompletionsTarget]:
-    """Yield each decode server's routing sidecar, once for each prefill server of its unit."""
+    """Yield the URL of each decode server's routing sidecar once for each prefill server of the unit, with the header
+    that selects this prefill server.
+    """
     prefill = {group.unit: group for group in request.groups if group.role == "prefill"}
     for group in request.groups:
         if group.role != "decode" or group.unit not in prefill:

@@ -1,4 +1,4 @@
-"""Request of a smoke benchmark: what it must measure and reach, as plain data that fits a file."""
+"""Request for a smoke benchmark as JSON in a file: load, limits and pods; and the judgement of a run by the limits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +16,10 @@ from llmd_bench.performance import Performance, Statistics
 
 @dataclass(frozen=True)
 class SmokeLimits:
-    """Limits in model time; a figure that is None is not judged.
+    """Limits in model time; None means that the figure isn't judged.
 
-    `min_remote_prefill_share` holds for disaggregated models only, `min_accuracy` is a share of right answers.
+    `min_remote_prefill_share` applies to disaggregated models only, `min_accuracy` is a share of right answers (0.9 is
+    90 %).
     """
 
     max_failures: int | None = 0
@@ -32,7 +33,7 @@ class SmokeLimits:
 
 @dataclass(frozen=True)
 class Check:
-    """One limit held against what was measured; `value` is None when that was not possible."""
+    """Limit of one figure with the measured value; `value` is None if the figure could not be measured."""
 
     name: str
     bound: Literal["at most", "at least"]
@@ -43,7 +44,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """True if the measurement is on the right side of the limit; a missing one never is."""
+        """True if the value meets the limit; False without a value."""
         if self.value is None:
             return False
         return self.value <= self.limit if self.bound == "at most" else self.value >= self.limit
@@ -51,7 +52,7 @@ class Check:
 
 @dataclass(frozen=True)
 class SmokeVerdict:
-    """All checks of a run."""
+    """Checks of a run."""
 
     checks: tuple[Check, ...]
 
@@ -62,7 +63,7 @@ class SmokeVerdict:
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks that did not pass."""
+        """Checks that did not pass."""
         return tuple(check for check in self.checks if not check.passed)
 
 
@@ -75,13 +76,12 @@ def judge(
     stability: Stability | None = None,
     adapters: Sequence[AdapterAnswers] = (),
 ) -> SmokeVerdict:
-    """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated, `examined` for
-    one that was asked no questions, `stability` where nobody can tell.
+    """Judge a run by its limits. `remote_prefill` is None for a model that isn't disaggregated, `examined` without an
+    evaluation, `stability` if restarts are unknown.
 
-    Each of `other_apis` must have answered, with its prompt prefilled remotely where the endpoint picker does that for
-    the API, and each of `adapters` otherwise than the model itself. A run without any answer measured nothing and
-    passes nothing, whatever the thresholds are; and where servers restarted, what was measured is not the deployment
-    that was meant.
+    Each of `other_apis` must have answered, with its prompt prefilled remotely if the endpoint picker does that for the
+    API. Each of `adapters` must have answered differently from the base model. A run without any answer fails whatever
+    the limits are, and so does a run in which servers restarted, since it didn't measure the configured deployment.
     """
     checks = list(_of_performance(thresholds, performance))
     if thresholds.min_remote_prefill_share is not None and remote_prefill is not None:
@@ -141,7 +141,9 @@ def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote pre
 
 
 def _applied(answers: AdapterAnswers) -> Check:
-    """An adapter whose answers are all the base's is loaded and not applied, or changes nothing."""
+    """Return the check that at least one of an adapter's answers differs from the base model's: otherwise the adapter
+    isn't applied or changes nothing.
+    """
     evidence = f"{answers.different} of {answers.compared} answers differ from those of the base model"
     if answers.compared == 0:
         evidence = "the base model answers no prompt alike twice, so that nothing can be compared"
@@ -150,7 +152,7 @@ def _applied(answers: AdapterAnswers) -> Check:
 
 
 def accuracy(limit: float, examined: BuiltinResult | None) -> Check:
-    """Hold the least share of right answers against what was asked; `examined` is None where nothing was."""
+    """Return the check of the minimum share of right answers; `examined` is None without an evaluation, which fails."""
     if examined is None:
         return Check("accuracy", "at least", limit, None, "share", "no question was asked")
     right = f"{examined.answers.count('1')} of {len(examined.answers)} questions answered right"
@@ -160,7 +162,9 @@ def accuracy(limit: float, examined: BuiltinResult | None) -> Check:
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Equal pods of one unit, and the port where they show their counters; an autoscaler may change their number."""
+    """Identical pods of one unit, with the port of their metrics; `scaled` means that an autoscaler may change their
+    number.
+    """
 
     unit: str
     role: EndpointRole
@@ -171,12 +175,27 @@ class PodGroup:
 
 @dataclass(frozen=True)
 class SmokeRequest:
-    """A smoke benchmark of one model, without anything that is known only when its pods are there.
+    """Request for a smoke benchmark of one model, without addresses that are known only when its pods run.
 
-    `service` takes requests on port 80; `server_port` is where each server, behind its routing sidecar if it has one,
-    takes them itself, and `prefill_header` what tells a routing sidecar which prefill server to use. `other_apis`
-    are the model's beside the measured one, `adapters` the names of its adapters. `evidence` is None where there is
-    nothing to prove, `questions` where answers are not evaluated.
+    Attributes:
+        namespace: namespace of the model.
+        service: Service of the model, which takes requests on port 80.
+        model: name of the model in requests.
+        topology: servers and routers, for the report.
+        input_tokens: length of the prompts.
+        output_tokens: length of the answers.
+        requests: number of measured requests.
+        concurrency: number of requests in flight.
+        timeout_s: limit of the whole run in wall time.
+        thresholds: limits in model time.
+        groups: pods of servers and routers, with the ports of their metrics.
+        server_port: port on which each server takes requests, behind its routing sidecar if it has one.
+        prefill_header: HTTP header that tells a routing sidecar which prefill server to use.
+        other_apis: further APIs of the model.
+        evidence: settings for the proof of remote prefill; None if there is nothing to prove.
+        questions: parameters of the built-in questions; None without an evaluation.
+        adapters: names of the model's adapters.
+        facts: further facts for the report.
     """
 
     namespace: str
@@ -199,12 +218,12 @@ class SmokeRequest:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> str:
-        """Return the request as the text of a file; equal requests give equal texts."""
+        """Return the request as JSON text for `from_json`; equal requests give equal texts."""
         return _adapter().dump_json(self, indent=1).decode()
 
 
 def from_json(text: str | bytes) -> SmokeRequest:
-    """Read the request that `to_json` wrote."""
+    """Return the request from the JSON text that `to_json` wrote."""
     return _adapter().validate_json(text)
 
 

@@ -1,4 +1,4 @@
-"""Stores of results: files by name, in a folder or in a bucket (`llmd_bench.s3`)."""
+"""Stores of result files by name: a directory, or a bucket (`llmd_bench.s3`)."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,13 +15,13 @@ UNSAFE_NAME_REMEDY = "Names of results stay below their folder: look at who wrot
 
 
 class FileStore(Protocol):
-    """Files by name, wherever they are; names are relative, with `/` between."""
+    """Store of files by name; names are relative paths with `/` as separator."""
 
     def names(self, below: str) -> list[str]:
-        """Return the names of all files below a folder, in order.
+        """Return the sorted names of all files below a directory.
 
         Raises:
-            KitError: the store does not answer, or refuses.
+            KitError: the store doesn't answer or refuses the request.
         """
         ...
 
@@ -29,27 +29,27 @@ class FileStore(Protocol):
         """Return the content of a file.
 
         Raises:
-            KitError: there is none, or the store does not answer.
+            KitError: the file doesn't exist, or the store doesn't answer.
         """
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file.
+        """Create or replace a file.
 
         Raises:
-            KitError: the store does not take it.
+            KitError: the store refuses the file or doesn't answer.
         """
         ...
 
 
 @dataclass(frozen=True)
 class FolderStore:
-    """A folder; links in it, such as `latest`, are not followed."""
+    """Store in a directory; symbolic links in it, such as `latest`, are not followed."""
 
     root: Path
 
     def names(self, below: str) -> list[str]:
-        """Return the names of all files below a folder."""
+        """Return the sorted names of all files below a directory."""
         folder = self._path(below) if below else self.root
         paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         return sorted(str(PurePosixPath(path.relative_to(self.root))) for path in paths)
@@ -62,7 +62,7 @@ class FolderStore:
         return read_bytes(path, MAX_REQUEST_BYTES)
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file."""
+        """Create or replace a file."""
         path = self._path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,10 +77,10 @@ class FolderStore:
 
 @contextmanager
 def safe_names(where: str) -> Generator[None]:
-    """A name that leaves its folder is refused in words that say where it comes from or goes to.
+    """Convert an `UnsafeNameError` inside the `with` block into an error that names the store.
 
     Raises:
-        KitError: there was one.
+        KitError: a name leads out of its directory.
     """
     try:
         yield

@@ -1,9 +1,11 @@
-"""Summaries of results as plain JSON has them: sections that declare what they take from the records of a result."""
+"""Base class of JSON summaries, whose fields are read from the attributes of a result."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class SummarySection(BaseModel):
-    """Part of a summary: each field is the attribute of the same name, or of its alias, of the record it is made of."""
+    """Section of a JSON summary, each field of which is read from the attribute of the same name, or of its alias, of a
+    record.
+    """
 
     model_config = ConfigDict(from_attributes=True, frozen=True)

@@ -1,4 +1,4 @@
-"""A smoke benchmark on the terminal, legible at 80 columns."""
+"""Output of a smoke benchmark on a terminal, legible at 80 columns."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 
 
 def render(result: SmokeResult) -> RenderableType:
-    """Render headline, latencies, throughput, remote prefill, checks and remarks."""
+    """Return headline, latencies, throughput, remote prefill, checks and remarks for rich."""
     return Group(*_parts(result))
 
 
@@ -48,7 +48,7 @@ def _headline(result: SmokeResult) -> Text:
 
 
 def latency_table(performance: Performance) -> Table:
-    """Return a table of latencies in ms."""
+    """Return the table of latencies in ms."""
     table = Table(title="Latency (ms)", title_justify="left", expand=False)
     table.add_column("")
     for column in _COLUMNS:
@@ -62,7 +62,7 @@ def latency_table(performance: Performance) -> Table:
 
 
 def throughput_table(performance: Performance) -> Table:
-    """Return a table of rates, per GPU and per user."""
+    """Return the table of throughput, in total, per GPU and per user."""
     table = Table(title="Throughput", title_justify="left", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
@@ -78,7 +78,9 @@ def throughput_table(performance: Performance) -> Table:
 
 
 def remote_prefill_table(proof: RemotePrefill) -> Table:
-    """Return a table of the shares that each party saw computed by prefill servers."""
+    """Return the table of the shares of remote prefill by the counters of endpoint picker, prefill servers and decode
+    servers.
+    """
     share = "unknown" if proof.share is None else f"{proof.share:.1%}"
     table = Table(title=f"Remote prefill: {share} of {proof.requests} prompts", title_justify="left")
     table.add_column("says")
@@ -100,7 +102,7 @@ def remote_prefill_table(proof: RemotePrefill) -> Table:
 
 
 def checks_table(checks: tuple[Check, ...]) -> Table:
-    """Return a table of thresholds, each with what it was held against."""
+    """Return the table of checks, with limits and measured values."""
     table = Table(title="Checks", title_justify="left")
     for column in ("", "check"):
         table.add_column(column, no_wrap=True)

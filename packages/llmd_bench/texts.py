@@ -1,4 +1,4 @@
-"""A comparison as cells of tables, equal on a terminal, in Markdown and in HTML."""
+"""Texts of a comparison's tables, shared by terminal, Markdown and HTML, and escaping for Markdown."""
 
 import html
 import re
@@ -12,7 +12,7 @@ _MARKS = re.compile(r"[\\`*_\[\]|~]")
 
 @dataclass(frozen=True)
 class Line:
-    """One metric as texts."""
+    """Line of a comparison's table: one metric as texts."""
 
     metric: str
     a: str
@@ -21,19 +21,19 @@ class Line:
     interval: str
     verdict: Verdict
     sure: bool
-    """True if repeated runs bear the verdict out."""
+    """True if the verdict follows from repeated runs, with a confidence interval."""
 
 
 COLUMNS = ("", "A", "B", "change", "95 % confidence", "")
 
 
 def heading(load: LoadComparison) -> str:
-    """Return the load that the two sides were asked for, and the number of runs of each."""
+    """Return the load of a comparison, with the number of runs of each side."""
     return f"{load.load}; {_times(len(load.a))} of A, {_times(len(load.b))} of B"
 
 
 def lines(load: LoadComparison) -> Iterator[Line]:
-    """Yield the metrics that the two sides have."""
+    """Yield a line for each metric that both sides have."""
     for change in load.shown:
         interval = change.relative_interval
         shown = "" if interval is None else f"{min(interval):+.1%} … {max(interval):+.1%}"
@@ -66,7 +66,7 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """Return a figure with as many digits as it can bear: four, and none behind the point from a thousand on."""
+    """Return a figure as text with about four significant digits, and without decimals from a thousand on."""
     if value == 0:
         return "0"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
@@ -78,12 +78,12 @@ def _times(count: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape text so that Markdown, and the HTML that is made of it, take it as it is: one line, no marks, links or
+    """Return the text escaped for Markdown and for HTML made from the Markdown: in one line, without markup, links or
     tags.
     """
     return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
 def code(text: str) -> str:
-    """Return text as code of Markdown, in a table too."""
+    """Return the text as inline code of Markdown, also valid in tables."""
     return f"`{' '.join(text.split()).replace('`', '').replace('|', '')}`"

@@ -1,8 +1,8 @@
 """Acceptance of a GPU node before it serves: checks, limits and verdicts. Standard library only.
 
-Not run on hardware yet: what tools print is read as they document it. amd-smi's JSON: ROCm/amdsmi, docs/how-to of its
+Not run on hardware yet; outputs of tools are parsed as documented. amd-smi's JSON: ROCm/amdsmi, docs/how-to of its
 command line and CHANGELOG (list, metric --ecc). Ports: Linux, Documentation/ABI/stable/sysfs-class-infiniband, and
-sysfs-bus-pci for the socket of a device.
+sysfs-bus-pci for the NUMA node of a device.
 """
 
 import json
@@ -27,24 +27,34 @@ CHECKS: tuple[CheckName, ...] = (
     "links",
     "all-reduce",
 )
-"""Checks in the order in which they are done; the last two take two nodes."""
+"""Checks in the order of their execution; `links` and `all-reduce` need two nodes."""
 
 Outcome = Literal["passed", "failed", "not run", "no tool"]
-"""`no tool`: the image lacks what the check needs, which says nothing of the node."""
+"""Outcome of a check. `no tool` means that the image lacks a program for the check, which says nothing about the node.
+"""
 
 Verdict = Literal["passed", "failed", "not tested"]
 
 
 @dataclass(frozen=True)
 class NodeRequirements:
-    """Equipment and rates that each node must have. Without RDMA there are no virtual functions, and no links.
+    """Equipment and rates that each node must have; limits of 0 are not judged.
 
-    `link_gb_per_s` is for a read from GPU to GPU over one port, `all_reduce_gb_per_s` the bus bandwidth of an
-    all-reduce between all GPUs of two nodes, `all_reduce_alone_gb_per_s` of one node's; in GB (10^9 bytes) per second.
-    A port must count `least_carried_share` of what is read over it. Each GPU must copy its memory with
-    `memory_gb_per_s` and multiply BF16 matrices with `matrix_tflops` (10^12 operations per second). There are `disks`
-    NVMe disks, of `disk_bytes` each at least, which are read with `disk_gb_per_s` together where they are one file
-    system. What is 0 is not judged.
+    Attributes:
+        gpus: number of GPUs.
+        virtual_functions: number of SR-IOV virtual functions of RDMA ports; 0 without RDMA, which also omits the check
+            of links.
+        gid_index: index of the GID that UCX and RCCL use.
+        mtu_bytes: MTU of the RDMA network.
+        link_gb_per_s: rate of a read from GPU to GPU of another node over one port, in GB (10^9 bytes) per second.
+        all_reduce_gb_per_s: bus bandwidth of an all-reduce over all GPUs of two nodes, in GB per second.
+        all_reduce_alone_gb_per_s: bus bandwidth of an all-reduce over the GPUs of one node, in GB per second.
+        least_carried_share: share of a read's bytes that the RDMA ports must count (0.9 is 90 %).
+        memory_gb_per_s: rate of copies within each GPU's memory, in GB per second.
+        matrix_tflops: rate of BF16 matrix products of each GPU, in 10^12 operations per second.
+        disks: number of NVMe disks.
+        disk_bytes: size of each NVMe disk.
+        disk_gb_per_s: read rate of the disks' common file system, in GB per second.
     """
 
     gpus: int
@@ -64,7 +74,7 @@ class NodeRequirements:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check of one node: its outcome, and what was seen in words."""
+    """Outcome of one check of one node, with the observations in words."""
 
     name: CheckName
     outcome: Outcome
@@ -73,8 +83,13 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class NodeGpu:
-    """A GPU by its place in amd-smi's list, its PCI address, its socket (None where the kernel doesn't tell) and the
-    errors of its memory that could not be corrected, None where the tool doesn't tell.
+    """GPU of a node.
+
+    Attributes:
+        index: number in amd-smi's list.
+        address: PCI address.
+        socket: NUMA node; None if the kernel doesn't report it.
+        uncorrectable_errors: number of uncorrectable memory errors; None if amd-smi doesn't report it.
     """
 
     index: int
@@ -85,7 +100,7 @@ class NodeGpu:
 
 @dataclass(frozen=True)
 class Port:
-    """An RDMA port of a pod, as sysfs has it: `gid` and `gid_type` are those of the index that is asked for."""
+    """RDMA port of a pod, as sysfs shows it; `gid` and `gid_type` are those of the required GID index."""
 
     device: str
     socket: int | None
@@ -99,8 +114,13 @@ class Port:
 
 @dataclass(frozen=True)
 class LinkRate:
-    """Rate of reads into one GPU from the same GPU of another node; `carried_share` is what this node's ports counted
-    of it, None where none counts, by `ports`.
+    """Rate of reads into one GPU from the same GPU of another node.
+
+    Attributes:
+        gpu: index of the GPU.
+        gb_per_s: rate in GB (10^9 bytes) per second.
+        carried_share: share of the bytes that this node's RDMA ports counted; None if no port has a counter.
+        ports: RDMA device that counted most of the bytes.
     """
 
     gpu: int
@@ -111,7 +131,9 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class PairMeasurement:
-    """Measurements of a node with a partner, itself where it is alone. `problem` says why something is missing."""
+    """Measurements of a node with a partner node, or with itself if it is alone; `problem` is the reason for missing
+    figures.
+    """
 
     partner: str
     links: tuple[LinkRate, ...] = ()
@@ -121,7 +143,9 @@ class PairMeasurement:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """All that a node's pod tells. `ready` once its own checks are done, `over` once it has no rounds left."""
+    """Report of a node's pod. `ready` is true once the checks of the node alone are done, `over` once all
+    rounds are.
+    """
 
     node: str
     address: str = ""
@@ -133,7 +157,7 @@ class NodeReport:
 
     @property
     def sound(self) -> bool:
-        """True if nothing of the node alone keeps it from being measured with others."""
+        """True if the node's own checks allow measurements with other nodes."""
         return self.ready and all(check.outcome in {"passed", "not run"} for check in self.checks)
 
     def to_json(self) -> str:
@@ -142,10 +166,10 @@ class NodeReport:
 
 
 def report_from_json(text: str) -> NodeReport:
-    """Read the report that `to_json` wrote.
+    """Return the report from the JSON text that `to_json` wrote.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is no report.
     """
     try:
         value = json.loads(text)
@@ -160,7 +184,7 @@ def report_from_json(text: str) -> NodeReport:
 
 
 def from_fields(kind: type[Record], fields: Mapping[str, Any]) -> Record:
-    """Make a record of the fields that JSON has of it; its lists become tuples again."""
+    """Return a dataclass instance with the fields of a JSON object; lists become tuples."""
     values = {
         name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value for name, value in fields.items()
     }
@@ -169,7 +193,7 @@ def from_fields(kind: type[Record], fields: Mapping[str, Any]) -> Record:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """Result that is kept of a node: its verdict, with date and image, and what each check saw."""
+    """Stored result of a node's acceptance: verdict, date, image, and the results of the checks."""
 
     node: str
     uid: str
@@ -185,10 +209,10 @@ class NodeResult:
 
 
 def result_from_json(text: str) -> NodeResult:
-    """Read the result that `to_json` wrote.
+    """Return the result from the JSON text that `to_json` wrote.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is no result.
     """
     try:
         value = json.loads(text)
@@ -198,11 +222,11 @@ def result_from_json(text: str) -> NodeResult:
 
 
 def read_gpus(list_json: str, ecc_json: str) -> tuple[NodeGpu, ...]:
-    """Read the GPUs of `amd-smi list --json`, with the errors of `amd-smi metric --ecc --json`. Newer versions put the
-    latter's list into an object as `gpu_data`; figures that a GPU doesn't have are `N/A`.
+    """Parse the GPUs of `amd-smi list --json`, with the memory errors of `amd-smi metric --ecc --json`. Newer versions
+    wrap the latter's list in an object with the key `gpu_data`; missing figures are `N/A`.
 
     Raises:
-        ValueError: they say something else.
+        ValueError: the outputs have another form.
     """
     try:
         counts = {int(item["gpu"]): item["ecc"]["total_uncorrectable_count"] for item in _items(ecc_json)}
@@ -223,13 +247,13 @@ def _items(text: str) -> list[dict[str, Any]]:
 
 
 def read_socket(device: Path) -> int | None:
-    """Read the socket (NUMA node) of a PCI device's folder; None where the kernel says -1 or nothing."""
+    """Read the NUMA node of a PCI device from its sysfs directory; None if the kernel reports -1 or nothing."""
     number = _text(device / "numa_node")
     return int(number) if number.isdigit() else None
 
 
 def read_ports(sysfs: Path, gid_index: int) -> tuple[Port, ...]:
-    """Read the first port of each RDMA device that the pod sees."""
+    """Read the first port of each RDMA device in the pod from sysfs."""
     ports: list[Port] = []
     for device in sorted((sysfs / "class/infiniband").glob("*"), key=lambda path: (len(path.name), path.name)):
         port = device / "ports/1"
@@ -251,7 +275,7 @@ def read_ports(sysfs: Path, gid_index: int) -> tuple[Port, ...]:
 
 
 def _text(file: Path) -> str:
-    """Read a file of sysfs; empty where it can't be read: the kernel answers EINVAL for GIDs that are not there."""
+    """Read a file of sysfs; empty if it can't be read: for absent GIDs the kernel answers EINVAL."""
     try:
         return file.read_text().strip()
     except (OSError, ValueError):
@@ -260,11 +284,11 @@ def _text(file: Path) -> str:
 
 ROCE_V2 = "RoCE v2"
 _MAPPED = "0000:0000:0000:0000:0000:ffff:"
-"""A GID of RoCE v2 over IPv4 begins so: the address is mapped into IPv6."""
+"""Prefix of a RoCE v2 GID over IPv4, which is an IPv4-mapped IPv6 address."""
 
 
 def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult:
-    """Check that every GPU is there, and none has had errors of memory that could not be corrected."""
+    """Check the number of GPUs, and that none has uncorrectable memory errors."""
     problems = [] if len(gpus) == limits.gpus else [f"amd-smi sees {len(gpus)} of {limits.gpus} GPUs"]
     problems += [
         f"GPU {gpu.index} ({gpu.address}) has {gpu.uncorrectable_errors} uncorrectable memory errors"
@@ -275,8 +299,8 @@ def judge_gpus(gpus: Sequence[NodeGpu], limits: NodeRequirements) -> CheckResult
 
 
 def judge_ports(ports: Sequence[Port], limits: NodeRequirements) -> CheckResult:
-    """Check that every virtual function is there and up, with a GID of RoCE v2 over IPv4 at the index that UCX and RCCL
-    use, and the MTU of the network, where one is known.
+    """Check that every virtual function is present and active, with a GID of RoCE v2 over IPv4 at the index that UCX
+    and RCCL use, and with the network's MTU if one is known.
     """
     count, mtu = limits.virtual_functions, limits.mtu_bytes or "not judged: no figure is known for this shape"
     problems = [] if len(ports) == count else [f"{len(ports)} of {count} virtual functions are in the pod"]
@@ -296,7 +320,7 @@ def judge_ports(ports: Sequence[Port], limits: NodeRequirements) -> CheckResult:
 
 
 def judge_locality(gpus: Sequence[NodeGpu], ports: Sequence[Port]) -> CheckResult:
-    """Check that each socket has as many ports as GPUs, so that no GPU's traffic has to cross to the other."""
+    """Check that each NUMA node has as many RDMA ports as GPUs, so that no GPU's traffic crosses NUMA nodes."""
     if any(item.socket is None for item in (*gpus, *ports)):
         return CheckResult("locality", "not run", "the kernel does not tell on which socket a GPU or port is")
     sockets = sorted({item.socket for item in (*gpus, *ports) if item.socket is not None})
@@ -310,13 +334,13 @@ def judge_locality(gpus: Sequence[NodeGpu], ports: Sequence[Port]) -> CheckResul
 
 
 def judge_memory(speeds: Sequence[GpuSpeed], limits: NodeRequirements) -> CheckResult:
-    """Check that every GPU copies its memory as fast as its product does."""
+    """Check that every GPU reaches the required rate of memory copies."""
     rates = {speed.gpu: speed.memory_gb_per_s for speed in speeds}
     return _judge_rates("memory", rates, limits.memory_gb_per_s, "GB/s")
 
 
 def judge_matrix_products(speeds: Sequence[GpuSpeed], limits: NodeRequirements) -> CheckResult:
-    """Check that every GPU multiplies matrices as fast as its product does; one that is throttled does not."""
+    """Check that every GPU reaches the required rate of matrix products, which a throttled GPU misses."""
     rates = {speed.gpu: speed.matrix_tflops for speed in speeds}
     return _judge_rates("matrix-products", rates, limits.matrix_tflops, "TFLOPS")
 
@@ -327,13 +351,12 @@ def _judge_rates(name: CheckName, rates: Mapping[int, float], least: float, unit
 
 
 def judge_disks(sizes: Mapping[str, int], read_gb_per_s: float | None, limits: NodeRequirements) -> CheckResult:
-    """Check that every NVMe disk of the shape is there in its size, and that their file system, where there is one, is
-    read fast enough.
+    """Check the number and the sizes of the NVMe disks, and the read rate of their common file system.
 
     Args:
-        sizes: bytes of the disks by their names.
-        read_gb_per_s: rate of reading their file system, None where there is none.
-        limits: what the node must have.
+        sizes: sizes of the disks in bytes, by name.
+        read_gb_per_s: read rate of the disks' file system in GB per second; None if they have none.
+        limits: requirements of the node.
     """
     whole = {name: size for name, size in sizes.items() if size >= limits.disk_bytes}
     problems = [] if len(whole) >= limits.disks else [f"{len(whole)} of {limits.disks} NVMe disks are whole"]
@@ -348,9 +371,9 @@ def _result(name: CheckName, problems: Sequence[str], good: str) -> CheckResult:
 
 
 def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int, int]]]:
-    """Return rounds of pairs, in which each player meets another in each round as far as numbers allow, so that no link
-    is used twice at a time; a player alone meets itself. After len - 1 rounds (len, if odd) everybody has met
-    everybody.
+    """Return rounds of pairs for a round-robin tournament: in each round every player has one partner, except one
+    player if their number is odd. Every pair has met after len(players) - 1 rounds (len(players), if odd). A single
+    player is paired with itself.
     """
     if len(players) == 1:
         return [[(players[0], players[0])]]
@@ -367,8 +390,8 @@ def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int,
 def judge_rounds(
     reports: Iterable[NodeReport], limits: NodeRequirements, names: Sequence[CheckName]
 ) -> dict[str, list[CheckResult]]:
-    """Return the results of the checks that take two nodes, by node. Of a slow pair both are suspects: a node fails if
-    it was slow with everybody that it met, and one that was fast with somebody else is cleared.
+    """Return the results of the checks between nodes, by node. A node fails if it was slow with every partner; a node
+    that was fast with one partner passes.
     """
     nodes = {report.node: report for report in reports}
     results: dict[str, list[CheckResult]] = {node: [] for node in nodes}
@@ -381,7 +404,7 @@ def judge_rounds(
 
 
 def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: NodeRequirements) -> CheckResult:
-    """Judge reads into the node's GPUs and out of them, GPU by GPU; the best of each counts."""
+    """Judge the reads into and out of each of the node's GPUs; the best read of each GPU counts."""
     best: dict[int, tuple[LinkRate, str]] = {}
     own = [(link, item.partner) for item in report.rounds for link in item.links]
     others = [(other.node, item) for other in nodes.values() if other is not report for item in other.rounds]
@@ -430,39 +453,39 @@ def _why_missing(report: NodeReport) -> str:
 
 
 def verdict_of(checks: Sequence[CheckResult]) -> Verdict:
-    """Return the verdict on a node, from all its checks."""
+    """Return the verdict on a node from the results of all its checks."""
     return "failed" if any(check.outcome == "failed" for check in checks) else "passed"
 
 
 def missing_tools(reports: Iterable[NodeReport]) -> list[str]:
-    """Return the tools that the image lacks for checks that were asked for, each once."""
+    """Return descriptions of the tools that the image lacks for the requested checks, without duplicates."""
     return list(
         dict.fromkeys(check.text for report in reports for check in report.checks if check.outcome == "no tool")
     )
 
 
 NAMESPACE = "llmd-oke-acceptance"
-"""Namespace of all acceptances, and of nothing else: who may create pods in one may be any of its accounts."""
+"""Namespace for acceptances only: whoever may create pods in a namespace can use all of its service accounts."""
 
 LABEL = "llmd-oke/acceptance"
-"""Label of ConfigMaps with results; the value is the pool."""
+"""Label of ConfigMaps with acceptance results; the value is the name of the pool."""
 
 RESULT_KEY = "result.json"
 TAINT_KEY, TAINT_VALUE, TAINT_EFFECT = "llmd-oke/acceptance", "failed", "NoSchedule"
 
 
 def result_name(pool: str, node: str) -> str:
-    """Return the name of the ConfigMap with the result of a node."""
+    """Return the name of the ConfigMap with a node's result."""
     return f"acceptance-{pool}-{node}"
 
 
 class BindingNames(NamedTuple):
-    """The bindings that give a Job its rights: in its namespace, and in the whole cluster."""
+    """Names of the RoleBinding and the ClusterRoleBinding that give a Job its rights."""
 
     of_namespace: str
     of_cluster: str
 
 
 def binding_names(job: str) -> BindingNames:
-    """Return the names of a Job's bindings."""
+    """Return the names of a Job's RoleBinding and ClusterRoleBinding."""
     return BindingNames(job, f"llmd-oke-{job}")

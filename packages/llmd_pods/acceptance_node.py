@@ -1,7 +1,8 @@
-"""The program of a pod that takes all GPUs and ports of a node, checks them, and measures with other nodes' pods.
+"""Program of an acceptance pod, which occupies all GPUs and RDMA ports of a node, checks them, and measures with the
+pods of other nodes.
 
-Pods tell what they found in a ConfigMap each; another one, of who leads them, says who meets whom. In a round a pod
-reads from its partner's GPUs into its own, GPU by GPU, and then all GPUs of both reduce together.
+Each pod writes its report to a ConfigMap; the leading pod (`acceptance_run`) writes the schedule of pairs to another.
+In a round, a pod reads from each of its partner's GPUs into its own; then the GPUs of both do an all-reduce.
 """
 
 import json
@@ -65,14 +66,34 @@ RANK_PROGRAM = (
     *(sys.executable, "-B", "-c"),
     "import sys; sys.path.insert(0, sys.argv[1]); from llmd_pods.all_reduce import main; sys.exit(main())",
 )
-"""Words that run a rank of the archive that follows, without the parts that need more than PyTorch."""
+"""Command of a rank of the all-reduce, to which the path of the program's archive is appended. It avoids the parts of
+the archive that need more than PyTorch.
+"""
 
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """Work of a node's pod, as number `index` of `nodes` that take part; `limit_s` is for all of it, `round_limit_s`
-    for one partner. The transfer of a link is `link_bytes`. `disk_folder` is on the node's local disks, None where they
-    are no file system.
+    """Configuration of a node's pod.
+
+    Attributes:
+        namespace: namespace of the acceptance.
+        run: prefix of the ConfigMaps' names.
+        job: name of the Job that owns the ConfigMaps.
+        uid: UID of that Job.
+        index: number of the pod, from 0.
+        nodes: number of participating nodes.
+        checks: checks to run.
+        limits: requirements of the node.
+        link_bytes: bytes of one read between GPUs.
+        reduce_bytes: bytes of one all-reduce.
+        repeats: number of timed repetitions of each measurement.
+        warm_ups: number of repetitions before the timed ones.
+        round_limit_s: time limit of one round in seconds.
+        limit_s: time limit of the whole program in seconds.
+        copy_bytes: bytes of one copy within a GPU's memory.
+        matrix_size: rows and columns of the multiplied matrices.
+        disk_bytes: size of the file that is read from the disks.
+        disk_folder: directory on the node's local disks; None if they have no file system.
     """
 
     namespace: str
@@ -95,7 +116,7 @@ class NodeRequest:
     disk_folder: str | None = None
 
     def report_name(self, index: int) -> str:
-        """Return the name of the ConfigMap of a node's pod."""
+        """Return the name of the ConfigMap with the report of pod number `index`."""
         return f"{self.run}-{index}"
 
     def to_json(self) -> str:
@@ -104,13 +125,13 @@ class NodeRequest:
 
 
 def request_from_json(text: str) -> NodeRequest:
-    """Read the request that `to_json` wrote."""
+    """Return the request from the JSON text that `to_json` wrote."""
     value: dict[str, Any] = json.loads(text)
     return from_fields(NodeRequest, {**value, "limits": NodeRequirements(**value["limits"])})
 
 
 class Board:
-    """Messages between pods, by ConfigMaps."""
+    """Exchange of messages between the pods of an acceptance, by ConfigMaps."""
 
     def __init__(
         self,
@@ -138,20 +159,20 @@ class Board:
         self._cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
     def schedule(self) -> list[list[tuple[int, int]]]:
-        """Return the pairs that meet, round by round, once they are known.
+        """Wait for the schedule, and return the pairs of pod numbers of each round.
 
         Raises:
-            KitError: it isn't in time.
+            KitError: the schedule doesn't appear in time.
         """
         name = f"{self._request.run}-schedule"
         text = self._await(name, lambda _: True, self._request.limit_s, "who meets whom")
         return [[(pair[0], pair[1]) for pair in pairs] for pairs in json.loads(text)]
 
     def partner(self, index: int, rounds: int) -> NodeReport:
-        """Wait for the report of another pod until it is done with so many rounds.
+        """Wait until another pod has reported at least `rounds` rounds, and return its report.
 
         Raises:
-            KitError: it isn't in time.
+            KitError: the pod doesn't report in time.
         """
 
         def is_there(text: str) -> bool:
@@ -172,7 +193,7 @@ class Board:
 
 
 def main() -> int:
-    """Do the work that the environment describes; return the exit code."""
+    """Run the acceptance that the environment variable describes; return the exit code."""
     try:
         request = request_from_json(os.environ[VARIABLE])
         run(request, os.environ, Board(request, from_environment(os.environ)))
@@ -183,10 +204,10 @@ def main() -> int:
 
 
 def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysfs: Path = SYSFS) -> None:
-    """Run all checks of this pod, and tell the others what was found.
+    """Run all checks and rounds of this pod, and report after each.
 
     Raises:
-        KitError: the API server refuses, or nobody says who meets whom.
+        KitError: the API server refuses, or the schedule doesn't appear.
     """
     report = NodeReport(environment["NODE_NAME"], environment["POD_IP"], checks=tuple(own_checks(request, sysfs)))
     measures_links = "links" in request.checks and request.limits.virtual_functions > 0 and request.nodes > 1
@@ -212,7 +233,7 @@ def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysf
 
 
 def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
-    """Yield the results of the checks that take nothing but the node."""
+    """Yield the results of the checks of the node alone."""
     limits, names = request.limits, request.checks
     gpus: tuple[NodeGpu, ...] = ()
     if "gpus" in names or "locality" in names:
@@ -236,7 +257,7 @@ def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
 
 
 def speed_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
-    """Yield the results of the checks that measure the node by itself."""
+    """Yield the results of the checks that measure rates of the node alone: GPU memory, matrix products, disks."""
     limits, names = request.limits, request.checks
     work = SpeedWork(request.copy_bytes, request.matrix_size, request.repeats, request.warm_ups, request.disk_bytes)
     if "memory" in names or "matrix-products" in names:
@@ -260,10 +281,10 @@ def speed_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
 
 
 def amd_smi_gpus(tools: Sequence[str] = AMD_SMI) -> tuple[NodeGpu, ...]:
-    """Return the GPUs that amd-smi sees.
+    """Return the GPUs that amd-smi lists.
 
     Raises:
-        KitError: the image has no amd-smi (then with a remedy), or it fails.
+        KitError: the image has no amd-smi (then with a remedy), or amd-smi fails.
     """
     for tool in tools:
         try:
@@ -286,7 +307,7 @@ def _said(words: Sequence[str]) -> str:
 
 
 class Links:
-    """Buffers of this pod's GPUs that others read, and reads from others' into them."""
+    """Buffers on this pod's GPUs for reads by other pods, and reads from other pods' buffers."""
 
     def __init__(self, request: NodeRequest, counters: Path) -> None:
         self._request = request
@@ -299,7 +320,9 @@ class Links:
         self._torch: Any = None
 
     def prepare(self, report: NodeReport) -> NodeReport:
-        """Make a buffer on each GPU that others may read."""
+        """Register a readable buffer on each GPU; return the report with the buffers' descriptions, or with a failed
+        check.
+        """
         try:
             (_, self._api), self._torch = nixl(), pytorch()
         except KitError as error:
@@ -312,7 +335,7 @@ class Links:
         return replace(report, regions=regions)
 
     def read(self, other: NodeReport, number: int) -> Iterator[LinkRate]:
-        """Read all of another pod's buffers, and yield the rate of each.
+        """Read the buffer of each GPU of another pod, and yield the rates.
 
         Raises:
             KitError: a read fails or takes too long.
@@ -337,7 +360,7 @@ class Links:
             )
 
     def close(self) -> None:
-        """Take the registrations back."""
+        """Deregister the buffers."""
         for source in self._sources:
             source.close()
 
@@ -350,7 +373,7 @@ class Links:
 def meet(
     request: NodeRequest, board: Board, report: NodeReport, links: Links | None, number: int, pair: tuple[int, int]
 ) -> PairMeasurement:
-    """Measure one round with a partner; what goes wrong in it is part of what is returned."""
+    """Measure one round with a partner; errors become the result's `problem`."""
     first, second = pair
     other = second if request.index == first else first
     measured = PairMeasurement(report.node)

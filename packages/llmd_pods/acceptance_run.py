@@ -1,9 +1,9 @@
-"""Program that leads the acceptance of a pool's nodes: a pod on each that has not passed, who meets whom, verdicts,
-taints.
+"""Program that leads the acceptance of a pool's nodes: it starts a pod on each node that hasn't passed, schedules the
+pairs, judges, and sets taints.
 
-Runs in a pod without GPUs, with nothing but Python itself. It ends with 0 when enough nodes may serve; with 1 and the
-cause otherwise. A node that fails is tainted; one that passes loses that taint. Where the image lacks a tool, nothing
-is judged. Its rights end with it, however it ends.
+It runs in a pod without GPUs and needs only the standard library. The exit code is 0 if enough nodes may serve, else 1
+with the cause. A failed node gets a taint, which a passing node loses. If the image lacks a tool, no node is judged.
+The program gives up its rights when it ends, even after an error.
 """
 
 import http.client
@@ -56,7 +56,9 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 NODE_VARIABLE = "LLMD_OKE_ACCEPTANCE"
 REPORT_KEY = "json"
 UNTESTED = "untested"
-"""The end of the name of a ConfigMap with the nodes that could not be tested, and why; it goes with the Job."""
+"""Suffix of the name of the ConfigMap with the nodes that could not be tested and the reasons; the Job owns the
+ConfigMap.
+"""
 
 RIGHTS_REMEDY = "A Job that failed has deleted its bindings: `llmd-oke up` or `pulumi up --refresh` makes them again."
 
@@ -65,11 +67,27 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One acceptance of a pool. `needed` nodes must be able to serve, with `on_failure` `hold` all of them.
+    """Configuration of the acceptance of a pool.
 
-    `pod` is what runs on each node, without its name, node and number. Without `only` it is nodes that have not passed
-    before (`again`: all). A pod that isn't placed within `placement_limit_s` has no room: the node serves already.
-    `node_request` is what pods are told, but for who they are. `most_rounds` bounds how many others a node meets.
+    Attributes:
+        pool: name of the pool.
+        selector: label selector of the pool's nodes.
+        namespace: namespace of the acceptance.
+        needed: number of nodes that must be able to serve.
+        on_failure: `hold` makes every failed node an error, `spares` only too few usable nodes.
+        image: image of the nodes' pods.
+        devices: number of devices that a node must have allocatable, by resource name.
+        checks: checks to run.
+        limits: requirements of the nodes.
+        pod: manifest of the nodes' pods, without name and node.
+        node_request: fields of `NodeRequest` that are equal for all pods.
+        most_rounds: maximum number of rounds, and so of partners of a node.
+        placement_limit_s: seconds after which a pod that isn't scheduled is given up: its node has no free devices
+            because it serves.
+        start_limit_s: time limit in seconds until the pods are ready.
+        limit_s: time limit of the acceptance in seconds.
+        only: names of the nodes to test; empty for all nodes that have not passed before.
+        again: whether nodes that passed before are tested too.
     """
 
     pool: str
@@ -92,13 +110,13 @@ class RunRequest:
 
 
 def request_from_json(text: str) -> RunRequest:
-    """Return the answer; None where there is no such thing."""
+    """Return the request from its JSON text."""
     value: dict[str, Any] = json.loads(text)
     return from_fields(RunRequest, {**value, "limits": NodeRequirements(**value["limits"])})
 
 
 class KubernetesApi:
-    """The API server by the pod's own account."""
+    """Client of the Kubernetes API with the pod's service account, by the standard library."""
 
     def __init__(self, url: str, account: Path = ACCOUNT, pause: Callable[[float], None] = time.sleep) -> None:
         self._url = url
@@ -107,12 +125,12 @@ class KubernetesApi:
         self._context = ssl.create_default_context(cafile=str(account / "ca.crt"))
 
     def ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Object | None:
-        """Return the answer; None where there is no such thing.
+        """Send a request and return the JSON answer; None if the object doesn't exist.
 
         Raises:
-            KitError: the API server refuses, or does not answer in several tries.
-            ConflictError: somebody else has changed or created it.
-            MissingRightError: the account may not do this.
+            KitError: the API server refuses, or doesn't answer in several attempts.
+            ConflictError: another client has changed or created the object.
+            MissingRightError: the service account lacks the right.
         """
         problem = ""
         data = None if body is None else json.dumps(body).encode()
@@ -139,21 +157,23 @@ class KubernetesApi:
         raise KitError(f"{method} {path}: {problem}")
 
     def items(self, path: str) -> list[Object]:
-        """Return the objects of a list."""
+        """Return the objects of a list; empty if the path doesn't exist."""
         return (self.ask("GET", path) or {}).get("items", [])
 
 
 class ConflictError(KitError):
-    """A change that somebody else made first."""
+    """Error for a change that conflicts with another client's change (HTTP 409)."""
 
 
 class MissingRightError(KitError):
-    """A refusal of the API server for want of rights."""
+    """Error for a request that the service account has no right to (HTTP 403)."""
 
 
 @dataclass
 class Worker:
-    """A pod on a node: who it is, what it told last, and why it will tell nothing more."""
+    """Pod on a tested node, with its last report. `problem` is the reason why no further report will come; `untested`
+    means that the pod wasn't scheduled.
+    """
 
     index: int
     node: Object
@@ -169,13 +189,13 @@ class Worker:
 
     @property
     def lost(self) -> bool:
-        """True if nothing more comes from the pod."""
+        """True if no further report will come from the pod."""
         return bool(self.problem) or self.untested
 
 
 @dataclass
 class AcceptanceRun:
-    """One acceptance, as it goes on."""
+    """State of a running acceptance."""
 
     request: RunRequest
     api: KubernetesApi
@@ -186,7 +206,8 @@ class AcceptanceRun:
     workers: list[Worker] = field(default_factory=list[Worker])
 
     def lead(self) -> tuple[list[NodeResult], list[str]]:
-        """Return the results of all nodes of the pool, and why not enough of them may serve (empty, if enough do).
+        """Run the acceptance; return the results of all nodes of the pool, and the reasons why too few nodes may serve
+        (empty if enough may).
 
         Raises:
             KitError: nothing can be judged: the image lacks tools or can't be pulled, or the API server refuses.
@@ -216,10 +237,10 @@ class AcceptanceRun:
         return list(results.values()), judge_pool(self.request, [_name(node) for node in nodes], results)
 
     def give_up_rights(self, *, passed: bool) -> None:
-        """End what the Job's account may do.
+        """Remove the rights of the Job's service account.
 
-        The bindings of a Job that has passed stay, without its account, so that the stack's state stays as it is. Those
-        of one that has not passed are deleted, for its next attempt needs them made again.
+        After a pass the bindings lose their subjects but remain, so that the stack's state stays in sync. After a
+        failure the bindings are deleted, since the next attempt needs them created again.
 
         Raises:
             KitError: the API server refuses.
@@ -233,7 +254,7 @@ class AcceptanceRun:
                 self.api.ask("DELETE", path)
 
     def _targets(self, nodes: Sequence[Object], kept: Mapping[str, NodeResult]) -> list[Object]:
-        """Return the nodes that are to be tested."""
+        """Return the nodes to test."""
         names = {_name(node) for node in nodes}
         if unknown := sorted(set(self.request.only) - names):
             raise KitError(f"The pool {self.request.pool} has no node {', '.join(unknown)}.", ", ".join(sorted(names)))
@@ -264,7 +285,7 @@ class AcceptanceRun:
         return any(name in self.request.checks for name in ("links", "all-reduce"))
 
     def _follow(self, is_there: Callable[[NodeReport], bool], deadline_s: float) -> None:
-        """Wait until each pod has told so much, has ended, or the time is up."""
+        """Wait until `is_there` holds for the report of each pod that hasn't ended, or the deadline is over."""
         placed_s = self.clock() + self.request.placement_limit_s
         while True:
             waiting = [worker for worker in self.workers if not worker.lost and not is_there(worker.report)]
@@ -353,7 +374,7 @@ class AcceptanceRun:
         raise KitError(f"{node} changes so often that it can't be tainted.")
 
     def _pod(self, worker: Worker) -> Object:
-        """Return a worker's pod, which goes with the Job that leads it."""
+        """Return the manifest of a worker's pod, owned by the Job."""
         pod: Object = json.loads(json.dumps(self.request.pod))
         pod["metadata"] |= self._metadata(worker.pod)
         field_ = {"key": "metadata.name", "operator": "In", "values": [worker.name]}
@@ -372,7 +393,7 @@ class AcceptanceRun:
         return pod
 
     def _metadata(self, name: str, labels: Mapping[str, str] | None = None) -> Object:
-        """Return metadata of an object that stays, if it has labels, or goes with the Job."""
+        """Return the metadata of an object: with labels it outlives the Job, without labels the Job owns it."""
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}
         more = {"labels": labels} if labels else {"ownerReferences": [owner]}
         return {"name": name, "namespace": self.request.namespace, **more}
@@ -387,8 +408,8 @@ class AcceptanceRun:
 
 
 def judge_pool(request: RunRequest, nodes: Sequence[str], results: Mapping[str, NodeResult]) -> list[str]:
-    """Return the reasons why not enough of a pool's nodes may serve; empty, if enough do. One that was not tested
-    because it serves counts as it did before.
+    """Return the reasons why too few of a pool's nodes may serve; empty if enough may. A node that wasn't tested
+    because it serves keeps its earlier verdict.
     """
     failed = [name for name in nodes if name in results and results[name].verdict == "failed"]
     usable = len(nodes) - len(failed)
@@ -401,7 +422,7 @@ def judge_pool(request: RunRequest, nodes: Sequence[str], results: Mapping[str, 
 
 
 def shortage(node: Object, devices: Mapping[str, int]) -> str:
-    """Describe what keeps a node from being tested at all; empty, if nothing does."""
+    """Return the reason why a node can't be tested: it isn't Ready or lacks devices; empty if it can."""
     status: Object = node.get("status", {})
     conditions: list[Object] = status.get("conditions", [])
     if not any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
@@ -433,7 +454,7 @@ def _states(status: Object, kind: str) -> list[dict[str, str]]:
 
 
 def judge(run: AcceptanceRun) -> list[str]:
-    """Lead an acceptance and end its rights, whatever becomes of it; return why not enough nodes may serve.
+    """Run an acceptance and give up its rights, also after an error; return the reasons why too few nodes may serve.
 
     Raises:
         KitError: nothing can be judged, or the rights can't be given up.
@@ -452,7 +473,7 @@ def _end(*_: object) -> None:
 
 
 def main() -> int:
-    """Lead the acceptance that the file of the only argument describes; return the exit code."""
+    """Run the acceptance that the file in the only argument describes; return the exit code."""
     signal.signal(signal.SIGTERM, _end)
     try:
         request = request_from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))

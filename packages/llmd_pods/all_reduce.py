@@ -1,6 +1,7 @@
-"""One rank of an all-reduce between GPUs: PyTorch's `nccl` backend, which is RCCL on ROCm, without a launcher.
+"""Program of one rank of an all-reduce between GPUs, by PyTorch's `nccl` backend, which is RCCL on ROCm; no launcher is
+needed.
 
-Bus bandwidth is defined as by nccl-tests (doc/PERFORMANCE.md): for n ranks, bytes / seconds * 2 (n - 1) / n.
+Bus bandwidth is defined as in nccl-tests (doc/PERFORMANCE.md): for n ranks, bytes / seconds * 2 (n - 1) / n.
 """
 
 import json
@@ -19,7 +20,7 @@ from typing import IO, Any
 from llmd_base.errors import KitError
 
 PORT = 29500
-"""PyTorch's own default of MASTER_PORT."""
+"""PyTorch's default of MASTER_PORT."""
 
 ELEMENT_BYTES = 4
 
@@ -28,9 +29,11 @@ VARIABLE = "LLMD_OKE_ALL_REDUCE"
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Ranks that reduce `length_bytes`, `warm_ups` times and then `repeats` times by the clock, within `limit_s`.
+    """Configuration of an all-reduce of `length_bytes`, done `warm_ups` times and then `repeats` times with timing,
+    within `limit_s` seconds.
 
-    The ranks of this pod are `first_rank` and those after it, one for each of `gpus`; `address` is the pod of rank 0.
+    This pod's ranks begin with `first_rank`, one for each of `gpus`; `address` is the IP address of the pod with rank
+    0.
     """
 
     address: str
@@ -49,10 +52,11 @@ class AllReduce:
 
 
 def run(work: AllReduce, program: Sequence[str], environment: Mapping[str, str] | None = None) -> float:
-    """Return the bus bandwidth of the slowest of this pod's ranks, each a process of `program`.
+    """Start this pod's ranks, each as a process of the command `program`, and return the bus bandwidth of the slowest
+    in GB (10^9 bytes) per second.
 
     Raises:
-        KitError: a rank fails, or they take too long.
+        KitError: a rank fails, or the time limit is over.
     """
     deadline_s = time.monotonic() + work.limit_s
     with ExitStack() as stack:
@@ -81,7 +85,9 @@ def _seconds(process: "subprocess.Popen[bytes]", output: IO[bytes], deadline_s: 
 
 
 def main() -> int:
-    """Do the work of one rank, which is in the environment; its last line says the seconds of one all-reduce."""
+    """Run the rank that the environment variable describes; print the seconds of one all-reduce as JSON in the last
+    line.
+    """
     value: dict[str, Any] = json.loads(os.environ[VARIABLE])
     gpu = value.pop("gpu")
     print(json.dumps({"seconds": rank_seconds(AllReduce(**value), gpu)}), flush=True)
@@ -89,7 +95,7 @@ def main() -> int:
 
 
 def rank_seconds(work: AllReduce, gpu: int) -> float:
-    """Return the seconds of one all-reduce, as this rank sees them."""
+    """Return the mean duration of one all-reduce in seconds, as this rank measures it."""
     torch, distributed = import_module("torch"), import_module("torch.distributed")
     torch.cuda.set_device(gpu)
     distributed.init_process_group(

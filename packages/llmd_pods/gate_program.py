@@ -1,7 +1,7 @@
-"""Program that waits until enough nodes of a pool are Ready with all their devices, which pods can have for themselves.
-Runs in a pod, with nothing but Python itself.
+"""Program that waits until enough nodes of a pool are Ready with all their devices available to pods. It runs in a pod
+and needs only the standard library.
 
-It ends with 0 when they are; with 1 and the cause, node by node, when the time is up.
+The exit code is 0 when they are; 1 after the time limit, with the cause for each node.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Device = tuple[str, int]
 
 
 def main() -> int:
-    """Wait as the arguments say; return the exit code."""
+    """Wait for the nodes in the arguments; return the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--selector", required=True)
     parser.add_argument("--nodes", required=True, type=int)
@@ -52,8 +52,9 @@ def main() -> int:
 def wait(
     arguments: argparse.Namespace, source: Callable[[], Nodes], shared: Callable[[], Set[str]] = frozenset[str]
 ) -> list[str]:
-    """Return the problems when the time is up; an empty list as soon as there is none. `shared` are names of nodes
-    whose RDMA devices pods can't have for themselves.
+    """Wait until there are no problems or the time limit is over, and return the remaining problems. `shared` returns
+    the names of nodes whose RDMA devices are shared between network namespaces, so that no pod can have one
+    exclusively.
     """
     deadline = time.monotonic() + arguments.timeout_s
     last_problems: list[str] = []
@@ -76,8 +77,8 @@ def _device(text: str) -> Device:
 
 
 def judge(nodes: Nodes, count: int, devices: Sequence[Device], shared: Set[str] = frozenset()) -> list[str]:
-    """Return the problems that keep the nodes from being enough: fewer than `count` that are Ready with all their
-    devices, and whose RDMA devices pods can have for themselves.
+    """Return the problems if fewer than `count` nodes are Ready with all their devices and exclusive RDMA devices;
+    empty otherwise.
     """
     problems = [f"{len(nodes)} of {count} nodes have joined"] if len(nodes) < count else []
     complete_nodes = 0
@@ -100,13 +101,14 @@ def judge(nodes: Nodes, count: int, devices: Sequence[Device], shared: Set[str] 
 
 
 def list_nodes(selector: str) -> Nodes:
-    """Return the nodes that a label selects."""
+    """Return the nodes that match a label selector."""
     return _items(f"/api/v1/nodes?labelSelector={urllib.parse.quote(selector)}")
 
 
 def list_shared(states: str | None) -> Set[str]:
-    """Return names of the nodes that the SR-IOV operator says share their RDMA devices; it names its states as the
-    nodes, and may be one that doesn't say it. None where nobody asks (`states` is None) or there is no such operator.
+    """Return the names of nodes whose RDMA devices are shared according to the SR-IOV operator's states at the API path
+    `states`, each named after its node. Empty if `states` is None, if the operator isn't installed, or if its release
+    doesn't report the mode.
     """
     try:
         items = _items(states) if states else []

@@ -1,7 +1,7 @@
-"""Program that waits until nodes have an image. Runs in a pod, with nothing but Python itself.
+"""Program that waits until nodes have pulled an image. It runs in a pod and needs only the standard library.
 
-Nodes that are not there or don't answer are not waited for, and neither is one that takes too long: servers can still
-pull for themselves. It ends with 0; with 1 and the cause where the time is up and no node has the image.
+It doesn't wait for absent or unresponsive nodes, nor beyond its time limit, since servers can still pull the image
+themselves. The exit code is 0; 1 with the cause if the time limit is over and no node has the image.
 """
 
 import argparse
@@ -21,13 +21,13 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TERMINATION_LOG = Path("/dev/termination-log")
 REQUEST_TIMEOUT_S = 30.0
 QUIET_S = 30.0
-"""Seconds without anything under way after which nodes that are still missing are given up."""
+"""Seconds without a pull in progress after which missing nodes are given up."""
 
 Pods = list[dict[str, Any]]
 
 
 def main() -> int:
-    """Wait as the arguments say; return the exit code."""
+    """Wait for the pods that the arguments select; return the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--selector", required=True)
     parser.add_argument("--nodes", required=True, type=int)
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def wait(arguments: argparse.Namespace, source: Callable[[], Pods]) -> tuple[int, str]:
-    """Return the number of nodes that have the image when the wait is over, and a text about all of them."""
+    """Wait for the pulls, and return the number of nodes that have the image, with a description of all nodes."""
     start_s = quiet_since_s = time.monotonic()
     last_text = ""
     node_count = 0
@@ -68,8 +68,8 @@ def wait(arguments: argparse.Namespace, source: Callable[[], Pods]) -> tuple[int
 
 
 def judge(pods: Pods) -> tuple[int, list[str]]:
-    """Return the number of nodes that have the image, and what is under way on others. A pod that its node has not
-    taken says that the node doesn't answer, and that is no work to wait for.
+    """Return the number of nodes that have the image, and descriptions of the pulls in progress. A pod without
+    `startTime` is ignored: its node doesn't respond.
     """
     node_count, pulls = 0, list[str]()
     for pod in sorted(pods, key=lambda pod: pod["metadata"]["name"]):
@@ -87,7 +87,7 @@ def judge(pods: Pods) -> tuple[int, list[str]]:
 
 
 def list_pods(selector: str) -> Pods:
-    """Return the pods of this namespace that a label selects."""
+    """Return the pods of this namespace that match a label selector."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     namespace, token = (ACCOUNT / "namespace").read_text(), (ACCOUNT / "token").read_text()
     url = f"https://{host}:{port}/api/v1/namespaces/{namespace}/pods?labelSelector={urllib.parse.quote(selector)}"

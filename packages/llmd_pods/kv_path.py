@@ -1,8 +1,8 @@
-"""NIXL reads between GPUs of two pods, as KV cache is handed over, and the bytes that their RDMA ports counted.
+"""NIXL reads between GPUs of two pods, as in the transfer of KV cache, and byte counters of the RDMA ports.
 
-Not run on hardware yet: it follows NIXL's published API, and tests hold it to a stand-in of that. NIXL's Python API is
-that of ai-dynamo/nixl (src/api/python/_api.py, v1.4.0) and of ROCm/RIXL 1.1.0, which agree in all that is used here;
-vLLM's ROCm images bring one of them, and PyTorch (vLLM, docker/Dockerfile.rocm). Ports count as Linux documents it
+Not run on hardware yet: the code follows NIXL's published API and is tested with a stand-in. The Python APIs of
+ai-dynamo/nixl (src/api/python/_api.py, v1.4.0) and ROCm/RIXL 1.1.0 agree in everything used here; vLLM's ROCm images
+contain one of them, and PyTorch (vLLM, docker/Dockerfile.rocm). Port counters are documented by Linux
 (Documentation/ABI/stable/sysfs-class-infiniband).
 """
 
@@ -20,20 +20,22 @@ from pydantic import BaseModel, ConfigDict
 
 @dataclass(frozen=True)
 class BufferTransfer:
-    """One buffer, in `descriptors` pieces of `descriptor_bytes` each."""
+    """Transfer of a buffer in `descriptors` pieces of `descriptor_bytes` each."""
 
     descriptor_bytes: int
     descriptors: int
 
     @property
     def length_bytes(self) -> int:
-        """Bytes of all pieces together."""
+        """Total bytes of the pieces."""
         return self.descriptor_bytes * self.descriptors
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Repetitions of a transfer: `warm_ups` times, then `repeats` times by the clock. `limit_s` is for all of them."""
+    """Repetitions of a transfer: `warm_ups` without timing, then `repeats` with timing; `limit_s` is the time limit for
+    all in seconds.
+    """
 
     transfer: BufferTransfer
     repeats: int
@@ -45,71 +47,71 @@ FOLDER = Path("/sys/class/infiniband")
 GROUPS = ("counters", "hw_counters")
 
 WORD_BYTES = 4
-"""`port_rcv_data` counts bytes divided by four."""
+"""Bytes per unit of `port_rcv_data`."""
 
 _RECEIVED = "/counters/port_rcv_data"
 
 Counters = Mapping[str, int]
-"""Counters by device, port, group and name: `mlx5_0/1/counters/port_rcv_data`."""
+"""Counter values by device, port, group and name, for example `mlx5_0/1/counters/port_rcv_data`."""
 
 
 def read_counters(folder: Path = FOLDER) -> dict[str, int]:
-    """Read all counters of all ports that this pod sees; empty where it sees none."""
+    """Read all counters of all RDMA ports in this pod; empty without ports."""
     values: dict[str, int] = {}
     for group in GROUPS:
         for file in sorted(folder.glob(f"*/ports/*/{group}/*")):
             device, port = file.parts[-5], file.parts[-3]
-            with suppress(OSError, ValueError):  # some counters exist in name only
+            with suppress(OSError, ValueError):  # some counters have a file that can't be read
                 values[f"{device}/{port}/{group}/{file.name}"] = int(file.read_text())
     return values
 
 
 def increase(before: Counters, after: Counters) -> dict[str, int]:
-    """Return what counters grew by; one that began anew has no difference."""
+    """Return the increases of the counters that grew; counters that were reset are left out."""
     return {name: value - before[name] for name, value in after.items() if name in before and value > before[name]}
 
 
 def counts_received_bytes(before: Counters, after: Counters) -> bool:
-    """Check that a port counted received bytes all the while: it has such a counter, which did not begin anew."""
+    """Return whether a port has a counter of received bytes that wasn't reset between the two readings."""
     return any(name.endswith(_RECEIVED) and value >= before.get(name, value + 1) for name, value in after.items())
 
 
 def received_bytes(grown: Counters) -> int:
-    """Return the bytes that ports received, of what `increase` found."""
+    """Return the bytes that ports received, from the increases of the counters."""
     return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith(_RECEIVED))
 
 
 PACKAGES = ("nixl_rocm", "rixl", "nixl")
-"""Names under which NIXL is installed: by vLLM's newer and older ROCm images (docker/Dockerfile.rocm), elsewhere."""
+"""Package names of NIXL: in newer and in older ROCm images of vLLM (docker/Dockerfile.rocm), and elsewhere."""
 
 BACKEND = "UCX"
 
 MEMORY = "VRAM"
-"""NIXL's name of GPU memory."""
+"""GPU memory in NIXL's terms."""
 
 PATTERN = 0xA5
-"""Byte that a buffer that is read is full of, so that a read can be told from none."""
+"""Value of all bytes of a readable buffer, by which the result of a read is verified."""
 
 Clock = Callable[[], float]
 
 
 class MemoryRegion(BaseModel):
-    """Registered memory of an agent, and the agent's metadata, which another needs to read it."""
+    """Registered memory of a NIXL agent, with the agent's metadata, which a reading agent needs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     metadata: str
-    """Metadata of the agent, in hexadecimal digits."""
+    """Metadata of the agent as hexadecimal digits."""
     address: int
     length_bytes: int
     device: int
 
 
 def nixl() -> tuple[str, Any]:
-    """Import the installed NIXL, and return its package and the module with its API.
+    """Import the installed NIXL, and return the package's name and its API module.
 
     Raises:
-        KitError: there is none.
+        KitError: NIXL isn't installed or can't be loaded.
     """
     for package in PACKAGES:
         try:
@@ -123,10 +125,10 @@ def nixl() -> tuple[str, Any]:
 
 
 def pytorch() -> Any:
-    """Import PyTorch.
+    """Import PyTorch and return its module.
 
     Raises:
-        KitError: it isn't installed, or sees no GPU.
+        KitError: PyTorch isn't installed, or sees no GPU.
     """
     try:
         torch = import_module("torch")
@@ -139,13 +141,13 @@ def pytorch() -> Any:
 
 @contextmanager
 def nixl_errors(doing: str) -> Generator[None]:
-    """Turn what NIXL and PyTorch raise in this block into an error of the kit's; `doing` says what was done.
+    """Convert errors of NIXL and PyTorch inside the `with` block into a KitError; `doing` describes the operation.
 
-    NIXL's own exceptions have no base but `Exception` (src/bindings/python/nixl_bindings.cpp), and its Python API
-    raises KeyError, RuntimeError and others besides.
+    NIXL's exceptions have no base class but `Exception` (src/bindings/python/nixl_bindings.cpp), and its Python API
+    also raises KeyError, RuntimeError and others.
 
     Raises:
-        KitError: instead of any of them.
+        KitError: any other exception was raised.
     """
     try:
         yield
@@ -156,10 +158,10 @@ def nixl_errors(doing: str) -> Generator[None]:
 
 
 class Endpoint:
-    """One side, on one of the pod's GPUs. `fill` is the byte that its buffer is full of at first.
+    """NIXL agent with a buffer on one of the pod's GPUs; `fill` is the initial value of the buffer's bytes.
 
     Raises:
-        KitError: NIXL has no UCX, or there is no such buffer, or NIXL refuses it.
+        KitError: NIXL lacks UCX, the buffer can't be allocated, or NIXL refuses it.
     """
 
     @nixl_errors("its agent and buffer were set up")
@@ -168,7 +170,7 @@ class Endpoint:
         if BACKEND not in self._agent.get_plugin_list():
             raise KitError(f"NIXL has no {BACKEND} here: {', '.join(self._agent.get_plugin_list()) or 'no plug-ins'}.")
         self._buffer = torch.full((length_bytes,), fill, dtype=torch.uint8, device=f"cuda:{gpu}")
-        torch.cuda.synchronize(gpu)  # NIXL reads the memory past PyTorch's queue
+        torch.cuda.synchronize(gpu)  # NIXL doesn't wait for PyTorch's stream
         self._address, self._device = int(self._buffer.data_ptr()), int(self._buffer.get_device())
         whole = [(self._address, length_bytes, self._device, "")]
         self._registered = self._agent.register_memory(whole, mem_type=MEMORY)
@@ -176,10 +178,10 @@ class Endpoint:
     @property
     @nixl_errors("its metadata were asked for")
     def region(self) -> MemoryRegion:
-        """Description of the buffer that another side needs to read it.
+        """Description of the buffer that another endpoint needs to read it.
 
         Raises:
-            KitError: NIXL doesn't tell.
+            KitError: NIXL doesn't return the agent's metadata.
         """
         length_bytes = int(self._buffer.numel())
         metadata = self._agent.get_agent_metadata().hex()
@@ -187,20 +189,20 @@ class Endpoint:
 
     @nixl_errors("the other side's metadata were loaded")
     def meet(self, other: MemoryRegion) -> str:
-        """Take another side's metadata, and return the name of its agent.
+        """Load another endpoint's metadata, and return the name of its agent.
 
         Raises:
-            KitError: NIXL doesn't take them.
+            KitError: NIXL refuses the metadata.
         """
         name = self._agent.add_remote_agent(bytes.fromhex(other.metadata))
         return name.decode() if isinstance(name, bytes) else str(name)
 
     @contextmanager
     def reading(self, peer: str, other: MemoryRegion, transfer: BufferTransfer) -> Generator["Read"]:
-        """A read of another side's buffer into this one's, which can be done again and again.
+        """Prepare a repeatable read of another endpoint's buffer into this one's, as a context manager.
 
         Raises:
-            KitError: NIXL refuses it.
+            KitError: NIXL refuses the read.
         """
         with nixl_errors(f"a read of {transfer.length_bytes} bytes was prepared"):
             own = self._descriptors(self._address, self._device, transfer)
@@ -209,21 +211,21 @@ class Endpoint:
         try:
             yield Read(self._agent, handle, transfer)
         finally:
-            with suppress(Exception):  # NIXL can't cancel every read; what was wrong with it is told already
+            with suppress(Exception):  # NIXL can't cancel every read, and its failure is reported already
                 self._agent.release_xfer_handle(handle)
 
     @nixl_errors("the buffer was looked at")
     def ends(self, length_bytes: int) -> tuple[int, int]:
-        """Return the first and the last of so many bytes of the buffer.
+        """Return the first and the last of the buffer's first `length_bytes` bytes.
 
         Raises:
-            KitError: they can't be read.
+            KitError: the bytes can't be read.
         """
         return int(self._buffer[0]), int(self._buffer[length_bytes - 1])
 
     def close(self) -> None:
-        """Take the registration back, as far as NIXL does."""
-        with suppress(Exception):  # the process ends next, and what went wrong before is told already
+        """Deregister the buffer; errors are ignored."""
+        with suppress(Exception):  # the process is about to end, and earlier errors are reported already
             self._agent.deregister_memory(self._registered)
 
     def _descriptors(self, address: int, device: int, transfer: BufferTransfer) -> Any:
@@ -233,7 +235,7 @@ class Endpoint:
 
 
 class Read:
-    """A prepared read."""
+    """Prepared NIXL read."""
 
     def __init__(self, agent: Any, handle: Any, transfer: BufferTransfer) -> None:
         self._agent = agent
@@ -242,10 +244,10 @@ class Read:
 
     @nixl_errors("it read")
     def once(self, limit_s: float, clock: Clock = time.perf_counter) -> float:
-        """Read once and wait for the end, without sleeping; return the seconds that it took.
+        """Read once, polling without sleep until the end, and return the duration in seconds.
 
         Raises:
-            KitError: it fails, or takes longer than `limit_s`.
+            KitError: the read fails, or takes longer than `limit_s`.
         """
         started_s = clock()
         state = self._agent.transfer(self._handle)
@@ -261,10 +263,11 @@ class Read:
 def measure(
     endpoint: Endpoint, other: MemoryRegion, reads: Reads, *, clock: Clock = time.perf_counter
 ) -> tuple[float, ...]:
-    """Read the other side's buffer, and see to it that its bytes have come; return the seconds of each repetition.
+    """Read the other endpoint's buffer repeatedly, verify its bytes, and return the duration of each timed repetition
+    in seconds.
 
     Raises:
-        KitError: a read fails, takes too long, or other bytes came.
+        KitError: a read fails or takes too long, or the bytes are wrong.
     """
     transfer = reads.transfer
     if other.length_bytes < transfer.length_bytes:

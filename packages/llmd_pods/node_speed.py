@@ -1,7 +1,7 @@
-"""Rates of a node by itself: copies within each GPU's memory, matrix products, reads of the local disks.
+"""Rates of a node alone: copies within each GPU's memory, matrix products, reads of the local disks.
 
-Not run on hardware yet. Copies count what is read and what is written, as BabelStream's `Copy` does; matrix products
-are of BF16, 2 n^3 operations each.
+Not run on hardware yet. Copies count bytes read and bytes written, as BabelStream's `Copy` does; matrix products are
+BF16 with 2 n^3 operations each.
 """
 
 import mmap
@@ -19,7 +19,9 @@ from llmd_base.errors import KitError
 Clock = Callable[[], float]
 
 _SECTOR_BYTES = 512
-"""Linux, Documentation/ABI/stable/sysfs-block: `size` counts sectors of 512 bytes, whatever the disk's own are."""
+"""Bytes per unit of `size` in sysfs, whatever the disk's own sector size is (Linux,
+Documentation/ABI/stable/sysfs-block).
+"""
 
 _BLOCK_BYTES = 16 * 2**20
 _FILE = ".llmd-oke-acceptance"
@@ -27,8 +29,14 @@ _FILE = ".llmd-oke-acceptance"
 
 @dataclass(frozen=True)
 class SpeedWork:
-    """Work that is measured: copies of `copy_bytes`, products of square matrices with `matrix_size` rows, each
-    `repeats` times after `warm_ups`, and a file of `disk_bytes`.
+    """Sizes of the measurements.
+
+    Attributes:
+        copy_bytes: bytes of one copy within a GPU's memory.
+        matrix_size: rows and columns of the multiplied matrices.
+        repeats: number of timed repetitions.
+        warm_ups: number of repetitions before the timed ones.
+        disk_bytes: size of the file that is read.
     """
 
     copy_bytes: int
@@ -40,7 +48,7 @@ class SpeedWork:
 
 @dataclass(frozen=True)
 class GpuSpeed:
-    """Rates of one GPU: memory in GB (10^9 bytes) per second, matrix products in 10^12 operations per second."""
+    """Rates of one GPU: memory copies in GB (10^9 bytes) per second, matrix products in 10^12 operations per second."""
 
     gpu: int
     memory_gb_per_s: float
@@ -48,15 +56,15 @@ class GpuSpeed:
 
 
 def gpu_speeds(torch: Any, gpus: int, work: SpeedWork) -> Iterator[GpuSpeed]:
-    """Measure each GPU by itself, one after the other.
+    """Measure the GPUs one after the other, and yield their rates.
 
     Args:
-        torch: PyTorch, which sees all GPUs.
+        torch: the PyTorch module.
         gpus: number of GPUs.
-        work: what is measured.
+        work: sizes of the measurements.
 
     Raises:
-        KitError: PyTorch fails on a GPU; says which.
+        KitError: PyTorch fails on a GPU; the message names the GPU.
     """
     for gpu in range(gpus):
         try:
@@ -92,7 +100,7 @@ def _seconds_each(torch: Any, gpu: int, work: SpeedWork, step: Callable[[], obje
 
 
 def disk_sizes(sysfs: Path) -> dict[str, int]:
-    """Return the NVMe disks that the kernel has, in bytes by their names."""
+    """Return the sizes of the kernel's NVMe disks in bytes, by name."""
     sizes: dict[str, int] = {}
     for disk in sorted((sysfs / "block").glob("nvme*n*")):
         with suppress(OSError, ValueError):
@@ -101,10 +109,10 @@ def disk_sizes(sysfs: Path) -> dict[str, int]:
 
 
 def disk_read_gb_per_s(folder: Path, length_bytes: int) -> float:
-    """Write a file, read it past the page cache and remove it; return the rate of reading, in GB per second.
+    """Write a file, read it past the page cache and remove it; return the read rate in GB (10^9 bytes) per second.
 
     Raises:
-        KitError: the folder can't be written to, or a read fails.
+        KitError: the directory isn't writable, or a read fails.
     """
     path = folder / _FILE
     try:
@@ -135,7 +143,7 @@ def _read(path: Path, block: mmap.mmap, length_bytes: int) -> None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
-        if error.errno != EINVAL:  # a file system without direct reads; its cache was let go
+        if error.errno != EINVAL:  # a file system without O_DIRECT; the pages were dropped from the cache
             raise
         file = os.open(path, os.O_RDONLY)
     try:

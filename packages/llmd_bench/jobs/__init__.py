@@ -1,1 +1,1 @@
-"""Programs of Jobs that benchmark inside a cluster, one module for each."""
+"""Programs of the Kubernetes Jobs that benchmark inside a cluster, one module each."""

@@ -1,4 +1,4 @@
-"""The program of a model's canaries: rounds of known prompts until it is told to end, and metrics of how they went."""
+"""Canary program of a model: sends known prompts in rounds until SIGTERM, and exposes metrics of the answers."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from llmd_bench.canary_request import METRICS_PORT, from_json
 
 
 def main() -> int:
-    """Ask the servers that the request file names, which the only argument names; return the exit code."""
+    """Run the canaries of the `CanaryRequest` in the file that the only argument names; return the exit code."""
     request, ended = from_json(Path(sys.argv[1]).read_bytes()), threading.Event()
 
     def end(_signal: int, _frame: FrameType | None) -> None:

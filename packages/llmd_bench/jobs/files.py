@@ -1,4 +1,6 @@
-"""The program of the container that comes after another tool's: it writes that tool's files to ConfigMaps."""
+"""Program of the container that runs after another tool's container and copies the tool's result files to ConfigMaps,
+as text.
+"""
 
 import json
 import os
@@ -14,7 +16,7 @@ KEPT = frozenset({".json", ".yaml", ".yml", ".csv", ".log", ".txt"})
 
 
 def main() -> int:
-    """Publish the folder that the first argument names; return 0, or 1 after an error."""
+    """Publish the directory that the first argument names; return 0, or 1 after an error."""
     try:
         publish(Path(sys.argv[1]), os.environ)
     except KitError as error:
@@ -24,10 +26,10 @@ def main() -> int:
 
 
 def publish(folder: Path, environment: Mapping[str, str]) -> None:
-    """Write the texts below a folder to ConfigMaps of the Job.
+    """Write the text files below a directory to ConfigMaps that the Job owns.
 
     Raises:
-        KitError: there are none, they are too large, or the API server refuses.
+        KitError: the directory has no text files, they are too large, or the API server refuses.
     """
     texts = files(folder)
     if not texts:
@@ -45,6 +47,6 @@ def publish(folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Return the texts below a folder by their relative paths."""
+    """Return the content of the text files below a directory, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in KEPT)
     return {path.relative_to(folder).as_posix(): path.read_text(errors="replace") for path in paths}

@@ -1,4 +1,4 @@
-"""The program of the pods that send a load together: each its share, from one moment on."""
+"""Program of the pods that send a load together: each pod sends its share, from a common start time."""
 
 import asyncio
 import os
@@ -23,26 +23,24 @@ TERMINATION_LOG = Path("/dev/termination-log")
 LONGEST_WORDS = 2000
 
 LEAD_S = 4.0
-"""Seconds between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods, all of them
-ready, ask four times a second.
+"""Seconds from the creation of the start ConfigMap (a timestamp in whole seconds) to the start of the load; waiting
+pods poll for the ConfigMap four times a second.
 """
 
 START_LIMIT_S = 900.0
 START_PAUSE_S = 0.25
 
 CLOCKS_APART_S = 5.0
-"""Seconds that a pod's clock may be behind the API server's: it begins as much later than pods whose clocks are
-right.
+"""Maximum lag in seconds of a pod's clock behind the API server's clock. A pod whose clock lags starts later than the
+other pods by the lag.
 """
 
 INTERRUPTED = 130
-"""Exit code of a pod that was ended before its load began."""
+"""Exit code of a pod that was interrupted before its load began."""
 
 
 def main() -> int:
-    """Send this pod's share of the load that the request file names, which the only argument names; return the exit
-    code.
-    """
+    """Send this pod's share of the `LoadRequest` in the file that the only argument names; return the exit code."""
     try:
         request = from_json(Path(sys.argv[1]).read_bytes())
         cluster = from_environment(os.environ)
@@ -61,7 +59,9 @@ def main() -> int:
 
 @contextmanager
 def sigterm_as_interrupt() -> Generator[None]:
-    """Let SIGTERM end a run as Ctrl-C does, so that what was measured until then is published; only once."""
+    """Handle the first SIGTERM as SIGINT (Ctrl-C), so that the requests measured so far are published; ignore SIGTERM
+    afterwards.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     yield
@@ -69,10 +69,11 @@ def sigterm_as_interrupt() -> Generator[None]:
 
 
 def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster) -> list[StageResult]:
-    """Wait for the common start, once all is ready, and send this pod's share.
+    """Send this pod's share of the load from the common start on, and return its stages' results.
 
     Raises:
-        KitError: the start is never told or too far away, or the target's URL is none.
+        KitError: the start ConfigMap doesn't appear in time, the clocks differ too much, or the target's URL is
+            invalid.
     """
     how = run_context.from_environment(environment)
     pod = int(environment["JOB_COMPLETION_INDEX"])
@@ -95,7 +96,7 @@ def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster
 
 
 def ready_config_map(request: LoadRequest, pod: int, uid: str) -> dict[str, Any]:
-    """Return the ConfigMap by whose presence the pod says that its generator waits for the start."""
+    """Return the ConfigMap whose existence signals that the pod's load generator is ready to start."""
     metadata = owned_metadata(request.ready_name(pod), request.namespace, request.job, uid)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
@@ -109,10 +110,11 @@ async def wait_for_start(
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
 ) -> float:
-    """Return the moment to begin, once it is told. It is the API server's: the clock of whoever tells it may be wrong.
+    """Wait until the start ConfigMap exists, and return the start time in seconds since the Unix epoch. The time comes
+    from the API server's `creationTimestamp`, since the clock of the ConfigMap's author may be wrong.
 
     Raises:
-        KitError: it is not told in time, or by this pod's clock it is too far away.
+        KitError: the ConfigMap doesn't appear within `limit_s`, or this pod's clock lags more than `CLOCKS_APART_S`.
     """
     deadline_s = clock() + limit_s
     while clock() < deadline_s:
@@ -131,7 +133,7 @@ async def wait_for_start(
 def publish(
     request: LoadRequest, results: list[StageResult], environment: Mapping[str, str], cluster: InCluster
 ) -> None:
-    """Write the pod's result to ConfigMaps of the Job."""
+    """Write the pod's result to ConfigMaps that the Job owns."""
     pod = int(environment["JOB_COMPLETION_INDEX"])
     parts = pack(run_context.from_environment(environment), results)
     names = [request.part_name(pod, chunk) for chunk in range(len(parts))]

@@ -1,7 +1,8 @@
-"""Program of the Job of a published evaluation: installs its package, runs it, reads what it left, and reports.
+"""Program of the Job of a published evaluation: installs the evaluation's package, runs it, and reports its graded
+answers.
 
-Standard library only: it comes into the pod as one file of a ConfigMap. The report is one line of JSON in the
-termination message: score, and a letter for each answer (1 right, 0 wrong) in an order that two runs share.
+Uses the standard library only, since a single file in a ConfigMap holds the program. The report is one line of JSON in
+the termination message: one digit per answer (1 right, 0 wrong), in an order that is equal for all runs.
 """
 
 import glob
@@ -24,9 +25,11 @@ _SCORE = re.compile(r"<p>Score: ([\d.]+)</p>")
 
 
 def main() -> int:
-    """Run the evaluation that the environment describes; return the exit code of what failed, 0 for a result.
+    """Run the evaluation that the environment variable `SPEC_VARIABLE` describes; return 0, or the exit code of the
+    failed step.
 
-    The lock is complete, so that nothing else is resolved: pip refuses extras that a lock does not name.
+    pip installs exactly the hashed lock (`--no-deps`): with dependency resolution it refuses extras that the lock
+    doesn't name.
     """
     spec: Mapping[str, Any] = json.loads(os.environ[SPEC_VARIABLE])
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check",
@@ -52,8 +55,8 @@ def _conclude(spec: Mapping[str, Any]) -> int:
 
 
 def read_gpt_oss(path: Path) -> list[bool]:
-    """Read the answers of a `…_allresults.json` of gpt_oss.evals, sorted by prompt, since it lists them as they came
-    in.
+    """Read which answers of a `…_allresults.json` of gpt_oss.evals are right, sorted by the prompt's hash: the file has
+    the order in which answers arrived.
     """
     document = json.loads(path.read_text(encoding="utf-8"))
     judged: list[tuple[str, bool]] = []
@@ -66,8 +69,8 @@ def read_gpt_oss(path: Path) -> list[bool]:
 
 
 def read_lm_eval(path: Path) -> list[bool]:
-    """Read the answers of a `samples_….jsonl` of lm_eval by their numbers; with two filters, the flexible one
-    counts.
+    """Read which answers of a `samples_….jsonl` of lm_eval are right, sorted by document number; if the file has
+    several filters, `flexible-extract` counts.
     """
     samples = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
     filters = {sample.get("filter") for sample in samples}

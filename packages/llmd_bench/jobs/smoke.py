@@ -1,8 +1,7 @@
-"""The program of the Job that benchmarks a model in its cluster.
+"""Program of the Job that runs a model's smoke benchmark in its cluster.
 
-It measures, writes the result to a ConfigMap and its last words to the container's termination message, and ends with 0
-if the model is as good as was asked, with 1 if it is not or could not be measured. A ConfigMap may have 1 MiB, a
-termination message 4096 bytes.
+Writes the result to a ConfigMap (limit 1 MiB) and a summary to the container's termination message (limit 4096 bytes).
+The exit code is 0 if the model meets its limits, 1 if it doesn't or couldn't be measured.
 """
 
 import base64
@@ -39,15 +38,17 @@ SUMMARY_KEY = "summary.json"
 REPORT_KEY = "report.yaml"
 
 LARGEST_BYTES = 600_000
-"""Most bytes of the compressed result: with base64's third on top, and report and summary beside it, under 1 MiB."""
+"""Maximum size of the compressed result in bytes: in base64 (a third larger), with report and summary, it fits into 1
+MiB.
+"""
 
 LONGEST_WORDS_BYTES = 4096
-"""Kubernetes' limit of a termination message."""
+"""Maximum length of a termination message in Kubernetes, in bytes."""
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """A result without the addresses that it was measured at."""
+    """Serialized form of a `SmokeResult`, without the addresses of the deployment."""
 
     request: SmokeRequest
     context: RunContext
@@ -68,20 +69,20 @@ class _Packed:
 
 _PACKED = TypeAdapter(_Packed)
 _COMMON = [name for name in _Packed.__dataclass_fields__ if name not in {"request", "context", "records"}]
-"""Fields that a result has too."""
+"""Fields that `_Packed` and `SmokeResult` have in common."""
 
 
 @dataclass(frozen=True)
 class ConfigMapContent:
-    """The content of a result's ConfigMap: texts and, compressed, the result itself."""
+    """Content of a result's ConfigMap: `data` by key, and the gzipped result."""
 
     texts: Mapping[str, str]
     result: bytes
 
 
 def pack(request: SmokeRequest, how: RunContext, result: SmokeResult) -> ConfigMapContent:
-    """Pack the result of a request. The times of single tokens, then all requests, are left out where it grows too
-    large; what was computed of them stays whole.
+    """Return the result as content of a ConfigMap. If the result is too large, the times of single tokens are left out,
+    then all single requests; figures computed from them remain.
     """
     packed = _Packed(
         request=request,
@@ -98,10 +99,10 @@ def pack(request: SmokeRequest, how: RunContext, result: SmokeResult) -> ConfigM
 
 
 def unpack(compressed: bytes) -> SmokeResult:
-    """Return the result that `pack` packed, without counters and addresses.
+    """Return the result that `pack` compressed, without counters and addresses.
 
     Raises:
-        KitError: it isn't one.
+        KitError: the bytes are no such result.
     """
     content = gunzip(compressed, MAX_BYTES)
     try:
@@ -118,7 +119,7 @@ def unpack(compressed: bytes) -> SmokeResult:
 
 
 def termination_message(service: str, result: SmokeResult) -> str:
-    """Return the result in JSON of at most 4096 bytes, beginning with a sentence for people."""
+    """Return a summary of the result as JSON of at most 4096 bytes, whose `message` is a sentence for people."""
     failed = result.verdict.failed
     performance = result.performance
     words = document(
@@ -138,7 +139,7 @@ def termination_message(service: str, result: SmokeResult) -> str:
 
 
 def failure_message(service: str, error: KitError) -> str:
-    """Return the termination message of a run in which nothing could be measured."""
+    """Return the termination message of a benchmark without a measurement."""
     message = f"{service} could not be benchmarked: {' '.join(str(error).split())}"
     return _fitting({"message": message, "passed": False, "failed": ["no measurement"]})
 
@@ -181,11 +182,13 @@ def _smaller(packed: _Packed) -> Iterator[_Packed]:
 TERMINATION_LOG = Path("/dev/termination-log")
 
 LOG_INTERVAL_S = 10.0
-"""Seconds between two lines of log within a phase."""
+"""Minimum seconds between two log lines of the same phase."""
 
 
 def main() -> int:
-    """Benchmark what is asked for and return the exit code; the arguments name the files of request and facts."""
+    """Run the smoke benchmark; the arguments name the files with the `SmokeRequest` and with facts about the stack.
+    Return the exit code.
+    """
     request_file, facts_file = map(Path, sys.argv[1:])
     request = replace(from_json(request_file.read_bytes()), facts=json.loads(facts_file.read_text()))
     try:
@@ -196,10 +199,10 @@ def main() -> int:
 
 
 def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluster) -> SmokeResult:
-    """Benchmark and write the result's ConfigMap, which belongs to the Job of this pod and goes with it.
+    """Run the benchmark and write its result to a ConfigMap that this pod's Job owns.
 
     Raises:
-        KitError: the model is not there or does not answer, or the result can't be written.
+        KitError: the model is missing or doesn't answer, or the ConfigMap can't be written.
     """
     how = run_context.from_environment(environment)
     ticker = Ticker(PlainProgress(sys.stdout), LOG_INTERVAL_S)
@@ -211,7 +214,7 @@ def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluste
 def result_config_map(
     request: SmokeRequest, parcel: ConfigMapContent, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the ConfigMap of a result."""
+    """Return the ConfigMap with a packed result, its summary and its report."""
     job, uid = environment["JOB_NAME"], environment["JOB_UID"]
     labels, annotations = {LABEL: request.service}, {JOB_ANNOTATION: job}
     return {

@@ -1,1 +1,1 @@
-"""The load generator: workloads, schedules, connections, processes, and the records of requests that have ended."""
+"""Load generator: workloads, schedules, connections, processes, and records of finished requests."""

@@ -1,8 +1,7 @@
-"""The completions API as the load generator speaks it: targets, requests, event streams.
+"""Client side of the OpenAI completions and chat completions APIs: targets, requests, event streams.
 
-A busy client sees thousands of events a second, so events with output are only recognised, not parsed: a key stands
-in quotes, and quotes inside text are escaped, so a quoted key in the line can't come from the generated text. The few
-other events are parsed.
+A busy client receives thousands of events per second, so events with output are only detected, not parsed: JSON escapes
+quotes inside text, so a quoted key in the line can't come from generated text. All other events are parsed.
 """
 
 import asyncio
@@ -26,9 +25,9 @@ _MAX_ERROR_CHARACTERS = 400
 
 @dataclass(slots=True)
 class EventStream:
-    """Collector of what one answer says; feed it the bytes as they come.
+    """Parser of the server-sent events of one answer, which is fed the bytes as they arrive.
 
-    With `keep_text` the generated text is collected too, which means parsing every event.
+    With `keep_text` every event is parsed and the generated text is collected.
     """
 
     api: Api
@@ -43,7 +42,7 @@ class EventStream:
     _last: bytes = b""
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Take `data` that arrived at `now_s`."""
+        """Parse `data`, which arrived at `now_s` (seconds on the caller's clock)."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if not line:
@@ -58,7 +57,9 @@ class EventStream:
                 self._read(line[5:].strip())
 
     def end(self) -> None:
-        """Note that the connection has ended: token counts may have come with the last output instead of after it."""
+        """Finish parsing after the end of the connection: token counts may be in the last event with output instead of
+        after it.
+        """
         if self.output_tokens is None and not self.keep_text and b'"usage"' in self._last:
             self._read(self._last[5:].strip())
 
@@ -82,7 +83,7 @@ class EventStream:
             counts = cast("dict[str, object]", usage)
             self.input_tokens = _count(counts.get("prompt_tokens"))
             self.output_tokens = _count(counts.get("completion_tokens"))
-        match event.get("choices"):  # reasoning is left out, as the next turn of a conversation would have it
+        match event.get("choices"):  # without reasoning, which clients don't send back in the next turn
             case [{"text": str(text)}] | [{"delta": {"content": str(text)}}] if self.keep_text:
                 self.text += text
             case _:
@@ -95,13 +96,13 @@ def _count(value: object) -> int | None:
 
 _CREDENTIALS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
 KNOWN_BY = 12
-"""Characters by which a credential is known where the rest of it was cut off."""
+"""Number of leading characters by which a credential is recognised, since texts may be truncated within it."""
 
 
 @dataclass(frozen=True)
 class CompletionsTarget:
-    """Address and API that requests go to: `base_url` is what stands before `/v1/...`, so the path of a proxy may be
-    part of it.
+    """Address, model and API of a load's requests. `base_url` is the part before `/v1/...` and may contain the path of
+    a proxy.
     """
 
     base_url: str
@@ -111,8 +112,8 @@ class CompletionsTarget:
     api: Api = "completions"
 
     def without_credentials(self, text: str) -> str:
-        """Remove credentials from what a server or a proxy answered, for files and terminals: some repeat the headers
-        that they were sent. What begins as a credential is one, because answers are cut off.
+        """Replace the credentials of `headers` in a text from a server or proxy, which may echo request headers, before
+        it reaches files or terminals. A credential's first `KNOWN_BY` characters suffice, because texts are truncated.
         """
         values = (value for name, value in self.headers.items() if name.lower() in _CREDENTIALS)
         for credential in (value.split()[-1] for value in values if value.strip()):
@@ -122,7 +123,7 @@ class CompletionsTarget:
 
 @dataclass(frozen=True)
 class Address:
-    """Host, port and path of a target; `tls` is what to encrypt with, None for plain HTTP."""
+    """Host, port and path of a target; `tls` is the TLS context, None for plain HTTP."""
 
     host: str
     port: int
@@ -131,16 +132,16 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """The `Host` header."""
+        """Value of the `Host` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
 def address_of(target: CompletionsTarget) -> Address:
-    """Read a target's URL.
+    """Return the parsed URL of a target.
 
     Raises:
-        KitError: it isn't a URL of HTTP.
+        KitError: `base_url` is no HTTP or HTTPS URL.
     """
     accepted = "Give a URL such as http://10.0.0.7:8000."
     try:
@@ -160,21 +161,26 @@ def address_of(target: CompletionsTarget) -> Address:
 
 
 async def resolve(address: Address) -> Sequence[str]:
-    """Return the numeric addresses of the host, in the resolver's order. Raises `OSError`."""
+    """Return the IP addresses of the host in the resolver's order.
+
+    Raises:
+        OSError: the host name can't be resolved.
+    """
     entries = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 Turn = tuple[str, str]
-"""An earlier question and its answer."""
+"""Question and answer of an earlier turn of a conversation."""
 
 _ROLES = ("user", "assistant")
 
 
 class RequestWriter:
-    """Writer of requests to one target; what is the same in all of them is written once.
+    """Serializer of HTTP requests to one target; the constant part of the headers is built once.
 
-    Raises `KitError` for a header that HTTP can't carry.
+    Raises:
+        KitError: a header value contains a line break.
     """
 
     def __init__(self, target: CompletionsTarget, address: Address) -> None:
@@ -193,7 +199,9 @@ class RequestWriter:
         self._head = f"POST {address.path}{PATHS[target.api]} HTTP/1.1\r\n{lines}content-length: ".encode("latin-1")
 
     def write(self, text: str, output_tokens: int, earlier: Sequence[Turn] = ()) -> bytes:
-        """Return a request for exactly `output_tokens`, as a stream with the server's own token counts at its end."""
+        """Return the bytes of a streaming request for exactly `output_tokens` tokens, whose stream ends with the
+        server's token counts.
+        """
         if self._target.api == "completions":
             content: dict[str, object] = {"prompt": "".join(part for turn in earlier for part in turn) + text}
         else:

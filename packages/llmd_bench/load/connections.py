@@ -1,7 +1,7 @@
-"""HTTP/1.1 connections (RFC 9112) that stay open between requests, one request on each at a time.
+"""HTTP/1.1 connections (RFC 9112) with keep-alive, one request at a time on each.
 
-Proxies of the environment are never used, since they would be measured too. An answer that streams tokens has one short
-chunk in each packet, as a rule; that case takes a few operations, all others go through a buffer.
+Proxies from the environment are ignored, since they would be measured too. Streamed answers usually have one short
+chunk per packet: a fast path handles that case, all others go through a buffer.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ MAX_HEAD_BYTES = 65536
 
 
 class BadAnswer(Exception):
-    """Bytes that are not HTTP/1.1."""
+    """Error for bytes that are no HTTP/1.1 response."""
 
 
 class AnswerReader:
-    """Reader of one answer; feed it the bytes as they come, until it is `complete`."""
+    """Parser of one HTTP response, which is fed the bytes as they arrive until it is `complete`."""
 
     __slots__ = ("_chunked", "_in_chunk", "_left", "_rest", "_trailer", "complete", "headers", "keep_alive", "status")
 
@@ -36,12 +36,13 @@ class AnswerReader:
         self._in_chunk = False
         self._trailer = False
         self._left: int | None = None
-        """Bytes of the body, or of the chunk, that are still to come; None: until the connection ends."""
+        """Remaining bytes of the body or of the chunk; None if the body ends with the connection."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes of the body in `data`.
+        """Parse `data` and return the bytes of the body in it.
 
-        Raises `BadAnswer`.
+        Raises:
+            BadAnswer: the bytes are no HTTP/1.1 response.
         """
         if self._chunked and not self._rest and not self._in_chunk and not self._trailer:
             end = data.find(b"\r\n", 0, 10)
@@ -61,14 +62,14 @@ class AnswerReader:
         return body
 
     def end(self) -> bool:
-        """Note that the connection has ended, and return whether the answer is complete with that."""
+        """Finish parsing after the end of the connection; return whether the response is complete."""
         self.complete = self.complete or (self.status > 0 and not self._chunked and self._left is None)
         self.keep_alive = False
         return self.complete
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds from now that the server asks to wait in `Retry-After`; None if that is absent or can't be read."""
+        """Value of the `Retry-After` header in seconds from now; None if the header is absent or invalid."""
         text = self.headers.get(b"retry-after", b"").decode("latin-1").strip()
         if text.isdigit():
             return float(text)
@@ -78,7 +79,9 @@ class AnswerReader:
             return None
 
     def _read_head(self) -> bool:
-        """Read the status line and headers if they are there; interim answers (1xx) are skipped."""
+        """Parse the status line and headers, skipping interim responses (1xx); return False if they aren't complete
+        yet.
+        """
         while not self.status:
             head, mark, rest = self._rest.partition(b"\r\n\r\n")
             if not mark:
@@ -152,30 +155,32 @@ def _size(text: bytes) -> int:
 
 
 CONNECT_TIMEOUT_S = 10.0
-"""Limit for opening a connection; the limit of the whole request is the load's."""
+"""Time limit for opening a connection in seconds; the load sets the limit of the whole request."""
 
 LONGEST_IDLE_S = 4.0
-"""A connection that was idle for longer isn't used again: vLLM's server closes them after 5 s (uvicorn's default)."""
+"""Maximum idle time of a reused connection in seconds: vLLM's server closes idle connections after 5 s (uvicorn's
+default).
+"""
 
 
 class ResponseListener(Protocol):
-    """Owner of a request on a connection."""
+    """Receiver of the response to a request on a connection."""
 
     def on_body(self, body: bytes, status: int, now_s: float) -> None:
-        """Take a part of the answer's body that has arrived."""
+        """Receive a part of the response's body; `now_s` is its arrival on the clock of `perf_counter`."""
         ...
 
     def on_answer(self, answer: AnswerReader) -> None:
-        """Take the complete answer; the connection is free again."""
+        """Receive the complete response; the connection can be reused."""
         ...
 
     def on_lost(self, reason: str) -> None:
-        """Note that the connection has ended before the answer did, or that what came is no answer."""
+        """Receive the reason why there is no complete response: the connection ended, or the bytes are no HTTP."""
         ...
 
 
 class NotConnected(Exception):
-    """A connection that could not be opened; `failure` is its kind."""
+    """Error for a connection that could not be opened; `failure` is the kind of failure."""
 
     def __init__(self, failure: Failure, text: str) -> None:
         super().__init__(text)
@@ -183,13 +188,13 @@ class NotConnected(Exception):
 
 
 _BUFFER = bytearray(65536)
-"""Buffer that all connections read into, one after the other; one for each read would cost more than the read."""
+"""Receive buffer shared by all connections, since allocating a buffer per read would cost more than the read."""
 
 _VIEW = memoryview(_BUFFER)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection."""
+    """TCP or TLS connection of a `ConnectionPool`."""
 
     __slots__ = ("_answer", "_listener", "_pool", "_transport", "idle_since_s")
 
@@ -202,25 +207,25 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def usable(self) -> bool:
-        """True while the other side has not ended the connection."""
+        """True unless the connection is closed or closing."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; called by the loop."""
+        """Store the transport; asyncio calls this method."""
         self._transport = cast("asyncio.Transport", transport)
 
     def send(self, request: bytes, listener: ResponseListener) -> None:
-        """Send a request and tell `listener` about its answer."""
+        """Send a request whose response goes to `listener`."""
         self._listener, self._answer = listener, AnswerReader()
         if self._transport:
             self._transport.write(request)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
-        """Return the buffer to read to; called by the loop."""
+        """Return the buffer for the next read; asyncio calls this method."""
         return _VIEW
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Give the body on as it comes; called by the loop."""
+        """Parse the received bytes and pass the response on to the listener; asyncio calls this method."""
         now_s = perf_counter()
         data = bytes(_VIEW[:nbytes])
         listener, answer = self._listener, self._answer
@@ -238,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
             self._complete(listener)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the request that is under way, if there is one; called by the loop."""
+        """Finish the request in flight, if any; asyncio calls this method."""
         self._pool.forget(self)
         listener = self._listener
         if listener and self._answer.end():
@@ -247,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end("peer closed connection" if exc is None else f"{type(exc).__name__}: {exc}")
 
     def close(self) -> None:
-        """End the connection; nobody is told."""
+        """Close the connection without a call to the listener."""
         self._listener = None
         if self._transport:
             self._transport.abort()
@@ -268,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class ConnectionPool:
-    """All connections to one address."""
+    """Pool of the connections to one address."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -277,7 +282,7 @@ class ConnectionPool:
         self._idle: list[Connection] = []
 
     def take(self) -> Connection | None:
-        """Return a connection that is open and free, or None. The one used last is the first to be taken."""
+        """Return the most recently used idle connection; None if there is none."""
         now_s = perf_counter()
         while self._idle:
             connection = self._idle.pop()
@@ -287,24 +292,26 @@ class ConnectionPool:
         return None
 
     def give_back(self, connection: Connection) -> None:
-        """Keep a connection whose answer is complete for the next request."""
+        """Keep a connection with a complete response for the next request."""
         connection.idle_since_s = perf_counter()
         self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        """Remove a connection that has ended."""
+        """Remove a closed connection from the pool."""
         if connection in self._idle:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """End all idle connections."""
+        """Close all idle connections."""
         while self._idle:
             self._idle.pop().close()
 
     async def connect(self) -> Connection:
-        """Open a connection; a name is resolved once and again after a failure, and its addresses are used in turn.
+        """Open a connection. The host name is resolved on the first call and after a failure; its addresses are used in
+        turn.
 
-        Raises `NotConnected`.
+        Raises:
+            NotConnected: the connection can't be opened.
         """
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

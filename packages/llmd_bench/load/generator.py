@@ -1,11 +1,11 @@
-"""One load from the program that sends it, with a record of what happened to each request.
+"""A load that one process sends, with a record of each request.
 
-It never raises for a request that fails; a failure is a record with its kind and text. Long or fast loads are better
-run as `stages`, in processes of their own.
+A failed request doesn't raise an exception; its record has the kind and the text of the failure. Long or fast loads
+should run as `stages`, in processes of their own.
 
-Loads begin with `wait_for_answer` and `introduce`. The first prompt that a pair of servers shares takes seconds,
-because NIXL's handshake is lazy. A router picks pairs as it likes, so that warm-up requests through it leave some pairs
-without one; a request straight to the decode server's routing sidecar names the prefill server.
+A load begins with `wait_for_answer` and `introduce`. The first prompt of a pair of a prefill and a decode server takes
+seconds, because NIXL's handshake happens on first use. Warm-up requests through the router miss pairs; `introduce`
+sends a request for each pair to the decode server's routing sidecar, which names the prefill server.
 """
 
 import asyncio
@@ -27,9 +27,10 @@ __all__ = ["CONNECT_TIMEOUT_S", "CompletionsTarget", "GeneratedLoad", "run_load"
 
 @dataclass(frozen=True)
 class GeneratedLoad:
-    """Load that one program sends.
+    """Load that one process sends.
 
-    `request_timeout_s` is wall time; rates of `shape` are in model time (`time_scale` wall seconds a second).
+    `request_timeout_s` is wall time; rates of `shape` are in model time (`time_scale` is wall seconds per second of
+    model time).
     """
 
     requests: int
@@ -39,10 +40,10 @@ class GeneratedLoad:
     request_timeout_s: float = 300.0
     time_scale: float = 1.0
     label: str = ""
-    """Name of this load within its run: loads with different labels have different prompts."""
+    """Name of this load within its run; loads with different labels have different prompts."""
 
     def question(self, index: int) -> RequestText:
-        """Return the text and lengths of request `index`."""
+        """Return the text and the lengths of request number `index`."""
         return RequestText(self.prompts.prompt(f"{self.label}{index}"), self.prompts.input_tokens, self.output_tokens)
 
 
@@ -53,13 +54,14 @@ async def run_load(
     limit_s: float,
     on_record: Callable[[RequestRecord], None] | None = None,
 ) -> list[RequestRecord]:
-    """Send the load and return a record for each request that was sent, in the order in which they ended, in wall time.
+    """Send the load and return a record per sent request, with times in wall time, in the order in which the requests
+    ended.
 
-    After `limit_s` of wall time no request is started and those in flight end as timed out, so there may be fewer
-    records than requests.
+    After `limit_s` of wall time no request is started and requests in flight end as timed out, so there may be fewer
+    records than `requests`.
 
     Raises:
-        KitError: the target's URL is none.
+        KitError: the target's URL is invalid.
     """
     records: list[RequestRecord] = []
 
@@ -92,31 +94,36 @@ async def run_load(
 
 
 PAUSE_S = 1.0
-"""Seconds between two attempts."""
+"""Seconds between two attempts of `wait_for_answer`."""
 
 ATTEMPT_TIMEOUT_S = 30.0
-"""Seconds of model time for one attempt: the first prompt of a pair of servers takes those of their handshake."""
+"""Time limit of an attempt in seconds of model time, long enough for the NIXL handshake in the first prompt of a pair
+of servers.
+"""
 
 _HOPELESS = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 422")
-"""Answers that waiting won't change."""
+"""Beginnings of errors that don't disappear by waiting."""
 
 _NO_SUCH_MODEL = ("does not exist", "NotFoundError")
-"""Marks of vLLM's answer 404 for a model that it doesn't serve; a router without routes yet says 404 in other words."""
+"""Texts in vLLM's 404 answer for a model that it doesn't serve; a router without routes answers 404 with other texts.
+"""
 
 _TAKEN_UP = 10
-"""Answers of that kind in a row after which waiting won't change it: while a Gateway takes a new route up, a server of
-another model says it."""
+"""Number of consecutive answers with a text of `_NO_SUCH_MODEL` after which waiting ends: while a Gateway programs a
+new route, a server of another model may give some of these answers.
+"""
 
 
 async def wait_for_answer(
     target: CompletionsTarget, *, limit_s: float, time_scale: float = 1.0, pause_s: float = PAUSE_S
 ) -> None:
-    """Ask for a completion of one token until there is one: only that shows that the router and a server work.
+    """Repeat a completion of one token until it succeeds, which shows that the router and a server work.
 
-    Attempts have `time_scale` times their usual wall time where that is above 1.
+    The time limit of an attempt is multiplied by `time_scale` if that is above 1.
 
-    Raises `KitError` with the last answer after `limit_s` of wall time, or at once if the answer is one that waiting
-    doesn't change.
+    Raises:
+        KitError: no attempt succeeded within `limit_s` of wall time, or an answer shows that waiting is useless; the
+            message has the last answer.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + limit_s
@@ -140,16 +147,18 @@ async def wait_for_answer(
 
 
 AT_A_TIME = 64
-"""Handshakes of different pairs don't wait for each other."""
+"""Maximum number of concurrent warm-up requests, since handshakes of different pairs are independent."""
 
 PROMPT_TOKENS = 256
-"""A few blocks of cache, so that some are handed over."""
+"""Length of a warm-up prompt in tokens: a few blocks of KV cache, so that some are transferred."""
 
 
 async def introduce(
     pairs: Sequence[CompletionsTarget], run: str, *, limit_s: float, on_done: Callable[[int], None]
 ) -> list[RequestRecord]:
-    """Send one request of one token for each pair; `on_done` is told how many have ended. Failures are records."""
+    """Send one request for one token to each target in `pairs`, so that its servers do their NIXL handshake, and return
+    the records, which include failures. `on_done` is called with the number of ended requests.
+    """
     prompts = PromptSource(PROMPT_TOKENS, 0, run)
     turns = asyncio.Semaphore(AT_A_TIME)
     records: list[RequestRecord] = []

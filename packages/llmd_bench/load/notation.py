@@ -1,8 +1,9 @@
-"""Loads as users write them: `poisson:45`, `closed:8,16,32`, `trace:requests.jsonl`, `lognormal:4096,1200`.
+"""Parser of loads in the notation of the command line: `poisson:45`, `closed:8,16,32`, `trace:requests.jsonl`,
+`lognormal:4096,1200`.
 
-Traces are JSON Lines or CSV, with the columns of any of these:
+Traces are JSON Lines or CSV with the columns of one of these formats:
 
-- ours: `time_s`, `input_tokens`, `output_tokens`;
+- llmd-oke: `time_s`, `input_tokens`, `output_tokens`;
 - Mooncake's published traces: `timestamp` (milliseconds), `input_length`, `output_length`
   (https://github.com/kvcache-ai/Mooncake, FAST25-release/traces);
 - Azure's published traces: `TIMESTAMP` (date and time), `ContextTokens`, `GeneratedTokens`
@@ -44,11 +45,11 @@ _Row = Mapping[str, object]
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace; times count from its first request.
+    """Read a trace file; times become relative to the first request.
 
     Raises:
         KitError: the file can't be read.
-        InvalidStack: lines can't be read, or there is none; carries the first twenty of them.
+        InvalidStack: lines are invalid, or the file has no request; contains the first twenty problems.
     """
     entries: list[TraceEntry] = []
     problems: list[Problem] = []
@@ -74,7 +75,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _rows(text: str) -> Iterator[tuple[int, _Row | str]]:
-    """Yield lines with their numbers; a line that is no object comes as it stands."""
+    """Yield line number and fields of each line; a line that is no JSON object is yielded as text."""
     lines = text.splitlines()
     if not text.lstrip().startswith("{"):
         for number, row in enumerate(csv.DictReader(lines), 2):
@@ -133,10 +134,10 @@ _ACCEPTED_SHAPES = (
 
 
 def read_shapes(text: str, seed: int = 0) -> list[LoadShape]:
-    """Read one shape for each value after the colon; `seed` is that of random arrivals.
+    """Parse one load shape for each value after the colon; `seed` is the random seed of Poisson arrivals.
 
     Raises:
-        KitError: it can't be read, or the trace that it names can't.
+        KitError: the text is no load shape, or its trace file can't be read.
     """
     kind, _, values = text.partition(":")
     if kind == "trace" and values:
@@ -148,11 +149,11 @@ def read_shapes(text: str, seed: int = 0) -> list[LoadShape]:
 
 
 def read_length(text: str) -> Length:
-    """Read a length such as `4096`, `normal:4096,512` or `lognormal:4096,1200` (mean and standard deviation, in
-    tokens).
+    """Parse a length in tokens such as `4096`, `normal:4096,512` or `lognormal:4096,1200` (mean and standard
+    deviation).
 
     Raises:
-        KitError: it can't be read.
+        KitError: the text is no length.
     """
     accepted = "Give TOKENS, normal:MEAN,DEVIATION or lognormal:MEAN,DEVIATION."
     kind, mark, values = text.partition(":")
@@ -169,10 +170,11 @@ def read_length(text: str) -> Length:
 
 
 def read_trim(text: str) -> Trim:
-    """Read what is not counted: `none`, `busy`, or the share of the time at either end, such as `0.2`.
+    """Parse which part of a stage is left out of the figures: `none`, `busy`, or the share of the time at each end,
+    such as `0.2`.
 
     Raises:
-        KitError: it can't be read.
+        KitError: the text is none of these, or the share is 0.5 or more.
     """
     accepted = "Give none, busy, or a share below 0.5 such as 0.2."
     if text in {"none", "busy"}:
@@ -196,20 +198,20 @@ def _numbers(text: str, values: str, accepted: str) -> list[float]:
 
 
 def read_prefix(text: str) -> SharedPrefix:
-    """Read prefixes as `TOKENSxGROUPS`, such as `2048x10`.
+    """Parse shared prompt prefixes `TOKENSxGROUPS`, such as `2048x10`.
 
     Raises:
-        KitError: it can't be read.
+        KitError: the text has another form.
     """
     tokens, groups = _pair(text, "Give TOKENSxGROUPS, such as 2048x10.")
     return SharedPrefix(groups, tokens)
 
 
 def read_conversations(text: str) -> Conversations:
-    """Read conversations as `AT_A_TIMExTURNS`, such as `64x5`.
+    """Parse conversations `AT_A_TIMExTURNS`, such as `64x5`.
 
     Raises:
-        KitError: it can't be read.
+        KitError: the text has another form.
     """
     return Conversations(*_pair(text, "Give AT_A_TIMExTURNS, such as 64x5."))
 

@@ -1,6 +1,7 @@
-"""A load that several pods send together: the request that each gets, and the one result that theirs become.
+"""A load that several pods send together: the request for each pod, and the merge of their results.
 
-Times travel in whole microseconds. Records are merged, not figures: quantiles of the whole are those of all requests.
+Times are transferred in whole microseconds. Records are merged, not statistics, so quantiles of the whole load are
+exact.
 """
 
 import json
@@ -27,11 +28,12 @@ from llmd_bench.run_context import RunContext
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """Shapes, lengths and trim are in the notation of `llmd_bench/load/notation.py`.
+    """Load that the pods of a Job send together. Shapes, lengths and trim are in the notation of
+    `llmd_bench/load/notation.py`.
 
-    - each shape is a stage of `requests` or `duration_s` (model time), whichever ends first;
-    - `seed` and `run` are those of the workload: all pods have the same, so that no two send the same prompt;
-    - `parallelism` pods of `processes` processes each;
+    - Each shape is a stage that ends after `requests` or `duration_s` (model time), whichever comes first.
+    - `seed` and `run` belong to the workload; they are equal for all pods, so that no two pods send the same prompt.
+    - `parallelism` is the number of pods, `processes` the number of processes per pod.
     - `limit_s` and `request_timeout_s` are wall time.
     """
 
@@ -57,7 +59,7 @@ class LoadRequest:
         """Return the stages, one for each value of each shape.
 
         Raises:
-            KitError: a shape can't be read.
+            KitError: a shape is invalid.
         """
         shapes = [shape for text in self.shapes for shape in read_shapes(text, self.seed)]
         return [LoadStage(shape, self.requests, self.duration_s) for shape in shapes]
@@ -66,15 +68,15 @@ class LoadRequest:
         """Return the workload that all pods share.
 
         Raises:
-            KitError: a length can't be read.
+            KitError: a length is invalid.
         """
         return RequestWorkload(read_length(self.input_tokens), read_length(self.output_tokens), self.seed, self.run)
 
     def conditions(
         self, pod: int, time_scale: float, start_at: Callable[[], Awaitable[float]] | None
     ) -> StageConditions:
-        """Return the conditions under which pod number `pod` runs its share, from the moment of the epoch on that
-        `start_at` tells once the pod is ready.
+        """Return the conditions of pod number `pod`. `start_at` is awaited once the pod is ready, and returns the start
+        time in seconds since the Unix epoch.
         """
         return StageConditions(
             time_scale=time_scale,
@@ -87,19 +89,19 @@ class LoadRequest:
 
     @property
     def start_name(self) -> str:
-        """The ConfigMap that says when to begin."""
+        """Name of the ConfigMap whose creation starts the load."""
         return f"{self.job}-start"
 
     def ready_name(self, pod: int) -> str:
-        """Return the name of the ConfigMap by which a pod says that it waits for the start."""
+        """Return the name of the ConfigMap that signals that a pod is ready to start."""
         return f"{self.job}-{pod}-ready"
 
     def part_name(self, pod: int, chunk: int) -> str:
-        """Return the name of the ConfigMap with a piece of a pod's result."""
+        """Return the name of the ConfigMap with piece number `chunk` of a pod's result."""
         return f"{self.job}-{pod}-{chunk}"
 
     def to_json(self) -> str:
-        """Return the request as the text of a file."""
+        """Return the request as JSON text for `from_json`."""
         return _REQUEST.dump_json(self, indent=1).decode()
 
 
@@ -107,7 +109,7 @@ _REQUEST = TypeAdapter(LoadRequest)
 
 
 def from_json(text: str | bytes) -> LoadRequest:
-    """Read the request that `to_json` wrote."""
+    """Return the request from the JSON text that `to_json` wrote."""
     return _REQUEST.validate_json(text)
 
 
@@ -116,13 +118,20 @@ _MICRO = 1_000_000
 _HEALTH = TypeAdapter(Health)
 
 LATEST_START_S = 1.0
-"""Seconds between the first and the last pod to begin a stage; more is told with the result."""
+"""Maximum seconds between the first and the last pod's start of a stage without a remark in the result."""
 
 
 @dataclass(frozen=True)
 class PodStage:
-    """One stage as one pod saw it, in model time; `started` is on the wall clock, `shortfall` says why the pod did not
-    send its whole share, `thinned` that the times of single tokens are missing.
+    """Result of one stage in one pod, with times in model time.
+
+    Attributes:
+        records: records of the pod's requests.
+        health: health of the pod's load generator.
+        started: start of the stage by the pod's clock; None if the stage didn't start.
+        interrupted: whether the run ended before the stage.
+        shortfall: reason why the pod didn't send its whole share; None if it did.
+        thinned: whether the times of single tokens were left out.
     """
 
     records: tuple[RequestRecord, ...]
@@ -135,17 +144,18 @@ class PodStage:
 
 @dataclass(frozen=True)
 class PodResult:
-    """All that one pod measured, and where."""
+    """Results of all stages in one pod, with the pod's run context."""
 
     how: RunContext
     parts: tuple[PodStage, ...]
 
 
 def pack(how: RunContext, results: Sequence[StageResult]) -> list[bytes]:
-    """Return a pod's results in pieces. What would be too many comes without the times of single tokens.
+    """Return a pod's results as compressed pieces for ConfigMaps; if there are too many, the times of single tokens are
+    left out.
 
     Raises:
-        KitError: even that is too much.
+        KitError: the result without these times still has too many pieces.
     """
     for thinned in (False, True):
         parts = pieces(_encoded(how, results, thinned=thinned))
@@ -155,10 +165,10 @@ def pack(how: RunContext, results: Sequence[StageResult]) -> list[bytes]:
 
 
 def unpack(content: bytes) -> PodResult:
-    """Read a pod's result from the joined pieces.
+    """Return a pod's result from the joined content of its pieces.
 
     Raises:
-        KitError: it isn't one.
+        KitError: the content is no result.
     """
     try:
         document = json.loads(content)
@@ -179,8 +189,8 @@ def _part(stage: Mapping[str, Any]) -> PodStage:
 
 
 def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
-    """Merge the results of all pods to all stages of the whole load. Requests of pods that began later are later by as
-    much; a stage of which pods sent less than their shares, where some are missing for example, falls short.
+    """Merge the results of all pods, and return one result per stage of the whole load. Request times of a pod that
+    started later are shifted by its delay. A stage has a shortfall if pods are missing or sent less than their shares.
     """
     stages, time_scale = request.stages(), pods[0].how.time_scale
     missing = request.parallelism - len(pods)
@@ -191,7 +201,7 @@ def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
 
 
 def notes(pods: Sequence[PodResult]) -> Iterator[str]:
-    """Yield the remarks that a reader of the merged result must know."""
+    """Yield remarks on the validity of the merged result."""
     if any(part.thinned for pod in pods for part in pod.parts):
         yield "times of single tokens were left out: too many for ConfigMaps"
     for number, parts in enumerate(zip(*(pod.parts for pod in pods), strict=False), 1):
@@ -222,8 +232,8 @@ def _merged(
 
 
 def _short_of(pods: int, missing: int, parts: Sequence[PodStage], merged: StageResult) -> Iterator[str]:
-    """Yield the reasons why a stage is not the load that was asked for: what `pods` pods, whose shares are equal, did
-    not send of it.
+    """Yield the reasons why a stage isn't the requested load: missing pods, or pods that didn't send their whole share.
+    All `pods` pods have equal shares.
     """
     if missing:
         yield f"{missing} of {pods} pods left no result: {missing / pods:.0%} of the load is missing"
@@ -251,8 +261,8 @@ def _shifted(part: PodStage, began: datetime | None, time_scale: float) -> Itera
 def _merged_health(
     records: Sequence[RequestRecord], merged: Sequence[PodStage], stage: LoadStage, time_scale: float
 ) -> Health:
-    """Merge the generators' health: slip over all requests; of the loops' lag the worst pod's, for only summaries of it
-    travel.
+    """Merge the health of the pods' load generators: slip is recomputed over all requests; the event loop's lag is the
+    worst pod's, since only summaries of it are transferred.
     """
     parts = [part.health for part in merged]
     is_open = not isinstance(stage.shape, ClosedLoop)

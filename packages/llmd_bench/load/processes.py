@@ -1,6 +1,6 @@
-"""The processes of the load generator, each of which sends its share of every stage.
+"""Worker processes of the load generator, each of which sends its share of every stage.
 
-They are forked, not started anew, because they need the target's TLS context, which can't be sent.
+The processes are forked, because they need the target's TLS context, which can't be pickled.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _LENGTH = struct.Struct("!Q")
 
 
 class Channel:
-    """One end of a pair of sockets. Both ends are the same program, so that pickles are safe."""
+    """One end of a socket pair for pickled messages. Both ends belong to this program, so unpickling is safe."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -40,20 +40,20 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> "Channel":
-        """Open the channel over one socket of a pair."""
+        """Return a channel on one socket of a pair."""
         return cls(*await asyncio.open_connection(sock=end))
 
     def send(self, message: object) -> None:
-        """Send without waiting; what the other side hasn't read yet is kept here."""
+        """Queue a message without waiting; messages that the other end hasn't read yet are buffered."""
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         self._writer.write(_LENGTH.pack(len(data)) + data)
 
     async def sent(self) -> None:
-        """Wait until the other side has read nearly all."""
+        """Wait until the send buffer is nearly empty."""
         await self._writer.drain()
 
     async def receive(self) -> object | None:
-        """Wait for the next message; None once the other side has ended."""
+        """Wait for the next message and return it; None once the other end is closed."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             return pickle.loads(await self._reader.readexactly(length))  # noqa: S301 - from our own fork
@@ -61,7 +61,7 @@ class Channel:
             return None
 
     def close(self) -> None:
-        """End the channel."""
+        """Close the channel."""
         self._writer.close()
 
 
@@ -69,14 +69,14 @@ _MAX_SELECT_FD = 1024
 
 
 class PreciseSelector(selectors.EpollSelector):
-    """Selector that waits as long as it was asked to, to some ten microseconds.
+    """Selector with timeouts that are accurate to about ten microseconds.
 
-    asyncio rounds waits up to whole milliseconds, because epoll counts in these. `select` waits in microseconds, and
-    the epoll object itself can be waited for with it.
+    epoll waits in whole milliseconds, to which asyncio rounds timeouts up. `select` has a resolution of microseconds
+    and can wait for the epoll file descriptor.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready within `timeout` seconds."""
+        """Return the ready file objects, after at most `timeout` seconds."""
         if timeout is not None and timeout > 0 and self.fileno() < _MAX_SELECT_FD:
             select([self.fileno()], (), (), timeout)
             timeout = 0
@@ -84,19 +84,21 @@ class PreciseSelector(selectors.EpollSelector):
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop for one thread."""
+    """Return an event loop with precise timers."""
     return asyncio.SelectorEventLoop(PreciseSelector())
 
 
 TICK_S = 0.02
-"""Seconds between two looks at how late the event loop is."""
+"""Interval in seconds at which a process measures the lag of its event loop."""
 
 TICKS_PER_NEWS = 5
 
 
 @dataclass(frozen=True)
 class ProcessStage:
-    """One stage as a process needs it: times are wall seconds; prompts of sections with different labels differ."""
+    """Stage of a load for a worker process: `duration_s` is wall time; stages with different labels have different
+    prompts.
+    """
 
     label: str
     shape: LoadShape
@@ -105,8 +107,8 @@ class ProcessStage:
     time_scale: float = 1.0
 
     def moments_s(self) -> Iterator[float]:
-        """Return the moments in seconds after the stage's start at which its requests are due in an open loop; 0 for
-        each index of a closed one.
+        """Yield the times at which requests are due, in wall seconds after the stage's start; 0 for each request of a
+        closed loop.
         """
         moments = itertools.repeat(0.0) if isinstance(self.shape, ClosedLoop) else arrivals_s(self.shape)
         scaled = (moment * self.time_scale for moment in itertools.islice(moments, self.requests))
@@ -116,7 +118,7 @@ class ProcessStage:
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """Settings of a process that do not change between stages."""
+    """Settings of a worker process that are equal in all stages."""
 
     target: CompletionsTarget
     workload: RequestWorkload
@@ -126,12 +128,14 @@ class ProcessSettings:
 
 @dataclass(frozen=True)
 class Ready:
-    """A process waits for orders: it has begun, or has tidied up after a section."""
+    """Message of a worker process: it waits for a stage, at first or after the last one."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Run a section; both moments are of `perf_counter`, which all processes of a machine share."""
+    """Message to a worker process: run a stage. Both times are on the clock of `perf_counter`, which all processes of a
+    machine share.
+    """
 
     section: ProcessStage
     start_s: float
@@ -140,12 +144,12 @@ class Begin:
 
 @dataclass(frozen=True)
 class Stop:
-    """Send no more and give up what is in flight."""
+    """Message to a worker process: send no more requests and abandon those in flight."""
 
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """Counts of a process, with the requests that ended since the last news."""
+    """Message of a worker process: its counts, and the records of requests that ended since the last message."""
 
     sent: int
     in_flight: int
@@ -155,7 +159,13 @@ class WorkerProgress:
 
 @dataclass(frozen=True)
 class Done:
-    """End of a section, with what the process measured of itself."""
+    """Message of a worker process: the stage has ended.
+
+    Attributes:
+        cpu_share: CPU time of the process as a share of wall time (1 is one core).
+        lags_s: measured lags of its event loop in seconds.
+        abandoned: number of requests that were abandoned in flight.
+    """
 
     cpu_share: float
     lags_s: Sequence[float] = field(default_factory=list[float])
@@ -163,7 +173,7 @@ class Done:
 
 
 def work(end: socket.socket, others: Sequence[socket.socket], assignment: ProcessSettings) -> None:
-    """Run the whole life of a forked process; it ends when the other end of its socket does."""
+    """Run a worker process until the other end of its socket is closed."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
@@ -192,7 +202,7 @@ async def _serve(end: socket.socket, assignment: ProcessSettings) -> None:
 
 
 class _Run:
-    """One section in this process."""
+    """Execution of one stage in this process."""
 
     def __init__(self, channel: Channel, assignment: ProcessSettings, order: Begin) -> None:
         self._channel = channel
@@ -217,7 +227,7 @@ class _Run:
         self._driver = _driver(self._sender, assignment, order)
 
     async def run(self) -> None:
-        """Send everything and tell about it."""
+        """Send all requests and report to the parent process."""
         gc.disable()
         await asyncio.sleep(max(self._order.start_s - perf_counter() - TICK_S, 0.0))
         started_s, started_cpu_s = perf_counter(), process_time()
@@ -233,7 +243,7 @@ class _Run:
         self._channel.send(Ready())
 
     def stop(self) -> None:
-        """End it now."""
+        """Stop sending."""
         self._driver.stop()
 
     async def _watch(self) -> None:
@@ -268,8 +278,8 @@ def _driver(sender: Sender, assignment: ProcessSettings, order: Begin) -> Driver
 
 
 def _own(assignment: ProcessSettings, count: int) -> Callable[[int], bool]:
-    """Return the test for requests of this process, of the `count` that send any: every n-th, with all turns of a
-    conversation in one process. A closed loop has no more senders than users.
+    """Return the predicate for the indices of this process's requests, if `count` processes send: every `count`-th
+    request, or all turns of every `count`-th conversation. In a closed loop `count` is at most the number of users.
     """
     index, conversations = assignment.share.index, assignment.workload.conversations
     if conversations is None:
@@ -278,19 +288,19 @@ def _own(assignment: ProcessSettings, count: int) -> Callable[[int], bool]:
 
 
 STOP_GRACE_S = 5.0
-"""Seconds for processes to tell the rest after the last moment at which anything may be under way."""
+"""Seconds that processes have for their last reports after the latest possible end of a request."""
 
 READY_LIMIT_S = 30.0
-"""Seconds for forked processes to wait for orders; milliseconds on a machine that has time for them."""
+"""Maximum seconds until forked processes are ready; on an idle machine it takes milliseconds."""
 
 
 class NotReady(Exception):
-    """A process of the generator can't send; the text says which and why."""
+    """Error for worker processes that can't send; the text names them and the reason."""
 
 
 @dataclass
 class SectionResult:
-    """Findings of all processes about one section; `lost` says which of them did not end by themselves."""
+    """Results of all processes for one stage; `lost` has a text for each process that died or hung."""
 
     records: list[RequestRecord] = field(default_factory=list[RequestRecord])
     lags_s: list[float] = field(default_factory=list[float])
@@ -301,7 +311,7 @@ class SectionResult:
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of all processes together."""
+    """Counts of sent requests, requests in flight and output tokens, of one process or of all."""
 
     sent: int = 0
     in_flight: int = 0
@@ -309,9 +319,9 @@ class Counts:
 
 
 class _Member:
-    """One process, seen from the program that started it.
+    """Worker process as its parent sees it.
 
-    It is `starting` until it waits for orders, runs a section, and has to say that it is ready again.
+    `state` is `starting` until the process reports that it is ready, both at first and after each stage.
     """
 
     def __init__(self, number: int, own_end: socket.socket, process: BaseProcess) -> None:
@@ -324,10 +334,10 @@ class _Member:
         self.counts = Counts()
         self.state: Literal["starting", "ready", "running", "ended"] = "starting"
         self.lost = ""
-        """Reason why the process has ended, where nobody ended it."""
+        """Description of the unexpected end of the process; empty if there was none."""
 
     def dismiss(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process and close its channel."""
         self.state = "ended"
         if self.reader:
             self.reader.cancel()
@@ -338,7 +348,7 @@ class _Member:
 
 
 class WorkerGroup:
-    """Processes that share each section of a load; use it as an asynchronous context."""
+    """Worker processes that share each stage of a load; an asynchronous context manager."""
 
     def __init__(self, assignment: ProcessSettings, processes: int) -> None:
         self.processes = processes
@@ -383,12 +393,11 @@ class WorkerGroup:
             member.dismiss()
 
     async def get_ready(self) -> None:
-        """Have every process wait for orders, so that the start of a section can be the same for all of them.
-
-        One that ended in an earlier section is started anew.
+        """Wait until every process is ready, so that a stage can start in all of them at the same time. Processes that
+        died are replaced.
 
         Raises:
-            NotReady: one of them ends, or does not wait for orders within `READY_LIMIT_S`.
+            NotReady: a process dies or isn't ready within `READY_LIMIT_S`.
         """
         for number, member in enumerate(self._members):
             if member.state == "ended":
@@ -410,12 +419,12 @@ class WorkerGroup:
 
     @property
     def counts(self) -> Counts:
-        """Counts of the section, over all processes."""
+        """Counts of the current stage, over all processes."""
         counts = [member.counts for member in self._members]
         return Counts(*(sum(getattr(count, name) for count in counts) for name in ("sent", "in_flight", "tokens")))
 
     def begin(self, order: Begin, on_records: Callable[[Sequence[RequestRecord]], None]) -> SectionResult:
-        """Start a section in all processes, which are ready; what is found is complete when `finish` returns."""
+        """Start a stage in all processes that are ready; the returned result is complete once `finish` has returned."""
         self._findings, self._on_records = SectionResult(), on_records
         for member in self._members:
             member.counts = Counts()
@@ -427,15 +436,14 @@ class WorkerGroup:
         return self._findings
 
     def stop(self) -> None:
-        """Ask all processes to give up what is in flight."""
+        """Make all processes abandon their requests in flight."""
         for member in self._members:
             if member.state == "running" and member.channel:
                 member.channel.send(Stop())
 
     async def finish(self, limit_s: float) -> None:
-        """Wait until all processes have told everything; those that haven't after `limit_s` are ended.
-
-        Raises what the listener of the records raised.
+        """Wait until all processes have reported the end of the stage; kill those that haven't after `limit_s` seconds.
+        Exceptions of `on_records` are raised here.
         """
         if await self._until(lambda: all(member.state != "running" for member in self._members), limit_s):
             return
@@ -445,7 +453,7 @@ class WorkerGroup:
                 member.process.kill()
 
     async def _until(self, reached: Callable[[], bool], limit_s: float) -> bool:
-        """Wait for something that processes tell; False if it doesn't come in time."""
+        """Wait until a report of a process makes `reached` true; return False after `limit_s` seconds."""
         try:
             async with asyncio.timeout(limit_s):
                 while not reached():

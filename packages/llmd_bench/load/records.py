@@ -1,4 +1,4 @@
-"""Records of requests that have ended, kinds of their failures, and the load generator's health meanwhile."""
+"""Records of finished requests, kinds of failures, and the load generator's own health during a load."""
 
 import itertools
 import json
@@ -17,10 +17,7 @@ from llmd_bench.load.workload import ClosedLoop, LoadShape
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the value below which `percent` of the samples lie, interpolated linearly as numpy does by default.
-
-    `ordered` must be ascending and not empty.
-    """
+    """Return the percentile of ascending, non-empty samples, interpolated linearly as numpy does by default."""
     position = (len(ordered) - 1) * percent / 100
     low = math.floor(position)
     below = ordered[low]
@@ -33,36 +30,45 @@ class Failure(StrEnum):
     """Kind of a request's failure."""
 
     ADDRESS = "address"
-    """The name of the server could not be resolved."""
+    """The host name could not be resolved."""
     CONNECTION = "connection"
-    """The server could not be reached, or cut the connection before it answered."""
+    """The connection could not be opened, or ended before the answer."""
     TLS = "tls"
-    """No trusted connection: a certificate that isn't accepted, or a server that speaks no TLS."""
+    """The TLS handshake failed: an untrusted certificate, or a server without TLS."""
     STATUS = "status"
-    """The answer had another status than 200."""
+    """The HTTP status was not 200."""
     SERVER = "server"
     """The server reported an error inside the stream."""
     CUT = "cut"
-    """The stream stopped before its end mark."""
+    """The stream ended without its end mark."""
     TIMEOUT = "timeout"
-    """The answer did not end in time."""
+    """The answer did not end within the time limit."""
 
 
 STARTED_BUT_UNFINISHED = frozenset({Failure.CUT, Failure.TIMEOUT})
-"""Failures of requests which the report format calls incomplete."""
+"""Failures that the report format counts as incomplete requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One request. Times are seconds; `event_times_s` and `latency_s` count from the request's own start.
+    """Record of one request. Times are in seconds.
 
-    - `due_s` and `started_s` count from the start of the load: when the request should have been sent, and when it
-      was. In a closed loop it is due when its user's last answer has ended.
-    - `event_times_s` has the arrival of each stream event that carried output. A server may put several tokens in one
-      event, so there can be fewer events than `output_tokens`, which is the server's own count where it gave one
-      (`usage`).
-    - `only_ends` says that of these times the first and the last alone were kept, so that gaps are not known.
-    - `status` is that of the HTTP answer, and `retry_after_s` what the server asked for with it.
+    Attributes:
+        index: number of the request in its stage.
+        started_s: time at which the request was sent, since the start of the load.
+        latency_s: time from sending to the end of the answer or the failure.
+        event_times_s: arrival of each stream event with output, since sending. A server may put several tokens into one
+            event, so there may be fewer events than output tokens.
+        input_tokens: length of the prompt.
+        output_tokens: length of the answer, from the server's `usage` if sent, else the number of events.
+        counted_by_server: whether `output_tokens` is from `usage`.
+        failure: kind of failure; None if the request succeeded.
+        error: text of the failure.
+        due_s: time at which the request should have been sent, since the start of the load. In a closed loop a request
+            is due when its user's last answer has ended.
+        status: HTTP status of the answer.
+        retry_after_s: value of the answer's `Retry-After` in seconds.
+        only_ends: whether only the first and the last of the event times were kept, so that gaps are unknown.
     """
 
     index: int
@@ -81,55 +87,54 @@ class RequestRecord:
 
     @property
     def succeeded(self) -> bool:
-        """True if the answer came whole."""
+        """True if the answer is complete."""
         return self.failure is None
 
     @property
     def ended_s(self) -> float:
-        """Moment at which the answer ended or the request failed, on the clock of `started_s`."""
+        """Time at which the answer ended or the request failed, since the start of the load."""
         return self.started_s + self.latency_s
 
     @property
     def slip_s(self) -> float | None:
-        """Seconds from when the request was due to when it was sent; None where it had no due time."""
+        """Seconds by which the request was sent later than it was due; None if it had no due time."""
         return None if self.due_s is None else self.started_s - self.due_s
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to first token: from the start of the request to the first output."""
+        """Time to first token: from sending to the first event with output; None without output."""
         return self.event_times_s[0] if self.event_times_s else None
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token: from first to last output, divided by the tokens after the first."""
+        """Time per output token: from the first to the last output, divided by the number of tokens after the first;
+        None for fewer than two.
+        """
         if self.output_tokens < 2 or len(self.event_times_s) < 2:
             return None
         return (self.event_times_s[-1] - self.event_times_s[0]) / (self.output_tokens - 1)
 
     @property
     def normalized_tpot_s(self) -> float | None:
-        """The whole latency divided by the output tokens."""
+        """Latency of the whole request divided by its output tokens; None without output."""
         return self.latency_s / self.output_tokens if self.output_tokens else None
 
     @property
     def gaps_s(self) -> list[float]:
-        """Time between successive events with output: what a reader waits for, as `vllm bench serve` counts it.
-
-        Empty where they are not known.
+        """Times between successive events with output, the inter-token latency of `vllm bench serve`; empty
+        if unknown.
         """
         if self.only_ends:
             return []
         return [later - earlier for earlier, later in itertools.pairwise(self.event_times_s)]
 
     def thinned(self) -> "RequestRecord":
-        """Return the same request with the times of its first and last event alone, for where all of them are too
-        many.
-        """
+        """Return a copy with the times of the first and the last event only."""
         times = self.event_times_s
         return self if len(times) < 3 else replace(self, event_times_s=(times[0], times[-1]), only_ends=True)
 
     def in_model_time(self, time_scale: float) -> "RequestRecord":
-        """Return the same request with its times divided by `time_scale`."""
+        """Return a copy whose times are divided by `time_scale`."""
         if time_scale == 1:
             return self
         return replace(
@@ -142,18 +147,20 @@ class RequestRecord:
 
 
 LATEST_MS = 5.0
-"""Lateness of the slowest hundredth of requests and of the loop's own ticks beyond which latencies are in doubt."""
+"""Maximum p99 in milliseconds of requests' slip and of the event loop's lag at which latencies are trusted."""
 
 LATEST_SHARE = 0.05
-"""The same as a share of the median time to first token: what is slow anyway isn't spoiled by some milliseconds."""
+"""Maximum p99 of slip and lag as a share of the median time to first token (0.05 is 5 %). The larger of this limit and
+`LATEST_MS` applies, since a few milliseconds don't distort long latencies.
+"""
 
 MIN_SENT_SHARE = 0.97
-"""Least share of the offered rate: a run that sent less was another run than the one asked for."""
+"""Minimum ratio of sent to offered requests per second; below it the load was not the requested one."""
 
 
 @dataclass(frozen=True)
 class Delay:
-    """Distribution of lateness, in milliseconds."""
+    """Distribution of delays in milliseconds."""
 
     mean: float
     p50: float
@@ -162,7 +169,7 @@ class Delay:
 
 
 def delay_of(late_s: Sequence[float]) -> Delay | None:
-    """Summarise lateness in seconds; None without samples."""
+    """Return the distribution in milliseconds of delays in seconds; None without samples."""
     ordered = sorted(1000 * late for late in late_s)
     if not ordered:
         return None
@@ -171,15 +178,17 @@ def delay_of(late_s: Sequence[float]) -> Delay | None:
 
 @dataclass(frozen=True)
 class Health:
-    """Health of the generator in one stage: whether what was measured is the server's doing or its own. All figures are
-    of the wall clock, since it is this machine that is judged.
+    """Health of the load generator in one stage: whether the generator itself distorted the measurement. All figures
+    are in wall time, since they concern this machine.
 
-    - `slip_ms`: how much later than due requests were sent;
-    - `loop_lag_ms`: how late its event loop woke up, which is how wrong its times can be;
-    - `cpu_share`: of one core, for each process;
-    - `offered_requests_per_s` and `sent_requests_per_s`: None in a closed loop, which offers no rate;
-    - `abandoned`: requests that were given up because the run was interrupted; they have no record;
-    - `spoiled`: why the figures of this stage say more of the generator than of the server, or None.
+    Attributes:
+        slip_ms: delay of sending after the due time.
+        loop_lag_ms: delay of the event loop's timers, which bounds the error of measured times.
+        cpu_share: CPU use of each process as a share of one core.
+        offered_requests_per_s: offered rate; None in a closed loop.
+        sent_requests_per_s: achieved sending rate; None in a closed loop.
+        abandoned: number of requests without a record, which were abandoned when the run was interrupted.
+        spoiled: reason why the generator distorted the measurement; None if it didn't.
     """
 
     slip_ms: Delay | None = None
@@ -192,7 +201,7 @@ class Health:
 
 
 def spoiled_reason(health: Health, median_ttft_ms: float | None) -> str | None:
-    """Describe what spoiled a run; None where nothing did."""
+    """Return the reason why the load generator distorted a measurement; None if it didn't."""
     limit_ms = max(LATEST_MS, LATEST_SHARE * (median_ttft_ms or 0.0))
     problems = [
         f"{what} {delay.p99:.1f} ms late (p99, limit {limit_ms:.1f} ms)"
@@ -228,7 +237,16 @@ _MEANING_OF_STATUS: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class FailureClass:
-    """One kind of failure: `example` is the first one's text, `longest_retry_after_s` the longest wait asked for."""
+    """Failures of one kind.
+
+    Attributes:
+        kind: the kind, such as `HTTP 503`.
+        count: number of failures.
+        meaning: probable cause in words.
+        example: text of the first failure.
+        first_s: time of the first failure, since the start of the load.
+        longest_retry_after_s: largest `Retry-After` in seconds; None without any.
+    """
 
     kind: str
     count: int
@@ -243,7 +261,7 @@ class FailureClass:
 
 
 def classify(records: Sequence[RequestRecord]) -> list[FailureClass]:
-    """Return the kinds of failure among `records`, the most frequent first."""
+    """Return the failures among `records` by kind, the most frequent kind first."""
     groups: dict[str, list[RequestRecord]] = {}
     for record in sorted(records, key=lambda record: record.started_s):
         if record.failure is not None:
@@ -265,12 +283,14 @@ def classify(records: Sequence[RequestRecord]) -> list[FailureClass]:
 
 @dataclass(frozen=True)
 class Trim:
-    """Parts of a stage that are not counted.
+    """Parts of a stage that are left out of its figures.
 
-    - `warmup_s`: seconds of model time at its beginning;
-    - `head_share` and `tail_share`: of the time in which requests were sent, after the warm-up;
-    - `busy`: whatever lies before or after the time in which all users of a closed loop had a request in flight; of an
-      open loop, before its first answer and after its last request.
+    Attributes:
+        warmup_s: seconds of model time at the beginning.
+        head_share: share of the sending time, after the warm-up, at the beginning.
+        tail_share: share of the sending time, after the warm-up, at the end.
+        busy: whether only the time counts in which all users of a closed loop had a request in flight; in an open loop,
+            the time from the first answer to the last request.
     """
 
     warmup_s: float = 0.0
@@ -284,7 +304,9 @@ NOTHING_TRIMMED = Trim()
 
 @dataclass(frozen=True)
 class MeasuredWindow:
-    """The part of a stage that counts, in seconds after its start; `rule` says in words what was left out."""
+    """Part of a stage that counts in its figures, in seconds after the stage's start; `rule` describes what was left
+    out.
+    """
 
     begin_s: float
     end_s: float
@@ -292,15 +314,15 @@ class MeasuredWindow:
 
     @property
     def duration_s(self) -> float:
-        """Length of the window."""
+        """Length of the window in seconds."""
         return max(self.end_s - self.begin_s, 0.0)
 
     def has(self, record: RequestRecord) -> bool:
-        """Check that the request was sent in the window."""
+        """Return whether the request was sent in the window."""
         return self.begin_s <= record.started_s <= self.end_s
 
     def tokens(self, records: Sequence[RequestRecord]) -> float:
-        """Count the output tokens that arrived in the window, also of requests that were sent before."""
+        """Return the number of output tokens that arrived in the window, including those of requests sent before it."""
         tokens = 0.0
         for record in records:
             if record.succeeded and record.event_times_s:
@@ -310,11 +332,11 @@ class MeasuredWindow:
         return tokens
 
     def ended(self, records: Sequence[RequestRecord]) -> int:
-        """Count the requests whose answer ended whole in the window."""
+        """Return the number of requests whose complete answer ended in the window."""
         return sum(record.succeeded and self.begin_s <= record.ended_s <= self.end_s for record in records)
 
     def in_flight(self, records: Sequence[RequestRecord]) -> float:
-        """Return the number of requests in flight on average."""
+        """Return the mean number of requests in flight during the window."""
         if not self.duration_s:
             return 0.0
         spans = (min(record.ended_s, self.end_s) - max(record.started_s, self.begin_s) for record in records)
@@ -322,7 +344,7 @@ class MeasuredWindow:
 
 
 def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) -> MeasuredWindow:
-    """Return the window of a stage; empty, and said so, where nothing is left."""
+    """Return the part of a stage that counts; of zero length if `trim` leaves nothing."""
     if not records:
         return MeasuredWindow(0.0, 0.0, "no requests")
     first_s = min(record.started_s for record in records)
@@ -337,7 +359,7 @@ def window_of(records: Sequence[RequestRecord], shape: LoadShape, trim: Trim) ->
 
 
 def _busy(records: Sequence[RequestRecord], shape: LoadShape) -> tuple[float, float] | None:
-    """Return the first and the last moment with all users busy; None if they never were."""
+    """Return the first and the last time at which all users were busy; None if they never were."""
     if not isinstance(shape, ClosedLoop):
         return min(record.ended_s for record in records), max(record.started_s for record in records)
     changes = sorted(
@@ -366,19 +388,19 @@ def _rule(shape: LoadShape, trim: Trim) -> str:
 
 
 _DIGITS = 6
-"""Decimal digits of a second: microseconds, below what a clock of this kind can tell."""
+"""Decimal digits of times in seconds in files: microseconds, the resolution of the measurement."""
 
 _KEYS = {
     item.name: {"started_s": "sent_s", "latency_s": "ended_s"}.get(item.name, item.name)
     for item in fields(RequestRecord)
     if item.name != "event_times_s"
 }
-"""Keys of a request's fields in files, by field, but for the times of its tokens."""
+"""Keys in files by field of `RequestRecord`, without the event times."""
 
 
 def as_line(stage: int, record: RequestRecord) -> str:
-    """Return one request of stage number `stage` as a line of JSON, in seconds of model time; written while a run goes
-    on, so that nothing is lost with it.
+    """Return one request of stage number `stage` as a line of JSON, with times in seconds of model time. Lines are
+    written during a run, so that a crash doesn't lose them.
 
     `due_s` and `sent_s` count from the start of the stage; all other times from `sent_s`.
     """
@@ -390,18 +412,17 @@ def as_line(stage: int, record: RequestRecord) -> str:
 
 
 def write_file(path: Path, *stages: Iterable[RequestRecord]) -> None:
-    """Write all requests of a run that has ended, stage by stage."""
+    """Write all requests of a finished run, stage by stage."""
     lines = (as_line(number, record) for number, stage in enumerate(stages) for record in stage)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def read_lines(lines: Iterable[str]) -> list[tuple[int, RequestRecord]]:
-    """Read requests with the number of their stage.
-
-    A last line that was cut off, as when a program was killed while it wrote, is left out.
+    """Return the requests of a file's lines, each with the number of its stage. A truncated last line, left by a killed
+    program, is skipped.
 
     Raises:
-        KitError: another line can't be read.
+        KitError: another line is invalid.
     """
     requests: list[tuple[int, RequestRecord]] = []
     failed: tuple[int, Exception] | None = None

@@ -1,4 +1,4 @@
-"""Many requests at a time to one target, each of which ends as a record and never as an exception."""
+"""Concurrent requests to one target; each ends with a record, never with an exception."""
 
 import asyncio
 from array import array
@@ -14,13 +14,13 @@ from llmd_bench.load.records import Failure, RequestRecord
 from llmd_bench.load.workload import Position, RequestText
 
 QuestionInContext = tuple[RequestText, Sequence[Turn], int]
-"""A question, the turns before it and their tokens."""
+"""Question, earlier turns of its conversation, and the number of tokens in these turns."""
 
 
 class Dialogues:
-    """Source of a load's questions; `place` puts requests into conversations, None where each stands alone.
+    """Source of a load's questions; `place` assigns requests to conversations, None if the load has no conversations.
 
-    One sender has all turns of a conversation, and sends or holds them in their order.
+    One instance handles all turns of a conversation, and delays each turn until the turn before it is answered.
     """
 
     def __init__(self, question: Callable[[int], RequestText], place: Callable[[int], Position] | None = None) -> None:
@@ -34,7 +34,9 @@ class Dialogues:
         self._held: dict[int, Callable[[], None]] = {}
 
     def hold(self, index: int, go: Callable[[], None]) -> bool:
-        """Return True if the turn before `index` hasn't been answered; then `go` is called once it has."""
+        """Return whether request `index` must wait because the turn before it isn't answered; `go` is then called after
+        that answer.
+        """
         previous = self._place(index).previous if self._place else None
         if previous is None:
             return False
@@ -45,7 +47,7 @@ class Dialogues:
         return True
 
     def ask(self, index: int) -> QuestionInContext:
-        """Return the question of a request, and what was said before."""
+        """Return the question of a request, with the earlier turns of its conversation."""
         question = self._question(index)
         if self._place is None:
             return question, (), 0
@@ -55,7 +57,7 @@ class Dialogues:
         return question, turns, self._tokens.get(place.conversation, 0)
 
     def note_answer(self, index: int, text: str, tokens: int) -> None:
-        """Note the answer that request `index` ended with, empty if it failed; the turn that waits for it goes on."""
+        """Store the answer to request `index` (empty after a failure), and send the turn that waits for it."""
         if self._place is None:
             return
         place, question = self._place(index), self._asked.pop(index)
@@ -73,7 +75,7 @@ class Dialogues:
             self._ended.add(index)
 
     def forget(self) -> int:
-        """Drop what is held, and return its number."""
+        """Discard the delayed requests and return their number."""
         held = len(self._held)
         self._held.clear()
         return held
@@ -83,7 +85,7 @@ MAX_ERROR_CHARACTERS = 400
 
 
 class Exchange:
-    """Request under way; `on_end` is told once, whatever happens."""
+    """Request in flight with its response; `on_end` is called exactly once unless the request is abandoned."""
 
     __slots__ = (
         "_error_text", "connection", "due_s", "index", "input_tokens",
@@ -112,14 +114,14 @@ class Exchange:
         self._error_text = b""
 
     def on_body(self, body: bytes, status: int, now_s: float) -> None:
-        """Take events of the stream, or the text of an error."""
+        """Process events of the stream, or the text of an error response."""
         if status == HTTPStatus.OK:
             self.stream.feed(body, now_s - self.started_s)
         elif len(self._error_text) < MAX_ERROR_CHARACTERS:
             self._error_text += body
 
     def on_answer(self, answer: AnswerReader) -> None:
-        """End the request with its complete answer."""
+        """End the request after a complete response."""
         if answer.status != HTTPStatus.OK:
             text = self._error_text.decode(errors="replace").strip()[:MAX_ERROR_CHARACTERS]
             self.end(Failure.STATUS, f"HTTP {answer.status}: {text}", answer)
@@ -128,7 +130,7 @@ class Exchange:
         self.end(*_judge(self.stream), answer)
 
     def on_lost(self, reason: str) -> None:
-        """End the request whose connection has ended too early."""
+        """End the request after a lost connection."""
         if self.stream.finished:
             self.stream.end()
             self.end(*_judge(self.stream))
@@ -140,14 +142,14 @@ class Exchange:
             self.end(Failure.CONNECTION, f"{reason} before an answer came")
 
     def abandon(self) -> None:
-        """Give up; nobody is told."""
+        """Abandon the request without a call to `on_end`."""
         if self.timer:
             self.timer.cancel()
         if self.connection:
             self.connection.close()
 
     def end(self, failure: Failure | None, error: str | None, answer: AnswerReader | None = None) -> None:
-        """Stop the timer and tell `on_end`."""
+        """Stop the timer and call `on_end`."""
         if self.timer:
             self.timer.cancel()
         self.on_end(self, failure, error, answer)
@@ -155,7 +157,7 @@ class Exchange:
     def record(
         self, origin_s: float, failure: Failure | None, error: str | None, answer: AnswerReader | None
     ) -> RequestRecord:
-        """Return the record of what is known now, with times from `origin_s` on."""
+        """Return the record of the request, with times relative to `origin_s`."""
         stream = self.stream
         return RequestRecord(
             index=self.index,
@@ -184,13 +186,14 @@ def _judge(stream: EventStream) -> tuple[Failure | None, str | None]:
 
 
 OnEnd = Callable[[bool], None]
-"""Function that is told whether the request succeeded."""
+"""Callback for the end of a request, with whether the request succeeded."""
 
 
 class Sender:
-    """Sender of what `dialogues` ask, which gives each record to `on_record`.
+    """Sender of the requests of `dialogues`; each record is passed to `on_record`.
 
-    All times are those of `perf_counter`; records count from `origin_s`. No request outlasts `deadline_s`.
+    All times are on the clock of `perf_counter`; records count from `origin_s`. Requests end at `deadline_s` at the
+    latest.
     """
 
     def __init__(
@@ -221,23 +224,23 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        """Requests that have been sent and not ended."""
+        """Number of requests that were sent and have not ended."""
         return len(self._running)
 
     @property
     def tokens(self) -> int:
-        """Stream events with output so far."""
+        """Number of stream events with output so far."""
         return self._ended_tokens + sum(len(exchange.stream.event_times_s) for exchange, _ in self._running.values())
 
     def prepare(self, index: int) -> None:
-        """Write the request now that will be sent soon, so that this doesn't delay it."""
+        """Serialize the next request in advance, so that serializing doesn't delay its sending."""
         if not self._dialogues.remember:
             self._prepared = (index, *self._write(index))
 
     def send(self, index: int, due_s: float, on_end: OnEnd) -> None:
-        """Send request `index` and tell `on_end` of its end.
+        """Send request `index`, and call `on_end` when it has ended.
 
-        A turn of a conversation waits for the answer before it, and is dropped if that comes after the deadline.
+        A turn of a conversation waits for the answer before it, and is dropped if that answer comes after the deadline.
         """
 
         def go() -> None:
@@ -251,7 +254,7 @@ class Sender:
             self._send(index, due_s, on_end)
 
     def abandon(self) -> int:
-        """Give up what is in flight and close all connections; return the number of requests that were given up."""
+        """Abandon the requests in flight and close all connections; return the number of abandoned requests."""
         given_up = len(self._running) + self._dialogues.forget()
         for task in self._connecting:
             task.cancel()
@@ -326,33 +329,33 @@ class Sender:
 
 @dataclass(frozen=True)
 class Share:
-    """Part `index` of a load that `count` generators send together."""
+    """Share number `index` of a load that `count` generators send together."""
 
     index: int = 0
     count: int = 1
 
     def of(self, amount: int) -> int:
-        """Return this share of things that can't be divided, such as users."""
+        """Return this share of an integer amount, such as users; the shares of all generators add up to the amount."""
         return amount // self.count + (self.index < amount % self.count)
 
     def part(self, index: int, count: int) -> "Share":
-        """Return part `index` of `count` of this share."""
+        """Return part number `index` of `count` equal parts of this share."""
         return Share(self.index * count + index, self.count * count)
 
 
 WHOLE = Share()
 
 PAUSE_AFTER_FAILURE_S = 0.1
-"""Seconds before a user of a closed loop tries again: a server that refuses at once would use up all requests in a
-moment.
+"""Seconds that a user of a closed loop waits after a failure: without it, a server that refuses requests immediately
+would consume all of them at once.
 """
 
 Due = tuple[int, float]
-"""A request and the moment at which it is due."""
+"""Index of a request, and the time at which it is due."""
 
 
 class OpenDriver:
-    """Driver of an open loop: sends requests when they are due, whether earlier ones have been answered or not."""
+    """Driver of an open loop, which sends requests at their due times, independently of earlier answers."""
 
     def __init__(self, sender: Sender, schedule: Iterator[Due]) -> None:
         self._sender = sender
@@ -363,12 +366,12 @@ class OpenDriver:
         self._done = asyncio.Event()
 
     async def run(self) -> None:
-        """Return when all answers have ended."""
+        """Send the requests and return when all have ended."""
         self._await_next()
         await self._done.wait()
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._next = None
         self._done.set()
 
@@ -404,7 +407,9 @@ class OpenDriver:
 
 
 class ClosedDriver:
-    """Driver of a closed loop: users, each of whom sends the next request when the last answer has ended."""
+    """Driver of a closed loop, in which each of `users` users sends the next request when the answer to the last one
+    ends.
+    """
 
     def __init__(self, sender: Sender, indices: Iterator[int], users: int, *, stop_s: float) -> None:
         self._sender = sender
@@ -415,7 +420,7 @@ class ClosedDriver:
         self._done = asyncio.Event()
 
     async def run(self) -> None:
-        """Return when all answers have ended."""
+        """Send the requests and return when all have ended."""
         await asyncio.sleep(self._sender.origin_s - perf_counter())
         for _ in range(self._users):
             self._go_on(max(self._sender.origin_s, perf_counter()))
@@ -423,7 +428,7 @@ class ClosedDriver:
             await self._done.wait()
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._stop_s = 0.0
         self._done.set()
 

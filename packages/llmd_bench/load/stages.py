@@ -1,4 +1,4 @@
-"""Stages of load, run one after the other by processes of their own, with live rates and the generator's own health.
+"""Stages of load, run one after the other by worker processes, with live rates and the load generator's own health.
 
 stages = sweep(PoissonRate, (10, 20, 40), duration_s=120)
 results = asyncio.run(run_stages(target, stages, Workload(Fixed(4096), Fixed(256)), limit_s=600))
@@ -54,9 +54,9 @@ from llmd_bench.load.workload import (
 
 @dataclass(frozen=True)
 class LoadStage:
-    """One load. It ends after `requests`, or once `duration_s` of model time is over, whichever comes first.
+    """One stage of load. It ends after `requests` requests or after `duration_s` of model time, whichever comes first.
 
-    A trace ends by itself; all other shapes need one of the two.
+    A trace has its own end; all other shapes need one of the two limits.
     """
 
     shape: LoadShape
@@ -66,20 +66,28 @@ class LoadStage:
 
     @property
     def name(self) -> str:
-        """Label of the stage, or its shape where it has none."""
+        """Label of the stage; the text of its shape if it has no label."""
         return self.label or str(self.shape)
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """Result of a stage. Everything but `health`, `started` and `wall_s` is in model time.
+    """Result of a stage. Times are in model time except in `health`, `started` and `wall_s`.
 
-    - `records`: every request that was sent, by index, also those outside of the window;
-    - `window`: the part that counts;
-    - `interrupted`: the run was ended before the stage was over;
-    - `shortfall`: why it is not the load that was asked for, or None. Such a stage is no measurement: what was sent of
-      it may be shown, and never becomes a row;
-    - `second_try_because`: the shortfall of a first try, whose requests are not among these.
+    Attributes:
+        stage: the stage.
+        records: records of all sent requests by index, also of those outside of the window.
+        health: health of the load generator.
+        window: part of the stage that counts in its figures.
+        planned: number of requests to send; None if the duration ends a closed loop, or if the number is too large to
+            count.
+        started: start by the wall clock; None if the stage didn't start.
+        wall_s: duration in wall time.
+        interrupted: whether the run ended before the stage.
+        shortfall: reason why the stage isn't the requested load; None if it is. A stage with a shortfall is no
+            measurement: its requests may be shown but never become a row.
+        second_try_because: shortfall of a first attempt, whose requests aren't in `records`; None if there was one
+            attempt.
     """
 
     stage: LoadStage
@@ -95,32 +103,32 @@ class StageResult:
 
     @cached_property
     def counted(self) -> tuple[RequestRecord, ...]:
-        """Requests that were sent in the window: those whose latencies count."""
+        """Requests that were sent in the window, whose latencies count."""
         return tuple(record for record in self.records if self.window.has(record))
 
     @property
     def requests_per_s(self) -> float:
-        """Answers that ended whole in the window, per second."""
+        """Rate of complete answers that ended in the window, per second."""
         return _rate(self.window.ended(self.records), self.window)
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Output tokens that arrived in the window, per second."""
+        """Rate of output tokens that arrived in the window, per second."""
         return _rate(self.window.tokens(self.records), self.window)
 
     @property
     def concurrency(self) -> float:
-        """Requests in flight on average in the window."""
+        """Mean number of requests in flight in the window."""
         return self.window.in_flight(self.records)
 
 
 def mark_restarts(result: StageResult, stable: Stability) -> StageResult:
-    """Return the result, as no measurement where model servers restarted meanwhile."""
+    """Return the result, with a shortfall if model servers restarted during the stage."""
     return replace(result, shortfall=result.shortfall or str(stable)) if stable.restarted else result
 
 
 def unmeasured(results: Iterable[StageResult]) -> list[str]:
-    """Return the stages that are no measurement, each with the reason."""
+    """Return the names of the stages with a shortfall, each with the shortfall."""
     return [f"{result.stage.name}: {result.shortfall}" for result in results if result.shortfall]
 
 
@@ -131,21 +139,22 @@ def sweep(
     requests: int | None = None,
     duration_s: float | None = None,
 ) -> list[LoadStage]:
-    """Return one stage for each value, for example of a rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
+    """Return one stage for each value, for example for each rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
     return [LoadStage(shape(value), requests, duration_s) for value in values]
 
 
 @dataclass(frozen=True)
 class StageConditions:
-    """Conditions under which stages are run.
+    """Conditions under which stages run.
 
-    - `time_scale`: wall seconds for a second of model time, for simulated servers that run on another clock;
-    - `trim`: what of each stage doesn't count;
-    - `rest_s`: wall seconds between two stages;
-    - `request_timeout_s`: wall seconds for one request;
-    - `share`: the part of every stage that this program sends, where others send the rest at the same time;
-    - `start_at`: tells when the first stage begins, in seconds of the epoch, so that several programs begin together;
-      it is asked once this one is ready to send.
+    Attributes:
+        time_scale: wall seconds per second of model time, for simulated servers that run on another clock.
+        trim: parts of each stage that don't count.
+        rest_s: wall seconds between two stages.
+        request_timeout_s: wall seconds after which a request times out.
+        share: part of every stage that this program sends, while other programs send the rest.
+        start_at: function that is awaited once this program is ready to send, and returns the start of the first stage
+            in seconds since the Unix epoch, so that several programs start together.
     """
 
     time_scale: float = 1.0
@@ -157,7 +166,7 @@ class StageConditions:
 
 
 DEFAULT_CONDITIONS = StageConditions()
-"""Conditions of a load that this program sends whole, at once, in real time."""
+"""Conditions of a load that this program sends alone, immediately, in real time."""
 
 
 def _rate(amount: float, window: MeasuredWindow) -> float:
@@ -167,11 +176,17 @@ def _rate(amount: float, window: MeasuredWindow) -> float:
 VERDICT = "the load can't be sent"
 
 MAX_REQUESTS_PER_S = 10_000.0
-"""Most requests per second of a process: beyond what any sends, so that a slip of the pen does not run for hours."""
+"""Maximum rate in requests per second and process: more than a process can send, so that a typing error doesn't run for
+hours.
+"""
 
 
 def check(stages: Sequence[LoadStage], workload: RequestWorkload, processes: int) -> None:
-    """Raise `InvalidStack` with everything that is wrong; `processes` is of all generators together."""
+    """Check stages and workload; `processes` is the total number of processes of all generators.
+
+    Raises:
+        InvalidStack: at least one is invalid; contains all problems.
+    """
     problems = [
         *(
             problem
@@ -237,10 +252,11 @@ def _of_length(path: str, length: Length) -> Iterator[Problem]:
 
 @dataclass(frozen=True)
 class Live:
-    """One look at a running stage. Rates are of the time since the last look, achieved ones of what succeeded; they are
-    in model time.
+    """State of a running stage. Rates are in model time and over the time since the last state; achieved rates count
+    successful requests.
 
-    `planned` and `offered_requests_per_s` are None where nothing says how many requests there will be.
+    `planned` is None if the number of requests is unknown, `offered_requests_per_s` unless the stage has a constant or
+    Poisson rate.
     """
 
     stage: int
@@ -264,7 +280,7 @@ class Live:
 
 
 class Meter:
-    """Meter that turns counts into rates."""
+    """Converter of counts into rates."""
 
     def __init__(self, time_scale: float) -> None:
         self._time_scale = time_scale
@@ -273,9 +289,7 @@ class Meter:
         self._tokens = 0
 
     def rates(self, counts: Counts, ended: int) -> tuple[float, float]:
-        """Return the rates of requests that ended and of tokens that came since the last look, per second of model
-        time.
-        """
+        """Return the rates of ended requests and of output tokens since the last call, per second of model time."""
         now_s = perf_counter()
         passed_s = max(now_s - self._looked_s, 1e-3) / self._time_scale
         rates = (ended - self._ended) / passed_s, max(counts.tokens - self._tokens, 0) / passed_s
@@ -284,7 +298,7 @@ class Meter:
 
 
 def generator_health(records: Sequence[RequestRecord], shape: LoadShape, findings: SectionResult) -> Health:
-    """Judge a stage by its `records`, in wall time."""
+    """Return the load generator's health in a stage; times of `records` are in wall time."""
     is_open = not isinstance(shape, ClosedLoop)
     health = Health(
         slip_ms=delay_of([record.slip_s for record in records if record.slip_s is not None]),
@@ -300,21 +314,21 @@ def generator_health(records: Sequence[RequestRecord], shape: LoadShape, finding
 
 
 def _events_per_s(moments_s: Sequence[float]) -> float | None:
-    """Return the rate of events at these moments; None for fewer than two different ones."""
+    """Return the rate of events at the given times; None for fewer than two different times."""
     if not moments_s or max(moments_s) == min(moments_s):
         return None
     return (len(moments_s) - 1) / (max(moments_s) - min(moments_s))
 
 
 LEAD_S = 0.05
-"""Seconds between the order to begin and the common start: all processes wait for it, so that it is all that they have
-to read.
+"""Seconds between the message to begin and the common start, long enough for all processes to read the message, for
+which they wait.
 """
 
 LIVE_INTERVAL_S = 1.0
 
 MAX_COUNTED = 1_000_000
-"""Requests of an open loop that are counted beforehand, which takes up to half a second."""
+"""Maximum number of requests of an open loop that are counted in advance, which takes up to half a second."""
 
 OnProgress = Callable[[Live], None]
 OnRecords = Callable[[int, Sequence[RequestRecord]], None]
@@ -331,21 +345,30 @@ async def run_stages(
     on_records: OnRecords | None = None,
     conditions: StageConditions = DEFAULT_CONDITIONS,
 ) -> list[StageResult]:
-    """Run `stages` one after the other with `processes` generator processes, and tell what they came to.
+    """Run `stages` one after the other with `processes` worker processes, and return their results.
 
-    A request that fails is a record. A stage of which not all was sent, for example because a process of the generator
-    ended, is run once more with other prompts, unless others send a share of it; if that falls short too, its result
-    says so. `on_progress` is told of a stage about once a second; `on_records` gets the number of a stage and requests
-    of it that have ended, in model time, so that they can be written down at once, those of a first try included. After
-    `limit_s` of wall time, from the start on, no request is started and those in flight end as timed out; stages after
-    that have no result.
+    A failed request is a record. A stage that isn't sent completely, for example because a process died, is repeated
+    once with other prompts, unless other programs send a share of it; a second shortfall is part of its result. After
+    `limit_s` of wall time since the start no request is started and requests in flight end as timed out; later stages
+    have no result.
 
-    When the task is cancelled (Ctrl-C under `asyncio.run`), this returns what was measured until then; the last result
-    is marked as interrupted.
+    When the task is cancelled (Ctrl-C under `asyncio.run`), the function returns what was measured so far, with the
+    last result marked as interrupted.
+
+    Args:
+        target: address, model and API.
+        stages: the stages.
+        workload: prompts and lengths.
+        limit_s: limit of the whole run in seconds of wall time.
+        processes: number of worker processes.
+        on_progress: function that is called about once a second with the state of the running stage.
+        on_records: function that is called with the number of the stage and records of ended requests in model time,
+            including those of a first attempt, so that they can be saved immediately.
+        conditions: conditions under which the stages run.
 
     Raises:
-        InvalidStack: a stage or the workload can't be run; carries everything that is wrong.
-        KitError: the target's URL is none.
+        InvalidStack: a stage or the workload is invalid; contains all problems.
+        KitError: the target's URL is invalid.
     """
     address_of(target)
     check(stages, workload, processes * conditions.share.count)
@@ -376,7 +399,7 @@ async def run_stages(
 
 
 class _StageRun:
-    """One stage on its way."""
+    """Execution of one stage by the worker processes."""
 
     def __init__(
         self,
@@ -400,13 +423,15 @@ class _StageRun:
         self._last_due_s = duration_s or 0.0
         self._planned = self._plan()
         self.out_of_time = False
-        """True if the run's limit came before the stage's end, once that has been run."""
+        """True if the run's time limit ended the stage; valid after `run`."""
         self._ended = self._failures = 0
         self._start_s = 0.0
         self._meter = Meter(conditions.time_scale)
 
     async def run(self, label: str, start_s: float | None, deadline_s: float) -> StageResult:
-        """Run it from `start_s` on, or as soon as all processes wait for it where that is later or None."""
+        """Run the stage from `start_s` on (on the clock of `perf_counter`), or as soon as all processes are ready if
+        that is later or `start_s` is None.
+        """
         findings, started, interrupted = SectionResult(), None, False
         try:
             if self._number:
@@ -434,8 +459,8 @@ class _StageRun:
         return self._conclude(findings, started, interrupted=interrupted)
 
     def _plan(self) -> int | None:
-        """Return the number of requests that this program has to send; None where time ends them, or where they are too
-        many to count.
+        """Return the number of requests that this program has to send; None if the duration ends a closed loop, or if
+        an open loop has more than `MAX_COUNTED` requests.
         """
         stage, share = self._stage, self._conditions.share
         if isinstance(stage.shape, ClosedLoop):
@@ -495,7 +520,7 @@ class _StageRun:
         return replace(result, shortfall="; ".join(self._short_of(result, findings)) or None)
 
     def _short_of(self, result: StageResult, findings: SectionResult) -> Iterator[str]:
-        """Yield the reasons why the stage is not the load that was asked for."""
+        """Yield the reasons why the stage isn't the requested load."""
         yield from findings.lost
         if result.interrupted:
             in_flight = result.health.abandoned
@@ -511,8 +536,8 @@ class _StageRun:
 
 
 def _of_users(share: Share, processes: int, users: int, stage: LoadStage) -> int | None:
-    """Return the number of requests of a closed loop that the processes of a share send: none where they are beyond the
-    users; None where time ends them.
+    """Return the number of requests that the processes of a share send in a closed loop, 0 if other processes already
+    send for all users; None if the duration ends the stage.
     """
     senders = min(share.count * processes, users, stage.requests or users)
     parts = [share.part(number, processes).index for number in range(processes)]

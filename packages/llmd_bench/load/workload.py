@@ -1,13 +1,12 @@
-"""Texts of requests, and the moments at which they are sent: prompts, lengths, shared prefixes, conversations,
-arrivals.
+"""Texts and times of requests: prompts, lengths, shared prefixes, conversations, arrivals.
 
-Prompts have a known length, and no cache has seen them. They are text, not token ids: the endpoint picker reads the
-prompt of a completion as a string. Gateway API inference extension 1.4 parses only a string and 1.5 a string or a list
-of strings (`CompletionsRequest` in pkg/epp/framework/interface/scheduling/types.go); a list of numbers is answered with
-400 before any server sees it. Its prefix scorer and llm-d's `prefix-based-pd-decider` then count a token for each 4
-characters. So a prompt is made of common words of three letters, each after a space: 4 characters to the endpoint
-picker, and as a rule one token to a model, whose vocabulary holds such words whole. The server's own count is what is
-reported.
+Prompts have a known length and are in no cache. They are text, not token IDs, because the endpoint picker parses the
+prompt of a completion as a string: Gateway API inference extension 1.4 accepts a string, 1.5 a string or a list of
+strings (`CompletionsRequest` in pkg/epp/framework/interface/scheduling/types.go); a list of numbers is answered with
+400 before it reaches a server. The extension's prefix scorer and llm-d's `prefix-based-pd-decider` then count one token
+for every 4 characters. A prompt therefore consists of common three-letter words, each after a space: 4 characters to
+the endpoint picker, and usually one token to a model, whose vocabulary contains such words. Reports contain the
+server's own token count.
 """
 
 import itertools
@@ -18,12 +17,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 LONGEST_TOKENS = 1_000_000
-"""Above every context length in use: a draw beyond it is a mistake of the parameters."""
+"""Maximum drawn length in tokens, above every context length in use; larger values are errors of the parameters."""
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """Length that is always the same."""
+    """Constant length in tokens."""
 
     tokens: int
 
@@ -33,7 +32,9 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Normal:
-    """A normal distribution, rounded and cut to `least`..`most`; the cut moves mean and deviation."""
+    """Normal distribution of lengths in tokens, rounded and clamped to `least`..`most`; clamping changes mean and
+    deviation.
+    """
 
     mean: float
     stddev: float
@@ -46,7 +47,9 @@ class Normal:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """A lognormal distribution, as lengths of real prompts have; `mean` and `stddev` are of the tokens, not of logs."""
+    """Lognormal distribution of lengths, which lengths of real prompts resemble; `mean` and `stddev` are those of the
+    tokens, not of their logarithms.
+    """
 
     mean: float
     stddev: float
@@ -61,7 +64,7 @@ Length = Fixed | Normal | LogNormal
 
 
 def draw(length: Length, random: Random) -> int:
-    """Draw one length, in tokens."""
+    """Draw one length in tokens."""
     if isinstance(length, Fixed):
         return length.tokens
     if isinstance(length, Normal):
@@ -73,7 +76,7 @@ def draw(length: Length, random: Random) -> int:
 
 
 CHARACTERS_PER_TOKEN = 4
-"""Characters of a token in the endpoint picker's estimate (`averageCharactersPerToken` in llm-d and the inference
+"""Characters per token in the endpoint picker's estimate (`averageCharactersPerToken` in llm-d and the inference
 extension).
 """
 
@@ -86,17 +89,17 @@ six sky son sun tax tea ten tie tip top try fix
 """
 
 WORDS = tuple(_TEXT.split())
-"""128 words, so that one random byte picks a word with even odds."""
+"""Words of prompts: 128, so that a random byte selects each word with the same probability."""
 
 _SPACED = tuple(f" {WORDS[byte % len(WORDS)]}" for byte in range(256))
 
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Source of the prompt of each request of a run.
+    """Generator of the prompts of a run.
 
-    The same `seed` and `run` give the same prompts. `run` names one run of the benchmark: another run's prompts
-    share no prefix with these (of 16 words, the chance is 1 in 10^33).
+    Equal `seed` and `run` give equal prompts. Prompts of runs with different `run` share no prefix (the probability of
+    16 equal words is 1 in 10^33).
     """
 
     input_tokens: int
@@ -104,14 +107,14 @@ class PromptSource:
     run: str
 
     def prompt(self, index: int | str) -> str:
-        """Return the text of request `index`: `input_tokens` words, 4 characters each."""
+        """Return the prompt of request `index`: `input_tokens` words of 4 characters."""
         chosen = Random(f"{self.seed}/{self.run}/{index}").randbytes(self.input_tokens)  # noqa: S311 - load, not secrets
         return "".join(map(_SPACED.__getitem__, chosen))
 
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """`concurrency` users, each of whom sends the next request when the answer to the last one has ended."""
+    """Load of `concurrency` users, each of whom sends the next request when the answer to the last one has ended."""
 
     concurrency: int
 
@@ -121,7 +124,7 @@ class ClosedLoop:
 
 @dataclass(frozen=True)
 class ConstantRate:
-    """Requests at even intervals, whether earlier ones have been answered or not."""
+    """Load of requests at even intervals, independent of the answers."""
 
     requests_per_s: float
 
@@ -131,7 +134,7 @@ class ConstantRate:
 
 @dataclass(frozen=True)
 class PoissonRate:
-    """Requests of independent users: gaps drawn from an exponential distribution."""
+    """Load of requests of independent users, with exponentially distributed intervals; `seed` is the random seed."""
 
     requests_per_s: float
     seed: int = 0
@@ -142,7 +145,9 @@ class PoissonRate:
 
 @dataclass(frozen=True)
 class TraceEntry:
-    """One recorded request: seconds after the first one, and its lengths where the trace tells them."""
+    """Recorded request: time in seconds after the first request, and lengths in tokens; None if the trace
+    lacks them.
+    """
 
     at_s: float
     input_tokens: int | None = None
@@ -151,7 +156,7 @@ class TraceEntry:
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests at recorded times, in ascending order. Recorded lengths are used in place of the workload's."""
+    """Load of requests at recorded times, in ascending order. Recorded lengths replace those of the workload."""
 
     entries: tuple[TraceEntry, ...]
     name: str = "trace"
@@ -162,37 +167,37 @@ class Trace:
 
 @dataclass(frozen=True)
 class RateProfile:
-    """A load that changes: requests per second at moments in seconds, ascending from 0, and on a line between them."""
+    """Variable load, as points of time in seconds (ascending from 0) and requests per second, with straight lines
+    between the points.
+    """
 
     name: str
     points: tuple[tuple[float, float], ...]
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the first point to the last."""
+        """Time from the first point to the last, in seconds."""
         return self.points[-1][0]
 
     @property
     def peak_per_s(self) -> float:
-        """Highest rate, in requests per second."""
+        """Maximum rate in requests per second."""
         return max(rate for _, rate in self.points)
 
     def rate_per_s(self, at_s: float) -> float:
-        """Return the requests per second at a moment; before the first and after the last those of the first and the
-        last.
-        """
+        """Return the rate in requests per second at a time; constant before the first and after the last point."""
         for (from_s, low), (to_s, high) in itertools.pairwise(self.points):
             if at_s < to_s:
                 return low + (high - low) * max(0.0, at_s - from_s) / (to_s - from_s)
         return self.points[-1][1]
 
     def faster(self, factor: float) -> "RateProfile":
-        """Return the profile with the same rates in so much less time."""
+        """Return the profile compressed in time by `factor`, with the same rates."""
         return RateProfile(self.name, tuple((at_s / factor, rate) for at_s, rate in self.points))
 
     def trace(self, seed: int = 0) -> Trace:
-        """Draw requests of independent users at these rates: of those at the highest rate, each is kept with the share
-        that its moment has of it.
+        """Draw Poisson arrivals with this variable rate, by thinning: arrivals at the peak rate are kept with
+        probability rate / peak rate.
         """
         random, peak, at_s, entries = Random(seed), self.peak_per_s, 0.0, list[TraceEntry]()  # noqa: S311 - load
         while peak > 0:
@@ -209,9 +214,8 @@ LoadShape = ClosedLoop | OpenLoop
 
 
 def arrivals_s(shape: OpenLoop) -> Iterator[float]:
-    """Return the moments at which requests of an open loop are sent, in seconds of model time after its start.
-
-    Only a trace ends.
+    """Yield the times at which the requests of an open loop are due, in seconds of model time after the start; endless
+    except for a trace.
     """
     if isinstance(shape, Trace):
         return (entry.at_s for entry in shape.entries)
@@ -223,7 +227,9 @@ def arrivals_s(shape: OpenLoop) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Each prompt begins with one of `groups` texts of `tokens`, as system prompts do; they come before its length."""
+    """Prefixes of prompts, such as system prompts: each prompt begins with one of `groups` texts of `tokens` tokens, in
+    addition to its own length.
+    """
 
     groups: int
     tokens: int
@@ -231,9 +237,11 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class Conversations:
-    """`at_a_time` conversations of `turns` turns; a turn has all earlier questions and the answers that really came.
+    """Conversations: `at_a_time` concurrent ones of `turns` turns each; a turn contains all earlier questions and their
+    real answers.
 
-    A turn waits for the answer before it, so that it may be sent later than it was due; that is not counted as slip.
+    A turn waits for the answer before it and may therefore be sent after its due time; this delay doesn't count as
+    slip.
     """
 
     at_a_time: int
@@ -242,7 +250,7 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Place of a request in its conversation; `previous` is the request of the turn before it."""
+    """Position of a request in its conversation; `previous` is the index of the request of the turn before it."""
 
     conversation: int
     turn: int = 0
@@ -252,7 +260,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RequestText:
-    """Text that one request adds, with that text's tokens and the number of tokens to answer with."""
+    """Text that one request adds to its conversation, the text's length in tokens, and the length of the requested
+    answer.
+    """
 
     text: str
     input_tokens: int
@@ -261,10 +271,10 @@ class RequestText:
 
 @dataclass(frozen=True)
 class RequestWorkload:
-    """Source of each request's text and lengths.
+    """Source of the text and the lengths of each request.
 
-    Lengths follow from `seed` alone, so that two runs can have the same; texts follow from `run` too, so that no run
-    finds another one's prompts in a cache.
+    Lengths depend on `seed` only, so that runs can have equal lengths; texts depend on `run` too, so that no run finds
+    another run's prompts in a cache.
     """
 
     input_tokens: Length
@@ -275,7 +285,9 @@ class RequestWorkload:
     conversations: Conversations | None = None
 
     def place(self, index: int) -> Position:
-        """Return the place of request `index` in the conversations; alone where there are none."""
+        """Return the position of request `index` in the conversations; a conversation of its own if the workload has
+        none.
+        """
         if self.conversations is None:
             return Position(index)
         at_a_time, turns = self.conversations.at_a_time, self.conversations.turns
@@ -285,8 +297,8 @@ class RequestWorkload:
         return Position(first * at_a_time + index % at_a_time, turn, previous, turn == turns - 1)
 
     def question(self, index: int, *, label: str = "", recorded: TraceEntry | None = None) -> RequestText:
-        """Return the text and lengths of request `index` of the load `label`; `recorded` lengths go before the
-        workload's.
+        """Return the text and the lengths of request `index` of the load `label`; `recorded` lengths take precedence
+        over the workload's.
         """
         random = Random(f"{self.seed}/{index}")  # noqa: S311 - load, not secrets
         input_tokens, output_tokens = draw(self.input_tokens, random), draw(self.output_tokens, random)

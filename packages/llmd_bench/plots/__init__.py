@@ -1,1 +1,1 @@
-"""Figures of results: self-contained SVG and HTML, and plots for a terminal."""
+"""Charts of results as self-contained SVG and HTML, and plots for terminals."""

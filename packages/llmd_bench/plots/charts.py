@@ -1,7 +1,7 @@
-"""Charts as SVG: points with their frontier, lines, distributions, agreement of predicted with measured figures; and
-points as text for a terminal.
+"""Charts as SVG: scatter plots with Pareto frontier, lines, distributions, predicted against measured figures; and
+scatter plots as terminal text.
 
-Each legend entry says what its figures are.
+Legend entries state the basis of the figures.
 """
 
 import math
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_STEPS = 1000
-"""Points of a distribution's line; more would make the file large and the picture no clearer."""
+"""Maximum number of points of a distribution's line; more would enlarge the file without visible difference."""
 
 _TERMINAL_MARKERS = "●■▲◆▼○□△◇▽"
 
@@ -48,10 +48,10 @@ def scatter_svg(
     frontier: bool = False,
     box: Box | None = None,
 ) -> str:
-    """Draw points joined in their order, labelled where there is room.
+    """Draw a scatter plot whose points are joined in their order, with labels where there is room, and return its SVG.
 
-    With `frontier` the points that no other exceeds in both x and y are joined by a step line, and only these are
-    labelled: one line for what was measured, one for what was calibrated, none for bounds. `box` is drawn behind.
+    With `frontier` the Pareto frontier (larger x and y are better) is drawn as a step line and only its points are
+    labelled: one frontier of measured points, one of calibrated ones, none of bounds. `box` is drawn behind the points.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -77,7 +77,7 @@ def lines_svg(
     y_label: str,
     y_log: bool = False,
 ) -> str:
-    """Draw lines with a marker at each point; the y axis begins at zero unless it is logarithmic.
+    """Draw lines with a marker at each point, and return the SVG; the y axis begins at zero unless it is logarithmic.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -94,8 +94,8 @@ def lines_svg(
 
 
 def steps_svg(panels: Mapping[str, Sequence[ChartSeries]], *, title: str, x_label: str) -> str:
-    """Draw values that stay until the next point, in plots over one x axis, by the label of their y axis. Series of one
-    name have one colour in all of them; the legend is that of the last plot.
+    """Draw step lines in stacked plots with a common x axis, and return the SVG. Keys of `panels` are the labels of the
+    y axes; series of the same name have the same colour in all plots; the legend is that of the last plot.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -115,9 +115,11 @@ def steps_svg(panels: Mapping[str, Sequence[ChartSeries]], *, title: str, x_labe
 
 
 def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) -> str:
-    """Draw the share of samples up to each value, with lines at the median, 90 % and 99 %.
+    """Draw cumulative distributions (share of samples up to each value), with lines at 50, 90 and 99 %, and return the
+    SVG.
 
-    The x axis is logarithmic where samples differ by more than a factor of twenty; zeros are then left of it.
+    The x axis is logarithmic if positive samples differ by more than a factor of twenty; zeros are then left of the
+    axis.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -198,16 +200,17 @@ def _or(value: float | None, other: float) -> float:
 
 
 MARGIN = 1.15
-"""Room beyond the smallest and the largest value."""
+"""Factor by which axes extend beyond the smallest and the largest value."""
 
 LINEAR_FACTOR = 10
-"""Factor between the limits of axes beyond which they are logarithmic."""
+"""Maximum ratio of the limits of linear axes; axes with a larger ratio are logarithmic."""
 
 
 def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_label: str) -> str:
-    """Draw points (x as seen, y as predicted, all above 0) and their diagonal, on equal axes.
+    """Draw predicted (y) against measured (x) figures, all above 0, with the diagonal and equal axes, and return the
+    SVG.
 
-    The axes are logarithmic where values differ by more than a factor of ten.
+    The axes are logarithmic if the values differ by more than a factor of ten.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -228,7 +231,8 @@ def agreement_svg(series: Sequence[ChartSeries], *, title: str, x_label: str, y_
 
 
 def scatter_text(series: Sequence[ChartSeries], *, width: int, height: int, x_label: str, y_label: str) -> str:
-    """Draw the points of all series as plain text of at most `width` columns and `height` lines, legend below.
+    """Return a scatter plot of all series as plain text of at most `width` columns and `height` lines, with the legend
+    below.
 
     Raises:
         KitError: plotext is not installed.
@@ -257,8 +261,8 @@ def scatter_text(series: Sequence[ChartSeries], *, width: int, height: int, x_la
 
 
 def _round_values(least: float, most: float) -> list[float]:
-    """Return about five values between two, at a distance of 1, 2 or 5 times a power of ten; the value itself of
-    one.
+    """Return about five axis ticks between two values, at intervals of 1, 2 or 5 times a power of ten; a single tick if
+    the values are equal.
     """
     if least == most:
         return [least]

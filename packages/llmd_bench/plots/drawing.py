@@ -1,4 +1,4 @@
-"""One look for all charts: series, labels, colours for light and dark pages, SVG that is equal for equal input."""
+"""Common style of all charts: series, labels, colours for light and dark pages, and reproducible SVG."""
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from llmd_base.row import Basis
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """One point; `label` (for example its concurrency) is written beside it where there is room."""
+    """Point of a chart; `label` (for example the concurrency) is written beside it if there is room."""
 
     x: float
     y: float
@@ -22,7 +22,7 @@ class ChartPoint:
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """Points that belong together, in the order in which a line joins them."""
+    """Series of points, in the order in which a line joins them."""
 
     name: str
     points: Sequence[ChartPoint]
@@ -30,13 +30,13 @@ class ChartSeries:
 
     @property
     def legend(self) -> str:
-        """Name and kind of the series' figures: `8p-tp1-4d-tp2 (measured)`."""
+        """Legend entry with the basis of the figures: `8p-tp1-4d-tp2 (measured)`."""
         return legend(self.name, self.basis)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Single values of one quantity, such as the time to first token of each request."""
+    """Samples of one quantity, such as the time to first token of each request."""
 
     name: str
     values: Sequence[float]
@@ -44,13 +44,13 @@ class Samples:
 
     @property
     def legend(self) -> str:
-        """Name and kind of the samples' figures: `A (measured)`."""
+        """Legend entry with the basis of the samples: `A (measured)`."""
         return legend(self.name, self.basis)
 
 
 @dataclass(frozen=True)
 class Box:
-    """The part of a plot that is asked for, such as what meets an SLO; a side that is None is open."""
+    """Rectangle in a chart that marks the required values, such as an SLO; a side that is None is open."""
 
     x_min: float | None = None
     x_max: float | None = None
@@ -60,7 +60,7 @@ class Box:
 
 
 def legend(name: str, basis: Basis) -> str:
-    """Name a series in a legend."""
+    """Return the legend entry of a series."""
     return f"{name} ({basis.value})"
 
 
@@ -70,13 +70,13 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
 _PLACES = ((5, 5, "left", "bottom"), (-5, 5, "right", "bottom"), (5, -5, "left", "top"), (-5, -5, "right", "top"))
-"""Offsets in points and alignments, the best place first."""
+"""Offsets in points and alignments of a label relative to its point, in order of preference."""
 
 _SIZE = 7.5
 
 
 def add_labels(axes: "Axes", points: Iterable[ChartPoint]) -> None:
-    """Write each point's label where it covers no other label and no point; leave it out where there is no room."""
+    """Write each point's label where it covers no other label and no point; leave the label out if there is no room."""
     known = list(points)
     if not any(point.label for point in known):
         return  # drawing for the layout takes as long as all the rest
@@ -112,18 +112,18 @@ def _place(axes: "Axes", point: ChartPoint, taken: "list[Bbox]") -> None:
 
 
 SIZE_IN = (7.2, 4.3)
-"""Width, and height without legend, at 72 points an inch: fits a page's column and a sheet of paper."""
+"""Width and height without legend in inches, at 72 points an inch: fits a page's column and a sheet of paper."""
 
 PANEL_IN = 2.1
-"""Height of each of several plots over one axis."""
+"""Height of each stacked plot in inches."""
 
 LEGEND_ROW_IN = 0.2
 
 INK = "#0a0b0c"
-"""Placeholder of the text's colour; becomes `currentColor`, so that a chart fits a light page and a dark one."""
+"""Placeholder for the text colour, replaced by `currentColor` in the SVG, so that a chart fits light and dark pages."""
 
 COLOURS = ("#3a82c9", "#e0752f", "#2aa38a", "#c8528f", "#8a70d6", "#a98f1c", "#5b9aa8", "#cf5252")
-"""Told apart on white and on black, by colour-blind readers too where markers help."""
+"""Colours of series, distinguishable on white and on black; for colour-blind readers in combination with markers."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -161,9 +161,9 @@ _STANDALONE = (
 def chart(
     draw: "Callable[[Axes], None]", *, title: str, x_label: str, y_label: str, labelled: Sequence[ChartPoint] = ()
 ) -> str:
-    """Return an SVG of what `draw` draws; the legend stands under the plot, so that it hides nothing.
+    """Return the SVG of a plot that `draw` draws on the given axes; the legend is below the plot.
 
-    The labels of `labelled` are written beside their points, the first before the others, while there is room.
+    The labels of `labelled` are written beside their points as far as there is room, in order.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -178,7 +178,8 @@ def chart(
 
 
 def stacked_charts(draws: "Mapping[str, Callable[[Axes], None]]", *, title: str, x_label: str) -> str:
-    """Return an SVG of several plots over one x axis, each by the label of its y axis. All have the legend of the last.
+    """Return the SVG of stacked plots with a common x axis; keys of `draws` are the labels of the y axes. The legend is
+    that of the last plot.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -196,7 +197,11 @@ def stacked_charts(draws: "Mapping[str, Callable[[Axes], None]]", *, title: str,
 
 @contextmanager
 def _figure(height_in: float) -> "Generator[Figure]":
-    """A figure in the kit's style, as long as it is drawn on. Raises KitError where matplotlib is not installed."""
+    """Create a figure in the common style, as a context manager.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
     try:
         import matplotlib as mpl  # noqa: PLC0415 - slow to import, and an extra
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -224,7 +229,7 @@ def _svg(figure: "Figure") -> str:
 
 
 def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
-    """Make an axis logarithmic, with plain numbers."""
+    """Make an axis logarithmic, with plain numbers as tick labels."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: PLC0415 - slow to import
 
     axes.set(**{f"{which}scale": "log"})
@@ -235,5 +240,5 @@ def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
 
 
 def line_style(basis: Basis) -> str:
-    """Return matplotlib's style of a series' line: a bound is dotted, since it is no forecast."""
+    """Return matplotlib's line style for a basis: solid for measured, dashed for calibrated, dotted for bound."""
     return {Basis.MEASURED: "-", Basis.CALIBRATED: "--", Basis.BOUND: ":"}[basis]

@@ -1,4 +1,6 @@
-"""One self-contained HTML page of text, tables and charts: no script, no other file, light and dark, printable."""
+"""Self-contained HTML page of text, tables and charts: without scripts or other files, for light, dark and printed
+pages.
+"""
 
 import re
 from collections.abc import Sequence
@@ -16,37 +18,37 @@ Tone = Literal["", "good", "bad", "quiet"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; `tone` colours it."""
+    """Cell of a table; `tone` selects its colour."""
 
     text: str
     tone: Tone = ""
 
     def classes(self, numeric: bool) -> str:
-        """Return the cell's classes in the page's style sheet."""
+        """Return the cell's CSS classes, as the value of the HTML attribute."""
         return " ".join(name for name in ("number" if numeric else "", self.tone) if name)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Table of a page, in rows of texts or cells. Columns that begin with numbers are aligned to the right."""
+    """Table of a page. Columns whose cells all begin with a number are aligned to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """Rows as cells, without plain texts."""
+        """Rows with all texts converted to cells."""
         return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
 
     @property
     def numeric(self) -> list[bool]:
-        """True for each column of which all cells begin with a number."""
+        """True for each column whose cells all begin with a number."""
         return [all(_NUMBER.match(row[index].text) for row in self.cells) for index in range(len(self.columns))]
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """One part of a page: paragraphs (separated by an empty line), then a table, then a chart."""
+    """Section of a page: paragraphs (separated by an empty line), then a table, then a chart."""
 
     heading: str
     text: str = ""
@@ -55,7 +57,7 @@ class PageSection:
 
 
 def page(title: str, sections: Sequence[PageSection]) -> str:
-    """Return the page as HTML; all texts are escaped, charts (`plots.charts`) go in as they are."""
+    """Return the page as HTML; texts are escaped, SVG charts (`plots.charts`) are inserted unchanged."""
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(title=title, sections=sections) + "\n"

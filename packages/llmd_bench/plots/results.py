@@ -1,6 +1,5 @@
-"""The charts of results, and the page of a comparison.
-
-Charts are throughput per GPU against throughput per user, latency against rate, and distributions.
+"""Charts of results (throughput per GPU against throughput per user, latency against rate, distributions) and the HTML
+page of a comparison.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,16 +17,16 @@ from llmd_bench.plots.page import Cell, PageSection, Table, Tone, page
 from llmd_bench.texts import COLUMNS, Line, heading, lines
 
 LATENCIES = ("ttft_ms.p95", "itl_ms.p95", "e2e_ms.mean")
-"""Metrics that are drawn against the rate of requests."""
+"""Metrics that charts show against the request rate."""
 
 TPSU = "TPSU (output tokens/s/user)"
 TPSG = "TPSG (output tokens/s/GPU)"
 
 
 def series_of(rows: Mapping[str, Sequence[Row]], x: Callable[[Row], float | None], y: Metric) -> list[ChartSeries]:
-    """Return a series for each name, deployment, way of arrival and basis, joined in the order of rising load.
+    """Return a series for each name, deployment, arrival process and basis, with points in ascending order of load.
 
-    Repeated runs of one load are one point, at their mean. A point's label is its load.
+    Repeated runs of one load are one point at their mean. A point's label is its load.
     """
     groups: dict[tuple[str, Basis], list[ChartPoint]] = {}
     for name, members in rows.items():
@@ -55,7 +54,9 @@ def _point(
 
 
 def _titles(name: str, rows: Sequence[Row]) -> Callable[[RequestedLoad], str]:
-    """Return the function that names a load's series: by its deployment and arrival too, where there are several."""
+    """Return the function that names a load's series: the name, with deployment and arrival process if the rows have
+    several.
+    """
     deployments = len({deployment(row) for row in rows}) > 1 or not name
     arrivals = len({row.arrival for row in rows}) > 1
 
@@ -67,7 +68,9 @@ def _titles(name: str, rows: Sequence[Row]) -> Callable[[RequestedLoad], str]:
 
 
 def pareto_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
-    """Chart throughput per GPU against throughput per user, with the frontier; None where nothing served."""
+    """Return a chart of throughput per GPU against throughput per user with the Pareto frontier; None if no run served
+    its load.
+    """
     whole = {name: [row for row in members if row.subject == "end-to-end"] for name, members in rows.items()}
     series = series_of(_by_load(whole), lambda row: row.tpsu, metric("tpsg"))
     if not series:
@@ -83,7 +86,7 @@ def pareto_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
 
 
 def latency_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
-    """Chart latencies against the rate of requests; None where no deployment was measured at more than one."""
+    """Return charts of latencies against the request rate; None if no deployment was measured at more than one rate."""
     charts: list[str] = []
     for name in LATENCIES:
         drawn = metric(name)
@@ -96,7 +99,7 @@ def latency_section(rows: Mapping[str, Sequence[Row]]) -> PageSection | None:
 
 
 def distribution_section(ttft: Sequence[Samples], itl: Sequence[Samples]) -> PageSection | None:
-    """Chart distributions over single requests and single gaps between tokens; None where nothing has them."""
+    """Return charts of the distributions of single requests' TTFT and of gaps between tokens; None without samples."""
     charts: list[str] = []
     for title, label, samples in (("Time to first token", "TTFT (ms)", ttft), ("Time between tokens", "ITL (ms)", itl)):
         known = [sample_set for sample_set in samples if sample_set.values]
@@ -114,9 +117,9 @@ _TONES: dict[Verdict, Tone] = {"better": "good", "worse": "bad", "unclear": "qui
 
 
 def comparison_page(comparison: Comparison, a: SideResults, b: SideResults) -> str:
-    """Return the page of a comparison; `a` and `b` are what was loaded for its sides.
+    """Return the HTML page of a comparison; `a` and `b` are the loaded results of its sides.
 
-    Charts go before the tables of several loads, and behind the table of one.
+    Charts precede the tables if there are several loads, and follow the table of a single load.
 
     Raises:
         KitError: matplotlib is not installed.
@@ -130,7 +133,7 @@ def comparison_page(comparison: Comparison, a: SideResults, b: SideResults) -> s
 
 
 def _charts(comparison: Comparison, a: SideResults, b: SideResults) -> Iterator[PageSection]:
-    """Yield the charts, which call the two by what ran, where that is one deployment each and not the same."""
+    """Yield the charts. Sides are named after their deployments if each has exactly one and the two differ."""
     sides = {"A": comparison.a, "B": comparison.b}
     deployments = [list(dict.fromkeys(map(deployment, side.rows))) for side in sides.values()]
     names = [f"{letter}: {side.name}" for letter, side in sides.items()]
@@ -160,5 +163,5 @@ def _table(load: LoadComparison) -> Table:
 
 
 def _tone(line: Line) -> Tone:
-    """Return the colour of a line: only what is sure has one, a change between two single runs has none."""
+    """Return the colour of a line; changes between single runs, which may be chance, have none."""
     return _TONES[line.verdict] if line.sure else ""

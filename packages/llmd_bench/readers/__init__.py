@@ -1,4 +1,4 @@
-"""Readers of results, one module for each tool; `read` finds out what a file or folder is."""
+"""Readers of result files, one module for each tool; `read` detects the format of a file or directory."""
 
 import csv
 import os
@@ -21,7 +21,7 @@ __all__ = ["FORMATS", "Format", "read", "read_all"]
 
 
 def detect_rows(source: SourceFile) -> bool:
-    """Check that the first line of a file has the names of a row's fields."""
+    """Return whether the first line of a file contains the field names of a row."""
     first = source.text.lstrip().split("\n", 1)[0]
     return source.path.suffix in {".jsonl", ".csv"} and "subject" in first and "gpus_counted" in first
 
@@ -33,7 +33,9 @@ _OF_RECORDS = frozenset({".jsonl", ".csv"})
 
 @dataclass(frozen=True)
 class Format:
-    """One format. Formats of one `family` tell of the same runs: in a folder only the first of them is read."""
+    """File format of results. Formats of one `family` describe the same runs: of a directory only the first of them is
+    read.
+    """
 
     name: str
     family: str
@@ -63,12 +65,12 @@ FORMATS = (
 
 
 def read(path: Path, hints: Hints | None = None) -> ReadResults:
-    """Read the rows of a file, or of all files below a folder, and what was rejected.
+    """Read the rows of a file, or of all files below a directory, and collect rejected files and lines.
 
-    Where a folder holds the same runs in several formats, they are read once, from the one that says most.
+    If a directory holds the same runs in several formats, only the most detailed one is read.
 
     Raises:
-        KitError: there is nothing at `path`, or a file is no text.
+        KitError: `path` doesn't exist, or a file is no text.
     """
     hints = hints or Hints()
     if path.is_dir():
@@ -82,17 +84,17 @@ def read(path: Path, hints: Hints | None = None) -> ReadResults:
 
 
 def read_all(paths: Iterable[Path], hints: Hints | None = None) -> ReadResults:
-    """Read the rows of several files and folders, and what was rejected.
+    """Read the rows of several files and directories, and collect rejected files and lines.
 
     Raises:
-        KitError: there is nothing at one of them, or a file is no text.
+        KitError: a path doesn't exist, or a file is no text.
     """
     return reduce(add, (read(path, hints) for path in paths), ReadResults())
 
 
 def _read(format_: Format, source: SourceFile, hints: Hints) -> ReadResults:
-    """Read the rows of a file. One with a figure that is impossible is not read at all: who knows what the others
-    are.
+    """Read the rows of a file. A file with an impossible figure is rejected as a whole, since its other figures can't
+    be trusted.
     """
     try:
         return format_.read(source, hints)
@@ -109,8 +111,8 @@ def _format(source: SourceFile) -> Format | None:
 
 
 def _read_folder(folder: Path, hints: Hints) -> ReadResults:
-    """Read all files below a folder. Links to folders are not followed, so that `latest` is no second run. Pipes and
-    devices, which may never end, are no files.
+    """Read all files below a directory. Symbolic links to directories aren't followed, so that `latest` isn't a second
+    run; pipes and devices, whose reading may never end, are skipped.
     """
     result = ReadResults()
     for root, below, names in os.walk(folder):
@@ -123,7 +125,9 @@ def _read_folder(folder: Path, hints: Hints) -> ReadResults:
 
 
 def _read_files(paths: Sequence[Path], hints: Hints) -> ReadResults:
-    """Read the files of a folder; runs that several formats tell of are read from the first of these alone."""
+    """Read the files of one directory; runs that several formats of a family describe are read from the first of these
+    formats.
+    """
     known: list[tuple[Format, SourceFile]] = []
     rejected: list[Rejection] = []
     for path in paths:

@@ -1,12 +1,12 @@
-"""inference-perf: the configuration of a load that it sends, and its results.
+"""Configuration files and results of inference-perf.
 
-Results are `stage_N_lifecycle_metrics.json` and `summary_lifecycle_metrics.json`. A row is one stage. Model, lengths
-and the kind of arrival are taken from `config.yaml` beside it, which inference-perf writes too. Source:
-kubernetes-sigs/inference-perf, docs/reports.md; all its times are seconds.
+Results are `stage_N_lifecycle_metrics.json` and `summary_lifecycle_metrics.json`; each stage is a row. Model, lengths
+and arrival process come from `config.yaml` in the same directory, which inference-perf writes too. Source:
+kubernetes-sigs/inference-perf, docs/reports.md; all times are in seconds.
 
-Keys of the configuration are those of its config.yml. Releases up to 0.6 take unknown keys, 0.7 refuses them, so that
-only keys that all of them know are written. A fixed length is told twice, as `type: fixed` and as a normal distribution
-without deviation, which is how releases before `type` read it.
+The configuration has the keys of inference-perf's config.yml. Releases up to 0.6 ignore unknown keys, 0.7 refuses them,
+so only keys of all releases are written. A fixed length is written twice, as `type: fixed` and as a normal distribution
+without deviation, for releases that don't know `type`.
 """
 
 import re
@@ -24,22 +24,22 @@ from llmd_bench.readers.source import SourceDocument, SourceFile, to_row
 TOOL = "inference-perf"
 
 _KEYS = {"p50": "median", "p99p9": "p99.9"}
-"""Names of quantiles in inference-perf where they differ from those of a row."""
+"""Names of quantiles in inference-perf, by name in `Quantiles`, if they differ."""
 
 STAGE = re.compile(r"stage_(\d+)_lifecycle_metrics\.json$")
-"""Names of the files of stages, which a summary sums up."""
+"""Pattern of the file names of stages, which the summary file aggregates."""
 
 
 def detect(source: SourceFile) -> bool:
-    """Check that a file has inference-perf's summary of the load, and what became of it."""
+    """Return whether a file contains inference-perf's summary of the load and of the successful requests."""
     return {"load_summary", "successes"} <= set(source.mapping)
 
 
 def stage_row(source: SourceFile, hints: Hints) -> Row:
-    """Read the row of a stage.
+    """Return the row of a stage.
 
     Raises:
-        UnreadableError: the file is none.
+        UnreadableError: the file is no valid result of a stage.
     """
     configured = SourceFile(source.path.with_name("config.yaml"))
     result = SourceDocument(source.mapping)
@@ -70,12 +70,12 @@ def stage_row(source: SourceFile, hints: Hints) -> Row:
 
 
 def _mean(good: SourceDocument, *names: str) -> float | None:
-    """Return the mean length, under its new name or the one that releases before 0.6 had."""
+    """Return the mean length; releases before 0.6 use the second of the names."""
     return next((mean for name in names if (mean := good.part(name).number("mean")) is not None), None)
 
 
 def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> dict[str, Any]:
-    """Return arrival, rate and concurrency: as the result says them, else as the stage was configured."""
+    """Return arrival process, rate and concurrency from the result, else from the stage's configuration."""
     settings = config.part("load")
     stages, named = settings.parts("stages"), STAGE.search(source.path.name)
     number = int(named.group(1)) if named else 0
@@ -89,12 +89,14 @@ def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> d
 
 
 SPARE = 1.1
-"""Factor of prompts that are made beforehand: a tenth more than the rate asks for."""
+"""Ratio of generated prompts to the number that rate and duration need (1.1 is 10 % more)."""
 
 
 @dataclass(frozen=True)
 class ToolLoad:
-    """One stage of load for a tool: `duration_s` for a rate, `requests` for a closed loop. Times are wall time."""
+    """One stage of load for another load generator; a rate has `duration_s`, a closed loop `requests`. Times are wall
+    time.
+    """
 
     base_url: str
     model: str
@@ -107,10 +109,11 @@ class ToolLoad:
 
 
 def config(load: ToolLoad, *, results: str, tokenizer: str, workers: int, worker_concurrency: int) -> dict[str, Any]:
-    """Return the content of inference-perf's configuration file; results are written below the folder `results`.
+    """Return the content of inference-perf's configuration file; inference-perf writes its results into the directory
+    `results`.
 
     Raises:
-        KitError: inference-perf has no such load.
+        KitError: the load can't be expressed in inference-perf's configuration.
     """
     count = _requests(load) if isinstance(load.shape, ClosedLoop) else 0
     if isinstance(load.shape, ConstantRate | PoissonRate):

@@ -1,12 +1,12 @@
 """Logs and CSV files of j-pareto: single servers (`pd-config`) and whole deployments (`pareto`).
 
-In logs each level of concurrency is one run of `vllm bench serve` between `BENCH_RUN` and `BENCH_RUN_END`; a `CONFIG:`
-line says what ran. Calibration runs stand outside of these marks and are not read, nor is a run whose end is missing.
-Source: tlrmchlsmth/j-pareto, pd-config/job.yaml and pareto/job.yaml.
+In a log each concurrency is one run of `vllm bench serve` between the marks `BENCH_RUN` and `BENCH_RUN_END`; a
+`CONFIG:` line describes the deployment. Calibration runs outside of these marks and runs without an end mark are not
+read. Source: tlrmchlsmth/j-pareto, pd-config/job.yaml and pareto/job.yaml.
 
-CSV files have blocks of one configuration each, one column for each concurrency:
-`{prefill,decode,aggregated}_scaling.csv` single servers, `<configuration>.csv` whole deployments. Rates in them are
-rounded to whole numbers and latencies to 0.1 ms; each row says so. Model and GPU product are in none of them. Source:
+A CSV file has blocks of one configuration each, with one column per concurrency:
+`{prefill,decode,aggregated}_scaling.csv` for single servers, `<configuration>.csv` for whole deployments. Rates are
+rounded to whole numbers and latencies to 0.1 ms, which each row notes. Model and GPU product are missing. Source:
 pd-config/collect.py and pareto/collect.py.
 """
 
@@ -25,7 +25,8 @@ from llmd_bench.readers.source import SourceFile, UnreadableError, to_row
 TOOL = "vllm bench serve (j-pareto)"
 
 FILLED = "KV cache filled by DecodeBenchConnector"
-"""Note of decode runs: the fill costs time that output tokens/s contain and TPOT does not (vLLM PR 56473)."""
+"""Note on decode runs: filling the KV cache takes time that is part of output tokens/s but not of TPOT (vLLM PR 56473).
+"""
 
 _START = re.compile(r"BENCH_RUN: concurrency=(\d+)")
 _END = re.compile(r"BENCH_RUN_END: concurrency=(\d+)")
@@ -44,7 +45,7 @@ _SUBJECTS: Mapping[str, Scope] = {
 
 @dataclass
 class _Run:
-    """The lines of one run: what vLLM printed, by its name in lower case."""
+    """One run in a log: values that vLLM printed, by their labels in lower case."""
 
     line: int
     concurrency: int
@@ -59,12 +60,12 @@ class _Run:
 
 
 def detect_log(source: SourceFile) -> bool:
-    """Check that a file has the marks of a log of j-pareto."""
+    """Return whether a file contains the marks of a j-pareto log."""
     return any(mark in source.text for mark in _MARKS) and "BENCH_RUN" in source.text
 
 
 def read_log(source: SourceFile, hints: Hints) -> ReadResults:
-    """Read a row for each run of a log, and the runs that are none."""
+    """Read a row for each run of a log, and collect the invalid runs."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     config: dict[str, str] = {}
@@ -79,7 +80,7 @@ def read_log(source: SourceFile, hints: Hints) -> ReadResults:
 
 
 def _runs(text: str, config: dict[str, str]) -> Iterator[tuple[_Run, bool]]:
-    """Yield each run and whether it ended; `config` is filled on the way."""
+    """Yield each run with whether its end mark was found; settings of `CONFIG:` lines are added to `config`."""
     run: _Run | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if match := _CONFIG.search(line):
@@ -126,8 +127,8 @@ def _row(source: SourceFile, run: _Run, config: Mapping[str, str], hints: Hints)
 
 
 def _size(config: Mapping[str, str], subject: Scope) -> dict[str, Any]:
-    """Return the GPUs, and the topology or the server's TP; a `gpu_count` of 0 means that the script could not find
-    out.
+    """Return the number of GPUs, and the topology or the server's tensor parallel size; a `gpu_count` of 0 in the log
+    means unknown.
     """
     gpus, size = _whole(config.get("gpu_count")), _whole(config.get("tp"))
     if subject != "end-to-end":
@@ -165,7 +166,7 @@ _OWN = {"mean": "mean", "median": "p50", "p99": "p99"}
 
 @dataclass
 class _Block:
-    """One configuration: its rows by name, each with its line, and the cells of its columns."""
+    """One configuration of a CSV file: cells of each row by row name, with the line number."""
 
     title: str
     head: Mapping[str, str]
@@ -191,12 +192,12 @@ class _CellError(UnreadableError):
 
 
 def detect_csv(source: SourceFile) -> bool:
-    """Check that a file is CSV with a row of concurrencies and one of tokens per second and GPU."""
+    """Return whether a file is CSV with a row of concurrencies and a row of tokens per second and GPU."""
     return source.path.suffix == ".csv" and ",Concurrency," in source.text and ",TPSG," in source.text
 
 
 def read_csv(source: SourceFile, hints: Hints) -> ReadResults:
-    """Read a row for each column of each block, and the columns that are none."""
+    """Read a row for each column of each block, and collect the invalid columns."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     for block in _blocks(source.text):
@@ -223,7 +224,7 @@ def _blocks(text: str) -> Iterator[_Block]:
         elif lengths:
             title, head = filled[0], lengths
         elif block and filled:
-            # a row's name stands where `Concurrency` stands, in the second column or the third
+            # the name of a row is in the column of `Concurrency`: the second or the third
             place = 1 if block.title not in _SUBJECTS_BY_TITLE else 2
             name = cells[place] if place < len(cells) else ""
             if name == "TPSG" and place == 2:
@@ -267,7 +268,9 @@ def _block_row(source: SourceFile, block: _Block, column: int, hints: Hints) -> 
 
 
 def _rates(block: _Block, column: int, subject: Scope, hints: Hints) -> dict[str, Any]:
-    """Return the rates of input and output; of prefill's total tokens the prompt's share is ISL / (ISL + OSL)."""
+    """Return input and output token rates; prefill blocks have the total rate, of which input is the share ISL / (ISL +
+    OSL).
+    """
     name = next((name for name in block.named if name == "Output tok/s" or _SERVER.fullmatch(name)), "")
     rate = block.number(name, column)
     if rate is None:

@@ -1,4 +1,4 @@
-"""llm-d benchmark reports 0.1 and 0.2 (llm-d-benchmark, docs/benchmark_report.md): one report is one row."""
+"""Reader of llm-d benchmark reports 0.1 and 0.2 (llm-d-benchmark, docs/benchmark_report.md): one report is one row."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,11 +23,11 @@ ARRIVALS: Mapping[str, Arrival] = {
     "trace_replay": "trace",
     "trace_session_replay": "trace",
 }
-"""Load types of inference-perf, and this kit's names of loads."""
+"""Arrival process by load type of inference-perf, or by load shape in this kit's own reports."""
 
 
 def lengths(requests: SourceDocument) -> dict[str, Any]:
-    """Return the mean lengths of prompts and answers."""
+    """Return the mean lengths of prompts and answers in tokens."""
     return {
         "input_tokens": requests.part("input_length").number("mean"),
         "output_tokens": requests.part("output_length").number("mean"),
@@ -35,7 +35,9 @@ def lengths(requests: SourceDocument) -> dict[str, Any]:
 
 
 def latencies(section: SourceDocument, names: Mapping[str, str] = NO_ENTRIES) -> dict[str, Quantiles]:
-    """Return the four latencies in ms; `names` has those of quantiles that differ from those of a row."""
+    """Return the distributions of the four latencies in ms; `names` maps quantiles of a row to the document's names if
+    they differ.
+    """
     return {latency.name: _quantiles(section.part(latency.report), names) for latency in LATENCIES}
 
 
@@ -48,20 +50,22 @@ def _quantiles(statistics: SourceDocument, names: Mapping[str, str] = NO_ENTRIES
 
 
 def in_flight(latency: SourceDocument, requests_per_s: float | None) -> dict[str, Any]:
-    """Return the requests in flight on average, by Little's law, where the load does not set them."""
+    """Return the mean number of requests in flight, by Little's law, as the field `concurrency`; empty if unknown."""
     mean_ms = _quantiles(latency.part("request_latency")).mean
     return {} if mean_ms is None or requests_per_s is None else {"concurrency": requests_per_s * mean_ms / 1000}
 
 
 def arrival_of(config: SourceDocument) -> Arrival | None:
-    """Return the way in which requests arrive, of the configuration of inference-perf, or of this kit, that a report
-    carries along.
+    """Return the arrival process from the configuration of inference-perf or of this kit that a report contains; None
+    if unknown.
     """
     return ARRIVALS.get(config.part("load").text("type") or config.text("shape") or "")
 
 
 def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) -> str | None:
-    """Return the short form of servers given by role, replicas and TP; None where they have none, or it is not told."""
+    """Return the short form of servers given as role, replicas and tensor parallel size; None if it can't be
+    determined.
+    """
     sizes: dict[str, tuple[int, int]] = {}
     for role, replicas, size in servers:
         if role is None or replicas is None or size is None or sizes.get(role, (0, size))[1] != size:
@@ -77,7 +81,7 @@ def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) ->
 
 
 def own_facts(own: SourceDocument) -> dict[str, Any]:
-    """Return the facts of the section that the kit's own reports add, by the fields of a row."""
+    """Return the facts in the section that this kit adds to its reports, by field of a row."""
     topology = own.text("topology") or ""
     copies, times, unit = topology.partition(" x ")
     facts: dict[str, Any] = {
@@ -93,7 +97,9 @@ def own_facts(own: SourceDocument) -> dict[str, Any]:
 
 
 def detect(source: SourceFile, *, version: str, section: str) -> bool:
-    """Check that a file is a mapping of this version, or a patch of it, with the section that has the results."""
+    """Return whether a file is a report of this version (or a patch version of it) with the section that holds the
+    results.
+    """
     return (
         re.match(rf"{re.escape(version)}\b", str(source.mapping.get("version"))) is not None
         and section in source.mapping
@@ -101,10 +107,10 @@ def detect(source: SourceFile, *, version: str, section: str) -> bool:
 
 
 def row_v01(source: SourceFile, hints: Hints) -> Row:
-    """Read the row of a report of version 0.1.
+    """Return the row of a report of version 0.1.
 
     Raises:
-        UnreadableError: there is none.
+        UnreadableError: the report has no valid row.
     """
     report = SourceDocument(source.mapping)
     scenario, metrics = report.part("scenario"), report.part("metrics")
@@ -127,7 +133,9 @@ def row_v01(source: SourceFile, hints: Hints) -> Row:
 
 
 def _hosts(host: SourceDocument) -> dict[str, Any]:
-    """Return the accelerators of version 0.1: one entry for each server, whose `count` is its GPUs."""
+    """Return the accelerators of a report of version 0.1, which has one entry per server with its number of GPUs as
+    `count`.
+    """
     accelerators = host.parts("accelerator")
     roles: list[object] = list(host.content.get("type") or ())
     sizes = [accelerator.part("parallelism").whole("tp") for accelerator in accelerators]
@@ -141,7 +149,9 @@ def _hosts(host: SourceDocument) -> dict[str, Any]:
 
 
 def _rates(throughput: SourceDocument) -> dict[str, float | None]:
-    """Return the rates by fields of a row. The format needs the total only; input is what it has above the output."""
+    """Return the rates by field of a row. The format requires only the total rate; a missing input rate is total minus
+    output.
+    """
     rates = {name: throughput.number(rate.v01) for name, rate in RATES_IN_REPORTS.items()}
     total, output = throughput.number(TOTAL_TOKENS.v01), rates["output_tokens_per_s"]
     rest = None if total is None or output is None else total - output
@@ -149,7 +159,7 @@ def _rates(throughput: SourceDocument) -> dict[str, float | None]:
 
 
 def _load_v01(load: SourceDocument) -> dict[str, Any]:
-    """Return arrival, rate and concurrency of the stage that the report is about, as inference-perf is configured."""
+    """Return arrival process, rate and concurrency of the report's stage, from inference-perf's configuration."""
     config = load.part("args", "load")
     stages, number = config.parts("stages"), load.part("metadata").whole("stage") or 0
     stage = stages[number] if number < len(stages) else SourceDocument()
@@ -162,10 +172,10 @@ def _load_v01(load: SourceDocument) -> dict[str, Any]:
 
 
 def row_v02(source: SourceFile, hints: Hints) -> Row:
-    """Read the row of a report of version 0.2.
+    """Return the row of a report of version 0.2.
 
     Raises:
-        UnreadableError: there is none.
+        UnreadableError: the report has no valid row.
     """
     report = SourceDocument(source.mapping)
     aggregate = report.part("results", "request_performance", "aggregate")
@@ -199,7 +209,9 @@ def _origin(source: SourceFile, report: SourceDocument, own: SourceDocument) -> 
 
 
 def _engines(scenario: SourceDocument) -> dict[str, Any]:
-    """Return the GPUs, model and topology of version 0.2: `count` is the GPUs of one replica."""
+    """Return GPUs, model and topology of a report of version 0.2, in which `count` is the number of GPUs of one
+    replica.
+    """
     parts = [part.part("standardized") for part in scenario.parts("stack")]
     engines = [part for part in parts if part.text("kind") == "inference_engine"]
     if not engines:
@@ -220,8 +232,8 @@ def _engines(scenario: SourceDocument) -> dict[str, Any]:
 
 
 def _load_v02(load: SourceDocument) -> dict[str, Any]:
-    """Return arrival, rate and concurrency; an infinite concurrency is none. How requests come is known of
-    inference-perf.
+    """Return arrival process, rate and concurrency; infinite concurrency is ignored. The arrival process is only known
+    if the native configuration is inference-perf's or this kit's.
     """
     standardized, concurrency = load.part("standardized"), load.part("standardized").content.get("concurrency")
     if isinstance(concurrency, (int, float)) and concurrency != float("inf"):
@@ -234,7 +246,7 @@ def _load_v02(load: SourceDocument) -> dict[str, Any]:
 
 
 def _iso_seconds(duration: str | None) -> float | None:
-    """Return the seconds of an ISO 8601 duration in the form that the format uses (`PT12.5S`)."""
+    """Return the seconds of an ISO 8601 duration in the format's form (`PT12.5S`)."""
     if duration is None:
         return None
     if not duration.startswith("PT") or not duration.endswith("S"):

@@ -1,4 +1,4 @@
-"""A file of results as readers of formats see it: parsed once, looked into by path, completed by hints to a row."""
+"""Access to a file of results for the readers: parsing, lookup by path, and completion by hints to a row."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -17,16 +17,16 @@ from llmd_bench.deployment import parse_short_form
 from llmd_bench.files import Hints, ReadResults, Rejection, read_text
 
 MOST = 1e300
-"""A figure beyond it is none: not finite, or too large to be computed with."""
+"""Maximum absolute value of a figure; larger ones are not finite or overflow in computations."""
 
 
 class UnreadableError(Exception):
-    """Reason why something is no row."""
+    """Reason why a file, or a part of it, is no row."""
 
 
 @dataclass(frozen=True)
 class SourceDocument:
-    """A mapping somewhere in a document; `where` is its path. What is absent is an empty document, or None."""
+    """Mapping at the path `where` in a document. Missing mappings are read as empty, missing values as None."""
 
     content: Mapping[str, Any] = field(default_factory=dict[str, Any])
     where: str = ""
@@ -35,7 +35,7 @@ class SourceDocument:
         """Return the mapping at a path.
 
         Raises:
-            UnreadableError: something else stands there.
+            UnreadableError: the value at the path is no mapping.
         """
         here = self
         for name in path:
@@ -46,10 +46,10 @@ class SourceDocument:
         return here
 
     def parts(self, name: str) -> list["SourceDocument"]:
-        """Return the mappings of a list.
+        """Return the mappings in a list.
 
         Raises:
-            UnreadableError: something else stands there.
+            UnreadableError: the value is no list of mappings.
         """
         value: object = self.content.get(name) or []
         if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in cast("list[object]", value)):
@@ -58,10 +58,10 @@ class SourceDocument:
         return [SourceDocument(entry, f"{self.path(name)}[{index}]") for index, entry in enumerate(entries)]
 
     def number(self, name: str) -> float | None:
-        """Return the number of that name; None where there is none.
+        """Return the number in a field; None if the field is missing.
 
         Raises:
-            UnreadableError: something else stands there.
+            UnreadableError: the value is no number, or too large.
         """
         value = self.content.get(name)
         if value is None:
@@ -71,10 +71,10 @@ class SourceDocument:
         return float(value)
 
     def whole(self, name: str) -> int | None:
-        """Return the whole number of that name; None where there is none.
+        """Return the integer in a field; None if the field is missing.
 
         Raises:
-            UnreadableError: something else stands there.
+            UnreadableError: the value is no integer.
         """
         value = self.number(name)
         if value is not None and value != int(value):
@@ -82,7 +82,11 @@ class SourceDocument:
         return None if value is None else int(value)
 
     def text(self, name: str) -> str | None:
-        """Return the text of that name; None where there is none, or nothing but `unknown`."""
+        """Return the text in a field; None if the field is missing, empty or `unknown`.
+
+        Raises:
+            UnreadableError: the value is a list or a mapping.
+        """
         value = self.content.get(name)
         if isinstance(value, datetime):
             return value.isoformat()
@@ -91,7 +95,7 @@ class SourceDocument:
         return None if value is None or value in {"", "unknown"} else str(value)
 
     def path(self, name: str) -> str:
-        """Return the path of this document's field `name`."""
+        """Return the path of a field of this document."""
         return f"{self.where}.{name}" if self.where else name
 
 
@@ -100,7 +104,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file."""
+    """File of results."""
 
     path: Path
 
@@ -109,19 +113,19 @@ class SourceFile:
         """Text of the file.
 
         Raises:
-            KitError: it is not there or no text.
+            KitError: the file doesn't exist or is no text.
         """
         return read_text(self.path)
 
     @cached_property
     def mapping(self) -> Mapping[str, Any]:
-        """Document of the file, where that is a mapping in JSON or YAML; an empty one otherwise."""
+        """Parsed JSON or YAML mapping of the file; empty if the file contains none."""
         document = self._parsed[0]
         return cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {}
 
     @cached_property
     def broken(self) -> Rejection | None:
-        """Place where JSON or YAML that the file's name promises goes wrong; None where it doesn't."""
+        """Location and reason of a JSON or YAML syntax error; None if the file is valid or has another suffix."""
         return self._parsed[1]
 
     @cached_property
@@ -135,7 +139,7 @@ class SourceFile:
         except yaml.YAMLError as error:
             mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
             wrong = self.rejected(f"is not YAML: {error}", mark.line + 1 if mark else None)
-        except (ValueError, TypeError) as error:  # of a date with a 13th month, an endless number, a list as a key
+        except (ValueError, TypeError) as error:  # a date with a 13th month, a number that is too long, a list as a key
             wrong = self.rejected(f"has a value that is none: {error}")
         return None, wrong
 
@@ -150,7 +154,7 @@ class SourceFile:
                 return None
 
     def rejected(self, why: str, line: int | None = None) -> Rejection:
-        """Return the rejection of the file, or of a line of it."""
+        """Return the rejection of the file, or of one of its lines."""
         return Rejection(str(self.path), line, why)
 
     def origin(self, tool: str, line: int | None = None) -> Origin:
@@ -184,20 +188,20 @@ _NEEDED = {
     "output_tokens": "the output length (output_tokens)",
     "arrival": "how requests arrive (arrival)",
 }
-"""Fields that a row can't be without, and the hints that give them."""
+"""Required fields of a row, with their description and the hint that supplies them."""
 
 _OTHER_BOARDS = frozenset({"PCIe", "NVL"})
-"""Boards of a product that have other limits than the catalogue's."""
+"""Boards of a GPU product whose limits differ from the catalogue's."""
 
 _VENDORS = ("AMD-Instinct-", "AMD Instinct ", "NVIDIA-", "NVIDIA ")
 
 
 def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
-    """Make the row of what a file says, completed by hints. Where neither says it, all of a deployment was measured,
-    and its GPUs follow from its topology.
+    """Return the row with the fields of a file, completed by hints. The default subject is the whole deployment; the
+    default number of GPUs follows from the topology.
 
     Raises:
-        UnreadableError: something needed is in neither, a value is impossible, or nothing was measured.
+        UnreadableError: a required field is missing, a value is impossible, or nothing was measured.
     """
     fields = {name: value for name, value in read_fields.items() if value is not None}
     for name, hint in _HINTED.items():
@@ -231,7 +235,7 @@ def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
 
 
 def one_row(read: Callable[[SourceFile, Hints], Row], source: SourceFile, hints: Hints) -> ReadResults:
-    """Read a file that holds one row; where it holds none, the result has the reason."""
+    """Read a file that contains one row; if it doesn't, the result has the reason."""
     try:
         return ReadResults((read(source, hints),))
     except UnreadableError as error:
@@ -239,8 +243,9 @@ def one_row(read: Callable[[SourceFile, Hints], Row], source: SourceFile, hints:
 
 
 def gpu_product(name: str, products: Collection[str]) -> str:
-    """Return the product without its vendor: `MI300X` of `AMD-Instinct-MI300X`, `H100` of `NVIDIA-H100-80GB-HBM3`. One
-    of `products`, the catalogue's, is known by its name alone.
+    """Return the product name without vendor: `MI300X` for `AMD-Instinct-MI300X`, `H100-80GB-HBM3` for
+    `NVIDIA-H100-80GB-HBM3`. If the name contains one of `products`, that product is returned (`H100`), except for other
+    boards of it.
     """
     words = name.replace(" ", "-").split("-")
     known = [word for word in words if word in products]

@@ -1,7 +1,7 @@
-"""Results of `vllm bench serve --save-result`: one JSON object, or one in each line with `--append-result`.
+"""Reader of results of `vllm bench serve --save-result`: one JSON object, or one per line with `--append-result`.
 
-Sets of `--metadata KEY=VALUE` with the names of hints (`gpus`, `gpu`, `topology`, `tensor_parallel_size`, …) are taken
-as such. Source: vLLM, vllm/benchmarks/serve.py.
+Values of `--metadata KEY=VALUE` whose keys are names of hints (`gpus`, `gpu`, `topology`, `tensor_parallel_size`, …)
+become fields of the row. Source: vLLM, vllm/benchmarks/serve.py.
 """
 
 from collections.abc import Mapping
@@ -31,16 +31,18 @@ _METADATA = (
 _MARKS = ("request_throughput", "output_throughput", "completed")
 
 FAR_BELOW = 0.9
-"""Share of the rate below which a limit of requests in flight sets the pace, where there are a rate and a limit."""
+"""Share of the offered rate (0.9 is 90 %) below which the achieved rate was limited by `max_concurrency`: the load
+counts as a closed loop.
+"""
 
 
 def detect(source: SourceFile) -> bool:
-    """Check that a file has vLLM's names of rates and counts."""
+    """Return whether a file contains vLLM's names of rates and counts."""
     return source.path.suffix in {".json", ".jsonl"} and all(f'"{mark}"' in source.text for mark in _MARKS)
 
 
 def read(source: SourceFile, hints: Hints) -> ReadResults:
-    """Read a row for each result, and the lines that are none."""
+    """Read a row for each result, and collect the invalid lines."""
     rows: list[Row] = []
     rejected: list[Rejection] = []
     lines = [(number, line) for number, line in enumerate(source.text.splitlines(), 1) if line.strip()]
@@ -87,13 +89,13 @@ def _row(source: SourceFile, line: int | None, content: Mapping[str, Any] | None
 
 
 def _unanswered(result: SourceDocument, completed: int) -> int:
-    """Return the requests without an answer: releases that don't count failures leave them out of `completed`."""
+    """Return the number of requests without an answer, for releases that don't count failures."""
     return (result.whole("num_prompts") or completed) - completed
 
 
 def _load(result: SourceDocument) -> dict[str, Any]:
-    """Return arrival, rate and concurrency. A limit of requests in flight makes a closed loop; a rate without one is
-    Poisson where its burstiness is 1.
+    """Return arrival process, rate and concurrency. Without a rate, or with a concurrency limit that held the rate
+    down, the load is a closed loop; a rate with burstiness 1 is Poisson.
     """
     rate, limit = result.content.get("request_rate"), result.number("max_concurrency")
     at_once = rate is None or str(rate) == "inf"

@@ -1,5 +1,5 @@
-"""Programs that keep the code that vLLM compiles as it starts in a folder of its node, for the next start.
+"""Programs that keep the code that vLLM compiles at its start in a directory of the node, for the next start.
 
-These files run in pods as they are, each by itself, so they use the standard library only. `folders` makes a folder for
-servers of one kind and removes those of others that nobody uses any more; `start` starts a server with it.
+Each file runs in pods by itself and uses the standard library only. `folders` creates a directory for servers of one
+kind and removes unused ones of other kinds; `start` starts a server with the directory.
 """

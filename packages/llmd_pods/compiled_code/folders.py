@@ -1,8 +1,9 @@
-"""The command `python folders.py`: makes the folder of compiled code for servers of one kind, and removes old ones.
+"""The command `python folders.py`: creates the directory of compiled code for servers of one kind, and removes old
+ones.
 
-What lies there is run by the servers that find it (libraries, pickles), so that a folder belongs to the user of its
-servers, who alone may write to it beside root. This is run before each server, as root, which the folder above belongs
-to, with the capability to change owners and no other: it takes over what it removes.
+Servers execute the content (libraries, pickles), so only the servers' user and root may write to the directory. The
+command runs before each server, as root, which owns the parent directory, with CAP_CHOWN as only capability: it takes
+ownership of directories before it removes them.
 """
 
 import argparse
@@ -17,17 +18,21 @@ from contextlib import suppress
 from pathlib import Path
 
 USED = "used"
-"""File of a folder that says by its time when a server was last about to start with it."""
+"""Name of a file whose modification time is the last time at which a server was about to start with the directory."""
 
 MODE, MARK_MODE = 0o770, 0o660
-"""Access of a server's user and of root's group, which servers and this program are in."""
+"""Access modes of directories and of the file `USED`: the servers' user, and root's group, which servers and this
+program belong to.
+"""
 
 DAY_S = 86400
 KEY = re.compile(r"[0-9a-f]{8,64}")
 
 
 def prepare(root: Path, key: str, user: int) -> Path:
-    """Make a folder for a user, note that it is used now, and return it."""
+    """Create the directory `key` for the user ID `user` unless it exists, set the time of its file `USED` to now, and
+    return the directory.
+    """
     folder = root / key
     if not folder.exists():
         folder.mkdir(parents=True)
@@ -43,12 +48,13 @@ def prepare(root: Path, key: str, user: int) -> Path:
 
 
 def remove_old(root: Path, own: str, unused_s: float, most: int) -> list[str]:
-    """Remove folders that have not been used for `unused_s` seconds, and the longest unused of more than `most`.
+    """Remove directories that have not been used for `unused_s` seconds, and the longest unused ones if there are more
+    than `most`.
 
-    The folder `own`, and those that a server runs with, stay.
+    The directory `own` and the directories of running servers are kept.
 
     Returns:
-        Names of the folders that were removed.
+        Names of the removed directories.
     """
     others = {path.name: path for path in root.iterdir() if KEY.fullmatch(path.name) and path.name != own}
     last_use = {name: _last_use(path) for name, path in others.items()}
@@ -63,7 +69,9 @@ def remove_old(root: Path, own: str, unused_s: float, most: int) -> list[str]:
 
 
 def _take_over(folder: Path) -> None:
-    """Make all folders below one this process's own, without which it can't remove what is in them."""
+    """Change the owner of a directory and of all directories below it to this process's user, who can otherwise not
+    remove their content.
+    """
     for path, _, _ in os.walk(folder):
         if Path(path).stat().st_uid != os.getuid():
             os.chown(path, os.getuid(), -1)
@@ -89,7 +97,7 @@ def _is_held(lock: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the folder and remove old ones; what can't be done is said, and keeps no server from starting."""
+    """Create the directory and remove old ones; errors are printed and don't keep the server from starting."""
     parser = argparse.ArgumentParser(description="Makes the folder of a server's compiled code.")
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--key", required=True)

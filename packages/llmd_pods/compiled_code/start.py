@@ -1,12 +1,12 @@
 """The command `python start.py OPTIONS -- COMMAND`: runs a server that keeps the code that it compiles.
 
-Each server has a place of its own in the folder, with a lock that ends with its process: what writes compiled code
-names unfinished files by the number of its process, which servers in containers have in common. A new place begins with
-a copy of the code of another one whose server has started. Code that a server did not become healthy with is removed at
-the next start, which compiles anew: damaged code ends vLLM, and would do so again and again.
+Each server has its own numbered directory with a lock that its process holds: compilers name unfinished files by
+process ID, which may be equal in several containers. A new directory begins with a copy of the code of another one
+whose server has started. Code with which a server didn't become healthy is removed at the next start, which compiles
+anew: damaged code would crash vLLM at every start.
 
-The command takes over this process, so that signals and the exit code are its own. Where the folder can't be used, it
-runs without.
+The command replaces this process (exec), so that signals and the exit code are the server's. If the directory can't be
+used, the server runs without it.
 """
 
 import argparse
@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 USED = "used"
-"""File of the folder that says by its time when a server last started with it."""
+"""Name of a file whose modification time is the last time at which a server started with the directory."""
 
 LOCK, STARTING, STARTED, CODE = "lock", "starting", "started", "code"
-"""Names in a place: its lock, a mark while a server starts, one of code that has started a server, and the code."""
+"""Names in a numbered directory: the lock, the mark of a start in progress, the mark of code that has started a server,
+and the code.
+"""
 
 MOST_PLACES = 64
 PERIOD_S = 0.5
@@ -34,7 +36,9 @@ OK = 200
 
 @dataclass(frozen=True)
 class Place:
-    """A server's place in the folder; `descriptor` holds its lock. `state` says in words what code there is."""
+    """Numbered directory of a running server; the file descriptor `descriptor` holds its lock, `state` describes the
+    code in words.
+    """
 
     folder: Path
     descriptor: int
@@ -42,11 +46,11 @@ class Place:
 
     @property
     def code(self) -> Path:
-        """Folder of the code."""
+        """Directory of the compiled code."""
         return self.folder / CODE
 
     def start(self, links: Sequence[Path]) -> None:
-        """Note that a start has begun, and have `links` lead to folders of the code."""
+        """Mark that a start is in progress, and create the symbolic links `links` to directories of the code."""
         (self.folder / STARTING).touch()
         for link in links:
             target = self.code / link.name
@@ -54,13 +58,15 @@ class Place:
             link.symlink_to(target)
 
     def confirm(self) -> None:
-        """Note that the server has started with the code."""
+        """Mark that the server has started with the code."""
         (self.folder / STARTED).touch()
         (self.folder / STARTING).unlink()
 
 
 def clear(links: Sequence[Path]) -> None:
-    """Remove what an earlier start of the container left where the server compiles to."""
+    """Remove links and directories that an earlier start of the container left at the paths to which the server
+    compiles.
+    """
     for link in links:
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.is_symlink():
@@ -70,10 +76,10 @@ def clear(links: Sequence[Path]) -> None:
 
 
 def claim(folder: Path) -> Place:
-    """Take the first place that no running server has.
+    """Claim the lowest-numbered directory that no running server holds.
 
     Raises:
-        OSError: the folder can't be written to, or has no place left.
+        OSError: the folder isn't writable, or all directories are held.
     """
     (folder / USED).touch()
     for number in range(MOST_PLACES):
@@ -92,7 +98,7 @@ def claim(folder: Path) -> Place:
 
 
 def _ready(folder: Path, place: Path) -> str:
-    """Bring the code of a place into a state that a server may start with, and say which."""
+    """Prepare the code in a claimed directory for a start, and return a description of the code."""
     code = place / CODE
     if (place / STARTING).exists():
         (place / STARTED).unlink(missing_ok=True)
@@ -107,15 +113,15 @@ def _ready(folder: Path, place: Path) -> str:
         return "none yet"
     try:
         shutil.copytree(source, code, symlinks=True)
-    except (OSError, shutil.Error):  # its server may write at this moment
+    except (OSError, shutil.Error):  # the server of the copied directory may be writing
         shutil.rmtree(code, ignore_errors=True)
         return "none yet"
     return f"a copy of that in place {source.parent.name}"
 
 
 def watch(place: Place, health: str, limit_s: float) -> None:
-    """Wait until the server, this process's parent, is healthy, and note it; not where it ends before, or isn't within
-    `limit_s` seconds.
+    """Wait until the server, this process's parent, is healthy, and confirm its start; give up if it ends or isn't
+    healthy within `limit_s` seconds.
     """
     os.close(place.descriptor)  # the lock is the server's
     deadline, server = time.monotonic() + limit_s, os.getppid()
@@ -132,7 +138,7 @@ def watch(place: Place, health: str, limit_s: float) -> None:
 
 
 def options_of(argv: Sequence[str]) -> argparse.Namespace | None:
-    """Return this program's options in the command of a container; None where the command has another program."""
+    """Return this program's options from a container's command; None if the command runs another program."""
     program = next((place for place, word in enumerate(argv) if word.endswith("/start.py")), None)
     if program is None or "--" not in argv[program:]:
         return None
@@ -140,7 +146,7 @@ def options_of(argv: Sequence[str]) -> argparse.Namespace | None:
 
 
 def server_command(argv: Sequence[str]) -> list[str]:
-    """Return the command of a container, without this program before it where it is."""
+    """Return the server's command from a container's command, with or without this program in front."""
     options = options_of(argv)
     return list(argv) if options is None else options.command
 
@@ -160,7 +166,7 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Take a place, begin to watch, and become the server."""
+    """Claim a directory, fork a process that watches the start, and replace this process with the server."""
     options = _parsed(argv)
     try:
         clear(options.link)

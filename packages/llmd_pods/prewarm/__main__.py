@@ -13,11 +13,11 @@ from .places import ENCODINGS, REHEARSED_VOCABULARY, CacheFolder, RemoteFile, Un
 WRITABLE = (
     "its folder has to be this user's, or its export has to map all users to the owner (File Storage: squash all)"
 )
-"""Words for what a cache needs that this program can't write to."""
+"""Requirements for write access to a cache, for error messages."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fill the cache as the command line and the environment say; return 1 after an error, which is printed."""
+    """Fill the cache according to the command line and the environment; return 1 after an error, which is printed."""
     parser = argparse.ArgumentParser(description="Puts the weights of one model into a cache.")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--repository", required=True)
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = CacheFolder(options.cache, options.repository, options.revision)
     try:
         if not (place.is_complete() and place.has([options.vocabulary] if options.vocabulary else [])):
-            from . import fill  # noqa: PLC0415 - most runs find all complete, and loading this takes longer than looking
+            from . import fill  # noqa: PLC0415 - most runs find a complete cache, and this import takes longer
 
             fill.run(place, options)
         if options.adapters:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _place_adapters(base: CacheFolder, options: argparse.Namespace) -> None:
-    """Put a model's adapters beside it, one after the other; those that are there take no time."""
+    """Install a model's adapters one after the other, except those that are installed already."""
     from . import adapters  # noqa: PLC0415 - most models have none
 
     room = adapters.read_room(options.adapters)

@@ -1,8 +1,9 @@
-"""LoRA adapters beside a model: a folder for each that vLLM finds by the name that requests say.
+"""Installation of LoRA adapters beside a model, each in a directory with the name that requests use.
 
-vLLM's resolver takes an adapter only if its `adapter_config.json` names the model as the server does, which offline is
-the path of the model's snapshot (vllm/plugins/lora_resolvers/filesystem_resolver.py). The folder has a file that says
-so; all other files are links to what was downloaded.
+vLLM's resolver accepts an adapter only if the `base_model_name_or_path` of its `adapter_config.json` is the model as
+the server was given it, which offline is the path of the model's snapshot
+(vllm/plugins/lora_resolvers/filesystem_resolver.py). The directory therefore contains a changed `adapter_config.json`;
+all other files are symbolic links to the downloaded files.
 """
 
 import json
@@ -21,7 +22,7 @@ CONFIG = "adapter_config.json"
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """An adapter by the name that servers know it by, and where its files come from."""
+    """Name of an adapter in requests, with the source of its files."""
 
     served_name: str
     repository: str
@@ -30,7 +31,7 @@ class AdapterFiles:
 
 @dataclass(frozen=True)
 class AdapterRoom:
-    """Adapters of a model: the `name` of their list, the largest rank that servers take, and the adapters."""
+    """Adapters of a model: `name` of their directory, the largest rank that servers accept, and the adapters."""
 
     name: str
     max_rank: int
@@ -38,7 +39,7 @@ class AdapterRoom:
 
 
 def read_room(text: str) -> AdapterRoom:
-    """Read what adapters there are from JSON, or from a file with it whose path stands behind an `@`."""
+    """Parse the adapters from JSON text, or from a JSON file whose path follows an `@`."""
     facts: dict[str, Any] = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     adapters = tuple(
         AdapterFiles(item["servedName"], item["repository"], item["revision"]) for item in facts["adapters"]
@@ -47,14 +48,16 @@ def read_room(text: str) -> AdapterRoom:
 
 
 def folder(base: CacheFolder, room: AdapterRoom) -> Path:
-    """Return the folder of a model's adapters, and make it: vLLM ends at its start where there is none."""
+    """Create the directory of a model's adapters unless it exists, and return it; without the directory vLLM fails at
+    its start.
+    """
     path = inside(base.cache, f"{ADAPTERS}/{room.name}@{base.revision}")
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def is_placed(base: CacheFolder, room: AdapterRoom, adapter: AdapterFiles) -> bool:
-    """Tell whether a server of the model finds the adapter."""
+    """Return whether the adapter is installed for the model's current snapshot."""
     try:
         config = json.loads((folder(base, room) / adapter.served_name / CONFIG).read_text())
     except (OSError, ValueError):
@@ -63,10 +66,10 @@ def is_placed(base: CacheFolder, room: AdapterRoom, adapter: AdapterFiles) -> bo
 
 
 def place(base: CacheFolder, room: AdapterRoom, adapter: AdapterFiles) -> None:
-    """Let servers of a model find an adapter whose files are in the cache; they see all of it or nothing.
+    """Install an adapter whose files are in the cache; servers see either the whole adapter or nothing.
 
     Raises:
-        PrewarmError: vLLM would not load it.
+        PrewarmError: vLLM would not load or not apply the adapter.
     """
     source = CacheFolder(base.cache, adapter.repository, adapter.revision)
     snapshot = source.snapshot(source.commit)
@@ -86,7 +89,7 @@ def place(base: CacheFolder, room: AdapterRoom, adapter: AdapterFiles) -> None:
     try:
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
-    except OSError:  # another pod has placed it meanwhile
+    except OSError:  # another pod has installed the adapter meanwhile
         shutil.rmtree(partial, ignore_errors=True)
         if not is_placed(base, room, adapter):
             raise
@@ -94,7 +97,11 @@ def place(base: CacheFolder, room: AdapterRoom, adapter: AdapterFiles) -> None:
 
 
 def _check(adapter: AdapterFiles, room: AdapterRoom, config: Mapping[str, Any]) -> None:
-    """Refuse what vLLM refuses, or would load and not apply (vllm/lora/peft_helper.py)."""
+    """Check that vLLM loads and applies the adapter (vllm/lora/peft_helper.py).
+
+    Raises:
+        PrewarmError: vLLM doesn't; the message has all reasons.
+    """
     rank = config.get("r")
     reasons = {
         f"peft_type is {config.get('peft_type')}, not LORA": config.get("peft_type") != "LORA",

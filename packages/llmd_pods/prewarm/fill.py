@@ -1,4 +1,4 @@
-"""Filling of a model's place in a cache: the source of its files, and the lock that lets one program at a time work."""
+"""Download of a model into a cache: the source of its files, and the lock by which one program at a time downloads."""
 
 import argparse
 import os
@@ -24,12 +24,12 @@ _ADDRESS = re.compile(r"https?://[^/?#@\s]+/[^?#\s]*")
 
 
 def run(place: CacheFolder, options: argparse.Namespace) -> None:
-    """Fill the place as the command line and the environment say.
+    """Fill the model's directory in a cache according to the command line and the environment.
 
     Raises:
-        PrewarmError: a person has to look at it.
-        UnsafeNameError: a file would lie elsewhere.
-        OSError: the cache can't be written to.
+        PrewarmError: an operator's attention is needed.
+        UnsafeNameError: a file's name leads out of the cache.
+        OSError: the cache isn't writable.
     """
     web, list_files = _source(options)
     vocabulary: list[RemoteFile] = [options.vocabulary] if options.vocabulary else []
@@ -40,7 +40,7 @@ def run(place: CacheFolder, options: argparse.Namespace) -> None:
 
 
 def fill(place: CacheFolder, listing: Listing, web: Web, connections: int) -> None:
-    """Download all files of a listing and write down that they are there."""
+    """Download all files of a listing and record that they are complete."""
     if not any(file.path.endswith(".safetensors") for file in listing.files):
         raise PrewarmError(f"{place.repository} at {place.revision} has no weights (*.safetensors)")
     Download(web, place, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
@@ -55,7 +55,9 @@ def ensure(
     vocabulary: Sequence[RemoteFile] = (),
     poll_s: float = 5.0,
 ) -> None:
-    """Return as soon as the model is complete, whoever completed it. No token goes to where the vocabulary is."""
+    """Return as soon as the model and its vocabulary are complete, whichever program completed them. The Hugging Face
+    token isn't sent to the vocabulary's source.
+    """
     while not (place.is_complete() and place.has(vocabulary)):
         with fill_lock(place) as is_holder:
             if is_holder and not place.is_complete():
@@ -85,9 +87,10 @@ def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
 
 @contextmanager
 def fill_lock(place: CacheFolder) -> Generator[bool]:
-    """Yield True if this program is the one that fills the model's folder. The lock of one that died is taken over.
+    """Yield whether this program holds the lock on the model's directory. A lock whose holder died is taken over.
 
-    It is a file with a pulse, because locks of the operating system don't reach over every network file system.
+    The lock is a file whose modification time the holder renews, because not every network file system supports locks
+    of the operating system across nodes.
     """
     place.lock.parent.mkdir(parents=True, exist_ok=True)
     if not _take(place.lock):
@@ -112,7 +115,7 @@ def _take(lock: Path) -> bool:
 
 
 def _age_s(lock: Path) -> float:
-    """Return a lock's age by the file system's own clock."""
+    """Return a lock's age in seconds by the file system's own clock."""
     probe = lock.with_name(f"{lock.name}.{os.urandom(16).hex()}")
     probe.touch()
     try:

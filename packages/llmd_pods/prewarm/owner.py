@@ -1,8 +1,8 @@
-"""The command `python -m prewarm.owner`: gives a cache's folder to the user that fills it.
+"""The command `python -m prewarm.owner`: gives a cache's directory to the user that fills it.
 
-The kubelet makes folders on a node's disks, and a new Lustre file system has one, that belong to root. This is run as
-root, with the capability to change owners and no other. The group stays root's and may write, for servers that fill a
-cache by themselves are root without the capability to write to what belongs to others.
+Directories that the kubelet creates, and the root directory of a new Lustre file system, belong to root. The command
+runs as root with CAP_CHOWN as only capability. The group remains root's and may write, because servers that fill a
+cache themselves run as root without the capability to write to other users' files.
 """
 
 import argparse
@@ -16,33 +16,33 @@ from pathlib import Path
 from . import say
 
 GROUP = 0
-"""The group of everything in a cache."""
+"""Group ID of everything in a cache."""
 
 
 def give(folder: Path, user: int) -> int:
-    """Give a folder and all that lies in it to a user. Links are given, not followed.
+    """Give a directory and everything below it to a user. Symbolic links themselves are changed, not their targets.
 
     Returns:
-        The number of files and folders that belonged to somebody else.
+        The number of files and directories that belonged to another user.
     """
     count = 0
     for _, folders, files, descriptor in os.fwalk(folder):
         facts = os.fstat(descriptor)
-        if facts.st_uid != user:  # the mode comes first: afterwards the folder is somebody else's
+        if facts.st_uid != user:  # the mode first: afterwards the directory belongs to another user
             os.fchmod(descriptor, stat.S_IMODE(facts.st_mode) | stat.S_IRWXU | stat.S_IRWXG)
             os.fchown(descriptor, user, GROUP)
             count += 1
         for name in [*files, *folders]:
             with suppress(FileNotFoundError):  # another pod fills the cache
                 facts = os.lstat(name, dir_fd=descriptor)
-                if facts.st_uid != user and not stat.S_ISDIR(facts.st_mode):  # the turn of folders comes
+                if facts.st_uid != user and not stat.S_ISDIR(facts.st_mode):  # directories follow in the walk
                     os.chown(name, user, GROUP, dir_fd=descriptor, follow_symlinks=False)
                     count += 1
     return count
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Give the folder away. Where it may not, pre-warming says whether it can write nevertheless."""
+    """Give the directory away. An error is printed and ignored: pre-warming reports if it can't write."""
     parser = argparse.ArgumentParser(description="Gives a cache's folder to the user that fills it.")
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--user", type=int, required=True)

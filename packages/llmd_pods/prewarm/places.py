@@ -1,4 +1,4 @@
-"""Places of models in a cache, and the files that models are made of."""
+"""Paths of models in a cache, listings of their files, and checks of file names from outside."""
 
 import json
 import os
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 ENCODINGS = "encodings"
-"""Folder of vocabularies in a cache, and prefix of their names in a bucket."""
+"""Directory of vocabularies in a cache, and prefix of their names in a bucket."""
 
 ADAPTERS = "adapters"
-"""Folder of adapters in a cache, by model and commit."""
+"""Directory of adapters in a cache, by model and commit."""
 
 REHEARSED_VOCABULARY = "LLMD_OKE_REHEARSED_VOCABULARY_SHA256"
-"""Variable with the digest of the file that a rehearsal has in place of the real vocabulary."""
+"""Environment variable with the SHA-256 of the file that replaces the real vocabulary in a rehearsal."""
 
 LONGEST_PART = 255
-"""Bytes of a file's name, on all file systems of Linux."""
+"""Maximum length of a file name in bytes, on all file systems of Linux."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to be had. `check` is how its content is judged (`sha256`, `git`, `md5`, `md5-of-parts`, or empty where
-    its source says nothing to judge by), `digest` by what.
+    """File to download. `check` is the method of verification (`sha256`, `git`, `md5`, `md5-of-parts`, or empty if the
+    source has no checksum), `digest` the expected value.
     """
 
     path: str
@@ -34,21 +34,22 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """All files of a model at one commit."""
+    """Files of a model at one commit."""
 
     commit: str
     files: tuple[RemoteFile, ...]
 
 
 class UnsafeNameError(Exception):
-    """A name from a listing, a store or a pod that does not stay in its folder."""
+    """Error for a file name from outside that leads out of its directory."""
 
 
 def relative(name: str) -> PurePosixPath:
-    """Return a file's name that somebody else chose as a path that stays below whatever folder it is put into.
+    """Return a file name from outside as a relative path that stays below its directory.
 
     Raises:
-        UnsafeNameError: it is absolute, or has `..`, `.`, an empty part, a backslash, or a character that no name has.
+        UnsafeNameError: the name is absolute, has `..`, `.`, an empty or a too long part, a backslash, or a control
+            character.
     """
     parts = name.split("/")
     reasons = {
@@ -67,15 +68,15 @@ def relative(name: str) -> PurePosixPath:
 
 
 def inside(folder: Path, name: str, root: Path | None = None) -> Path:
-    """Return the path of a file whose name somebody else chose: below `folder`, whatever links there point to.
+    """Return the path of a file below `folder`, whose name comes from outside.
 
     Args:
-        folder: the folder that the name is relative to.
-        name: relative, with `/` between its parts.
-        root: what links may not leave; the folder itself if left out.
+        folder: directory that the name is relative to.
+        name: relative path with `/` as separator.
+        root: directory that symbolic links may not lead out of; `folder` by default.
 
     Raises:
-        UnsafeNameError: the name, or a link on its way, leads elsewhere.
+        UnsafeNameError: the name, or a symbolic link on the path, leads out of the directory.
     """
     path = folder / relative(name)
     limit = (root or folder).resolve()
@@ -90,7 +91,7 @@ def inside(folder: Path, name: str, root: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """Place of one model in a cache."""
+    """Paths of one model in a cache."""
 
     cache: Path
     repository: str
@@ -102,35 +103,39 @@ class CacheFolder:
 
     @property
     def folder(self) -> Path:
-        """The model's folder in Hugging Face's layout."""
+        """Directory of the model in Hugging Face's layout."""
         return inside(self.cache / "hub", self._name, self.cache)
 
     @property
     def record(self) -> Path:
-        """File with the list of all that is complete: written last, read first."""
+        """File with commit, names and sizes of a complete model; written last, read first."""
         return inside(self.cache / ".llmd-oke", f"{self._name}@{self.revision}.json", self.cache)
 
     @property
     def commit(self) -> str:
-        """The commit that is found without naming any."""
+        """Commit that `refs/main` points to, the default for programs that name no revision."""
         return (self.folder / "refs" / "main").read_text()
 
     @property
     def lock(self) -> Path:
-        """File that is there while one program fills the model's folder."""
+        """File that exists while a program fills the model's directory."""
         return self.cache / ".llmd-oke" / f"{self._name}.lock"
 
     @property
     def unfinished(self) -> Path:
-        """The folder of this model's files that are not verified yet, its vocabulary too: other models share that."""
+        """Directory of the model's files that aren't verified yet, including its vocabulary, whose final directory is
+        shared with other models.
+        """
         return inside(self.cache / ".llmd-oke", f"{self._name}.unfinished", self.cache)
 
     def snapshot(self, commit: str) -> Path:
-        """Return the folder of one commit."""
+        """Return the directory of one commit."""
         return inside(self.folder / "snapshots", commit, self.cache)
 
     def is_complete(self) -> bool:
-        """Check that every file of the record is there with its size. Their contents were judged when they came."""
+        """Return whether every recorded file exists with its size; the contents were verified after the download. If
+        so, point `refs/main` to the recorded commit.
+        """
         try:
             record = json.loads(self.record.read_text())
             folder = self.snapshot(record["commit"])
@@ -143,25 +148,27 @@ class CacheFolder:
         return whole
 
     def has(self, files: Sequence[RemoteFile]) -> bool:
-        """Check that files lie in the cache with their sizes. Their contents were judged when they came."""
+        """Return whether the files exist in the cache with their sizes; the contents were verified after
+        the download.
+        """
         paths = [(inside(self.cache, file.path), file.size) for file in files]
         return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
     def point_to(self, commit: str) -> None:
-        """Make the commit the one that is found without naming any."""
+        """Point `refs/main` to the commit, the default for programs that name no revision."""
         reference = self.folder / "refs" / "main"
         if not reference.is_file() or reference.read_text() != commit:
             write_whole(reference, commit)
 
     def finish(self, listing: Listing) -> None:
-        """Write down that all files are there."""
+        """Record that all files of the listing are complete."""
         self.point_to(listing.commit)
         sizes = {file.path: file.size for file in listing.files}
         write_whole(self.record, json.dumps({"commit": listing.commit, "files": sizes}, indent=1))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody sees a part of it."""
+    """Replace a file atomically, so that no reader sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.urandom(16).hex()}")
     partial.write_text(text)

@@ -1,4 +1,4 @@
-"""Listings of the files that a model has, from Hugging Face or a bucket."""
+"""Listings of a model's files, from Hugging Face or a bucket."""
 
 import base64
 import binascii
@@ -15,13 +15,13 @@ from .places import Listing, RemoteFile
 from .web import Web, without_secrets
 
 SKIPPED_FOLDERS = ("original", "metal")
-"""Weights in formats that vLLM doesn't read; it leaves `original` out too."""
+"""Directories with weights in formats that vLLM doesn't read; vLLM skips `original` too."""
 
 MAX_PAGES = 1000
-"""Most pages of a listing: a thousand files each."""
+"""Maximum number of pages of a listing, of a thousand files each."""
 
 SUMS = "SHA256SUMS"
-"""Name of the file beside a model's objects with their SHA-256, as `sha256sum` writes it."""
+"""Name of an optional file among a model's objects with their SHA-256 digests, in the format of `sha256sum`."""
 
 MAX_SUMS_BYTES = 2**20
 
@@ -31,7 +31,7 @@ _SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 
 
 def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -> Listing:
-    """List the files of a repository at a revision."""
+    """Return the files of a repository at a revision."""
     model = f"{endpoint}/api/models/{repository}"
     with _listing_errors(f"{model}/revision/{revision}"):
         commit = str(web.read_json(f"{model}/revision/{urllib.parse.quote(revision, safe='')}")[0]["sha"])
@@ -60,7 +60,7 @@ def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -
 
 @contextmanager
 def _listing_errors(url: str) -> Generator[None]:
-    """Refuse what is no listing, in words."""
+    """Convert errors in the parsing of a listing into a `PrewarmError`."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
@@ -74,13 +74,14 @@ def _size(value: object) -> int:
 
 
 def list_object_storage(web: Web, source_url: str, repository: str, revision: str = "main") -> Listing:
-    """List the files under a repository's name in a bucket, by a pre-authenticated request that may list.
+    """Return the files whose names begin with the repository's name in a bucket, by a pre-authenticated request that
+    permits listing.
 
-    A bucket has no commits, so names, sizes and checksums make one. A `SHA256SUMS` among the files wins over the
-    checksums of Object Storage.
+    A bucket has no commits; a hash of names, sizes and checksums serves as commit. A `SHA256SUMS` among the files takes
+    precedence over the checksums of Object Storage.
 
     Raises:
-        PrewarmError: the revision is a commit, and the files are not those.
+        PrewarmError: `revision` is a commit that differs from the files' hash.
     """
     base, prefix = source_url.rstrip("/") + "/", f"{repository}/"
     files: list[RemoteFile] = []
@@ -112,8 +113,8 @@ def list_object_storage(web: Web, source_url: str, repository: str, revision: st
 
 
 def _by_md5(digest: str) -> tuple[str, str]:
-    """Return check and digest by an MD5: objects that were uploaded in parts have none of their content but one of
-    their parts' (`<md5>-<parts>`).
+    """Return check method and digest from an MD5 of Object Storage. An object that was uploaded in parts has no MD5 of
+    its content but of the parts' MD5s, in the form `<md5>-<parts>`.
     """
     if _PARTS_DIGEST.fullmatch(digest):
         return "md5-of-parts", digest
@@ -140,7 +141,7 @@ def _with_checksums(web: Web, files: list[RemoteFile]) -> list[RemoteFile]:
 
 
 def _of_headers(web: Web, url: str) -> dict[str, str]:
-    """Return the checksums that Object Storage has for an object but doesn't list."""
+    """Return check method and digest from an object's headers, which contain checksums that the listing lacks."""
     headers = web.head(url)
     try:
         sha256 = base64.b64decode(headers.get("opc-content-sha256", ""), validate=True)

@@ -1,4 +1,4 @@
-"""Downloading files, with progress."""
+"""Download and verification of files, with progress."""
 
 import base64
 import hashlib
@@ -18,10 +18,12 @@ REPORT_PERIOD_S = 10.0
 GIB = 2**30
 MIB = 2**20
 USUAL_PART_MIB = (128, 64, 32, 16, 8, 5, 10, 20, 25, 50, 100, 200, 250, 256, 500, 512, 1000, 1024)
-"""Sizes of parts that are tried first: 128 MiB is that of OCI's command line and SDKs, others are of S3 clients."""
+"""Common part sizes of uploads in MiB, which are tried first: 128 MiB is the default of OCI's command line and SDKs,
+the others are defaults of S3 clients.
+"""
 
 MAX_PART_SIZES = 32
-"""Each is another reading of the file."""
+"""Maximum number of part sizes that are tried; each needs another read of the file."""
 
 CURE = "upload them in one part, or put a SHA256SUMS (as sha256sum writes it) beside them"
 MAX_NAMES = 5
@@ -29,13 +31,14 @@ _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 class Download:
-    """Download of files into a folder of a cache, which tells how far it is."""
+    """Download of files into a directory of a cache, with reports of its progress."""
 
     def __init__(self, web: Web, place: CacheFolder, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
-        """Take files into a folder of the cache of `place`; what is not verified yet lies in its `unfinished`.
+        """Prepare the download of files into a directory of the cache of `place`; files that aren't verified yet are in
+        its directory `unfinished`.
 
         Raises:
-            UnsafeNameError: a file would lie elsewhere, links in the cache included.
+            UnsafeNameError: a file's name, or a symbolic link in the cache, leads out of the cache.
             PrewarmError: two files have one name, or some have no checksum.
         """
         _refuse_unverifiable([file.path for file in files if not file.check], len(files), "have no checksum")
@@ -54,7 +57,11 @@ class Download:
         self._initial_bytes = 0
 
     def run(self, connections: int) -> None:
-        """Download what is missing."""
+        """Download and verify the missing files over `connections` parallel connections.
+
+        Raises:
+            PrewarmError: the disk is too small, or a file can't be downloaded or verified.
+        """
         self._initial_bytes = self._present_bytes()
         self._folder.mkdir(parents=True, exist_ok=True)
         room = os.statvfs(self._folder)
@@ -77,7 +84,7 @@ class Download:
         say(f"{self._name}: all {len(self._files)} files have the announced checksums ({by_check})")
 
     def report(self) -> str:
-        """Describe how far the download is, in a line."""
+        """Return the progress of the download in one line."""
         present, total = self._present_bytes(), self._total_bytes
         seconds = max(0.001, time.monotonic() - self._start_s)
         speed = max(0, present - self._initial_bytes) / seconds
@@ -86,7 +93,7 @@ class Download:
         return f"{self._name}: {amount(present)} of {amount(total)} ({share:.0f} %), {amount(speed)}/s{forecast}"
 
     def _present_bytes(self) -> int:
-        """Return the bytes of the files that are there, whole or in part."""
+        """Return the downloaded bytes of all files, including partial ones."""
         paths = ((self._targets[file.path], self._partials[file.path]) for file in self._files)
         return sum(min(max(map(_size, pair)), file.size) for pair, file in zip(paths, self._files, strict=True))
 
@@ -117,12 +124,12 @@ class Download:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file; 0 where there is none."""
+    """Return the size of a file in bytes; 0 if it doesn't exist."""
     return path.stat().st_size if path.is_file() else 0
 
 
 def amount(size: float) -> str:
-    """Describe a number of bytes for people, in the unit that fits."""
+    """Return a number of bytes as text with a fitting unit."""
     unit, name = next(((unit, name) for unit, name in _UNITS if size >= unit), (1, "B"))
     return f"{size / unit:.1f} {name}"
 
@@ -134,7 +141,9 @@ def _refuse_unverifiable(paths: Sequence[str], count: int, reason: str) -> None:
 
 
 def has_digest(path: Path, file: RemoteFile) -> bool:
-    """Check that a file has the content that its source announced. Parts have one size, all but the last."""
+    """Return whether a file has the announced checksum. For a file that was uploaded in parts, possible part sizes are
+    tried.
+    """
     if file.check == "md5-of-parts":
         sizes = part_sizes(file.size, int(file.digest.rpartition("-")[2]))
         return any(digest_of_parts(path, size) == file.digest for size in sizes)
@@ -148,7 +157,9 @@ def has_digest(path: Path, file: RemoteFile) -> bool:
 
 
 def part_sizes(size: int, parts: int) -> list[int]:
-    """Return the sizes in bytes, whole MiB, that as many parts of a file may have had; usual ones first."""
+    """Return the possible part sizes in bytes (whole MiB) of a file of `size` bytes in `parts` parts, common sizes
+    first; all parts but the last have equal size.
+    """
     if parts == 1:
         return [size]
     smallest, above = -(-size // parts), -(-size // (parts - 1))
@@ -158,8 +169,8 @@ def part_sizes(size: int, parts: int) -> list[int]:
 
 
 def digest_of_parts(path: Path, part_bytes: int) -> str:
-    """Return the checksum that Object Storage gives what is uploaded in parts: the MD5 of their MD5s, and their
-    number.
+    """Return the checksum that Object Storage gives an object uploaded in parts: the MD5 of the parts' MD5s, and the
+    number of parts.
     """
     digests: list[bytes] = []
     with path.open("rb") as content:

@@ -1,4 +1,4 @@
-"""Reading URLs with patience, and telling about it."""
+"""HTTP requests with retries and messages."""
 
 import http.client
 import json
@@ -30,7 +30,7 @@ _HINTS = {
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Handler of redirects that takes a token to no other host than the one that it is for."""
+    """Handler of redirects that sends the token to no other host."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         redirect = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -41,12 +41,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Web:
-    """Reader of URLs, with a token where there is one."""
+    """HTTP client with an optional bearer token."""
 
     token: str | None = None
 
     def open(self, url: str, headers: dict[str, str] | None = None, method: str = "GET") -> Any:
-        """Open a URL and return the answer, open for reading."""
+        """Send a request and return the open response."""
         request = urllib.request.Request(url, headers=dict(headers or {}), method=method)  # noqa: S310 - https by the endpoints' defaults
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
@@ -54,11 +54,13 @@ class Web:
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
-        """Made once: each reads all certificates that the image trusts."""
+        """URL opener, cached because each new one loads all certificates that the image trusts."""
         return urllib.request.build_opener(_Redirects())
 
     def download(self, url: str, path: Path, offset: int = 0) -> None:
-        """Download a file from a byte on, or whole where the other side gives no parts of files."""
+        """Download a file from byte `offset` on and append it to `path`; if the server doesn't support ranges, download
+        it from the start.
+        """
         with (
             self.open(url, {"Range": f"bytes={offset}-"} if offset else {}) as answer,
             path.open("ab" if answer.status == 206 else "wb") as content,
@@ -66,7 +68,7 @@ class Web:
             shutil.copyfileobj(answer, content, CHUNK_BYTES)
 
     def read_json(self, url: str) -> tuple[Any, str]:
-        """Read a document, and return it with the URL of its next page if there is one."""
+        """Return a JSON document, and the URL of its next page from the `Link` header, empty if there is none."""
 
         def request() -> tuple[Any, str]:
             with self.open(url) as answer:
@@ -77,7 +79,7 @@ class Web:
         return with_tries(request, without_secrets(url))
 
     def read_text(self, url: str, most_bytes: int) -> str:
-        """Read the text of a small file, at most as many bytes of it."""
+        """Return the text of a small file, at most `most_bytes` bytes of it."""
 
         def request() -> str:
             with self.open(url) as answer:
@@ -86,7 +88,7 @@ class Web:
         return with_tries(request, without_secrets(url))
 
     def head(self, url: str) -> dict[str, str]:
-        """Read the headers of a file without its content, names in small letters."""
+        """Return the headers of a file by lower-case name."""
 
         def request() -> dict[str, str]:
             with self.open(url, method="HEAD") as answer:
@@ -96,17 +98,19 @@ class Web:
 
 
 def without_secrets(url: str) -> str:
-    """Return the URL for messages: a pre-authenticated request is a secret in its path."""
+    """Return a URL for messages, without the secret path of a pre-authenticated request and without credentials."""
     parts = urllib.parse.urlsplit(url)
     path = parts.path.partition("/p/")[0] + "/p/..." if "/p/" in parts.path else parts.path
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
 
 
 def secret_of(environment: Mapping[str, str], name: str) -> str:
-    """Return the secret in a variable, without the line end that a file leaves; empty where there is none.
+    """Return the secret in an environment variable, without surrounding blanks and line ends; empty if the variable
+    isn't set.
 
     Raises:
-        PrewarmError: it has what a line of HTTP can't carry, which errors of the library would show.
+        PrewarmError: the secret has characters that an HTTP header can't contain, which errors of the HTTP library
+            would print.
     """
     secret = environment.get(name, "").strip()
     if not secret.isascii() or not secret.isprintable() or " " in secret:
@@ -115,7 +119,11 @@ def secret_of(environment: Mapping[str, str], name: str) -> str:
 
 
 def with_tries(request: Callable[[], T], label: str) -> T:
-    """Call `request`, again where the network or the other side failed."""
+    """Call `request` up to `TRIES` times while the network or the server fails, and return its result.
+
+    Raises:
+        PrewarmError: the last attempt failed, or the HTTP status shows that a retry is useless.
+    """
     for attempt in range(1, TRIES + 1):
         try:
             return request()
@@ -124,7 +132,7 @@ def with_tries(request: Callable[[], T], label: str) -> T:
                 hint = _HINTS.get(error.code, "")
                 raise PrewarmError(f"{label}: HTTP {error.code} {error.reason}{hint}") from error
             problem: Exception = error
-        except http.client.HTTPException as error:  # some of them have the address in their words
+        except http.client.HTTPException as error:  # the text of some of these errors contains the URL
             if attempt == TRIES:
                 raise PrewarmError(f"{label}: {type(error).__name__}") from error
             problem = OSError(type(error).__name__)
@@ -138,5 +146,5 @@ def with_tries(request: Callable[[], T], label: str) -> T:
 
 
 def pause_s(attempt: int) -> float:
-    """Return the seconds to wait after a try that failed."""
+    """Return the seconds to wait after failed attempt number `attempt`."""
     return min(LONGEST_PAUSE_S, 2.0**attempt)
